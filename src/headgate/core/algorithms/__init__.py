@@ -1,0 +1,71 @@
+"""The algorithms by name: the one place that knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.algorithms.fixed_window import FixedWindow
+from headgate.core.algorithms.gcra import Gcra
+from headgate.core.algorithms.leaky_bucket import LeakyBucket
+from headgate.core.algorithms.registered import PureStep, Registered, Verdict
+from headgate.core.algorithms.sliding_window_counter import SlidingWindowCounter
+from headgate.core.algorithms.sliding_window_log import SlidingWindowLog
+from headgate.core.algorithms.token_bucket import TokenBucket
+from headgate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headgate.core.limit import Limit
+
+__all__ = ["ALGORITHMS", "Algorithm", "Kind", "PureStep", "Verdict", "build", "register_algorithm"]
+
+
+class Kind(NamedTuple):
+    """An algorithm that limits can name."""
+
+    build: Callable[[Limit, str], Algorithm]
+    takes_burst: bool
+
+
+ALGORITHMS: dict[str, Kind] = {
+    "token_bucket": Kind(TokenBucket, takes_burst=True),
+    "leaky_bucket": Kind(LeakyBucket, takes_burst=True),
+    "fixed_window": Kind(FixedWindow, takes_burst=False),
+    "sliding_window_log": Kind(SlidingWindowLog, takes_burst=False),
+    "sliding_window_counter": Kind(SlidingWindowCounter, takes_burst=False),
+    "gcra": Kind(Gcra, takes_burst=True),
+}
+
+
+def build(limit: Limit, name: str) -> Algorithm:
+    """Compile a limit for the counter `name`."""
+    return ALGORITHMS[limit.algorithm].build(limit, name)
+
+
+def register_algorithm(name: str, step: PureStep, *, takes_burst: bool = False) -> None:
+    """Let limits name an algorithm of your own, given as a pure step over three whole numbers.
+
+    `step(limit, state, now, cost)` gets the limit, the state it wrote last (or None), the time in microseconds and
+    the cost, and returns the state to write (or None to write nothing) and a `Verdict`. It must not read a clock or
+    keep anything. Stores that run Python steps run it as it is; a store that would need it in another language
+    refuses such a limit with a ConfigError when the limiter is built.
+
+    >>> def one_at_a_time(limit, state, now, cost):
+    ...     free = state is None or now >= state[0] + limit.period_us
+    ...     wait = 0 if free else state[0] + limit.period_us - now
+    ...     return ((now, 1, 0) if free and cost else None), Verdict(free or cost == 0, 0, wait, limit.period_us)
+    >>> register_algorithm("one_at_a_time", one_at_a_time)
+    >>> from headgate import Limit
+    >>> Limit.parse("1/second using one_at_a_time")
+    Limit(1, 1.0, algorithm='one_at_a_time')
+    """
+    if not name.isidentifier() or name != name.lower():
+        raise ConfigError(f"algorithm name {name!r} must be a lower-case identifier, such as 'my_window'")
+    if name in ALGORITHMS:
+        raise ConfigError(f"algorithm {name!r} is already registered")
+
+    def build_registered(limit: Limit, counter: str) -> Algorithm:
+        return Registered(limit, counter, step)
+
+    ALGORITHMS[name] = Kind(build_registered, takes_burst)

@@ -1,0 +1,78 @@
+"""Fixed window: count requests in windows of one period, aligned to the epoch.
+
+The cheapest to reason about ("1,000 a day, the day starts at midnight UTC"), at the price of its edge: twice the
+count can pass around it. State: `time`, and in `a` the count of the window that `time` lies in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from headgate.core.algorithms.algorithm import LARGEST, Algorithm, Step, tick_for
+from headgate.core.state import State
+
+if TYPE_CHECKING:
+    from headgate.core.limit import Limit
+
+__all__ = ["FixedWindow"]
+
+
+@final
+class FixedWindow(Algorithm):
+    """Admits while the window's count + cost fits; at most twice the count passes in any period."""
+
+    def __init__(self, limit: Limit, name: str) -> None:
+        count = limit.count
+
+        def largest(period: int) -> int:
+            return count
+
+        super().__init__(limit, name, count, tick_for(limit, largest), 0)
+
+    def step(self, state: State, now: int, cost: int) -> Step:
+        tick = self.tick
+        period = self.period
+        at = now if tick == 1 else now // tick
+        time = state.time
+        count = state.a
+        if at >= time:
+            start = at - at % period
+            if time < start:
+                count = 0
+        else:
+            if time - at <= period:
+                at = time
+            start = at - at % period
+        until = (start + period) * tick - now
+        after = count + cost
+        capacity = self.capacity
+        if after <= capacity or cost == 0:
+            left = capacity - after
+            return True, at, after, 0, left if left > 0 else 0, 0, until if after else 0
+        left = capacity - count
+        return False, at, count, 0, left if left > 0 else 0, until, until if count else 0
+
+    def charge(self, state: State, now: int, cost: int) -> tuple[int, int, int]:
+        at = self.instant(state, now)
+        return at, min(self.count(state, at) + cost, LARGEST), 0
+
+    def give_back(self, state: State, now: int, amount: int, tick: int, cost: int) -> tuple[int, int, int, int]:
+        at = self.instant(state, now)
+        if at // self.period != tick // self.period:
+            return 0, at, 0, 0
+        count = self.count(state, at)
+        back = min(amount, count)
+        return back, at, count - back, 0
+
+    def used(self, state: State, now: int) -> int:
+        return self.count(state, self.instant(state, now))
+
+    def frees(self, state: State, now: int, room: int) -> int:
+        at = self.instant(state, now)
+        if self.count(state, at) <= room:
+            return now
+        return (at // self.period + 1) * self.period * self.tick
+
+    def count(self, state: State, at: int) -> int:
+        """The count of the window of the tick `at`, as `instant` gave it."""
+        return 0 if state.time < at - at % self.period else state.a

@@ -1,0 +1,67 @@
+"""Algorithms from outside: a user's pure step, run wherever the built-in Python steps run.
+
+The three whole numbers of a state are the user's to define; everything else about a counter (atomicity, expiry,
+chains, other keys) is the store's, as for the built-in six.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, final
+
+from headgate.core.algorithms.algorithm import Algorithm, Step
+from headgate.core.state import State
+
+if TYPE_CHECKING:
+    from headgate.core.limit import Limit
+
+__all__ = ["Numbers", "PureStep", "Registered", "Verdict"]
+
+Numbers = tuple[int, int, int]
+
+
+class Verdict(NamedTuple):
+    """What a registered step says of a request; times are whole microseconds from now."""
+
+    allowed: bool
+    remaining: int
+    retry_us: int
+    reset_us: int
+
+
+PureStep = Callable[["Limit", "Numbers | None", int, int], "tuple[Numbers | None, Verdict]"]
+"""step(limit, state or None, now in microseconds, cost) -> (new state or None to write nothing, verdict)."""
+
+
+@final
+class Registered(Algorithm):
+    """Runs a registered step. A debt is kept only as far as the step admits it, and nothing is given back:
+    both would need to know what the three numbers mean."""
+
+    def __init__(self, limit: Limit, name: str, pure: PureStep) -> None:
+        super().__init__(limit, name, limit.capacity, 1, limit.count)
+        self.pure = pure
+
+    def verdict(self, state: State, now: int, cost: int) -> tuple[Numbers, Verdict]:
+        numbers = (state.time, state.a, state.b)
+        new, verdict = self.pure(self.limit, None if numbers == (0, 0, 0) else numbers, now, cost)
+        return (numbers if new is None else new), verdict
+
+    def step(self, state: State, now: int, cost: int) -> Step:
+        (time, a, b), verdict = self.verdict(state, now, cost)
+        return verdict.allowed, time, a, b, verdict.remaining, verdict.retry_us, verdict.reset_us
+
+    def charge(self, state: State, now: int, cost: int) -> tuple[int, int, int]:
+        fits = min(cost, self.verdict(state, now, 0)[1].remaining)
+        return self.verdict(state, now, fits)[0]
+
+    def give_back(self, state: State, now: int, amount: int, tick: int, cost: int) -> tuple[int, int, int, int]:
+        return 0, state.time, state.a, state.b
+
+    def used(self, state: State, now: int) -> int:
+        return self.capacity - self.verdict(state, now, 0)[1].remaining
+
+    def frees(self, state: State, now: int, room: int) -> int:
+        # Room for so many more requests is there when one of just that cost would pass.
+        cost = self.capacity - room
+        return now + self.verdict(state, now, cost)[1].retry_us if cost > 0 else now

@@ -1,0 +1,131 @@
+"""Sliding window counter: two adjacent fixed windows, the older one weighted by how much of it is still in view.
+
+Almost as even as the log at the price of two numbers: with `pos` the share of the current window that is gone,
+floor(previous * (1 - pos) + current) requests count as used. State: `time`, in `a` the count of the window that
+`time` lies in and in `b` that of the window before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from headgate.core.algorithms.algorithm import LARGEST, Algorithm, Step, tick_for
+from headgate.core.state import State
+
+if TYPE_CHECKING:
+    from headgate.core.limit import Limit
+
+__all__ = ["SlidingWindowCounter"]
+
+
+@final
+class SlidingWindowCounter(Algorithm):
+    """Admits while the weighted count + cost fits; less than twice the count passes in any period."""
+
+    def __init__(self, limit: Limit, name: str) -> None:
+        count = limit.count
+
+        def largest(period: int) -> int:
+            return count * period
+
+        super().__init__(limit, name, count, tick_for(limit, largest), 0)
+        self.largest_count = LARGEST // self.period  # a window's count times the period stays below 2**53
+
+    def step(self, state: State, now: int, cost: int) -> Step:
+        tick = self.tick
+        period = self.period
+        at = now if tick == 1 else now // tick
+        time = state.time
+        current = state.a
+        previous = state.b
+        if at >= time:
+            gone = at % period
+            start = at - gone
+            if time < start:
+                previous = current if time >= start - period else 0
+                current = 0
+        else:
+            if time - at <= period:
+                at = time
+            gone = at % period
+            start = at - gone
+        used = current + previous * (period - gone) // period
+        capacity = self.capacity
+        after = used + cost
+        if after <= capacity or cost == 0:
+            left = capacity - after
+            current += cost
+            return (
+                True,
+                at,
+                current,
+                previous,
+                left if left > 0 else 0,
+                0,
+                self.clears(at, start, current, previous, 0) * tick - now if after else 0,
+            )
+        left = capacity - used
+        return (
+            False,
+            at,
+            current,
+            previous,
+            left if left > 0 else 0,
+            self.clears(at, start, current, previous, capacity - cost) * tick - now,
+            self.clears(at, start, current, previous, 0) * tick - now if used else 0,
+        )
+
+    def charge(self, state: State, now: int, cost: int) -> tuple[int, int, int]:
+        at = self.instant(state, now)
+        current, previous = self.counts(state, at)
+        return at, min(current + cost, self.largest_count), previous
+
+    def give_back(self, state: State, now: int, amount: int, tick: int, cost: int) -> tuple[int, int, int, int]:
+        at = self.instant(state, now)
+        current, previous = self.counts(state, at)
+        windows = at // self.period - tick // self.period
+        if windows == 0:
+            back = min(amount, current)
+            return back, at, current - back, previous
+        if windows == 1 and self.frees(state, now, 0) > now:
+            back = min(amount, previous)
+            return back, at, current, previous - back
+        return 0, at, current, previous
+
+    def used(self, state: State, now: int) -> int:
+        at = self.instant(state, now)
+        current, previous = self.counts(state, at)
+        return current + previous * (self.period - at % self.period) // self.period
+
+    def frees(self, state: State, now: int, room: int) -> int:
+        if self.used(state, now) <= room:
+            return now
+        at = self.instant(state, now)
+        current, previous = self.counts(state, at)
+        return self.clears(at, at - at % self.period, current, previous, room) * self.tick
+
+    def counts(self, state: State, at: int) -> tuple[int, int]:
+        """The counts of the window of the tick `at` (as `instant` gave it) and of the window before."""
+        start = at - at % self.period
+        if state.time >= start:
+            return state.a, state.b
+        return 0, state.a if state.time >= start - self.period else 0
+
+    def clears(self, at: int, start: int, current: int, previous: int, room: int) -> int:
+        """The first tick, not before `at`, at which no more than `room` is used if nothing else comes.
+
+        In this window that is when what is left of the previous count has fallen far enough; if it cannot be, in
+        the next, where the current count has become the previous one; at the latest when that too is out of view.
+        """
+        period = self.period
+        if current <= room:
+            tick = self.fades(start, previous, room - current)
+            if tick < start + period:
+                return max(tick, at)
+        return self.fades(start + period, current, room)
+
+    def fades(self, start: int, previous: int, room: int) -> int:
+        """The first tick of the window from `start`, or its end, at which floor(previous * (1 - pos)) <= room."""
+        if previous <= room:
+            return start
+        return start + self.period + 1 - -(-(room + 1) * self.period // previous)

@@ -1,0 +1,103 @@
+"""Sliding window log: remember every admitted request and count those younger than one period.
+
+Exact in every span, at the price of an entry per request (requests of the same tick share one). An entry of tick t
+stops counting at exactly t + period. State: `time`, in `a` the total cost of the entries kept, in `b` the tick of
+the newest entry that costs anything, and the entries in the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from headgate.core.algorithms.algorithm import LARGEST, Algorithm, Step, tick_for
+from headgate.core.state import Log, State
+
+if TYPE_CHECKING:
+    from headgate.core.limit import Limit
+
+__all__ = ["SlidingWindowLog"]
+
+
+@final
+class SlidingWindowLog(Algorithm):
+    """Admits while the cost of the entries in view + cost fits; at most the count passes in any period."""
+
+    def __init__(self, limit: Limit, name: str) -> None:
+        count = limit.count
+
+        def largest(period: int) -> int:
+            return count
+
+        super().__init__(limit, name, count, tick_for(limit, largest), 0)
+        self.keeps_log = True
+
+    def step(self, state: State, now: int, cost: int) -> Step:
+        tick = self.tick
+        period = self.period
+        at = now if tick == 1 else now // tick
+        time = state.time
+        log = state.log
+        seen = at  # the tick at which the entries are seen, in their own time
+        if at < time:
+            seen = time
+            if time - at <= period:
+                at = time
+        gone = log.expired(seen - period) if log is not None else 0
+        live = state.a - gone
+        capacity = self.capacity
+        after = live + cost
+        if after <= capacity or cost == 0:
+            left = capacity - after
+            newest = at if cost else state.b + at - seen
+            return (
+                True,
+                at,
+                after,
+                newest,
+                left if left > 0 else 0,
+                0,
+                (newest + period) * tick - now if after else 0,
+            )
+        left = capacity - live
+        newest = state.b + at - seen
+        freeing = log.freed(gone + after - capacity) + at - seen if log is not None else at
+        return (
+            False,
+            at,
+            live,
+            newest,
+            left if left > 0 else 0,
+            (freeing + period) * tick - now,
+            (newest + period) * tick - now if live else 0,
+        )
+
+    def charge(self, state: State, now: int, cost: int) -> tuple[int, int, int]:
+        at = self.instant(state, now)
+        return at, min(self.live(state, at) + cost, LARGEST), at
+
+    def give_back(self, state: State, now: int, amount: int, tick: int, cost: int) -> tuple[int, int, int, int]:
+        at = self.instant(state, now)
+        log = state.log
+        if log is None or at < state.time or tick <= at - self.period:
+            return 0, at, state.a, state.b
+        back = min(amount, log.charged(tick))
+        return back, at, state.a - back, state.b
+
+    def used(self, state: State, now: int) -> int:
+        return self.live(state, self.instant(state, now))
+
+    def frees(self, state: State, now: int, room: int) -> int:
+        at = self.instant(state, now)
+        excess = self.live(state, at) - room
+        log: Log | None = state.log
+        if excess <= 0 or log is None:
+            return now
+        seen = max(at, state.time)
+        return (log.freed(state.a - room) + at - seen + self.period) * self.tick
+
+    def live(self, state: State, at: int) -> int:
+        """The cost of the entries in view at the tick `at`, as `instant` gave it."""
+        log = state.log
+        if log is None:
+            return 0
+        return state.a - log.expired(max(at, state.time) - self.period)

@@ -1,0 +1,196 @@
+"""The answer to "may this request pass?": allowed or not, and the numbers behind it.
+
+Decisions are made by the million, so the common one (a single limit, no pressure, nothing out of the ordinary)
+holds five values; what only some have (another reason, a delay, a state of pressure, parts) sits in a `Detail`.
+Seconds are computed when asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+if TYPE_CHECKING:
+    from headgate.core.algorithms.algorithm import Algorithm
+
+__all__ = ["Decision", "Detail", "combine"]
+
+NORMAL: Final = "normal"
+
+
+@final
+class Detail:
+    """What an out-of-the-ordinary decision adds."""
+
+    __slots__ = ("delay", "parts", "reason", "state")
+
+    def __init__(self, reason: str | None, delay: float, state: str, parts: tuple[Decision, ...] | None) -> None:
+        self.reason = reason
+        self.delay = delay
+        self.state = state
+        self.parts = parts
+
+
+@final
+class Decision:
+    """Allowed or denied, by which limit, what remains and when to come back. Immutable; true when allowed."""
+
+    __slots__ = ("_algorithm", "_allowed", "_detail", "_remaining", "_reset", "_retry")
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        allowed: bool,
+        remaining: int,
+        retry: int | None,
+        reset: int,
+        detail: Detail | None,
+    ) -> None:
+        self._algorithm = algorithm
+        self._allowed = allowed
+        self._remaining = remaining
+        self._retry = retry
+        self._reset = reset
+        self._detail = detail
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the request may pass."""
+        return self._allowed
+
+    @property
+    def limit(self) -> int:
+        """The capacity of the limit that decided: its burst, or a window's count."""
+        return self._algorithm.capacity
+
+    @property
+    def remaining(self) -> int:
+        """How many more requests of cost 1 would be admitted now."""
+        return self._remaining
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until this request would pass if nothing else came; 0.0 when allowed, None when never."""
+        return None if self._retry is None else self._retry / 1_000_000
+
+    @property
+    def reset_after(self) -> float:
+        """Seconds until the counter is as good as new."""
+        return self._reset / 1_000_000
+
+    @property
+    def delay(self) -> float:
+        """Seconds an admitted request should wait before it goes on (leaky bucket only)."""
+        return 0.0 if self._detail is None else self._detail.delay
+
+    @property
+    def queue_position(self) -> int | None:
+        """Places taken in a leaky bucket's queue, this request's included; None for other algorithms."""
+        algorithm = self._algorithm
+        return algorithm.capacity - self._remaining if algorithm.limit.algorithm == "leaky_bucket" else None
+
+    @property
+    def reason(self) -> str:
+        """Why: `ok`, `limited`, `cost_exceeds_limit`, `blocked`, or what a store's failure decided."""
+        if self._detail is not None and self._detail.reason is not None:
+            return self._detail.reason
+        if self._allowed:
+            return "ok"
+        if self._retry is not None:
+            return "limited"
+        return "cost_exceeds_limit" if self._algorithm.capacity else "blocked"
+
+    @property
+    def name(self) -> str:
+        """The name of the limit that decided."""
+        return self._algorithm.name
+
+    @property
+    def state(self) -> str:
+        """The pressure on the counter: `normal`, `warning` or `throttled`."""
+        return NORMAL if self._detail is None else self._detail.state
+
+    @property
+    def parts(self) -> tuple[Decision, ...]:
+        """One decision per limit of the chain, in order; a single limit is its own only part."""
+        if self._detail is None or self._detail.parts is None:
+            return (self,)
+        return self._detail.parts
+
+    def under(self, state: str) -> Decision:
+        """This decision with a state of pressure."""
+        detail = self._detail
+        changed = Detail(
+            detail.reason if detail is not None else None,
+            detail.delay if detail is not None else 0.0,
+            state,
+            detail.parts if detail is not None else None,
+        )
+        return Decision(self._algorithm, self._allowed, self._remaining, self._retry, self._reset, changed)
+
+    def _values(self) -> tuple[object, ...]:
+        parts = self.parts
+        return (
+            self._allowed,
+            self._algorithm.capacity,
+            self._remaining,
+            self._retry,
+            self._reset,
+            self.delay,
+            self.reason,
+            self._algorithm.name,
+            self.state,
+            parts if len(parts) > 1 else None,
+        )
+
+    def __bool__(self) -> bool:
+        return self._allowed
+
+    def __eq__(self, other: object) -> bool:
+        return self._values() == other._values() if isinstance(other, Decision) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        parts = self.parts
+        text = (
+            f"Decision(allowed={self._allowed}, limit={self.limit}, remaining={self._remaining}, "
+            f"retry_after={self.retry_after}, reset_after={self.reset_after}, delay={self.delay}, "
+            f"reason={self.reason!r}, name={self.name!r}, state={self.state!r}"
+        )
+        return f"{text}, parts={parts!r})" if len(parts) > 1 else f"{text})"
+
+
+def combine(parts: tuple[Decision, ...], allowed: bool) -> Decision:
+    """The decision of a chain: the numbers of the part that binds most, and all the parts.
+
+    Denied: the part that denied with the longest wait (never being the longest). Allowed: the part with the
+    fewest remaining. The first one where several are equal; the delay is the longest of all.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    chosen = parts[0]
+    delay = 0.0
+    for part in parts:
+        delay = max(delay, part.delay)
+        if allowed:
+            better = part._remaining < chosen._remaining
+        elif part._allowed:
+            better = False
+        else:
+            better = chosen._allowed or _waits_longer(part._retry, chosen._retry)
+        if better:
+            chosen = part
+    detail = Detail(
+        chosen._detail.reason if chosen._detail is not None else None,
+        delay if allowed else 0.0,
+        chosen.state,
+        parts,
+    )
+    return Decision(chosen._algorithm, allowed, chosen._remaining, chosen._retry, chosen._reset, detail)
+
+
+def _waits_longer(wait: int | None, other: int | None) -> bool:
+    if wait is None or other is None:
+        return wait is None and other is not None
+    return wait > other

@@ -1,0 +1,127 @@
+"""A limit: how many requests per period, by which algorithm. The value that everything else is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from headgate.core.algorithms import ALGORITHMS, build
+from headgate.core.notation import Notation, canonical, parse_chain
+from headgate.errors import ConfigError
+
+__all__ = ["DEFAULT_ALGORITHM", "Limit"]
+
+DEFAULT_ALGORITHM = "token_bucket"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Limit:
+    """`count` requests per `period` seconds, `burst` at once where the algorithm has bursts.
+
+    Equal limits are equal and hash equal, whatever they are called: `name` only names the counter.
+
+    >>> Limit(100, 60) == Limit.parse("100/minute")
+    True
+    >>> str(Limit(10, 30, burst=5, algorithm="gcra"))
+    '10/30 seconds burst 5 using gcra'
+    >>> Limit(10, 1, burst=10).burst is None      # as large as the count: the same limit as without
+    True
+    """
+
+    count: int
+    period: float
+    burst: int | None = None
+    algorithm: str = DEFAULT_ALGORITHM
+    name: str | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        kind = ALGORITHMS.get(self.algorithm)
+        if kind is None:
+            raise ConfigError(unknown_algorithm(self.algorithm))
+        _whole("count", self.count, 0)
+        object.__setattr__(self, "period", _microseconds(self.period) / 1_000_000)
+        if self.burst is not None:
+            if not kind.takes_burst:
+                raise ConfigError(f"{self.algorithm} has no burst: leave it out, or use token_bucket or gcra")
+            if self.count == 0:
+                raise ConfigError("a limit of 0 blocks everything and takes no burst: leave it out")
+            _whole("burst", self.burst, 1)
+            if self.burst == self.count:
+                object.__setattr__(self, "burst", None)
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            raise ConfigError(f"a limit's name must be text of at least one character, not {self.name!r}")
+        build(self, "")  # refuses what cannot be counted exactly
+
+    @classmethod
+    def parse(cls, text: str) -> Limit:
+        """Read one limit: `COUNT (/ | per) [N] UNIT [burst B] [using ALGORITHM]`.
+
+        >>> Limit.parse("10 per 30 seconds burst 5 using gcra")
+        Limit(10, 30.0, burst=5, algorithm='gcra')
+        """
+        limits = cls.parse_chain(text)
+        if len(limits) > 1:
+            raise ConfigError(f"{text!r} is {len(limits)} limits, and one is wanted here")
+        return limits[0]
+
+    @classmethod
+    def parse_chain(cls, text: str) -> tuple[Limit, ...]:
+        """Read one or several limits separated by `;` or `,`.
+
+        >>> Limit.parse_chain("5/s; 1000/day using fixed_window")
+        (Limit(5, 1.0), Limit(1000, 86400.0, algorithm='fixed_window'))
+        """
+        return tuple(cls._read(text, notation) for notation in parse_chain(text))
+
+    @classmethod
+    def _read(cls, text: str, notation: Notation) -> Limit:
+        try:
+            return cls(
+                notation.count,
+                notation.period_us / 1_000_000,
+                notation.burst,
+                notation.algorithm or DEFAULT_ALGORITHM,
+            )
+        except ConfigError as error:
+            raise ConfigError(notation.show(text, str(error))) from None
+
+    @property
+    def capacity(self) -> int:
+        """The most that can be used at once: the burst where there is one, else the count."""
+        return self.count if self.burst is None else self.burst
+
+    @property
+    def period_us(self) -> int:
+        """The period in whole microseconds."""
+        return round(self.period * 1_000_000)
+
+    def __str__(self) -> str:
+        algorithm = None if self.algorithm == DEFAULT_ALGORITHM else self.algorithm
+        return canonical(self.count, self.period_us, self.burst, algorithm)
+
+    def __repr__(self) -> str:
+        extra = f", burst={self.burst}" if self.burst is not None else ""
+        extra += f", algorithm={self.algorithm!r}" if self.algorithm != DEFAULT_ALGORITHM else ""
+        extra += f", name={self.name!r}" if self.name is not None else ""
+        return f"Limit({self.count}, {self.period!r}{extra})"
+
+
+def unknown_algorithm(name: object) -> str:
+    close = get_close_matches(str(name), ALGORITHMS, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"unknown algorithm {name!r}: {hint}there are {', '.join(ALGORITHMS)}"
+
+
+def _whole(what: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{what} must be a whole number of at least {least}, not {value!r}")
+
+
+def _microseconds(period: object) -> int:
+    if not isinstance(period, int | float) or isinstance(period, bool) or not 0 < period < float("inf"):
+        raise ConfigError(f"period must be a number of seconds above 0, not {period!r}")
+    exact = period * 1_000_000
+    whole = round(exact)
+    if whole < 1 or abs(exact - whole) > max(1e-3, exact * 1e-12):
+        raise ConfigError(f"period must be a whole number of microseconds (0.000001 s), not {period!r} s")
+    return whole

@@ -1,0 +1,171 @@
+"""What a counter remembers between two requests.
+
+A state holds what is *used*, never what is left, so that a raised or lowered limit keeps the use. Five of the six
+algorithms need no more than three whole numbers; the sliding log keeps its entries beside them. Which algorithm
+wrote a state, and under which limit, is remembered by whoever holds the state (`Algorithm.shape`).
+
+States are written only by stores, under the store's own lock, and only with what a step has returned.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+__all__ = ["ArrayLog", "Log", "State"]
+
+
+class Log:
+    """The entries of one sliding log, oldest first: (tick, cost) pairs with rising ticks.
+
+    Stores keep the entries where it suits them (an array, blocks of a mapped file); the algorithm asks only
+    these questions, so that it need not know.
+    """
+
+    def expired(self, cutoff: int) -> int:
+        """The total cost of the entries whose tick is at or before `cutoff`."""
+        raise NotImplementedError
+
+    def freed(self, amount: int) -> int:
+        """The tick of the entry with which the costs, summed from the oldest, first reach `amount`."""
+        raise NotImplementedError
+
+    def charged(self, tick: int) -> int:
+        """The total cost of the entries of exactly this tick."""
+        raise NotImplementedError
+
+    def append(self, tick: int, cost: int) -> None:
+        raise NotImplementedError
+
+    def drop(self, amount: int) -> None:
+        """Forget the oldest entries, which together cost `amount`."""
+        raise NotImplementedError
+
+    def shift(self, ticks: int) -> None:
+        """Move every entry by this many ticks (a counter that is rebased after a clock jump)."""
+        raise NotImplementedError
+
+    def take_back(self, tick: int, amount: int) -> None:
+        """Reduce the entries of exactly this tick by `amount`, which they are known to hold."""
+        raise NotImplementedError
+
+
+class State:
+    """Three whole numbers and, for a log, its entries. `time` is the tick of the last change.
+
+    `a` and `b` mean what the algorithm says: units used; the counts of two windows; a log's total cost.
+    """
+
+    __slots__ = ("a", "b", "log", "time")
+
+    def __init__(self, time: int, a: int, b: int, log: Log | None) -> None:
+        self.time = time
+        self.a = a
+        self.b = b
+        self.log = log
+
+    def put(self, time: int, a: int, b: int, cost: int) -> None:
+        """Write what a step returned; `cost` is what the step charged (0 for a give-back)."""
+        log = self.log
+        if log is not None:
+            if time < self.time:
+                self.rebase(time)
+            log.drop(self.a + cost - a)
+            if cost:
+                log.append(time, cost)
+        self.time = time
+        self.a = a
+        self.b = b
+
+    def rebase(self, time: int) -> None:
+        """Move the counter to this tick with all that is used: its clock had jumped ahead."""
+        log = self.log
+        if log is not None:
+            log.shift(time - self.time)
+            self.b += time - self.time
+        self.time = time
+
+    def put_back(self, time: int, a: int, b: int, tick: int, amount: int) -> None:
+        """Write what a give-back returned: `amount` taken off what was charged at `tick`."""
+        self.time = time
+        self.a = a
+        self.b = b
+        log = self.log
+        if log is not None:
+            log.take_back(tick, amount)
+            if a and not log.charged(b):
+                self.b = log.freed(a)
+
+
+class ArrayLog(Log):
+    """A log in one array of alternating ticks and costs: 16 bytes an entry, dropped from the front in bulk."""
+
+    __slots__ = ("cells", "head", "moved")
+
+    def __init__(self) -> None:
+        self.cells: array[int] = array("q")
+        self.head = 0  # index of the oldest entry that still counts
+        self.moved = 0  # ticks added to every stored tick by rebasing
+
+    def expired(self, cutoff: int) -> int:
+        cells = self.cells
+        cutoff -= self.moved
+        total = 0
+        for i in range(self.head, len(cells), 2):
+            if cells[i] > cutoff:
+                break
+            total += cells[i + 1]
+        return total
+
+    def freed(self, amount: int) -> int:
+        cells = self.cells
+        tick = 0
+        for i in range(self.head, len(cells), 2):
+            tick = cells[i]
+            amount -= cells[i + 1]
+            if amount <= 0:
+                break
+        return tick + self.moved
+
+    def charged(self, tick: int) -> int:
+        cells = self.cells
+        stored = tick - self.moved
+        total = 0
+        for i in range(len(cells) - 2, self.head - 2, -2):
+            if cells[i] < stored:
+                break
+            if cells[i] == stored:
+                total += cells[i + 1]
+        return total
+
+    def append(self, tick: int, cost: int) -> None:
+        cells = self.cells
+        last = len(cells) - 2
+        stored = tick - self.moved
+        if last >= self.head and cells[last] == stored:
+            cells[last + 1] += cost
+        else:
+            cells.append(stored)
+            cells.append(cost)
+
+    def drop(self, amount: int) -> None:
+        cells = self.cells
+        while amount > 0:
+            amount -= cells[self.head + 1]
+            self.head += 2
+        if self.head > 64 and self.head * 2 > len(cells):
+            del cells[: self.head]
+            self.head = 0
+
+    def shift(self, ticks: int) -> None:
+        self.moved += ticks
+
+    def take_back(self, tick: int, amount: int) -> None:
+        cells = self.cells
+        stored = tick - self.moved
+        for i in range(len(cells) - 2, self.head - 2, -2):
+            if cells[i] == stored:
+                part = min(amount, cells[i + 1])
+                cells[i + 1] -= part
+                amount -= part
+            if amount == 0:
+                break

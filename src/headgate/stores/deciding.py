@@ -1,0 +1,181 @@
+"""How a store that runs the Python steps decides a request, once it has locked the counters and read its clock.
+
+All of it is arithmetic on cells: a cell is a counter as the store found it, and says after deciding whether and
+what to write. Memory, shared memory and SQL differ only in how they find and keep cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.core.algorithms.algorithm import EMPTY, Algorithm, Step
+from headgate.core.decision import NORMAL, Decision, Detail
+from headgate.core.state import ArrayLog, State
+from headgate.stores.port import Member, Op, Outcome
+
+__all__ = ["Cell", "carry", "decide", "decision_of", "fresh", "never"]
+
+
+class Cell:
+    """A counter within one request: its state and the algorithm that wrote it, or neither.
+
+    A store subclasses it to say how a state is replaced and forgotten; changes to a state in place are made
+    through `State.put` and its siblings, and announced by `changed`.
+    """
+
+    state: State | None
+    writer: Algorithm | None
+
+    def replace(self, state: State, algorithm: Algorithm) -> None:
+        """Keep a new state, written by this algorithm."""
+        raise NotImplementedError
+
+    def changed(self) -> None:
+        """The state was changed in place."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        raise NotImplementedError
+
+
+def decide(op: Op, members: Sequence[Member], cells: Sequence[Cell], now: int) -> list[Outcome]:
+    """Carry out one request on its cells, which no one else can touch meanwhile."""
+    if op is Op.TAKE:
+        return _take(members, cells, now)
+    outcomes = []
+    for member, cell in zip(members, cells, strict=True):
+        if op is Op.PEEK:
+            outcomes.append(Outcome(_peek(member.algorithm, cell, now, member.cost), 0))
+            continue
+        if op is Op.RESET:
+            cell.forget()
+        elif op is Op.CHARGE:
+            _charge(member, cell, now)
+        else:
+            _give_back(member, cell, now)
+        outcomes.append(Outcome(_peek(member.algorithm, cell, now, 0), 0))
+    return outcomes
+
+
+def _take(members: Sequence[Member], cells: Sequence[Cell], now: int) -> list[Outcome]:
+    steps: list[Step | None] = []
+    admitted = True
+    for member, cell in zip(members, cells, strict=True):
+        state, writer = cell.state, cell.writer
+        if state is not None and writer is not None and writer.rebases(state, now):
+            state.rebase(now // writer.tick)
+            cell.changed()
+        step = None if never(member.algorithm, member.cost) else _step(member.algorithm, cell, now, member.cost)
+        steps.append(step)
+        if member.binds and (step is None or not step[0]):
+            admitted = False
+    outcomes = []
+    for member, cell, step in zip(members, cells, steps, strict=True):
+        if not admitted or step is None or not step[0]:
+            outcomes.append(Outcome(_peek(member.algorithm, cell, now, member.cost), 0))
+            continue
+        if member.cost:
+            _write(member, cell, step, now)
+        outcomes.append(Outcome(decision_of(member.algorithm, step, member.cost), step[1]))
+    return outcomes
+
+
+def _write(member: Member, cell: Cell, step: Step, now: int) -> None:
+    _, time, a, b, _, _, _ = step
+    state = cell.state
+    if state is not None and _same_shape(cell.writer, member.algorithm):
+        state.put(time, a, b, member.cost)
+        cell.changed()
+    elif state is None or cell.writer is None:
+        cell.replace(fresh(member.algorithm, now, member.cost), member.algorithm)
+    else:
+        units = cell.writer.used(state, now)
+        cell.replace(fresh(member.algorithm, now, units + member.cost), member.algorithm)
+
+
+def _charge(member: Member, cell: Cell, now: int) -> None:
+    algorithm = member.algorithm
+    if not member.cost or not algorithm.capacity:
+        return
+    state = cell.state
+    if state is not None and _same_shape(cell.writer, algorithm):
+        time, a, b = algorithm.charge(state, now, member.cost)
+        state.put(time, a, b, member.cost)
+        cell.changed()
+        return
+    units = cell.writer.used(state, now) if state is not None and cell.writer is not None else 0
+    cell.replace(fresh(algorithm, now, units + member.cost), algorithm)
+
+
+def _give_back(member: Member, cell: Cell, now: int) -> None:
+    algorithm = member.algorithm
+    state = cell.state
+    if state is None or not algorithm.capacity or not _same_shape(cell.writer, algorithm):
+        return
+    back, time, a, b = algorithm.give_back(state, now, member.amount, member.tick, member.cost)
+    if back:
+        state.put_back(time, a, b, member.tick, back)
+        cell.changed()
+
+
+def _peek(algorithm: Algorithm, cell: Cell, now: int, cost: int) -> Decision:
+    """The decision a TAKE would give, with the numbers of the counter as it stands."""
+    if not algorithm.capacity:
+        return Decision(algorithm, False, 0, None, 0, None)
+    standing = _step(algorithm, cell, now, 0)
+    _, _, _, _, remaining, _, reset = standing
+    if cost > algorithm.capacity:
+        return Decision(algorithm, False, remaining, None, reset, None)
+    step = standing if cost == 0 else _step(algorithm, cell, now, cost)
+    detail = Detail(None, algorithm.delay(step[2], cost), NORMAL, None) if algorithm.queues and step[0] else None
+    return Decision(algorithm, step[0], remaining, step[5], reset, detail)
+
+
+def _step(algorithm: Algorithm, cell: Cell, now: int, cost: int) -> Step:
+    state, writer = cell.state, cell.writer
+    if state is None or writer is None:
+        return algorithm.step(EMPTY, now, cost)
+    if _same_shape(writer, algorithm):
+        return algorithm.step(state, now, cost)
+    return carry(writer, state, algorithm, now, cost)
+
+
+def _same_shape(writer: Algorithm | None, algorithm: Algorithm) -> bool:
+    return writer is algorithm or (writer is not None and writer.shape == algorithm.shape)
+
+
+def never(algorithm: Algorithm, cost: int) -> bool:
+    """Whether no waiting helps: the limit blocks, or the cost exceeds it."""
+    return cost > algorithm.capacity or not algorithm.capacity
+
+
+def decision_of(algorithm: Algorithm, step: Step, cost: int) -> Decision:
+    """The decision of a step that has been carried out (or denied)."""
+    allowed, _, a, _, remaining, retry, reset = step
+    detail = Detail(None, algorithm.delay(a, cost), NORMAL, None) if allowed and algorithm.queues else None
+    return Decision(algorithm, allowed, remaining, retry, reset, detail)
+
+
+def carry(writer: Algorithm, state: State, algorithm: Algorithm, now: int, cost: int) -> Step:
+    """A step on a counter that another limit wrote: the whole units used under that one count as charged now.
+
+    Until a request is admitted nothing is written, so the units go on falling as the old limit lets them, and the
+    waits say when they will have fallen far enough.
+    """
+    units = writer.used(state, now)
+    capacity = algorithm.capacity
+    if cost and units + cost > capacity:
+        retry = writer.frees(state, now, capacity - cost) - now
+        reset = writer.frees(state, now, 0) - now
+        return False, state.time, state.a, state.b, max(capacity - units, 0), retry, reset
+    new = fresh(algorithm, now, units + cost)
+    reset = (algorithm.frees(new, now, 0) if cost else writer.frees(state, now, 0)) - now
+    return True, new.time, new.a, new.b, max(capacity - units - cost, 0), 0, reset
+
+
+def fresh(algorithm: Algorithm, now: int, units: int) -> State:
+    """A new state with so many units charged now."""
+    time, a, b = algorithm.charge(EMPTY, now, units)
+    state = State(time, 0, 0, ArrayLog() if algorithm.keeps_log else None)
+    state.put(time, a, b, units)
+    return state

@@ -1,0 +1,130 @@
+"""Counters in this process: a table behind one lock.
+
+The fastest store and the simplest: exact for the threads and tasks of one process, gone when it ends, and not
+shared with other worker processes (that is what `shared://` is for).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import final
+
+from headgate.core.algorithms.algorithm import EMPTY, Algorithm
+from headgate.core.decision import NORMAL, Decision, Detail
+from headgate.core.state import ArrayLog, State
+from headgate.errors import StoreError
+from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
+from headgate.stores.deciding import Cell, decide, never
+from headgate.stores.forking import fork_safe_lock
+from headgate.stores.port import LocalStore, Member, Op, Outcome, Request
+from headgate.stores.table import Entry, Table
+
+__all__ = ["DEFAULT_MAX_KEYS", "MemoryStore"]
+
+DEFAULT_MAX_KEYS = 100_000
+
+
+@final
+class MemoryStore(LocalStore):
+    """At most `max_keys` counters of this process; thread-safe. `clock` replaces the machine's, for tests."""
+
+    def __init__(self, max_keys: int = DEFAULT_MAX_KEYS, clock: Clock | None = None) -> None:
+        self.table = Table(max_keys)
+        self.anchor = wall_minus_monotonic()
+        self.given_clock = clock
+        self.clock = clock if clock is not None else MachineClock(self.anchor)
+        self.monotonic_ns: Callable[[], int] = time.monotonic_ns
+        self.closed = False
+        lock = fork_safe_lock()
+        self.lock: Callable[[], object] = lock.acquire
+        self.unlock: Callable[[], object] = lock.release
+
+    def now(self) -> int:
+        clock = self.given_clock
+        return self.anchor + self.monotonic_ns() // 1000 if clock is None else clock.ticks()
+
+    def take(self, algorithm: Algorithm, key: str, cost: int) -> Decision:
+        if self.closed or never(algorithm, cost):
+            return self.apply([Request(Op.TAKE, [Member(key, algorithm, cost)])])[0][0].decision
+        table = self.table
+        self.lock()
+        try:
+            now = self.now()
+            keys = table.names.get(algorithm.name)
+            entry = keys.get(key) if keys is not None else None
+            if entry is None:
+                allowed, at, a, b, remaining, retry, reset = algorithm.step(EMPTY, now, cost)
+                if cost:
+                    entry = Entry(key, algorithm, at, 0, 0, None)
+                    if algorithm.keeps_log:
+                        entry.log = ArrayLog()
+                    entry.put(at, a, b, cost)
+                    table.insert(entry, now)
+            elif entry.algorithm is algorithm:
+                allowed, at, a, b, remaining, retry, reset = algorithm.step(entry, now, cost)
+                if not allowed:
+                    if at < entry.time:
+                        entry.rebase(at)
+                elif cost:
+                    entry.put(at, a, b, cost)
+                table.touch(entry)
+            else:
+                member = Member(key, algorithm, cost)
+                return decide(Op.TAKE, [member], [TableCell(table, member, now)], now)[0].decision
+        finally:
+            self.unlock()
+        detail = Detail(None, algorithm.delay(a, cost), NORMAL, None) if algorithm.queues and allowed else None
+        return Decision(algorithm, allowed, remaining, retry, reset, detail)
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        if self.closed:
+            raise StoreError("this memory store is closed")
+        table = self.table
+        self.lock()
+        try:
+            now = self.now()
+            return [
+                decide(request.op, request.members, [TableCell(table, m, now) for m in request.members], now)
+                for request in batch
+            ]
+        finally:
+            self.unlock()
+
+    def close(self) -> None:
+        self.closed = True
+        self.table = Table(0)
+
+
+@final
+class TableCell(Cell):
+    """A counter of the table within one request."""
+
+    def __init__(self, table: Table, member: Member, now: int) -> None:
+        self.table = table
+        self.key = member.key
+        self.now = now
+        entry = table.find(member.algorithm.name, member.key)
+        self.entry = entry
+        self.state = entry
+        self.writer = entry.algorithm if entry is not None else None
+
+    def replace(self, state: State, algorithm: Algorithm) -> None:
+        self.forget()
+        entry = Entry(self.key, algorithm, state.time, state.a, state.b, state.log)
+        self.table.insert(entry, self.now)
+        self.entry = entry
+        self.state = entry
+        self.writer = algorithm
+
+    def changed(self) -> None:
+        if self.entry is not None:
+            self.table.touch(self.entry)
+
+    def forget(self) -> None:
+        if self.entry is not None:
+            self.table.remove(self.entry)
+            self.entry = None
+            self.state = None
+            self.writer = None
+

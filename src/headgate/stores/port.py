@@ -1,0 +1,118 @@
+"""The port: all that the engine asks of a store, and all that a store promises.
+
+A store decides batches. A batch is a list of requests; a request is one operation on one or several members, each
+a key under a compiled limit. The counter of a member is named by (the store's prefix, key, `algorithm.name`).
+
+Atomicity   A request is all or nothing: a TAKE charges every binding member, or none. Nothing another request
+            does is seen in between. Requests of one batch are decided in their order.
+Clock       A store owns its clock. Every request of a batch may be decided at one reading of it.
+Expiry      A counter that is as good as new may be forgotten, and no store grows for ever. A store that is full
+            forgets what has expired first, then what was used least recently.
+Errors      A store that cannot decide raises StoreError, and then has charged nothing, or may have (it says so
+            in its own documentation). A denial is an outcome, never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol, final
+
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.decision import Decision
+from headgate.stores.clock import Clock
+
+__all__ = ["DEFAULT_PREFIX", "LocalStore", "Member", "Op", "Outcome", "Request", "Store"]
+
+DEFAULT_PREFIX = "hg"
+
+
+class Op(Enum):
+    """What is to be done with the members of a request."""
+
+    TAKE = "take"
+    """Decide, and charge the cost when admitted."""
+    PEEK = "peek"
+    """Decide as TAKE would, and change nothing."""
+    RESET = "reset"
+    """Forget the counters."""
+    CHARGE = "charge"
+    """Charge the cost whether or not it fits."""
+    GIVE_BACK = "give back"
+    """Return `amount` of what a TAKE of `cost` charged at `tick`."""
+
+
+@final
+class Member:
+    """One counter of a request.
+
+    A member that does not bind is decided and charged beside the chain: it never makes a request denied.
+    """
+
+    __slots__ = ("algorithm", "amount", "binds", "cost", "key", "tick")
+
+    def __init__(
+        self, key: str, algorithm: Algorithm, cost: int, binds: bool = True, tick: int = 0, amount: int = 0
+    ) -> None:
+        self.key = key
+        self.algorithm = algorithm
+        self.cost = cost
+        self.binds = binds
+        self.tick = tick
+        self.amount = amount
+
+
+@final
+class Request:
+    """One operation on one or several counters, all or nothing."""
+
+    __slots__ = ("members", "op")
+
+    def __init__(self, op: Op, members: Sequence[Member]) -> None:
+        self.op = op
+        self.members = members
+
+
+@final
+class Outcome:
+    """What came of one member: its own decision, and the tick a later GIVE_BACK must name.
+
+    After RESET, CHARGE and GIVE_BACK the decision tells how the counter stands (as a PEEK of cost 0 would).
+    """
+
+    __slots__ = ("decision", "tick")
+
+    def __init__(self, decision: Decision, tick: int) -> None:
+        self.decision = decision
+        self.tick = tick
+
+
+class Store(Protocol):
+    """The one method that decides, and the clock it decides by. See the module for what it promises."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        """Decide the requests in order; one outcome per member, in the members' order."""
+
+    def close(self) -> None:
+        """Let go of files and connections. Closing twice is fine; deciding afterwards is a StoreError."""
+
+
+class LocalStore:
+    """A store in this process or machine: it answers without waiting for a network.
+
+    `take` is the batch of one request with one member, without the ceremony: the hot path.
+    """
+
+    clock: Clock
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        raise NotImplementedError
+
+    def take(self, algorithm: Algorithm, key: str, cost: int) -> Decision:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError

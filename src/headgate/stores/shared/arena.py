@@ -1,0 +1,102 @@
+"""The bounded region of log blocks, shared by all logs of the file.
+
+Blocks are taken and given under one lock of their own, after the stripe's. When none is free, the logs that have
+expired lose theirs, and failing that the one used least recently; their stripes are only tried, never waited for,
+because the taker holds a stripe already.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
+
+from headgate.errors import StoreError
+from headgate.stores.shared.locks import ARENA
+
+if TYPE_CHECKING:
+    from headgate.stores.shared.store import SharedStore
+
+__all__ = ["Arena"]
+
+_WORD = struct.Struct("@q")
+_FREE = bytes(8)
+
+
+@final
+class Arena:
+    """Who owns which block."""
+
+    def __init__(self, store: SharedStore) -> None:
+        self.store = store
+        self.next = 0  # where to look for a free block first
+
+    def take(self, stripe: int, slot: int, now: int) -> int:
+        """A block for this slot, whose stripe the caller has locked."""
+        store = self.store
+        owner = stripe * store.geometry.slots + slot
+        for attempt in range(2):
+            store.locks.acquire(ARENA, time.monotonic() + store.timeout)
+            try:
+                block = self.find(_FREE, self.next)
+                if block < 0:
+                    block = self.find(_FREE, 0)
+                if block >= 0:
+                    self.next = block + 1
+                    _WORD.pack_into(store.memory, store.geometry.owners_at + block * 8, owner + 1)
+                    return block
+            finally:
+                store.locks.release(ARENA)
+            if attempt or not self.reclaim(stripe, owner, now):
+                break
+        raise StoreError(
+            f"shared store {store.path}: the region for sliding logs is full "
+            f"({store.geometry.blocks} blocks); give the file a larger max_keys"
+        )
+
+    def find(self, word: bytes, first: int) -> int:
+        """The first block from `first` on whose owner's word is `word`, or -1."""
+        geometry = self.store.geometry
+        start = geometry.owners_at + first * 8
+        owners = self.store.memory[start : geometry.owners_at + geometry.blocks * 8]
+        at = owners.find(word)
+        while at >= 0 and at % 8:
+            at = owners.find(word, at + 1)
+        return first + at // 8 if at >= 0 else -1
+
+    def give(self, blocks: Sequence[int]) -> None:
+        """Set blocks free that the committed state no longer reaches. One word each, so no lock is needed."""
+        for block in blocks:
+            _WORD.pack_into(self.store.memory, self.store.geometry.owners_at + block * 8, 0)
+
+    def give_all(self, stripe: int, slot: int) -> None:
+        """Set all blocks of a slot free, those too that its last writer did not live to link in."""
+        word = _WORD.pack(stripe * self.store.geometry.slots + slot + 1)
+        block = self.find(word, 0)
+        while block >= 0:
+            self.give([block])
+            block = self.find(word, block + 1)
+
+    def reclaim(self, stripe: int, owner: int, now: int) -> bool:
+        """Free the blocks of expired logs, or of the one used least recently; not of the log that asks."""
+        store = self.store
+        slots = store.geometry.slots
+        count = store.geometry.blocks
+        owners = set(struct.unpack_from(f"@{count}q", store.memory, store.geometry.owners_at))
+        candidates = sorted(
+            (store.meta(o // slots, o % slots)[::-1], o) for o in (word - 1 for word in owners if word) if o != owner
+        )
+        expired = [o for (_, expiry), o in candidates if expiry <= now]
+        reclaimed = False
+        for other in expired or [o for _, o in candidates]:
+            if other // slots == stripe or store.try_lock(other // slots):
+                try:
+                    store.clear_slot(other // slots, other % slots)
+                    reclaimed = True
+                finally:
+                    if other // slots != stripe:
+                        store.unlock(other // slots)
+            if reclaimed and not expired:
+                break
+        return reclaimed

@@ -1,0 +1,148 @@
+"""Entries of sliding logs in blocks of the shared file.
+
+A log is a chain of blocks. A block holds 64 cells of 16 bytes: the first says which block is next, the others hold
+an entry each, tick and cost. A position is block * 64 + cell. The owners' words say which slot a block belongs to.
+
+Whoever writes may be killed at any instruction, so nothing the slot's committed state can reach is changed before
+that state says so:
+
+    append      writes beyond the last entry, into a new block if need be; the next commit makes it visible
+    drop        moves the head; blocks that fall out of the chain are set free after the commit
+    take back   changes costs in place, between a commit that marks the slot as changing and one that unmarks it;
+                who finds the mark sums the entries up anew
+
+A block that was taken and never linked in, because its taker died, still names its owner and is set free with it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from mmap import mmap
+from typing import final
+
+from headgate.core.state import Log
+from headgate.stores.shared.layout import BLOCK_BYTES
+
+__all__ = ["BlockLog"]
+
+CELLS = 64
+_ENTRY = struct.Struct("@qq")
+_WORD = struct.Struct("@q")
+
+
+@final
+class BlockLog(Log):
+    """One slot's log. `head`, `tail`, `entries` and `moved` are kept in the slot's state."""
+
+    def __init__(self, memory: mmap, blocks_at: int, new_block: Callable[[], int]) -> None:
+        self.memory = memory
+        self.blocks_at = blocks_at
+        self.new_block = new_block
+        self.head = 0
+        self.tail = 0
+        self.entries = 0
+        self.moved = 0
+        self.unused: list[int] = []  # blocks to set free after the next commit
+        self.mark: Callable[[], None] | None = None  # commits that entries are about to change in place
+
+    def entry(self, position: int) -> tuple[int, int]:
+        tick, cost = _ENTRY.unpack_from(self.memory, self.blocks_at + position * 16)
+        return tick, cost
+
+    def after(self, position: int) -> int:
+        """The position that follows in the chain."""
+        if position % CELLS < CELLS - 1:
+            return position + 1
+        block = position // CELLS
+        following: int = _WORD.unpack_from(self.memory, self.blocks_at + block * BLOCK_BYTES)[0]
+        return following * CELLS + 1
+
+    def positions(self) -> list[int]:
+        found = []
+        position = self.head
+        for _ in range(self.entries):
+            found.append(position)
+            position = self.after(position)
+        return found
+
+    def expired(self, cutoff: int) -> int:
+        cutoff -= self.moved
+        total = 0
+        position = self.head
+        for i in range(self.entries):
+            tick, cost = self.entry(position)
+            if tick > cutoff:
+                break
+            total += cost
+            if i + 1 < self.entries:
+                position = self.after(position)
+        return total
+
+    def freed(self, amount: int) -> int:
+        tick = 0
+        position = self.head
+        for i in range(self.entries):
+            tick, cost = self.entry(position)
+            amount -= cost
+            if amount <= 0:
+                break
+            if i + 1 < self.entries:
+                position = self.after(position)
+        return tick + self.moved
+
+    def charged(self, tick: int) -> int:
+        stored = tick - self.moved
+        total = 0
+        for position in self.positions():
+            at, cost = self.entry(position)
+            if at == stored:
+                total += cost
+        return total
+
+    def total(self) -> int:
+        total = 0
+        for position in self.positions():
+            total += self.entry(position)[1]
+        return total
+
+    def append(self, tick: int, cost: int) -> None:
+        tail = self.tail
+        if tail == 0 or tail % CELLS == CELLS - 1:
+            block = self.new_block()
+            if tail:
+                _WORD.pack_into(self.memory, self.blocks_at + tail // CELLS * BLOCK_BYTES, block)
+            position = block * CELLS + 1
+        else:
+            position = tail + 1
+        if not self.entries:
+            if tail and tail // CELLS != position // CELLS:
+                self.unused.append(tail // CELLS)
+            self.head = position
+        _ENTRY.pack_into(self.memory, self.blocks_at + position * 16, tick - self.moved, cost)
+        self.tail = position
+        self.entries += 1
+
+    def drop(self, amount: int) -> None:
+        while amount > 0 and self.entries:
+            head = self.head
+            amount -= self.entry(head)[1]
+            self.entries -= 1
+            if self.entries:
+                self.head = self.after(head)
+                if self.head // CELLS != head // CELLS:
+                    self.unused.append(head // CELLS)
+
+    def shift(self, ticks: int) -> None:
+        self.moved += ticks
+
+    def take_back(self, tick: int, amount: int) -> None:
+        if self.mark is not None:
+            self.mark()
+        stored = tick - self.moved
+        for position in self.positions():
+            at, cost = self.entry(position)
+            if at == stored and amount > 0:
+                part = min(amount, cost)
+                _ENTRY.pack_into(self.memory, self.blocks_at + position * 16, at, cost - part)
+                amount -= part

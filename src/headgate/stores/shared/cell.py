@@ -1,0 +1,187 @@
+"""A slot of the shared file: two copies of the state and one word that says which of them holds.
+
+    word 0          commit count; even: the first copy holds, odd: the second
+    words 1 - 11    first copy
+    words 12 - 22   second copy
+
+A copy: time, a, b, then the limit it was written under (count, capacity, period, algorithm), then the log's head,
+tail, number of entries and ticks moved. A change writes the other copy and then, in one store instruction, the
+commit word. A process killed anywhere in between has changed nothing; one killed after it has changed everything.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from mmap import mmap
+from typing import TYPE_CHECKING, final
+
+from headgate.core.algorithms import ALGORITHMS, build
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.limit import Limit
+from headgate.core.state import ArrayLog, State
+from headgate.errors import ConfigError
+from headgate.stores.deciding import Cell
+from headgate.stores.shared.blocks import BlockLog
+from headgate.stores.shared.layout import CELL_BYTES
+
+if TYPE_CHECKING:
+    from headgate.stores.shared.store import SharedStore
+
+__all__ = ["SlotCell", "Writers"]
+
+COPY_WORDS = 11
+_COPY = struct.Struct("@11q")
+_PLAIN = struct.Struct("@7q")
+_WORD = struct.Struct("@q")
+_META = struct.Struct("@2q")
+CHANGING = 1 << 40
+"""Set in the algorithm's word while a log's entries are changed in place."""
+
+
+@final
+class Writers:
+    """The algorithms that wrote the slots of a file, rebuilt from the numbers kept in them."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, int, int, int], Algorithm | None] = {}
+
+    def signature(self, algorithm: Algorithm) -> tuple[int, int, int, int]:
+        limit = algorithm.limit
+        return limit.count, algorithm.capacity, limit.period_us, zlib.crc32(limit.algorithm.encode())
+
+    def find(self, signature: tuple[int, int, int, int]) -> Algorithm | None:
+        """None for an algorithm that this process has not registered: its counters start anew here."""
+        if signature not in self.known:
+            if len(self.known) >= 10_000:
+                self.known.clear()
+            self.known[signature] = self.rebuild(signature)
+        return self.known[signature]
+
+    def rebuild(self, signature: tuple[int, int, int, int]) -> Algorithm | None:
+        count, capacity, period_us, code = signature
+        for name, kind in ALGORITHMS.items():
+            if zlib.crc32(name.encode()) == code:
+                try:
+                    limit = Limit(count, period_us / 1_000_000, capacity if kind.takes_burst else None, name)
+                except ConfigError:
+                    return None
+                return build(limit, "")
+        return None
+
+
+@final
+class SlotCell(Cell):
+    """One counter within one request, under its stripe's lock. `slot` is -1 while it has none."""
+
+    def __init__(
+        self, store: SharedStore, algorithm: Algorithm, digest: bytes, stripe: int, slot: int, now: int
+    ) -> None:
+        self.store = store
+        self.memory: mmap = store.memory
+        self.digest = digest
+        self.stripe = stripe
+        self.slot = slot
+        self.now = now
+        self.state = None
+        self.writer = None
+        self.words: tuple[int, ...] = ()
+        if slot >= 0:
+            self.read(algorithm)
+
+    def read(self, algorithm: Algorithm) -> None:
+        at = self.store.cell_at(self.stripe, self.slot)
+        commits: int = _WORD.unpack_from(self.memory, at)[0]
+        words = _COPY.unpack_from(self.memory, at + 8 + (commits & 1) * COPY_WORDS * 8)
+        self.words = words
+        time, a, b, count, capacity, period_us, code, head, tail, entries, moved = words
+        signature = (count, capacity, period_us, code & ~CHANGING)
+        mine = self.store.signature(algorithm)
+        writer = algorithm if signature == mine else self.store.writers.find(signature)
+        if writer is None:
+            return
+        self.writer = writer
+        if not writer.keeps_log:
+            self.state = State(time, a, b, None)
+            return
+        log = self.new_log()
+        log.head, log.tail, log.entries, log.moved = head, tail, entries, moved
+        self.state = State(time, a, b, log)
+        if code & CHANGING:
+            # Whoever changed the entries was killed in the middle: they are right, the sum may not be.
+            total = log.total()
+            self.state.a = total
+            self.state.b = log.freed(total)
+            self.changed()
+
+    def new_log(self) -> BlockLog:
+        log = BlockLog(self.memory, self.store.geometry.blocks_at, self.new_block)
+        log.mark = self.mark_changing
+        return log
+
+    def new_block(self) -> int:
+        return self.store.arena.take(self.stripe, self.slot, self.now)
+
+    def replace(self, state: State, algorithm: Algorithm) -> None:
+        if self.slot < 0:
+            self.slot = self.store.free_slot(self.stripe, self.digest, self.now)
+        else:
+            self.store.clear_slot(self.stripe, self.slot)
+        if algorithm.keeps_log:
+            log = self.new_log()
+            given = state.log
+            if isinstance(given, ArrayLog):
+                for i in range(given.head, len(given.cells), 2):
+                    log.append(given.cells[i] + given.moved, given.cells[i + 1])
+            state.log = log
+        self.state = state
+        self.writer = algorithm
+        self.changed()
+        self.store.name_slot(self.stripe, self.slot, self.digest)
+
+    def changed(self) -> None:
+        """Commit the state, then let go of what it no longer needs."""
+        state, writer = self.state, self.writer
+        if state is None or writer is None:
+            return
+        memory = self.memory
+        # Expiry first: a late one only keeps a slot longer, an early one would lose a counter.
+        meta_at = self.store.meta_at(self.stripe, self.slot)
+        _META.pack_into(memory, meta_at, writer.frees(state, self.now, 0), self.now)
+        count, capacity, period_us, code = self.store.signature(writer)
+        log = state.log
+        if isinstance(log, BlockLog):
+            self.commit(
+                (state.time, state.a, state.b, count, capacity, period_us, code)
+                + (log.head, log.tail, log.entries, log.moved)
+            )
+            if log.unused:
+                self.store.arena.give(log.unused)
+                log.unused = []
+        else:
+            at = self.store.cell_at(self.stripe, self.slot)
+            commits: int = _WORD.unpack_from(memory, at)[0]
+            other = at + 8 + (~commits & 1) * COPY_WORDS * 8
+            _PLAIN.pack_into(memory, other, state.time, state.a, state.b, count, capacity, period_us, code)
+            _WORD.pack_into(memory, at, commits + 1)
+
+    def mark_changing(self) -> None:
+        words = self.words
+        self.commit(words[:6] + (words[6] | CHANGING,) + words[7:])
+
+    def commit(self, words: tuple[int, ...]) -> None:
+        at = self.store.cell_at(self.stripe, self.slot)
+        commits: int = _WORD.unpack_from(self.memory, at)[0]
+        _COPY.pack_into(self.memory, at + 8 + (~commits & 1) * COPY_WORDS * 8, *words)
+        _WORD.pack_into(self.memory, at, commits + 1)
+        self.words = words
+
+    def forget(self) -> None:
+        if self.slot >= 0:
+            self.store.clear_slot(self.stripe, self.slot)
+            self.slot = -1
+        self.state = None
+        self.writer = None
+
+
+assert CELL_BYTES == 8 + 2 * COPY_WORDS * 8

@@ -1,0 +1,173 @@
+"""The file: what lies where, how it is made, and which files are refused.
+
+    header      magic, layout version, geometry, salt, clock                         4,096 bytes
+    stripes     one after the other, each with room for `slots` counters:
+      digests   16 bytes a slot: which counter it holds; first 8 bytes zero: none
+      meta      16 bytes a slot: expiry and last use, in microseconds
+      cells     184 bytes a slot: a commit word and two copies of the state (see cell.py)
+    owners      8 bytes a log block: the slot it belongs to, plus one; zero: free
+    blocks      1,024 bytes a log block: entries of sliding logs (see blocks.py)
+
+All numbers are native 64-bit words at multiples of 8, so one store instruction writes one of them whole. The file
+appears under its name complete (it is made beside it and linked), never changes its size, and says in its header
+with which layout it was made: another layout is refused, not guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import time
+import zlib
+from mmap import mmap
+from typing import NamedTuple
+
+from headgate.errors import ConfigError, StoreError
+from headgate.stores.clock import wall_minus_monotonic
+
+__all__ = ["BLOCK_BYTES", "CELL_BYTES", "DEFAULT_MAX_KEYS", "Geometry", "boot_id", "open_file", "set_anchor"]
+
+MAGIC = b"HEADGATE"
+VERSION = 1
+HEADER_BYTES = 4096
+CELL_BYTES = 184
+BLOCK_BYTES = 1024
+DEFAULT_MAX_KEYS = 100_000
+SLOTS_PER_STRIPE = 256
+KEYS_PER_STRIPE = 170
+"""A stripe is filled to two thirds on average: at 256 slots an overflow is then more than six sigma away."""
+
+_HEADER = struct.Struct("=8sIIqqqq16s")
+_CRC = struct.Struct("=I")
+_CRC_AT = _HEADER.size
+_ANCHOR = struct.Struct("@q16s")
+_ANCHOR_AT = 256
+
+
+class Geometry(NamedTuple):
+    """How many of everything, and where. Derived from `max_keys`, and kept in the header."""
+
+    max_keys: int
+    stripes: int
+    slots: int
+    blocks: int
+    salt: bytes
+
+    @classmethod
+    def for_keys(cls, max_keys: int) -> Geometry:
+        small = max_keys <= KEYS_PER_STRIPE  # one stripe: exactly so many, the least recently used going first
+        stripes = 1 if small else -(-max_keys // KEYS_PER_STRIPE)
+        return cls(
+            max_keys, stripes, max_keys if small else SLOTS_PER_STRIPE, max(1024, max_keys // 2), os.urandom(16)
+        )
+
+    @property
+    def stripe_bytes(self) -> int:
+        return self.slots * (16 + 16 + CELL_BYTES)
+
+    @property
+    def owners_at(self) -> int:
+        return HEADER_BYTES + self.stripes * self.stripe_bytes
+
+    @property
+    def blocks_at(self) -> int:
+        return -(-(self.owners_at + 8 * self.blocks) // BLOCK_BYTES) * BLOCK_BYTES
+
+    @property
+    def file_bytes(self) -> int:
+        return self.blocks_at + self.blocks * BLOCK_BYTES
+
+
+def open_file(path: str, max_keys: int | None) -> tuple[mmap, Geometry]:
+    """Map the counter file at `path`, making it first if there is none."""
+    try:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            _create(path, Geometry.for_keys(max_keys or DEFAULT_MAX_KEYS))
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"shared store {path}: cannot open the file: {error.strerror}") from error
+    try:
+        geometry = _read_header(path, os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size)
+        if max_keys is not None and max_keys != geometry.max_keys:
+            raise ConfigError(
+                f"shared store {path} was made for max_keys={geometry.max_keys}, not {max_keys}: "
+                "use that number, leave it out, or delete the file while nobody uses it"
+            )
+        return mmap(descriptor, geometry.file_bytes), geometry
+    finally:
+        os.close(descriptor)
+
+
+def _create(path: str, geometry: Geometry) -> None:
+    """Make the file complete under another name, then link it: of several makers one wins, nobody sees a part."""
+    descriptor, temporary = tempfile.mkstemp(prefix=".headgate-", dir=os.path.dirname(path) or ".")
+    try:
+        fixed = _HEADER.pack(
+            MAGIC,
+            VERSION,
+            0,
+            geometry.max_keys,
+            geometry.stripes,
+            geometry.slots,
+            geometry.blocks,
+            geometry.salt,
+        )
+        os.ftruncate(descriptor, geometry.file_bytes)
+        os.pwrite(descriptor, fixed + _CRC.pack(zlib.crc32(fixed)), 0)
+        os.pwrite(descriptor, _ANCHOR.pack(wall_minus_monotonic(), boot_id()), _ANCHOR_AT)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass  # somebody else was first: theirs is as good
+    finally:
+        os.close(descriptor)
+        os.unlink(temporary)
+
+
+def _read_header(path: str, header: bytes, size: int) -> Geometry:
+    if not header.startswith(MAGIC):
+        raise StoreError(f"shared store {path}: this is not a Headgate counter file; choose another path")
+    version = struct.unpack_from("=I", header, len(MAGIC))[0]
+    if version != VERSION:
+        which = "a newer" if version > VERSION else "an older"
+        raise StoreError(
+            f"shared store {path}: made by {which} Headgate (layout {version}, this one reads {VERSION}); "
+            "use that version, or delete the file to start with fresh counters"
+        )
+    fixed = header[:_CRC_AT]
+    if len(header) < HEADER_BYTES or _CRC.unpack_from(header, _CRC_AT)[0] != zlib.crc32(fixed):
+        raise StoreError(f"shared store {path}: the header is damaged; delete the file to start with fresh counters")
+    _, _, _, max_keys, stripes, slots, blocks, salt = _HEADER.unpack(fixed)
+    geometry = Geometry(max_keys, stripes, slots, blocks, salt)
+    if size != geometry.file_bytes:
+        raise StoreError(
+            f"shared store {path}: the file has {size} bytes instead of {geometry.file_bytes}; "
+            "it was cut short, delete it to start with fresh counters"
+        )
+    return geometry
+
+
+def boot_id() -> bytes:
+    """What tells one start of the machine from another: the monotonic clock begins anew with each."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return bytes.fromhex(file.read().strip().replace(b"-", b"").decode())
+    except OSError:
+        # Without it, the hour of the start is told from the clocks themselves.
+        return struct.pack("@qq", 0, (time.time_ns() - time.monotonic_ns()) // 3_600_000_000_000)
+
+
+def set_anchor(memory: mmap) -> int:
+    """The microseconds all participants add to their monotonic clock; set anew after the machine was restarted.
+
+    Called under the header's lock. The boot id is written last: a maker that dies before it leaves it to the next.
+    """
+    anchor, boot = _ANCHOR.unpack_from(memory, _ANCHOR_AT)
+    if boot != boot_id():
+        anchor = wall_minus_monotonic()
+        struct.pack_into("@q", memory, _ANCHOR_AT, anchor)
+        struct.pack_into("@16s", memory, _ANCHOR_AT + 8, boot_id())
+    return int(anchor)

@@ -1,0 +1,112 @@
+"""Locks between processes that die with their owner, and between the threads of one.
+
+Each stripe has a byte range of the file that is locked through the kernel by open file description (OFD): whoever
+is killed lets go, whoever is stopped keeps what it has, and nobody ever blocks on it: a taken lock is tried again
+until the deadline. Such locks exclude neither the threads of a process nor a forked child that inherited the
+descriptor, so a thread lock comes first, and a child opens a descriptor of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import time
+from threading import Lock
+
+from headgate.errors import ConfigError, StoreError
+from headgate.stores.forking import fork_safe_lock
+
+__all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "FileLocks"]
+
+HEADER = 0
+ARENA = 1
+FIRST_STRIPE = 2
+
+SPINS = 50
+SHORTEST_NAP = 0.000_05
+LONGEST_NAP = 0.002
+
+
+class FileLocks:
+    """The numbered locks of one file, for the threads of this process."""
+
+    def __init__(self, path: str, memory_path: str, count: int, timeout: float) -> None:
+        if not hasattr(fcntl, "F_OFD_SETLK"):
+            raise ConfigError("shared:// needs open file description locks, which this system does not have")
+        self.path = path
+        self.file = memory_path
+        self.timeout = timeout
+        self.command: int = fcntl.F_OFD_SETLK
+        self.threads: list[Lock] = [fork_safe_lock() for _ in range(count)]
+        self.locking = [struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
+        self.unlocking = [struct.pack("@hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
+        self.descriptor = -1
+        self.open()
+
+    def open(self) -> None:
+        """A description of our own; in a forked child the inherited one is let go, for it is the parent's."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = os.open(self.file, os.O_RDWR | os.O_CLOEXEC)
+
+    def acquire(self, number: int, deadline: float) -> None:
+        """Take one lock, or raise StoreError when the deadline (monotonic seconds) has passed."""
+        if not self.threads[number].acquire(blocking=False):
+            left = deadline - time.monotonic()
+            if left <= 0 or not self.threads[number].acquire(timeout=left):
+                raise self.too_late()
+        try:
+            if not self.try_file(number):
+                self.wait_for_file(number, deadline)
+        except BaseException:
+            self.threads[number].release()
+            raise
+
+    def try_acquire(self, number: int) -> bool:
+        """Take one lock if it is free at this instant."""
+        if not self.threads[number].acquire(blocking=False):
+            return False
+        if self.try_file(number):
+            return True
+        self.threads[number].release()
+        return False
+
+    def release(self, number: int) -> None:
+        try:
+            fcntl.fcntl(self.descriptor, self.command, self.unlocking[number])
+        finally:
+            self.threads[number].release()
+
+    def try_file(self, number: int) -> bool:
+        try:
+            fcntl.fcntl(self.descriptor, self.command, self.locking[number])
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError as error:
+            raise StoreError(f"shared store {self.path}: cannot lock the file: {error.strerror}") from error
+        return True
+
+    def wait_for_file(self, number: int, deadline: float) -> None:
+        nap = SHORTEST_NAP
+        tries = 0
+        while not self.try_file(number):
+            if time.monotonic() >= deadline:
+                raise self.too_late()
+            tries += 1
+            if tries < SPINS:
+                os.sched_yield()
+            else:
+                time.sleep(nap)
+                nap = min(nap * 2, LONGEST_NAP)
+
+    def too_late(self) -> StoreError:
+        return StoreError(
+            f"shared store {self.path}: a lock was not free within {self.timeout * 1000:.0f} ms; "
+            "another process that holds it may be stopped"
+        )
+
+    def close(self) -> None:
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

@@ -1,0 +1,190 @@
+"""Counters in one memory-mapped file, shared by every process of this machine. No server.
+
+Theory of operation. A counter's digest picks its stripe; all that concerns the counter lies in that stripe and is
+read and written only under the stripe's lock, which the kernel takes back from whoever is killed. A request locks
+the stripes of its counters in order, a batch each stripe once; then it reads the clock, decides with the same steps
+as every other store, and commits each changed counter with a single word (cell.py). So a participant that is killed
+at any instruction has either counted its request or not, and one that is stopped costs the others their deadline at
+most, and only in the stripes it holds.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Sequence
+from hashlib import blake2b
+from mmap import mmap
+from typing import final
+
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.decision import Decision
+from headgate.errors import StoreError
+from headgate.stores.clock import Clock, MachineClock
+from headgate.stores.deciding import decide
+from headgate.stores.forking import after_fork_in_child
+from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request
+from headgate.stores.shared.arena import Arena
+from headgate.stores.shared.cell import SlotCell, Writers
+from headgate.stores.shared.layout import CELL_BYTES, HEADER_BYTES, open_file, set_anchor
+from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, FileLocks
+
+__all__ = ["DEFAULT_TIMEOUT_MS", "SharedStore"]
+
+DEFAULT_TIMEOUT_MS = 100
+_META = struct.Struct("@2q")
+_HALF = struct.Struct("@q")
+
+
+@final
+class SharedStore(LocalStore):
+    """At least `max_keys` counters in the file at `path`, which is made if it is not there."""
+
+    def __init__(
+        self,
+        path: str,
+        max_keys: int | None = None,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        prefix: str = DEFAULT_PREFIX,
+        clock: Clock | None = None,
+    ) -> None:
+        self.path = path
+        self.timeout = timeout_ms / 1000
+        memory, geometry = open_file(path, max_keys)
+        self.memory: mmap = memory
+        self.geometry = geometry
+        self.stripes = geometry.stripes
+        self.slots = geometry.slots
+        self.stripe_bytes = geometry.stripe_bytes
+        self.locks = FileLocks(path, path, FIRST_STRIPE + geometry.stripes, self.timeout)
+        self.arena = Arena(self)
+        self.writers = Writers()
+        self.signatures: dict[Algorithm, tuple[int, int, int, int]] = {}
+        self.hasher = blake2b(prefix.encode() + b"\0", digest_size=16, key=geometry.salt)
+        self.locks.acquire(HEADER, time.monotonic() + self.timeout)
+        try:
+            anchor = set_anchor(memory)
+        finally:
+            self.locks.release(HEADER)
+        self.clock = clock if clock is not None else MachineClock(anchor)
+        self.stop_fork_hook = after_fork_in_child(self.locks.open)
+        self.closed = False
+
+    def take(self, algorithm: Algorithm, key: str, cost: int) -> Decision:
+        return self.apply([Request(Op.TAKE, [Member(key, algorithm, cost)])])[0][0].decision
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        if self.closed:
+            raise StoreError(f"shared store {self.path} is closed")
+        places = [[self.place(member) for member in request.members] for request in batch]
+        stripes = sorted({stripe for request in places for _, stripe in request})
+        deadline = time.monotonic() + self.timeout
+        locked = 0
+        try:
+            for stripe in stripes:
+                self.locks.acquire(FIRST_STRIPE + stripe, deadline)
+                locked += 1
+            now = self.clock.ticks()
+            replies = []
+            for request, where in zip(batch, places, strict=True):
+                cells = [
+                    SlotCell(self, member.algorithm, digest, stripe, self.find_slot(stripe, digest), now)
+                    for member, (digest, stripe) in zip(request.members, where, strict=True)
+                ]
+                replies.append(decide(request.op, request.members, cells, now))
+            return replies
+        finally:
+            for stripe in stripes[:locked]:
+                self.unlock(stripe)
+
+    def place(self, member: Member) -> tuple[bytes, int]:
+        """The digest that stands for a counter, and its stripe."""
+        name = member.algorithm.name.encode("utf-8", "surrogatepass")
+        hasher = self.hasher.copy()
+        # The length keeps (name, key) apart from every other pair with the same letters.
+        hasher.update(b"%d\0%b%b" % (len(name), name, member.key.encode("utf-8", "surrogatepass")))
+        digest = hasher.digest()
+        if digest.startswith(b"\0\0\0\0\0\0\0\0"):  # means an empty slot
+            digest = b"\1" + digest[1:]
+        return digest, int.from_bytes(digest[8:12], "little") % self.stripes
+
+    def find_slot(self, stripe: int, digest: bytes) -> int:
+        """The slot that holds this counter, or -1. Most sit in the slot their digest points at."""
+        start = HEADER_BYTES + stripe * self.stripe_bytes
+        home = digest[12] % self.slots
+        if self.memory[start + home * 16 : start + home * 16 + 16] == digest:
+            return home
+        digests = self.memory[start : start + self.slots * 16]
+        at = digests.find(digest)
+        while at >= 0 and at % 16:
+            at = digests.find(digest, at + 1)
+        return at // 16
+
+    def free_slot(self, stripe: int, digest: bytes, now: int) -> int:
+        """A slot for a new counter: free, else expired, else the one used least recently."""
+        home = digest[12] % self.slots
+        if self.meta(stripe, home)[0] <= now:
+            chosen = home
+        else:
+            meta = struct.unpack_from(f"@{2 * self.slots}q", self.memory, self.meta_at(stripe, 0))
+            chosen = 0
+            oldest = meta[1]
+            for slot in range(self.slots):
+                if meta[2 * slot] <= now:
+                    chosen = slot
+                    break
+                if meta[2 * slot + 1] < oldest:
+                    chosen = slot
+                    oldest = meta[2 * slot + 1]
+        self.clear_slot(stripe, chosen)
+        return chosen
+
+    def name_slot(self, stripe: int, slot: int, digest: bytes) -> None:
+        """Give a slot to a counter: its first half last, which makes it count."""
+        at = HEADER_BYTES + stripe * self.stripe_bytes + slot * 16
+        self.memory[at + 8 : at + 16] = digest[8:]
+        _HALF.pack_into(self.memory, at, _HALF.unpack_from(digest)[0])
+
+    def clear_slot(self, stripe: int, slot: int) -> None:
+        """Let a slot go, its log too."""
+        at = HEADER_BYTES + stripe * self.stripe_bytes + slot * 16
+        held = _HALF.unpack_from(self.memory, at)[0]
+        _HALF.pack_into(self.memory, at, 0)
+        if held or self.meta(stripe, slot)[0]:
+            self.arena.give_all(stripe, slot)
+        _META.pack_into(self.memory, self.meta_at(stripe, slot), 0, 0)
+
+    def meta(self, stripe: int, slot: int) -> tuple[int, int]:
+        """Expiry and last use of a slot, in microseconds; 0 when it is free."""
+        expiry, used = _META.unpack_from(self.memory, self.meta_at(stripe, slot))
+        return expiry, used
+
+    def meta_at(self, stripe: int, slot: int) -> int:
+        return HEADER_BYTES + stripe * self.stripe_bytes + self.slots * 16 + slot * 16
+
+    def cell_at(self, stripe: int, slot: int) -> int:
+        return HEADER_BYTES + stripe * self.stripe_bytes + self.slots * 32 + slot * CELL_BYTES
+
+    def signature(self, algorithm: Algorithm) -> tuple[int, int, int, int]:
+        """What a slot keeps of the limit that wrote it."""
+        found = self.signatures.get(algorithm)
+        if found is None:
+            if len(self.signatures) >= 10_000:
+                self.signatures.clear()
+            found = self.writers.signature(algorithm)
+            self.signatures[algorithm] = found
+        return found
+
+    def try_lock(self, stripe: int) -> bool:
+        return self.locks.try_acquire(FIRST_STRIPE + stripe)
+
+    def unlock(self, stripe: int) -> None:
+        self.locks.release(FIRST_STRIPE + stripe)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.stop_fork_hook()
+            self.locks.close()
+            self.memory.close()

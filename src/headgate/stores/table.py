@@ -1,0 +1,146 @@
+"""The counters of one process: found by name and key, bounded, the expired and the least recently used going first.
+
+Every entry sits in two rings. The *recent* ring orders all entries by use, so the one to evict is always at hand.
+The *due* rings gather entries by when they will have expired, rounded up to an eighth of a period or less; an
+entry that was used since is moved on when its ring comes due. So expiry needs no thread and no scan: each insertion
+looks at a few entries that are due, and a full table looks for an expired one before it evicts a live one.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import final
+
+from headgate.core.algorithms.algorithm import EMPTY, Algorithm
+from headgate.core.algorithms.token_bucket import TokenBucket
+from headgate.core.limit import Limit
+from headgate.core.state import Log, State
+
+__all__ = ["Entry", "Table"]
+
+SWEPT_PER_INSERT = 2
+SWEPT_WHEN_FULL = 64
+_NO_LIMIT = TokenBucket(Limit(1, 1), "")
+
+
+@final
+class Entry(State):
+    """A counter in the table: its state, the algorithm that wrote it, and its neighbours in both rings."""
+
+    __slots__ = ("algorithm", "due_after", "due_before", "key", "newer", "older")
+
+    def __init__(self, key: str, algorithm: Algorithm, time: int, a: int, b: int, log: Log | None) -> None:
+        self.time = time
+        self.a = a
+        self.b = b
+        self.log = log
+        self.key = key
+        self.algorithm = algorithm
+        self.older: Entry = self
+        self.newer: Entry = self
+        self.due_before: Entry = self
+        self.due_after: Entry = self
+
+
+def _root() -> Entry:
+    """The fixed point of a ring."""
+    return Entry("", _NO_LIMIT, EMPTY.time, EMPTY.a, EMPTY.b, None)
+
+
+@final
+class Table:
+    """At most `max_keys` entries. Not locked: the store sees to that."""
+
+    def __init__(self, max_keys: int) -> None:
+        self.max_keys = max_keys
+        self.size = 0
+        self.names: dict[str, dict[str, Entry]] = {}
+        self.recent = _root()  # recent.newer is the least recently used, recent.older the most recently used
+        self.due: dict[int, Entry] = {}
+        self.due_times: list[int] = []
+
+    def find(self, name: str, key: str) -> Entry | None:
+        keys = self.names.get(name)
+        return None if keys is None else keys.get(key)
+
+    def touch(self, entry: Entry) -> None:
+        """Note that an entry was used just now."""
+        recent = self.recent
+        last = recent.older
+        if last is entry:
+            return
+        older = entry.older
+        newer = entry.newer
+        older.newer = newer
+        newer.older = older
+        last.newer = entry
+        entry.older = last
+        entry.newer = recent
+        recent.older = entry
+
+    def insert(self, entry: Entry, now: int) -> None:
+        """Add an entry that is not there yet, making room if there is none."""
+        if self.size >= self.max_keys:
+            if not self.sweep(now, SWEPT_WHEN_FULL, 1):
+                self.remove(self.recent.newer)
+        else:
+            self.sweep(now, SWEPT_PER_INSERT, SWEPT_PER_INSERT)
+        name = entry.algorithm.name
+        keys = self.names.get(name)
+        if keys is None:
+            keys = {}
+            self.names[name] = keys
+        keys[entry.key] = entry
+        self.size += 1
+        self.touch(entry)
+        self.schedule(entry, now)
+
+    def remove(self, entry: Entry) -> None:
+        name = entry.algorithm.name
+        keys = self.names[name]
+        del keys[entry.key]
+        if not keys:
+            del self.names[name]
+        self.size -= 1
+        entry.older.newer = entry.newer
+        entry.newer.older = entry.older
+        entry.due_before.due_after = entry.due_after
+        entry.due_after.due_before = entry.due_before
+        # A removed entry points nowhere: rings that keep each other alive would wait for the garbage collector.
+        entry.older = entry.newer = entry.due_before = entry.due_after = entry
+
+    def schedule(self, entry: Entry, now: int) -> None:
+        """Put an entry into the ring in which its expiry will be looked at."""
+        algorithm = entry.algorithm
+        expiry = algorithm.frees(entry, now, 0)
+        width = (algorithm.limit.period_us >> 3) + 1
+        time = (expiry // width + 1) * width
+        root = self.due.get(time)
+        if root is None:
+            root = _root()
+            self.due[time] = root
+            heappush(self.due_times, time)
+        last = root.due_before
+        last.due_after = entry
+        entry.due_before = last
+        entry.due_after = root
+        root.due_before = entry
+
+    def sweep(self, now: int, looks: int, enough: int) -> int:
+        """Look at up to `looks` entries that are due; stop when `enough` have been removed. Says how many were."""
+        removed = 0
+        while looks and removed < enough and self.due_times and self.due_times[0] <= now:
+            root = self.due[self.due_times[0]]
+            entry = root.due_after
+            if entry is root:
+                del self.due[heappop(self.due_times)]
+                continue
+            looks -= 1
+            if entry.algorithm.frees(entry, now, 0) <= now:
+                self.remove(entry)
+                removed += 1
+            else:
+                entry.due_before.due_after = entry.due_after
+                entry.due_after.due_before = entry.due_before
+                self.schedule(entry, now)
+        return removed
