@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from headgate.core.algorithms.algorithm import EMPTY, Algorithm, Step
 from headgate.core.decision import NORMAL, Decision, Detail
 from headgate.core.state import ArrayLog, State
+from headgate.errors import StoreError
 from headgate.stores.port import Member, Op, Outcome
 
 __all__ = ["Cell", "carry", "decide", "decision_of", "fresh", "never"]
@@ -69,14 +70,21 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: int) -> list[Ou
         steps.append(step)
         if member.binds and (step is None or not step[0]):
             admitted = False
-    outcomes = []
-    for member, cell, step in zip(members, cells, steps, strict=True):
-        if not admitted or step is None or not step[0]:
-            outcomes.append(Outcome(_peek(member.algorithm, cell, now, member.cost), 0))
-            continue
-        if member.cost:
-            _write(member, cell, step, now)
-        outcomes.append(Outcome(decision_of(member.algorithm, step, member.cost), step[1]))
+    outcomes: list[Outcome] = []
+    try:
+        for member, cell, step in zip(members, cells, steps, strict=True):
+            if not admitted or step is None or not step[0]:
+                outcomes.append(Outcome(_peek(member.algorithm, cell, now, member.cost), 0))
+                continue
+            if member.cost:
+                _write(member, cell, step, now)
+            outcomes.append(Outcome(decision_of(member.algorithm, step, member.cost), step[1]))
+    except StoreError:
+        # No room for one of them: those written before it are undone, at the same instant and so exactly.
+        for member, cell, outcome in zip(members, cells, outcomes, strict=False):
+            if admitted and outcome.decision.allowed:
+                _give_back(Member(member.key, member.algorithm, member.cost, True, outcome.tick, member.cost), cell, now)
+        raise
     return outcomes
 
 

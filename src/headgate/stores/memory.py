@@ -36,6 +36,7 @@ class MemoryStore(LocalStore):
         self.clock = clock if clock is not None else MachineClock(self.anchor)
         self.monotonic_ns: Callable[[], int] = time.monotonic_ns
         self.closed = False
+        self.waits = False
         lock = fork_safe_lock()
         self.lock: Callable[[], object] = lock.acquire
         self.unlock: Callable[[], object] = lock.release
@@ -60,6 +61,7 @@ class MemoryStore(LocalStore):
                     if algorithm.keeps_log:
                         entry.log = ArrayLog()
                     entry.put(at, a, b, cost)
+                    table.make_room(1, now)
                     table.insert(entry, now)
             elif entry.algorithm is algorithm:
                 allowed, at, a, b, remaining, retry, reset = algorithm.step(entry, now, cost)
@@ -70,8 +72,7 @@ class MemoryStore(LocalStore):
                     entry.put(at, a, b, cost)
                 table.touch(entry)
             else:
-                member = Member(key, algorithm, cost)
-                return decide(Op.TAKE, [member], [TableCell(table, member, now)], now)[0].decision
+                return self.decide(Request(Op.TAKE, [Member(key, algorithm, cost)]), now)[0].decision
         finally:
             self.unlock()
         detail = Detail(None, algorithm.delay(a, cost), NORMAL, None) if algorithm.queues and allowed else None
@@ -80,16 +81,30 @@ class MemoryStore(LocalStore):
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         if self.closed:
             raise StoreError("this memory store is closed")
-        table = self.table
         self.lock()
         try:
             now = self.now()
-            return [
-                decide(request.op, request.members, [TableCell(table, m, now) for m in request.members], now)
-                for request in batch
-            ]
+            return [self.decide(request, now) for request in batch]
         finally:
             self.unlock()
+
+    def apply_soon(self, batch: Sequence[Request]) -> list[list[Outcome]] | None:
+        return self.apply(batch)
+
+    def decide(self, request: Request, now: int) -> list[Outcome]:
+        """One request, under the lock."""
+        table = self.table
+        if request.op is Op.TAKE or request.op is Op.CHARGE:
+            missing = 0
+            for member in request.members:
+                entry = table.find(member.algorithm.name, member.key)
+                if entry is None:
+                    missing += 1
+                else:
+                    table.touch(entry)
+            if missing:
+                table.make_room(missing, now)
+        return decide(request.op, request.members, [TableCell(table, m, now) for m in request.members], now)
 
     def close(self) -> None:
         self.closed = True
@@ -118,8 +133,7 @@ class TableCell(Cell):
         self.writer = algorithm
 
     def changed(self) -> None:
-        if self.entry is not None:
-            self.table.touch(self.entry)
+        """Nothing to do: the entry is the counter."""
 
     def forget(self) -> None:
         if self.entry is not None:

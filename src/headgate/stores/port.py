@@ -107,8 +107,14 @@ class LocalStore:
     """
 
     clock: Clock
+    waits: bool
+    """Whether `apply` may wait for other processes; an event loop then calls `apply_soon` instead."""
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        raise NotImplementedError
+
+    def apply_soon(self, batch: Sequence[Request]) -> list[list[Outcome]] | None:
+        """Decide if that can be done within a millisecond or so; None when it cannot, and nothing was done."""
         raise NotImplementedError
 
     def take(self, algorithm: Algorithm, key: str, cost: int) -> Decision:

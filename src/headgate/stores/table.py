@@ -3,7 +3,7 @@
 Every entry sits in two rings. The *recent* ring orders all entries by use, so the one to evict is always at hand.
 The *due* rings gather entries by when they will have expired, rounded up to an eighth of a period or less; an
 entry that was used since is moved on when its ring comes due. So expiry needs no thread and no scan: each insertion
-looks at a few entries that are due, and a full table looks for an expired one before it evicts a live one.
+looks at a few entries that are due first, and a full table looks for an expired one before it evicts a live one.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Table:
         return None if keys is None else keys.get(key)
 
     def touch(self, entry: Entry) -> None:
-        """Note that an entry was used just now."""
+        """Note that an entry was used just now. (One that was removed meanwhile is its own neighbour.)"""
         recent = self.recent
         last = recent.older
-        if last is entry:
-            return
         older = entry.older
+        if last is entry or older is entry:
+            return
         newer = entry.newer
         older.newer = newer
         newer.older = older
@@ -78,13 +78,15 @@ class Table:
         entry.newer = recent
         recent.older = entry
 
-    def insert(self, entry: Entry, now: int) -> None:
-        """Add an entry that is not there yet, making room if there is none."""
-        if self.size >= self.max_keys:
+    def make_room(self, wanted: int, now: int) -> None:
+        """Remove what must go before so many entries are added; with it a few that have expired anyway."""
+        self.sweep(now, SWEPT_PER_INSERT * wanted, SWEPT_PER_INSERT * wanted)
+        while self.size and self.size + wanted > self.max_keys:
             if not self.sweep(now, SWEPT_WHEN_FULL, 1):
                 self.remove(self.recent.newer)
-        else:
-            self.sweep(now, SWEPT_PER_INSERT, SWEPT_PER_INSERT)
+
+    def insert(self, entry: Entry, now: int) -> None:
+        """Add an entry that is not there yet. Removes none, so that a request keeps the entries it has found."""
         name = entry.algorithm.name
         keys = self.names.get(name)
         if keys is None:
@@ -92,7 +94,11 @@ class Table:
             self.names[name] = keys
         keys[entry.key] = entry
         self.size += 1
-        self.touch(entry)
+        last = self.recent.older
+        last.newer = entry
+        entry.older = last
+        entry.newer = self.recent
+        self.recent.older = entry
         self.schedule(entry, now)
 
     def remove(self, entry: Entry) -> None:

@@ -32,7 +32,7 @@ class Arena:
         self.store = store
         self.next = 0  # where to look for a free block first
 
-    def take(self, stripe: int, slot: int, now: int) -> int:
+    def take(self, stripe: int, slot: int, now: int, pinned: set[int]) -> int:
         """A block for this slot, whose stripe the caller has locked."""
         store = self.store
         owner = stripe * store.geometry.slots + slot
@@ -48,7 +48,7 @@ class Arena:
                     return block
             finally:
                 store.locks.release(ARENA)
-            if attempt or not self.reclaim(stripe, owner, now):
+            if attempt or not self.reclaim(stripe, now, pinned):
                 break
         raise StoreError(
             f"shared store {store.path}: the region for sliding logs is full "
@@ -78,14 +78,16 @@ class Arena:
             self.give([block])
             block = self.find(word, block + 1)
 
-    def reclaim(self, stripe: int, owner: int, now: int) -> bool:
-        """Free the blocks of expired logs, or of the one used least recently; not of the log that asks."""
+    def reclaim(self, stripe: int, now: int, pinned: set[int]) -> bool:
+        """Free the blocks of expired logs, or of the one used least recently; not of those that are in use here."""
         store = self.store
         slots = store.geometry.slots
         count = store.geometry.blocks
         owners = set(struct.unpack_from(f"@{count}q", store.memory, store.geometry.owners_at))
         candidates = sorted(
-            (store.meta(o // slots, o % slots)[::-1], o) for o in (word - 1 for word in owners if word) if o != owner
+            (store.meta(word // slots, word % slots)[::-1], word)
+            for word in (owner - 1 for owner in owners if owner)
+            if word not in pinned
         )
         expired = [o for (_, expiry), o in candidates if expiry <= now]
         reclaimed = False
@@ -93,6 +95,7 @@ class Arena:
             if other // slots == stripe or store.try_lock(other // slots):
                 try:
                     store.clear_slot(other // slots, other % slots)
+                    self.give_all(other // slots, other % slots)
                     reclaimed = True
                 finally:
                     if other // slots != stripe:

@@ -28,7 +28,7 @@ from headgate.stores.shared.layout import CELL_BYTES
 if TYPE_CHECKING:
     from headgate.stores.shared.store import SharedStore
 
-__all__ = ["SlotCell", "Writers"]
+__all__ = ["SlotCell", "Writers", "holds_log"]
 
 COPY_WORDS = 11
 _COPY = struct.Struct("@11q")
@@ -37,6 +37,17 @@ _WORD = struct.Struct("@q")
 _META = struct.Struct("@2q")
 CHANGING = 1 << 40
 """Set in the algorithm's word while a log's entries are changed in place."""
+
+
+_LOG_CODE = zlib.crc32(b"sliding_window_log")
+
+
+def holds_log(memory: mmap, at: int) -> bool:
+    """Whether either copy of the cell at this offset was written by a sliding log."""
+    code = at + 8 + 6 * 8
+    first: int = _WORD.unpack_from(memory, code)[0]
+    second: int = _WORD.unpack_from(memory, code + COPY_WORDS * 8)[0]
+    return first & ~CHANGING == _LOG_CODE or second & ~CHANGING == _LOG_CODE
 
 
 @final
@@ -75,7 +86,14 @@ class SlotCell(Cell):
     """One counter within one request, under its stripe's lock. `slot` is -1 while it has none."""
 
     def __init__(
-        self, store: SharedStore, algorithm: Algorithm, digest: bytes, stripe: int, slot: int, now: int
+        self,
+        store: SharedStore,
+        algorithm: Algorithm,
+        digest: bytes,
+        stripe: int,
+        slot: int,
+        now: int,
+        pinned: set[int],
     ) -> None:
         self.store = store
         self.memory: mmap = store.memory
@@ -83,6 +101,7 @@ class SlotCell(Cell):
         self.stripe = stripe
         self.slot = slot
         self.now = now
+        self.pinned = pinned  # slots in use by this request, which must not be evicted for its sake
         self.state = None
         self.writer = None
         self.words: tuple[int, ...] = ()
@@ -120,11 +139,12 @@ class SlotCell(Cell):
         return log
 
     def new_block(self) -> int:
-        return self.store.arena.take(self.stripe, self.slot, self.now)
+        return self.store.arena.take(self.stripe, self.slot, self.now, self.pinned)
 
     def replace(self, state: State, algorithm: Algorithm) -> None:
         if self.slot < 0:
-            self.slot = self.store.free_slot(self.stripe, self.digest, self.now)
+            self.slot = self.store.free_slot(self.stripe, self.digest, self.now, self.pinned)
+            self.pinned.add(self.stripe * self.store.slots + self.slot)
         else:
             self.store.clear_slot(self.stripe, self.slot)
         if algorithm.keeps_log:
@@ -164,6 +184,11 @@ class SlotCell(Cell):
             other = at + 8 + (~commits & 1) * COPY_WORDS * 8
             _PLAIN.pack_into(memory, other, state.time, state.a, state.b, count, capacity, period_us, code)
             _WORD.pack_into(memory, at, commits + 1)
+
+    def touch(self) -> None:
+        """Note the use of a counter that is not changed: one that denies must not be evicted as idle."""
+        if self.slot >= 0:
+            _WORD.pack_into(self.memory, self.store.meta_at(self.stripe, self.slot) + 8, self.now)
 
     def mark_changing(self) -> None:
         words = self.words

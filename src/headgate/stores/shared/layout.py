@@ -79,8 +79,8 @@ class Geometry(NamedTuple):
         return self.blocks_at + self.blocks * BLOCK_BYTES
 
 
-def open_file(path: str, max_keys: int | None) -> tuple[mmap, Geometry]:
-    """Map the counter file at `path`, making it first if there is none."""
+def open_file(path: str, max_keys: int | None) -> tuple[int, mmap, Geometry]:
+    """Open and map the counter file at `path`, making it first if there is none."""
     try:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -96,9 +96,10 @@ def open_file(path: str, max_keys: int | None) -> tuple[mmap, Geometry]:
                 f"shared store {path} was made for max_keys={geometry.max_keys}, not {max_keys}: "
                 "use that number, leave it out, or delete the file while nobody uses it"
             )
-        return mmap(descriptor, geometry.file_bytes), geometry
-    finally:
+        return descriptor, mmap(descriptor, geometry.file_bytes), geometry
+    except BaseException:
         os.close(descriptor)
+        raise
 
 
 def _create(path: str, geometry: Geometry) -> None:

@@ -17,7 +17,7 @@ from threading import Lock
 from headgate.errors import ConfigError, StoreError
 from headgate.stores.forking import fork_safe_lock
 
-__all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "FileLocks"]
+__all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "FileLocks", "LockBusy"]
 
 HEADER = 0
 ARENA = 1
@@ -28,14 +28,18 @@ SHORTEST_NAP = 0.000_05
 LONGEST_NAP = 0.002
 
 
-class FileLocks:
-    """The numbered locks of one file, for the threads of this process."""
+class LockBusy(StoreError):
+    """A lock was not free by the deadline."""
 
-    def __init__(self, path: str, memory_path: str, count: int, timeout: float) -> None:
+
+class FileLocks:
+    """The numbered locks of one open file, for the threads of this process. Owns `file`, a descriptor of it."""
+
+    def __init__(self, path: str, file: int, count: int, timeout: float) -> None:
         if not hasattr(fcntl, "F_OFD_SETLK"):
             raise ConfigError("shared:// needs open file description locks, which this system does not have")
         self.path = path
-        self.file = memory_path
+        self.file = file
         self.timeout = timeout
         self.command: int = fcntl.F_OFD_SETLK
         self.threads: list[Lock] = [fork_safe_lock() for _ in range(count)]
@@ -48,7 +52,8 @@ class FileLocks:
         """A description of our own; in a forked child the inherited one is let go, for it is the parent's."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
-        self.descriptor = os.open(self.file, os.O_RDWR | os.O_CLOEXEC)
+        # By its descriptor, not its path: the path may lead to another file by now.
+        self.descriptor = os.open(f"/proc/self/fd/{self.file}", os.O_RDWR | os.O_CLOEXEC)
 
     def acquire(self, number: int, deadline: float) -> None:
         """Take one lock, or raise StoreError when the deadline (monotonic seconds) has passed."""
@@ -100,13 +105,14 @@ class FileLocks:
                 time.sleep(nap)
                 nap = min(nap * 2, LONGEST_NAP)
 
-    def too_late(self) -> StoreError:
-        return StoreError(
+    def too_late(self) -> LockBusy:
+        return LockBusy(
             f"shared store {self.path}: a lock was not free within {self.timeout * 1000:.0f} ms; "
             "another process that holds it may be stopped"
         )
 
     def close(self) -> None:
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            os.close(self.file)
+            self.descriptor = -1

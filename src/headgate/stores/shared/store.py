@@ -10,7 +10,6 @@ most, and only in the stripes it holds.
 
 from __future__ import annotations
 
-import os
 import struct
 import time
 from collections.abc import Sequence
@@ -26,13 +25,14 @@ from headgate.stores.deciding import decide
 from headgate.stores.forking import after_fork_in_child
 from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request
 from headgate.stores.shared.arena import Arena
-from headgate.stores.shared.cell import SlotCell, Writers
+from headgate.stores.shared.cell import SlotCell, Writers, holds_log
 from headgate.stores.shared.layout import CELL_BYTES, HEADER_BYTES, open_file, set_anchor
-from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, FileLocks
+from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, FileLocks, LockBusy
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "SharedStore"]
 
 DEFAULT_TIMEOUT_MS = 100
+SOON = 0.001
 _META = struct.Struct("@2q")
 _HALF = struct.Struct("@q")
 
@@ -51,13 +51,13 @@ class SharedStore(LocalStore):
     ) -> None:
         self.path = path
         self.timeout = timeout_ms / 1000
-        memory, geometry = open_file(path, max_keys)
+        file, memory, geometry = open_file(path, max_keys)
         self.memory: mmap = memory
         self.geometry = geometry
         self.stripes = geometry.stripes
         self.slots = geometry.slots
         self.stripe_bytes = geometry.stripe_bytes
-        self.locks = FileLocks(path, path, FIRST_STRIPE + geometry.stripes, self.timeout)
+        self.locks = FileLocks(path, file, FIRST_STRIPE + geometry.stripes, self.timeout)
         self.arena = Arena(self)
         self.writers = Writers()
         self.signatures: dict[Algorithm, tuple[int, int, int, int]] = {}
@@ -70,16 +70,27 @@ class SharedStore(LocalStore):
         self.clock = clock if clock is not None else MachineClock(anchor)
         self.stop_fork_hook = after_fork_in_child(self.locks.open)
         self.closed = False
+        self.waits = True
 
     def take(self, algorithm: Algorithm, key: str, cost: int) -> Decision:
         return self.apply([Request(Op.TAKE, [Member(key, algorithm, cost)])])[0][0].decision
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        return self.apply_by(batch, self.timeout)
+
+    def apply_soon(self, batch: Sequence[Request]) -> list[list[Outcome]] | None:
+        try:
+            return self.apply_by(batch, SOON)
+        except LockBusy:
+            return None
+
+    def apply_by(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]]:
+        """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done."""
         if self.closed:
             raise StoreError(f"shared store {self.path} is closed")
         places = [[self.place(member) for member in request.members] for request in batch]
         stripes = sorted({stripe for request in places for _, stripe in request})
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + patience
         locked = 0
         try:
             for stripe in stripes:
@@ -88,15 +99,26 @@ class SharedStore(LocalStore):
             now = self.clock.ticks()
             replies = []
             for request, where in zip(batch, places, strict=True):
-                cells = [
-                    SlotCell(self, member.algorithm, digest, stripe, self.find_slot(stripe, digest), now)
-                    for member, (digest, stripe) in zip(request.members, where, strict=True)
-                ]
+                cells = self.cells(request, where, now)
                 replies.append(decide(request.op, request.members, cells, now))
             return replies
         finally:
             for stripe in stripes[:locked]:
                 self.unlock(stripe)
+
+    def cells(self, request: Request, places: list[tuple[bytes, int]], now: int) -> list[SlotCell]:
+        """The counters of one request, which hold their slots until it is decided."""
+        pinned: set[int] = set()
+        cells = []
+        for member, (digest, stripe) in zip(request.members, places, strict=True):
+            slot = self.find_slot(stripe, digest)
+            if slot >= 0:
+                pinned.add(stripe * self.slots + slot)
+            cell = SlotCell(self, member.algorithm, digest, stripe, slot, now, pinned)
+            if request.op is Op.TAKE:
+                cell.touch()
+            cells.append(cell)
+        return cells
 
     def place(self, member: Member) -> tuple[bytes, int]:
         """The digest that stands for a counter, and its stripe."""
@@ -121,22 +143,25 @@ class SharedStore(LocalStore):
             at = digests.find(digest, at + 1)
         return at // 16
 
-    def free_slot(self, stripe: int, digest: bytes, now: int) -> int:
+    def free_slot(self, stripe: int, digest: bytes, now: int, pinned: set[int]) -> int:
         """A slot for a new counter: free, else expired, else the one used least recently."""
-        home = digest[12] % self.slots
-        if self.meta(stripe, home)[0] <= now:
-            chosen = home
-        else:
+        first = stripe * self.slots
+        chosen = digest[12] % self.slots
+        if self.meta(stripe, chosen)[0] > now or first + chosen in pinned:
+            chosen = -1
+            oldest = 0
             meta = struct.unpack_from(f"@{2 * self.slots}q", self.memory, self.meta_at(stripe, 0))
-            chosen = 0
-            oldest = meta[1]
             for slot in range(self.slots):
+                if first + slot in pinned:
+                    continue
                 if meta[2 * slot] <= now:
                     chosen = slot
                     break
-                if meta[2 * slot + 1] < oldest:
+                if chosen < 0 or meta[2 * slot + 1] < oldest:
                     chosen = slot
                     oldest = meta[2 * slot + 1]
+            if chosen < 0:
+                raise StoreError(f"shared store {self.path}: one request has more counters than max_keys")
         self.clear_slot(stripe, chosen)
         return chosen
 
@@ -149,9 +174,8 @@ class SharedStore(LocalStore):
     def clear_slot(self, stripe: int, slot: int) -> None:
         """Let a slot go, its log too."""
         at = HEADER_BYTES + stripe * self.stripe_bytes + slot * 16
-        held = _HALF.unpack_from(self.memory, at)[0]
         _HALF.pack_into(self.memory, at, 0)
-        if held or self.meta(stripe, slot)[0]:
+        if holds_log(self.memory, self.cell_at(stripe, slot)):
             self.arena.give_all(stripe, slot)
         _META.pack_into(self.memory, self.meta_at(stripe, slot), 0, 0)
 

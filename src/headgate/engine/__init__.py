@@ -1,0 +1,1 @@
+"""What turns stores into limiters: names, plans, waiting, reservations, and what happens when a store fails."""

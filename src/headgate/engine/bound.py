@@ -1,0 +1,173 @@
+"""A chain of limits prepared once, and what every check of it goes through: the hot path of the library.
+
+A check is: look at the input, ask the store, take note of the pressure, answer. For one limit on a local store that
+is a single call without any ceremony (`LocalStore.take`); chains and other stores go through requests and outcomes.
+The few lines that do I/O are the caller's (limiter.py), so that there can be two of them, with and without `await`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from operator import index
+from threading import Lock
+from typing import SupportsIndex, final
+
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.decision import Decision, combine
+from headgate.core.pressure import NORMAL, Pressure, PressureEvent
+from headgate.engine.failure import FailurePolicy
+from headgate.errors import ConfigError, StoreError
+from headgate.stores.port import LocalStore, Member, Op, Outcome, Request, Store
+
+__all__ = ["MAX_COST", "MAX_KEY_BYTES", "Bound", "Engine", "whole_cost"]
+
+MAX_COST = 2**31 - 1
+MAX_KEY_BYTES = 1024
+
+_log = logging.getLogger("headgate")
+
+
+@final
+class Engine:
+    """What all the chains of one limiter share: the store, its stand-in, and the pressure on the counters."""
+
+    def __init__(
+        self, store: Store, failure: FailurePolicy, on_pressure: Callable[[PressureEvent], object] | None
+    ) -> None:
+        self.store = store
+        self.local: LocalStore | None = store if isinstance(store, LocalStore) else None
+        self.failure = failure
+        self.on_pressure = on_pressure
+        self.pressure = Pressure()
+        self.pressed = self.pressure.states  # empty while every counter is normal
+        self.pressure_lock = Lock()
+
+    def note(self, key: str, decision: Decision) -> Decision:
+        """Take note of a decision on one limit, say so if its pressure changed, and return it with its state."""
+        reason = decision.reason
+        if reason == "fail_open" or reason == "fail_closed":
+            return decision  # says nothing about the counter
+        with self.pressure_lock:
+            event = self.pressure.see(key, decision)
+            state = event.after if event is not None else self.pressure.state(key, decision)
+        if event is not None and self.on_pressure is not None:
+            try:
+                self.on_pressure(event)
+            except Exception:
+                _log.exception("the on_pressure callback failed; the decision stands")
+        return decision if state == NORMAL else decision.under(state)
+
+    def standing(self, key: str, decision: Decision) -> Decision:
+        """A decision with its state of pressure, without taking note of it."""
+        state = self.pressure.state(key, decision)
+        return decision if state == NORMAL else decision.under(state)
+
+
+@final
+class Bound:
+    """One chain of one limiter: `bound.check("user:42")`."""
+
+    def __init__(self, engine: Engine, chain: Sequence[Algorithm]) -> None:
+        self.engine = engine
+        unique: list[Algorithm] = []
+        places: list[int] = []
+        for algorithm in chain:
+            place = next((i for i, other in enumerate(unique) if other.name == algorithm.name), len(unique))
+            if place == len(unique):
+                unique.append(algorithm)
+            elif unique[place].limit != algorithm.limit:
+                raise ConfigError(
+                    f"two different limits of one chain are called {algorithm.name!r} "
+                    f"({unique[place].limit} and {algorithm.limit}), and would share a counter: name them apart"
+                )
+            places.append(place)
+        # A limit that is named twice in a chain is one counter, and is charged once.
+        self.algorithms = tuple(unique)
+        self.places = tuple(places) if len(places) > len(unique) else None
+        self.single = unique[0] if len(places) == 1 else None
+        self.names = tuple(algorithm.name for algorithm in unique)
+
+    def check(self, key: str, cost: SupportsIndex = 1) -> Decision:
+        """Decide a request and consume its cost when it is admitted."""
+        if not isinstance(cost, int):
+            cost = whole_cost(cost)
+        if not isinstance(key, str) or not key or len(key) > 256 or cost < 0 or cost > MAX_COST:
+            check_input(key, cost)
+        engine = self.engine
+        single = self.single
+        local = engine.local
+        if single is None or local is None:
+            return self.finish(Op.TAKE, key, self.ask(Op.TAKE, key, cost))
+        try:
+            decision = local.take(single, key, cost)
+        except StoreError as error:
+            request = self.request(Op.TAKE, key, cost)
+            return self.finish(Op.TAKE, key, engine.failure.answer(error, [request])[0])
+        if decision._remaining * 5 < single.capacity or not decision._allowed or engine.pressed:
+            return engine.note(key, decision)
+        return decision
+
+    def peek(self, key: str, cost: SupportsIndex = 1) -> Decision:
+        """The decision `check` would give now; consumes nothing."""
+        whole = whole_cost(cost)
+        check_input(key, whole)
+        return self.finish(Op.PEEK, key, self.ask(Op.PEEK, key, whole))
+
+    def reset(self, key: str) -> None:
+        """Forget the counters of this key."""
+        check_input(key, 0)
+        self.engine.store.apply([self.request(Op.RESET, key, 0)])
+        self.forgotten(key)
+
+    def ask(self, op: Op, key: str, cost: int) -> list[Outcome]:
+        """One request to the store, or to whoever answers in its place."""
+        request = self.request(op, key, cost)
+        try:
+            return self.engine.store.apply([request])[0]
+        except StoreError as error:
+            return self.engine.failure.answer(error, [request])[0]
+
+    def request(self, op: Op, key: str, cost: int) -> Request:
+        return Request(op, [Member(key, algorithm, cost) for algorithm in self.algorithms])
+
+    def finish(self, op: Op, key: str, outcomes: Sequence[Outcome]) -> Decision:
+        """The decision that the outcomes of this chain add up to."""
+        engine = self.engine
+        allowed = True
+        parts: list[Decision] = []
+        for outcome in outcomes:
+            decision = outcome.decision
+            allowed = allowed and decision._allowed
+            parts.append(engine.note(key, decision) if op is Op.TAKE else engine.standing(key, decision))
+        places = self.places
+        return combine(tuple(parts if places is None else [parts[place] for place in places]), allowed)
+
+    def forgotten(self, key: str) -> None:
+        """The counters of this key were reset: they are under no pressure."""
+        with self.engine.pressure_lock:
+            for name in self.names:
+                self.engine.pressure.forget(key, name)
+
+
+def whole_cost(cost: SupportsIndex) -> int:
+    """A cost as a whole number; a fraction is an error even when it is 1.0."""
+    try:
+        return index(cost)
+    except TypeError:
+        raise ValueError(f"cost must be a whole number from 0 to {MAX_COST}, not {cost!r}") from None
+
+
+def check_input(key: str, cost: int) -> None:
+    """Refuse what no store should ever see."""
+    if cost < 0 or cost > MAX_COST:
+        raise ValueError(f"cost must be a whole number from 0 to {MAX_COST}, not {cost!r}")
+    if not isinstance(key, str):
+        raise TypeError(f"key must be text such as 'user:42', not {key!r}")
+    if not key:
+        raise ValueError("key must not be empty: name what is limited, for example 'user:42'")
+    size = len(key.encode("utf-8", "surrogatepass"))
+    if size > MAX_KEY_BYTES:
+        raise ValueError(
+            f"key is {size} bytes long and may have {MAX_KEY_BYTES} at most: use a digest of what it is made from"
+        )

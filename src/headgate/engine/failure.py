@@ -1,0 +1,86 @@
+"""What a check answers when its store cannot: let pass, refuse, or limit in this process alone.
+
+A store that fails must not take the application with it. The policy is the caller's: `open` (the default) admits,
+`closed` denies, `local` lets a bounded in-process limiter of the same limits take over. Each failure is counted
+and logged, the log at most once a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from headgate.core.decision import NORMAL, Decision, Detail
+from headgate.errors import ConfigError, StoreError
+from headgate.stores.clock import Clock
+from headgate.stores.memory import MemoryStore
+from headgate.stores.port import Member, Op, Outcome, Request
+
+__all__ = ["POLICIES", "FailurePolicy"]
+
+POLICIES = ("open", "closed", "local")
+RETRY_CLOSED_US = 1_000_000
+"""What a denial by `closed` advises: nobody knows when the store will be back, so ask again in a second."""
+
+_log = logging.getLogger("headgate")
+
+
+class FailurePolicy:
+    """Answers in a failed store's place."""
+
+    def __init__(self, policy: str, clock: Clock) -> None:
+        if policy not in POLICIES:
+            raise ConfigError(f"on_store_error must be one of {', '.join(POLICIES)}, not {policy!r}")
+        self.policy = policy
+        self.failures = 0
+        self._local = MemoryStore(clock=clock) if policy == "local" else None
+        self._logged_at = float("-inf")
+        self._unlogged = 0
+
+    def answer(self, error: StoreError, batch: Sequence[Request]) -> list[list[Outcome]]:
+        """Outcomes for a batch that the store did not decide."""
+        self.note(error)
+        if self._local is None:
+            return [[self._outcome(member) for member in request.members] for request in batch]
+        replies = self._local.apply(batch)
+        return [[Outcome(_because(o.decision, "fallback"), o.tick) for o in reply] for reply in replies]
+
+    def note(self, error: StoreError) -> None:
+        """Count and log a failure."""
+        self.failures += 1
+        self._unlogged += 1
+        now = time.monotonic()
+        if now - self._logged_at >= 1.0:
+            _log.warning(
+                "store error, answering by on_store_error=%s (%d since last said): %s",
+                self.policy,
+                self._unlogged,
+                error,
+            )
+            self._logged_at = now
+            self._unlogged = 0
+
+    def _outcome(self, member: Member) -> Outcome:
+        algorithm = member.algorithm
+        if self.policy == "open" and algorithm.capacity:
+            return Outcome(Decision(algorithm, True, algorithm.capacity, 0, 0, _detail("fail_open")), 0)
+        if not algorithm.capacity:  # a limit of 0 needs no store to block
+            return Outcome(Decision(algorithm, False, 0, None, 0, None), 0)
+        return Outcome(Decision(algorithm, False, 0, RETRY_CLOSED_US, RETRY_CLOSED_US, _detail("fail_closed")), 0)
+
+
+def undecided(op: Op) -> bool:
+    """Whether an operation may be answered in the store's place. Forgetting a counter may not: it was not done."""
+    return op is Op.TAKE or op is Op.PEEK
+
+
+def _detail(reason: str) -> Detail:
+    return Detail(reason, 0.0, NORMAL, None)
+
+
+def _because(decision: Decision, reason: str) -> Decision:
+    detail = Detail(reason, decision.delay, NORMAL, None)
+    return Decision(
+        decision._algorithm, decision.allowed, decision.remaining, decision._retry, decision._reset, detail
+    )

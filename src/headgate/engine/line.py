@@ -1,0 +1,141 @@
+"""Waiting one's turn: who came first is served first, per key.
+
+`wait_turn` holds the logic and does no I/O: it yields what is to be done (ask the store, sleep, wait for the turn)
+and is sent what came of it. A sync and an async driver (limiter.py) do the doing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+from headgate.core.decision import Decision
+from headgate.engine.bound import Bound
+from headgate.stores.port import Member, Op, Outcome, Request
+
+__all__ = ["Ask", "Command", "Line", "Sleep", "Ticket", "Turn", "wait_turn"]
+
+
+class Ticket(Protocol):
+    """A place in the line. `call` may be made from anywhere and says that its turn has come."""
+
+    def call(self) -> None: ...
+
+
+class Ask(NamedTuple):
+    """Put a request to the store; answered with its outcomes."""
+
+    request: Request
+
+
+class Sleep(NamedTuple):
+    """Let so many seconds pass."""
+
+    seconds: float
+
+
+class Turn(NamedTuple):
+    """Wait until the ticket is called, so many seconds at most; answered with whether it was."""
+
+    ticket: Ticket
+    seconds: float | None
+
+
+Command = Ask | Sleep | Turn
+Waiting = Generator[Command, "list[Outcome] | bool | None", Decision]
+
+
+class Line:
+    """The lines of one limiter, one for each key and chain that somebody waits for."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: dict[tuple[str, tuple[str, ...]], deque[tuple[Ticket, int]]] = {}
+
+    def join(self, key: str, bound: Bound, ticket: Ticket, cost: int) -> int:
+        """Stand in line; says how much those ahead will take, 0 when it is one's turn already."""
+        with self._lock:
+            queue = self._waiting.setdefault((key, bound.names), deque())
+            ahead = sum(max(other_cost, 1) for _, other_cost in queue)
+            queue.append((ticket, cost))
+            return ahead
+
+    def leave(self, key: str, bound: Bound, ticket: Ticket) -> None:
+        """Go, from wherever one stands; whoever is now first is called."""
+        with self._lock:
+            queue = self._waiting[key, bound.names]
+            was_first = queue[0][0] is ticket
+            for place, (other, _) in enumerate(queue):
+                if other is ticket:
+                    del queue[place]
+                    break
+            if not queue:
+                del self._waiting[key, bound.names]
+            elif was_first:
+                queue[0][0].call()
+
+
+def wait_turn(
+    bound: Bound,
+    line: Line,
+    ticket: Ticket,
+    key: str,
+    cost: int,
+    timeout: float | None,
+    now: Callable[[], int],
+) -> Waiting:
+    """Take `cost` when it is one's turn and there is room. TimeoutError as soon as that is known to be too late."""
+    deadline = None if timeout is None else now() + round(timeout * 1_000_000)
+
+    def left() -> float | None:
+        return None if deadline is None else (deadline - now()) / 1_000_000
+
+    ahead = line.join(key, bound, ticket, cost)
+    try:
+        if ahead:
+            outcomes = yield Ask(bound.request(Op.PEEK, key, _fitting(bound, ahead + cost)))
+            assert isinstance(outcomes, list)
+            _in_time(bound.finish(Op.PEEK, key, outcomes), left(), timeout)
+            if not (yield Turn(ticket, left())):
+                raise _too_late(timeout)
+        while True:
+            outcomes = yield Ask(bound.request(Op.TAKE, key, cost))
+            assert isinstance(outcomes, list)
+            decision = bound.finish(Op.TAKE, key, outcomes)
+            if decision.allowed:
+                break
+            yield Sleep(_in_time(decision, left(), timeout))
+        spare = left()
+        if spare is not None and decision.delay > spare:
+            members = [
+                Member(key, algorithm, cost, True, outcome.tick, cost)
+                for algorithm, outcome in zip(bound.algorithms, outcomes, strict=True)
+            ]
+            yield Ask(Request(Op.GIVE_BACK, members))
+            raise _too_late(timeout)
+    finally:
+        line.leave(key, bound, ticket)
+    if decision.delay:
+        yield Sleep(decision.delay)
+    return decision
+
+
+def _fitting(bound: Bound, cost: int) -> int:
+    """As much of `cost` as any one request may ask for: what is known of a longer wait is that it is no shorter."""
+    return min(cost, *(algorithm.capacity for algorithm in bound.algorithms))
+
+
+def _in_time(decision: Decision, left: float | None, timeout: float | None) -> float:
+    """The seconds to wait, if they are within those left."""
+    wait = decision.retry_after
+    if wait is None:
+        raise TimeoutError(f"this can never pass the limit {decision.name!r}: {decision.reason}")
+    if left is not None and wait > left:
+        raise _too_late(timeout)
+    return wait
+
+
+def _too_late(timeout: float | None) -> TimeoutError:
+    return TimeoutError(f"not admitted within {timeout:g} s" if timeout is not None else "not admitted")

@@ -1,0 +1,124 @@
+"""From what callers write to compiled limits: notation, `Limit` objects, plan names, and chains of them.
+
+Each limit of a chain has a counter of its own, and its name tells which: the plan's name (with its position when
+the plan has several limits), else the limit's own name, else its canonical notation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TypeAlias
+
+from headgate.core.algorithms import Algorithm, build
+from headgate.core.limit import Limit
+from headgate.errors import ConfigError
+
+__all__ = ["Limits", "Plan", "Plans", "Resolver"]
+
+Plan: TypeAlias = "str | Limit | Sequence[str | Limit]"
+"""What a plan name stands for: a limit, in notation or as an object, or several of them."""
+
+Plans: TypeAlias = "Mapping[str, Plan] | Callable[[str], Plan | None]"
+"""Plans by name: any mapping, or a callable that returns None for a name it does not know."""
+
+Limits: TypeAlias = "str | Limit | Iterable[str | Limit]"
+"""What a check is made against: notation, a limit, a plan's name, or a chain of these."""
+
+MOST_REMEMBERED = 4096
+
+
+class Resolver:
+    """Compiles limits, remembering what it has compiled (a bounded number: callers may make limits up)."""
+
+    def __init__(self, plans: Plans | None) -> None:
+        if plans is not None and not isinstance(plans, Mapping) and not callable(plans):
+            raise ConfigError(f"plans must be a mapping of names to limits, or a callable, not {plans!r}")
+        self._plans = plans
+        self._plans_compiled: dict[str, tuple[Plan, tuple[Algorithm, ...]]] = {}
+        self._inline: dict[str | tuple[Limit, str], tuple[Algorithm, ...]] = {}
+        if isinstance(plans, Mapping):
+            for name in plans:
+                self.plan(name)  # a bad plan is an error now, not at the first request
+
+    def chain(self, limits: Limits) -> tuple[Algorithm, ...]:
+        """The compiled limits that a caller's `limits` stand for, in order."""
+        if isinstance(limits, str | Limit):
+            return self.one(limits)
+        if not isinstance(limits, Iterable):
+            raise ConfigError(f"limits are written as '100/minute', a Limit, a plan's name or a list, not {limits!r}")
+        found: tuple[Algorithm, ...] = ()
+        for item in limits:
+            if not isinstance(item, str | Limit):
+                raise ConfigError(f"a chain lists notations, Limits and plan names, not {item!r}")
+            found += self.one(item)
+        if not found:
+            raise ConfigError("a chain needs at least one limit, and this one is empty")
+        return found
+
+    def one(self, item: str | Limit) -> tuple[Algorithm, ...]:
+        if isinstance(item, Limit):
+            return self._compile_limit(item)
+        if self._plans is not None:
+            found = self.plan(item)
+            if found is not None:
+                return found
+        compiled = self._inline.get(item)
+        if compiled is None:
+            compiled = self._remember(item, tuple(build(limit, str(limit)) for limit in self._parse(item)))
+        return compiled
+
+    def plan(self, name: str) -> tuple[Algorithm, ...] | None:
+        """The limits of a plan as it stands now, or None when there is none of this name."""
+        plans = self._plans
+        plan = (plans.get(name) if isinstance(plans, Mapping) else plans(name)) if plans is not None else None
+        if plan is None:
+            return None
+        known = self._plans_compiled.get(name)
+        if known is None or (known[0] is not plan and known[0] != plan):
+            if len(self._plans_compiled) >= MOST_REMEMBERED:
+                self._plans_compiled.clear()
+            known = (plan, self._compile_plan(name, plan))
+            self._plans_compiled[name] = known
+        return known[1]
+
+    def _compile_plan(self, name: str, plan: Plan) -> tuple[Algorithm, ...]:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"a plan's name must be text of at least one character, not {name!r}")
+        items = [plan] if isinstance(plan, str | Limit) else plan
+        if not isinstance(items, Sequence) or not items:
+            raise ConfigError(f"plan {name!r} must be a limit or a list of limits, not {plan!r}")
+        limits: list[Limit] = []
+        for item in items:
+            if not isinstance(item, str | Limit):
+                raise ConfigError(f"plan {name!r} must be a limit or a list of limits, not {plan!r}")
+            try:
+                limits.extend([item] if isinstance(item, Limit) else Limit.parse_chain(item))
+            except ConfigError as error:
+                raise ConfigError(f"plan {name!r}: {error}") from None
+        if len(limits) == 1:
+            return (build(limits[0], name),)
+        return tuple(build(limit, f"{name}#{position}") for position, limit in enumerate(limits, 1))
+
+    def _compile_limit(self, limit: Limit) -> tuple[Algorithm, ...]:
+        name = limit.name or str(limit)
+        compiled = self._inline.get((limit, name))
+        return compiled if compiled is not None else self._remember((limit, name), (build(limit, name),))
+
+    def _remember(self, spec: str | tuple[Limit, str], compiled: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
+        if len(self._inline) >= MOST_REMEMBERED:
+            self._inline.clear()
+        self._inline[spec] = compiled
+        return compiled
+
+    def _parse(self, text: str) -> tuple[Limit, ...]:
+        try:
+            return Limit.parse_chain(text)
+        except ConfigError as error:
+            if self._plans is None or any(c in text for c in "/;,"):
+                raise
+            names = list(self._plans) if isinstance(self._plans, Mapping) else []
+            close = get_close_matches(text, names, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            known = f"; the plans are {', '.join(sorted(names))}" if names else ""
+            raise ConfigError(f"there is no plan {text!r}: {hint}it is not a limit either{known}") from error

@@ -1,0 +1,125 @@
+"""Reserve now, settle later: for a cost that is known only afterwards (tokens of a model, bytes of an answer)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, SupportsIndex
+
+from headgate.core.decision import Decision
+from headgate.engine.bound import MAX_COST, Bound, whole_cost
+from headgate.errors import RateLimitExceeded
+from headgate.stores.port import Member, Op, Outcome, Request
+
+__all__ = ["AsyncReservation", "Reservation"]
+
+
+class _Held:
+    """What was taken, and how it is to be settled: at most once."""
+
+    def __init__(self, bound: Bound, key: str, cost: int, outcomes: Sequence[Outcome]) -> None:
+        decision = bound.finish(Op.TAKE, key, outcomes)
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        self.decision = decision
+        self._bound = bound
+        self._key = key
+        self._cost = cost
+        self._ticks = [outcome.tick for outcome in outcomes]
+        # A store that failed has charged nothing, so there is nothing to give back or add to.
+        self._charged = decision.reason != "fail_open"
+        self._open = True
+
+    def settlement(self, actual: SupportsIndex) -> Request | None:
+        """The request that turns what was reserved into what was used, if one is needed."""
+        used = whole_cost(actual)
+        if used < 0 or used > MAX_COST:
+            raise ValueError(f"actual must be a whole number from 0 to {MAX_COST}, not {actual!r}")
+        if not self._open:
+            raise RuntimeError("this reservation is settled already")
+        self._open = False
+        if used == self._cost or not self._charged:
+            return None
+        if used > self._cost:
+            return self._bound.request(Op.CHARGE, self._key, used - self._cost)
+        members = [
+            Member(self._key, algorithm, self._cost, True, tick, self._cost - used)
+            for algorithm, tick in zip(self._bound.algorithms, self._ticks, strict=True)
+        ]
+        return Request(Op.GIVE_BACK, members)
+
+    def leave(self, failed: bool) -> Request | None:
+        """The end of the block: what was not settled is kept, or given back after an exception."""
+        if self._open and failed:
+            return self.settlement(0)
+        self._open = False
+        return None
+
+
+class Reservation:
+    """What `Limiter.reserve` returns: a context manager whose `settle` says what was really used."""
+
+    def __init__(self, held: _Held, send: Callable[[Request], None]) -> None:
+        self._held = held
+        self._send = send
+
+    @property
+    def decision(self) -> Decision:
+        """The decision that admitted the reservation."""
+        return self._held.decision
+
+    def settle(self, actual: SupportsIndex) -> None:
+        """Give back, or charge, the difference between what was reserved and `actual`. Once."""
+        self._finish(self._held.settlement(actual))
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish(self._held.leave(kind is not None))
+
+    def _finish(self, request: Request | None) -> None:
+        if request is not None:
+            self._send(request)
+
+
+class AsyncReservation:
+    """What `AsyncLimiter.reserve` returns: `async with` takes the reservation, `await settle(…)` settles it."""
+
+    def __init__(
+        self, take: Callable[[], Coroutine[Any, Any, _Held]], send: Callable[[Request], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._take = take
+        self._send = send
+        self._held: _Held | None = None
+
+    @property
+    def decision(self) -> Decision:
+        """The decision that admitted the reservation."""
+        return self._taken().decision
+
+    async def settle(self, actual: SupportsIndex) -> None:
+        """Give back, or charge, the difference between what was reserved and `actual`. Once."""
+        await self._finish(self._taken().settlement(actual))
+
+    async def __aenter__(self) -> AsyncReservation:
+        if self._held is not None:
+            raise RuntimeError("this reservation is taken already")
+        self._held = await self._take()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._finish(self._taken().leave(kind is not None))
+
+    async def _finish(self, request: Request | None) -> None:
+        if request is not None:
+            await self._send(request)
+
+    def _taken(self) -> _Held:
+        if self._held is None:
+            raise RuntimeError("take the reservation first: async with limiter.reserve(...) as r")
+        return self._held

@@ -1,0 +1,1 @@
+"""What applies to whom. So far: the description of a request that rules will be matched against."""

@@ -1,0 +1,20 @@
+"""A request as rules see it, whatever framework it came through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["RequestContext"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Who asks for what. Each field is None when it is not known."""
+
+    ip: str | None = None
+    user: str | None = None
+    api_key: str | None = None
+    client: str | None = None
+    path: str | None = None
+    method: str | None = None
+    tier: str | None = None
