@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+from headgate.core.words import i64
+
 if TYPE_CHECKING:
     from headgate.core.algorithms.algorithm import Algorithm
 
@@ -40,9 +42,9 @@ class Decision:
         self,
         algorithm: Algorithm,
         allowed: bool,
-        remaining: int,
+        remaining: i64,
         retry: int | None,
-        reset: int,
+        reset: i64,
         detail: Detail | None,
     ) -> None:
         self._algorithm = algorithm

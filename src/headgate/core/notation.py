@@ -6,6 +6,7 @@ Read token by token rather than by one pattern, because an error has to show the
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from typing import NamedTuple
@@ -29,10 +30,13 @@ _UNITS: dict[str, tuple[int, tuple[str, ...]]] = {
 _MICROSECONDS = {spelling: size for size, spellings in _UNITS.values() for spelling in spellings}
 _UNITS_SAID = "ms, s, sec, second, m, min, minute, h, hr, hour, d, day, w, week, month (30 days), year (365 days)"
 _EXAMPLE = "write for example '100/minute' or '10 per 30 seconds burst 5 using gcra'"
-_TOKEN = re.compile(r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<word>[^\W\d_]+(?:_\w+)*|_\w+)|(?P<sign>[/;,])|(?P<other>\S))", re.ASCII)
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<word>[^\W\d_]+(?:_\w+)*|_\w+)|(?P<sign>[/;,])|(?P<other>\S))", re.ASCII
+)
 
 
-class Notation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Notation:
     """One limit as it was written, and where in the text."""
 
     count: int
@@ -84,8 +88,9 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens = [
-            _Token(match.lastgroup or "", match[match.lastgroup or 0], match.end() - len(match[0].lstrip()), match.end())
+            _Token(kind, match[kind], match.start(kind), match.end(kind))
             for match in _TOKEN.finditer(text)
+            if (kind := match.lastgroup) is not None
         ]
         self.at = 0
 
@@ -138,7 +143,9 @@ class _Reader:
 
     def algorithm(self) -> str:
         token = self.take("word")
-        while token is not None and (rest := self.peek()) is not None and rest.start == token.end and rest.kind != "sign":
+        while (
+            token is not None and (rest := self.peek()) is not None and rest.start == token.end and rest.kind != "sign"
+        ):
             self.at += 1  # a name may hold digits: my_window2
             token = _Token("word", token.text + rest.text, token.start, rest.end)
         name = token.text.lower() if token is not None else None

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from array import array
 
+from headgate.core.words import i64
+
 __all__ = ["ArrayLog", "Log", "State"]
 
 
@@ -21,30 +23,30 @@ class Log:
     these questions, so that it need not know.
     """
 
-    def expired(self, cutoff: int) -> int:
+    def expired(self, cutoff: i64) -> i64:
         """The total cost of the entries whose tick is at or before `cutoff`."""
         raise NotImplementedError
 
-    def freed(self, amount: int) -> int:
+    def freed(self, amount: i64) -> i64:
         """The tick of the entry with which the costs, summed from the oldest, first reach `amount`."""
         raise NotImplementedError
 
-    def charged(self, tick: int) -> int:
+    def charged(self, tick: i64) -> i64:
         """The total cost of the entries of exactly this tick."""
         raise NotImplementedError
 
-    def append(self, tick: int, cost: int) -> None:
+    def append(self, tick: i64, cost: i64) -> None:
         raise NotImplementedError
 
-    def drop(self, amount: int) -> None:
+    def drop(self, amount: i64) -> None:
         """Forget the oldest entries, which together cost `amount`."""
         raise NotImplementedError
 
-    def shift(self, ticks: int) -> None:
+    def shift(self, ticks: i64) -> None:
         """Move every entry by this many ticks (a counter that is rebased after a clock jump)."""
         raise NotImplementedError
 
-    def take_back(self, tick: int, amount: int) -> None:
+    def take_back(self, tick: i64, amount: i64) -> None:
         """Reduce the entries of exactly this tick by `amount`, which they are known to hold."""
         raise NotImplementedError
 
@@ -57,13 +59,13 @@ class State:
 
     __slots__ = ("a", "b", "log", "time")
 
-    def __init__(self, time: int, a: int, b: int, log: Log | None) -> None:
+    def __init__(self, time: i64, a: i64, b: i64, log: Log | None) -> None:
         self.time = time
         self.a = a
         self.b = b
         self.log = log
 
-    def put(self, time: int, a: int, b: int, cost: int) -> None:
+    def put(self, time: i64, a: i64, b: i64, cost: i64) -> None:
         """Write what a step returned; `cost` is what the step charged (0 for a give-back)."""
         log = self.log
         if log is not None:
@@ -76,7 +78,7 @@ class State:
         self.a = a
         self.b = b
 
-    def rebase(self, time: int) -> None:
+    def rebase(self, time: i64) -> None:
         """Move the counter to this tick with all that is used: its clock had jumped ahead."""
         log = self.log
         if log is not None:
@@ -84,7 +86,7 @@ class State:
             self.b += time - self.time
         self.time = time
 
-    def put_back(self, time: int, a: int, b: int, tick: int, amount: int) -> None:
+    def put_back(self, time: i64, a: i64, b: i64, tick: i64, amount: i64) -> None:
         """Write what a give-back returned: `amount` taken off what was charged at `tick`."""
         self.time = time
         self.a = a
@@ -106,7 +108,7 @@ class ArrayLog(Log):
         self.head = 0  # index of the oldest entry that still counts
         self.moved = 0  # ticks added to every stored tick by rebasing
 
-    def expired(self, cutoff: int) -> int:
+    def expired(self, cutoff: i64) -> i64:
         cells = self.cells
         cutoff -= self.moved
         total = 0
@@ -116,7 +118,7 @@ class ArrayLog(Log):
             total += cells[i + 1]
         return total
 
-    def freed(self, amount: int) -> int:
+    def freed(self, amount: i64) -> i64:
         cells = self.cells
         tick = 0
         for i in range(self.head, len(cells), 2):
@@ -126,7 +128,7 @@ class ArrayLog(Log):
                 break
         return tick + self.moved
 
-    def charged(self, tick: int) -> int:
+    def charged(self, tick: i64) -> i64:
         cells = self.cells
         stored = tick - self.moved
         total = 0
@@ -137,7 +139,7 @@ class ArrayLog(Log):
                 total += cells[i + 1]
         return total
 
-    def append(self, tick: int, cost: int) -> None:
+    def append(self, tick: i64, cost: i64) -> None:
         cells = self.cells
         last = len(cells) - 2
         stored = tick - self.moved
@@ -147,7 +149,7 @@ class ArrayLog(Log):
             cells.append(stored)
             cells.append(cost)
 
-    def drop(self, amount: int) -> None:
+    def drop(self, amount: i64) -> None:
         cells = self.cells
         while amount > 0:
             amount -= cells[self.head + 1]
@@ -156,10 +158,10 @@ class ArrayLog(Log):
             del cells[: self.head]
             self.head = 0
 
-    def shift(self, ticks: int) -> None:
+    def shift(self, ticks: i64) -> None:
         self.moved += ticks
 
-    def take_back(self, tick: int, amount: int) -> None:
+    def take_back(self, tick: i64, amount: i64) -> None:
         cells = self.cells
         stored = tick - self.moved
         for i in range(len(cells) - 2, self.head - 2, -2):

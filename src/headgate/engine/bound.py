@@ -46,7 +46,7 @@ class Engine:
     def note(self, key: str, decision: Decision) -> Decision:
         """Take note of a decision on one limit, say so if its pressure changed, and return it with its state."""
         reason = decision.reason
-        if reason == "fail_open" or reason == "fail_closed":
+        if reason in ("fail_open", "fail_closed"):
             return decision  # says nothing about the counter
         with self.pressure_lock:
             event = self.pressure.see(key, decision)
@@ -54,7 +54,7 @@ class Engine:
         if event is not None and self.on_pressure is not None:
             try:
                 self.on_pressure(event)
-            except Exception:
+            except Exception:  # noqa: BLE001 - whatever a callback does, a decision is a decision
                 _log.exception("the on_pressure callback failed; the decision stands")
         return decision if state == NORMAL else decision.under(state)
 

@@ -32,7 +32,7 @@ def key_maker(function: Callable[..., Any], key: str | KeyMaker | None) -> KeyMa
     """From the arguments of a call to its key."""
     if key is None:
         name = f"{function.__module__}.{function.__qualname__}"
-        return lambda *args, **kwargs: name
+        return lambda *_args, **_kwargs: name
     if not isinstance(key, str):
         if not callable(key):
             raise ConfigError(f"key must be a template such as 'user:{{user_id}}' or a callable, not {key!r}")
@@ -46,7 +46,7 @@ def key_maker(function: Callable[..., Any], key: str | KeyMaker | None) -> KeyMa
                 f"key template {key!r}: {function.__qualname__} has no parameter {field!r}; its parameters are: {known}"
             )
     if not fields:
-        return lambda *args, **kwargs: key.format()
+        return lambda *_args, **_kwargs: key.format()
 
     def make(*args: Any, **kwargs: Any) -> str:
         bound = signature.bind(*args, **kwargs)

@@ -81,6 +81,4 @@ def _detail(reason: str) -> Detail:
 
 def _because(decision: Decision, reason: str) -> Decision:
     detail = Detail(reason, decision.delay, NORMAL, None)
-    return Decision(
-        decision._algorithm, decision.allowed, decision.remaining, decision._retry, decision._reset, detail
-    )
+    return Decision(decision._algorithm, decision.allowed, decision.remaining, decision._retry, decision._reset, detail)

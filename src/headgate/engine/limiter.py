@@ -61,6 +61,7 @@ class _Limiting:
             self._owns_store = False
         self._engine = Engine(self._store, FailurePolicy(on_store_error, self._store.clock), on_pressure)
         self._bounds: dict[tuple[Algorithm, ...], Bound] = {}
+        self._inline: dict[str, Bound] | None = {} if plans is None else None
         self._line = Line()
 
     @property
@@ -69,7 +70,18 @@ class _Limiting:
         return self._engine.failure.failures
 
     def _bind(self, limits: Limits) -> Bound:
-        chain = self._resolver.chain(limits)
+        inline = self._inline
+        if inline is None or type(limits) is not str:
+            return self._bind_chain(self._resolver.chain(limits))
+        bound = inline.get(limits)  # without plans a text always means the same
+        if bound is None:
+            if len(inline) >= MOST_REMEMBERED:
+                inline.clear()
+            bound = self._bind_chain(self._resolver.chain(limits))
+            inline[limits] = bound
+        return bound
+
+    def _bind_chain(self, chain: tuple[Algorithm, ...]) -> Bound:
         bound = self._bounds.get(chain)
         if bound is None:
             if len(self._bounds) >= MOST_REMEMBERED:
@@ -139,9 +151,7 @@ class Limiter(_Limiting):
         """The same limits, prepared once for a hot path: `gold = limiter.bind("gold"); gold.check("user:42")`."""
         return self._bind(limits)
 
-    def acquire(
-        self, key: str, limits: Limits, cost: SupportsIndex = 1, *, timeout: float | None = None
-    ) -> Decision:
+    def acquire(self, key: str, limits: Limits, cost: SupportsIndex = 1, *, timeout: float | None = None) -> Decision:
         """Wait until the request is admitted, first come first served per key.
 
         TimeoutError when that is not within `timeout` seconds, at once when it is known that it will not be. A leaky
@@ -232,7 +242,7 @@ class Limiter(_Limiting):
                         time.sleep(self._store.clock.wait(command.seconds))
                     else:
                         reply = cast(_ThreadTicket, command.ticket).event.wait(command.seconds)
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001 - thrown on: whoever waits must leave the line
                     command = waiting.throw(error)
                 else:
                     command = waiting.send(reply)
@@ -309,7 +319,7 @@ class AsyncLimiter(_Limiting):
             refuse_generators(function)
             if not inspect.iscoroutinefunction(function):
                 raise ConfigError(
-                    f"{function.__qualname__} is not async, so an AsyncLimiter cannot wait in it: decorate with a Limiter"
+                    f"{function.__qualname__} is not async, so an AsyncLimiter cannot wait in it: use a Limiter"
                 )
             make_key = key_maker(function, key)
 
@@ -361,7 +371,7 @@ class AsyncLimiter(_Limiting):
                         await asyncio.sleep(self._store.clock.wait(command.seconds))
                     else:
                         reply = await self._turn(command)
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001 - thrown on: whoever waits must leave the line
                     command = waiting.throw(error)
                 else:
                     command = waiting.send(reply)

@@ -65,7 +65,8 @@ class Resolver:
                 return found
         compiled = self._inline.get(item)
         if compiled is None:
-            compiled = self._remember(item, tuple(build(limit, str(limit)) for limit in self._parse(item)))
+            parsed = self._parse(item)
+            compiled = self._remember(item, tuple(algorithm for limit in parsed for algorithm in self.one(limit)))
         return compiled
 
     def plan(self, name: str) -> tuple[Algorithm, ...] | None:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from headgate.core.algorithms.algorithm import EMPTY, Algorithm, Step
 from headgate.core.decision import NORMAL, Decision, Detail
 from headgate.core.state import ArrayLog, State
+from headgate.core.words import i64
 from headgate.errors import StoreError
 from headgate.stores.port import Member, Op, Outcome
 
-__all__ = ["Cell", "carry", "decide", "decision_of", "fresh", "never"]
+__all__ = ["Cell", "carry", "decide", "decision_of", "fresh"]
 
 
 class Cell:
@@ -39,7 +40,7 @@ class Cell:
         raise NotImplementedError
 
 
-def decide(op: Op, members: Sequence[Member], cells: Sequence[Cell], now: int) -> list[Outcome]:
+def decide(op: Op, members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Outcome]:
     """Carry out one request on its cells, which no one else can touch meanwhile."""
     if op is Op.TAKE:
         return _take(members, cells, now)
@@ -58,7 +59,7 @@ def decide(op: Op, members: Sequence[Member], cells: Sequence[Cell], now: int) -
     return outcomes
 
 
-def _take(members: Sequence[Member], cells: Sequence[Cell], now: int) -> list[Outcome]:
+def _take(members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Outcome]:
     steps: list[Step | None] = []
     admitted = True
     for member, cell in zip(members, cells, strict=True):
@@ -66,7 +67,7 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: int) -> list[Ou
         if state is not None and writer is not None and writer.rebases(state, now):
             state.rebase(now // writer.tick)
             cell.changed()
-        step = None if never(member.algorithm, member.cost) else _step(member.algorithm, cell, now, member.cost)
+        step = None if member.cost > member.algorithm.ceiling else _step(member.algorithm, cell, now, member.cost)
         steps.append(step)
         if member.binds and (step is None or not step[0]):
             admitted = False
@@ -83,12 +84,14 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: int) -> list[Ou
         # No room for one of them: those written before it are undone, at the same instant and so exactly.
         for member, cell, outcome in zip(members, cells, outcomes, strict=False):
             if admitted and outcome.decision.allowed:
-                _give_back(Member(member.key, member.algorithm, member.cost, True, outcome.tick, member.cost), cell, now)
+                _give_back(
+                    Member(member.key, member.algorithm, member.cost, True, outcome.tick, member.cost), cell, now
+                )
         raise
     return outcomes
 
 
-def _write(member: Member, cell: Cell, step: Step, now: int) -> None:
+def _write(member: Member, cell: Cell, step: Step, now: i64) -> None:
     _, time, a, b, _, _, _ = step
     state = cell.state
     if state is not None and _same_shape(cell.writer, member.algorithm):
@@ -101,7 +104,7 @@ def _write(member: Member, cell: Cell, step: Step, now: int) -> None:
         cell.replace(fresh(member.algorithm, now, units + member.cost), member.algorithm)
 
 
-def _charge(member: Member, cell: Cell, now: int) -> None:
+def _charge(member: Member, cell: Cell, now: i64) -> None:
     algorithm = member.algorithm
     if not member.cost or not algorithm.capacity:
         return
@@ -115,7 +118,7 @@ def _charge(member: Member, cell: Cell, now: int) -> None:
     cell.replace(fresh(algorithm, now, units + member.cost), algorithm)
 
 
-def _give_back(member: Member, cell: Cell, now: int) -> None:
+def _give_back(member: Member, cell: Cell, now: i64) -> None:
     algorithm = member.algorithm
     state = cell.state
     if state is None or not algorithm.capacity or not _same_shape(cell.writer, algorithm):
@@ -126,7 +129,7 @@ def _give_back(member: Member, cell: Cell, now: int) -> None:
         cell.changed()
 
 
-def _peek(algorithm: Algorithm, cell: Cell, now: int, cost: int) -> Decision:
+def _peek(algorithm: Algorithm, cell: Cell, now: i64, cost: i64) -> Decision:
     """The decision a TAKE would give, with the numbers of the counter as it stands."""
     if not algorithm.capacity:
         return Decision(algorithm, False, 0, None, 0, None)
@@ -139,7 +142,7 @@ def _peek(algorithm: Algorithm, cell: Cell, now: int, cost: int) -> Decision:
     return Decision(algorithm, step[0], remaining, step[5], reset, detail)
 
 
-def _step(algorithm: Algorithm, cell: Cell, now: int, cost: int) -> Step:
+def _step(algorithm: Algorithm, cell: Cell, now: i64, cost: i64) -> Step:
     state, writer = cell.state, cell.writer
     if state is None or writer is None:
         return algorithm.step(EMPTY, now, cost)
@@ -152,19 +155,14 @@ def _same_shape(writer: Algorithm | None, algorithm: Algorithm) -> bool:
     return writer is algorithm or (writer is not None and writer.shape == algorithm.shape)
 
 
-def never(algorithm: Algorithm, cost: int) -> bool:
-    """Whether no waiting helps: the limit blocks, or the cost exceeds it."""
-    return cost > algorithm.capacity or not algorithm.capacity
-
-
-def decision_of(algorithm: Algorithm, step: Step, cost: int) -> Decision:
+def decision_of(algorithm: Algorithm, step: Step, cost: i64) -> Decision:
     """The decision of a step that has been carried out (or denied)."""
     allowed, _, a, _, remaining, retry, reset = step
     detail = Detail(None, algorithm.delay(a, cost), NORMAL, None) if allowed and algorithm.queues else None
     return Decision(algorithm, allowed, remaining, retry, reset, detail)
 
 
-def carry(writer: Algorithm, state: State, algorithm: Algorithm, now: int, cost: int) -> Step:
+def carry(writer: Algorithm, state: State, algorithm: Algorithm, now: i64, cost: i64) -> Step:
     """A step on a counter that another limit wrote: the whole units used under that one count as charged now.
 
     Until a request is admitted nothing is written, so the units go on falling as the old limit lets them, and the
@@ -181,7 +179,7 @@ def carry(writer: Algorithm, state: State, algorithm: Algorithm, now: int, cost:
     return True, new.time, new.a, new.b, max(capacity - units - cost, 0), 0, reset
 
 
-def fresh(algorithm: Algorithm, now: int, units: int) -> State:
+def fresh(algorithm: Algorithm, now: i64, units: i64) -> State:
     """A new state with so many units charged now."""
     time, a, b = algorithm.charge(EMPTY, now, units)
     state = State(time, 0, 0, ArrayLog() if algorithm.keeps_log else None)

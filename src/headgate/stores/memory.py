@@ -13,9 +13,10 @@ from typing import final
 from headgate.core.algorithms.algorithm import EMPTY, Algorithm
 from headgate.core.decision import NORMAL, Decision, Detail
 from headgate.core.state import ArrayLog, State
+from headgate.core.words import i64
 from headgate.errors import StoreError
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
-from headgate.stores.deciding import Cell, decide, never
+from headgate.stores.deciding import Cell, decide
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import LocalStore, Member, Op, Outcome, Request
 from headgate.stores.table import Entry, Table
@@ -29,7 +30,7 @@ DEFAULT_MAX_KEYS = 100_000
 class MemoryStore(LocalStore):
     """At most `max_keys` counters of this process; thread-safe. `clock` replaces the machine's, for tests."""
 
-    def __init__(self, max_keys: int = DEFAULT_MAX_KEYS, clock: Clock | None = None) -> None:
+    def __init__(self, max_keys: i64 = DEFAULT_MAX_KEYS, clock: Clock | None = None) -> None:
         self.table = Table(max_keys)
         self.anchor = wall_minus_monotonic()
         self.given_clock = clock
@@ -45,13 +46,14 @@ class MemoryStore(LocalStore):
         clock = self.given_clock
         return self.anchor + self.monotonic_ns() // 1000 if clock is None else clock.ticks()
 
-    def take(self, algorithm: Algorithm, key: str, cost: int) -> Decision:
-        if self.closed or never(algorithm, cost):
+    def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
+        if self.closed or cost > algorithm.ceiling:
             return self.apply([Request(Op.TAKE, [Member(key, algorithm, cost)])])[0][0].decision
         table = self.table
         self.lock()
         try:
-            now = self.now()
+            clock = self.given_clock
+            now = i64(self.anchor + self.monotonic_ns() // 1000 if clock is None else clock.ticks())
             keys = table.names.get(algorithm.name)
             entry = keys.get(key) if keys is not None else None
             if entry is None:
@@ -63,13 +65,19 @@ class MemoryStore(LocalStore):
                     entry.put(at, a, b, cost)
                     table.make_room(1, now)
                     table.insert(entry, now)
-            elif entry.algorithm is algorithm:
+            elif entry.algorithm is algorithm or entry.algorithm.shape == algorithm.shape:
+                entry.algorithm = algorithm
                 allowed, at, a, b, remaining, retry, reset = algorithm.step(entry, now, cost)
                 if not allowed:
                     if at < entry.time:
                         entry.rebase(at)
                 elif cost:
-                    entry.put(at, a, b, cost)
+                    if entry.log is None:
+                        entry.time = at
+                        entry.a = a
+                        entry.b = b
+                    else:
+                        entry.put(at, a, b, cost)
                 table.touch(entry)
             else:
                 return self.decide(Request(Op.TAKE, [Member(key, algorithm, cost)]), now)[0].decision
@@ -91,7 +99,7 @@ class MemoryStore(LocalStore):
     def apply_soon(self, batch: Sequence[Request]) -> list[list[Outcome]] | None:
         return self.apply(batch)
 
-    def decide(self, request: Request, now: int) -> list[Outcome]:
+    def decide(self, request: Request, now: i64) -> list[Outcome]:
         """One request, under the lock."""
         table = self.table
         if request.op is Op.TAKE or request.op is Op.CHARGE:
@@ -115,7 +123,7 @@ class MemoryStore(LocalStore):
 class TableCell(Cell):
     """A counter of the table within one request."""
 
-    def __init__(self, table: Table, member: Member, now: int) -> None:
+    def __init__(self, table: Table, member: Member, now: i64) -> None:
         self.table = table
         self.key = member.key
         self.now = now
@@ -141,4 +149,3 @@ class TableCell(Cell):
             self.entry = None
             self.state = None
             self.writer = None
-

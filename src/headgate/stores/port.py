@@ -20,6 +20,7 @@ from typing import Protocol, final
 
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.decision import Decision
+from headgate.core.words import i64
 from headgate.stores.clock import Clock
 
 __all__ = ["DEFAULT_PREFIX", "LocalStore", "Member", "Op", "Outcome", "Request", "Store"]
@@ -52,7 +53,7 @@ class Member:
     __slots__ = ("algorithm", "amount", "binds", "cost", "key", "tick")
 
     def __init__(
-        self, key: str, algorithm: Algorithm, cost: int, binds: bool = True, tick: int = 0, amount: int = 0
+        self, key: str, algorithm: Algorithm, cost: i64, binds: bool = True, tick: i64 = 0, amount: i64 = 0
     ) -> None:
         self.key = key
         self.algorithm = algorithm
@@ -82,7 +83,7 @@ class Outcome:
 
     __slots__ = ("decision", "tick")
 
-    def __init__(self, decision: Decision, tick: int) -> None:
+    def __init__(self, decision: Decision, tick: i64) -> None:
         self.decision = decision
         self.tick = tick
 
@@ -117,7 +118,7 @@ class LocalStore:
         """Decide if that can be done within a millisecond or so; None when it cannot, and nothing was done."""
         raise NotImplementedError
 
-    def take(self, algorithm: Algorithm, key: str, cost: int) -> Decision:
+    def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
         raise NotImplementedError
 
     def close(self) -> None:

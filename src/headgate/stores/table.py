@@ -15,6 +15,7 @@ from headgate.core.algorithms.algorithm import EMPTY, Algorithm
 from headgate.core.algorithms.token_bucket import TokenBucket
 from headgate.core.limit import Limit
 from headgate.core.state import Log, State
+from headgate.core.words import i64
 
 __all__ = ["Entry", "Table"]
 
@@ -29,7 +30,7 @@ class Entry(State):
 
     __slots__ = ("algorithm", "due_after", "due_before", "key", "newer", "older")
 
-    def __init__(self, key: str, algorithm: Algorithm, time: int, a: int, b: int, log: Log | None) -> None:
+    def __init__(self, key: str, algorithm: Algorithm, time: i64, a: i64, b: i64, log: Log | None) -> None:
         self.time = time
         self.a = a
         self.b = b
@@ -51,7 +52,7 @@ def _root() -> Entry:
 class Table:
     """At most `max_keys` entries. Not locked: the store sees to that."""
 
-    def __init__(self, max_keys: int) -> None:
+    def __init__(self, max_keys: i64) -> None:
         self.max_keys = max_keys
         self.size = 0
         self.names: dict[str, dict[str, Entry]] = {}
@@ -78,14 +79,14 @@ class Table:
         entry.newer = recent
         recent.older = entry
 
-    def make_room(self, wanted: int, now: int) -> None:
+    def make_room(self, wanted: i64, now: i64) -> None:
         """Remove what must go before so many entries are added; with it a few that have expired anyway."""
         self.sweep(now, SWEPT_PER_INSERT * wanted, SWEPT_PER_INSERT * wanted)
         while self.size and self.size + wanted > self.max_keys:
             if not self.sweep(now, SWEPT_WHEN_FULL, 1):
                 self.remove(self.recent.newer)
 
-    def insert(self, entry: Entry, now: int) -> None:
+    def insert(self, entry: Entry, now: i64) -> None:
         """Add an entry that is not there yet. Removes none, so that a request keeps the entries it has found."""
         name = entry.algorithm.name
         keys = self.names.get(name)
@@ -115,7 +116,7 @@ class Table:
         # A removed entry points nowhere: rings that keep each other alive would wait for the garbage collector.
         entry.older = entry.newer = entry.due_before = entry.due_after = entry
 
-    def schedule(self, entry: Entry, now: int) -> None:
+    def schedule(self, entry: Entry, now: i64) -> None:
         """Put an entry into the ring in which its expiry will be looked at."""
         algorithm = entry.algorithm
         expiry = algorithm.frees(entry, now, 0)
@@ -132,7 +133,7 @@ class Table:
         entry.due_after = root
         root.due_before = entry
 
-    def sweep(self, now: int, looks: int, enough: int) -> int:
+    def sweep(self, now: i64, looks: i64, enough: i64) -> i64:
         """Look at up to `looks` entries that are due; stop when `enough` have been removed. Says how many were."""
         removed = 0
         while looks and removed < enough and self.due_times and self.due_times[0] <= now:

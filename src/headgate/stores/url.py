@@ -14,6 +14,7 @@ from headgate.stores.port import DEFAULT_PREFIX, LocalStore
 
 __all__ = ["open_store"]
 
+MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - only a file of this user's own is opened there
 _COMMON = ("prefix", "timeout_ms", "pool_size")
 _EXAMPLES = "memory://, shared://name or shared:///path/to/file"
 
@@ -24,7 +25,7 @@ def open_store(url: str, clock: Clock | None = None) -> LocalStore:
     >>> open_store("memory://?max_keys=10").close()
     >>> open_store("memory://?max_key=10")
     Traceback (most recent call last):
-    headgate.errors.ConfigError: store URL 'memory://?max_key=10': unknown option 'max_key'; there are max_keys, prefix, timeout_ms, pool_size
+    headgate.errors.ConfigError: store URL 'memory://?max_key=10': unknown option 'max_key'; there are max_keys, ...
     """
     if not isinstance(url, str):
         raise ConfigError(f"a store is given as a URL, such as {_EXAMPLES}, or as a store object, not {url!r}")
@@ -100,7 +101,7 @@ def _shared(options: _Options, clock: Clock | None) -> LocalStore:
             raise options.error(
                 "write shared://name (letters, digits, '.', '_', '-') or, with three slashes, shared:///path/to/file"
             )
-        folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+        folder = MEMORY_FOLDER if os.path.isdir(MEMORY_FOLDER) else tempfile.gettempdir()
         path = os.path.join(folder, f"headgate-{os.getuid()}-{options.host}")
     elif len(options.path) > 1 and not options.path.endswith("/"):
         path = options.path
@@ -112,6 +113,7 @@ def _shared(options: _Options, clock: Clock | None) -> LocalStore:
         options.timeout_ms(DEFAULT_TIMEOUT_MS),
         options.prefix(),
         clock,
+        ours_alone=bool(options.host),
     )
 
 

@@ -18,23 +18,24 @@ request is denied (`State.rebase`), or a full counter would be rebased at every 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headgate.core.state import State
+from headgate.core.words import i64
 from headgate.errors import ConfigError
 
 if TYPE_CHECKING:
     from headgate.core.limit import Limit
 
-__all__ = ["EMPTY", "LARGEST", "Algorithm", "Step", "tick_for"]
+__all__ = ["EMPTY", "LARGEST", "Algorithm", "Step", "tick_for", "too_large"]
 
-LARGEST = 2**53 - 1
-"""The largest number any step may meet: what a double still holds exactly."""
+LARGEST: Final = 9_007_199_254_740_991
+"""2**53 - 1, the largest number any step may meet: what a double still holds exactly."""
 
 EMPTY = State(0, 0, 0, None)
 """The state of a counter that does not exist: nothing used, at no time."""
 
-Step = tuple[bool, int, int, int, int, int, int]
+Step = tuple[bool, i64, i64, i64, i64, i64, i64]
 """What a step says: admitted?, then the state to write (time, a, b), then remaining, retry and reset.
 
 The state counts only when the request is admitted and its cost is not 0. `remaining` is what is left after it,
@@ -45,16 +46,18 @@ The state counts only when the request is admitted and its cost is not 0. `remai
 class Algorithm:
     """One limit under one counter name. Built once, shared freely: it never changes.
 
-    A request whose cost exceeds `capacity` is never put to `step`; nor is any request when `capacity` is 0.
+    A request whose cost exceeds `ceiling` is never put to `step`: no waiting helps it.
     """
 
     name: str
     """The counter's name: the plan's, the limit's own, or its notation."""
-    capacity: int
+    capacity: i64
     """The most that can be used at once, in whole requests."""
-    tick: int
+    ceiling: i64
+    """The highest cost that is ever put to `step`: the capacity, or less than any cost for a limit that blocks."""
+    tick: i64
     """Microseconds in one tick of this limit."""
-    period: int
+    period: i64
     """Ticks in one period."""
     shape: tuple[str, int, int, int]
     """States written under equal shapes can be read as they are; others are carried over as units used."""
@@ -64,48 +67,49 @@ class Algorithm:
     """Whether an admitted request has a `delay`."""
     limit: Limit
 
-    def __init__(self, limit: Limit, name: str, capacity: int, tick: int, shaping_count: int) -> None:
+    def __init__(self, limit: Limit, name: str, capacity: i64, tick: i64, shaping_count: i64) -> None:
         self.limit = limit
         self.name = name
         self.capacity = capacity
+        self.ceiling = capacity if capacity else -1
         self.tick = tick
         self.period = limit.period_us // tick
         self.shape = (limit.algorithm, shaping_count, limit.period_us, tick)
         self.keeps_log = False
         self.queues = False
 
-    def step(self, state: State, now: int, cost: int) -> Step:
+    def step(self, state: State, now: i64, cost: i64) -> Step:
         """Decide a request of `cost` at `now`. Changes nothing."""
         raise NotImplementedError
 
-    def charge(self, state: State, now: int, cost: int) -> tuple[int, int, int]:
+    def charge(self, state: State, now: i64, cost: i64) -> tuple[i64, i64, i64]:
         """The state after `cost` was taken whether or not it fits; what does not fit is a debt."""
         raise NotImplementedError
 
-    def give_back(self, state: State, now: int, amount: int, tick: int, cost: int) -> tuple[int, int, int, int]:
+    def give_back(self, state: State, now: i64, amount: i64, tick: i64, cost: i64) -> tuple[i64, i64, i64, i64]:
         """Undo up to `amount` of what an admitted request of `cost` took; its step returned the time `tick`.
 
         Returns how much of the log or count is given back (0: write nothing) and the state to write.
         """
         raise NotImplementedError
 
-    def used(self, state: State, now: int) -> int:
+    def used(self, state: State, now: i64) -> i64:
         """Whole requests used at `now`, rounded up."""
         raise NotImplementedError
 
-    def frees(self, state: State, now: int, room: int) -> int:
+    def frees(self, state: State, now: i64, room: i64) -> i64:
         """The first microsecond, not before `now`, at which no more than `room` requests are used."""
         raise NotImplementedError
 
-    def delay(self, used: int, cost: int) -> float:
+    def delay(self, used: i64, cost: i64) -> float:
         """Seconds an admitted request should wait, given `a` of its step. Only a shaping queue has any."""
         return 0.0
 
-    def rebases(self, state: State, now: int) -> bool:
+    def rebases(self, state: State, now: i64) -> bool:
         """Whether the state is more than one period ahead of the clock."""
         return state.time - now // self.tick > self.period
 
-    def instant(self, state: State, now: int) -> int:
+    def instant(self, state: State, now: i64) -> i64:
         """The tick at which a state is to be seen: now, but never before the state's own time (see above)."""
         at = now // self.tick
         time = state.time
@@ -124,7 +128,11 @@ def tick_for(limit: Limit, largest: Callable[[int], int]) -> int:
         if 2 * max(period, largest(period)) <= LARGEST + 1:
             return tick
         tick *= 10
-    raise ConfigError(
+    raise too_large(limit)
+
+
+def too_large(limit: Limit) -> ConfigError:
+    return ConfigError(
         f"limit {str(limit)!r} is too large to count exactly with {limit.algorithm}: "
         "write a smaller count or burst, or a shorter period"
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 
 from headgate.core.algorithms.algorithm import LARGEST, Algorithm, Step, tick_for
 from headgate.core.state import State
+from headgate.core.words import i64
 
 if TYPE_CHECKING:
     from headgate.core.limit import Limit
@@ -23,13 +24,9 @@ class FixedWindow(Algorithm):
 
     def __init__(self, limit: Limit, name: str) -> None:
         count = limit.count
+        super().__init__(limit, name, count, tick_for(limit, lambda _: count), 0)
 
-        def largest(period: int) -> int:
-            return count
-
-        super().__init__(limit, name, count, tick_for(limit, largest), 0)
-
-    def step(self, state: State, now: int, cost: int) -> Step:
+    def step(self, state: State, now: i64, cost: i64) -> Step:
         tick = self.tick
         period = self.period
         at = now if tick == 1 else now // tick
@@ -52,11 +49,11 @@ class FixedWindow(Algorithm):
         left = capacity - count
         return False, at, count, 0, left if left > 0 else 0, until, until if count else 0
 
-    def charge(self, state: State, now: int, cost: int) -> tuple[int, int, int]:
+    def charge(self, state: State, now: i64, cost: i64) -> tuple[i64, i64, i64]:
         at = self.instant(state, now)
         return at, min(self.count(state, at) + cost, LARGEST), 0
 
-    def give_back(self, state: State, now: int, amount: int, tick: int, cost: int) -> tuple[int, int, int, int]:
+    def give_back(self, state: State, now: i64, amount: i64, tick: i64, cost: i64) -> tuple[i64, i64, i64, i64]:
         at = self.instant(state, now)
         if at // self.period != tick // self.period:
             return 0, at, 0, 0
@@ -64,15 +61,15 @@ class FixedWindow(Algorithm):
         back = min(amount, count)
         return back, at, count - back, 0
 
-    def used(self, state: State, now: int) -> int:
+    def used(self, state: State, now: i64) -> i64:
         return self.count(state, self.instant(state, now))
 
-    def frees(self, state: State, now: int, room: int) -> int:
+    def frees(self, state: State, now: i64, room: i64) -> i64:
         at = self.instant(state, now)
         if self.count(state, at) <= room:
             return now
         return (at // self.period + 1) * self.period * self.tick
 
-    def count(self, state: State, at: int) -> int:
+    def count(self, state: State, at: i64) -> i64:
         """The count of the window of the tick `at`, as `instant` gave it."""
         return 0 if state.time < at - at % self.period else state.a

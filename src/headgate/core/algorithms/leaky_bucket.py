@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from headgate.core.algorithms.level import Level
+from headgate.core.words import i64
 
 if TYPE_CHECKING:
     from headgate.core.limit import Limit
@@ -24,5 +25,5 @@ class LeakyBucket(Level):
         super().__init__(limit, name)
         self.queues = True
 
-    def delay(self, used: int, cost: int) -> float:
-        return (used - cost * self.unit) / self.rate * self.tick / 1_000_000
+    def delay(self, used: i64, cost: i64) -> float:
+        return int(used - cost * self.unit) / int(self.rate) * int(self.tick) / 1_000_000

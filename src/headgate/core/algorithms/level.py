@@ -16,8 +16,9 @@ from __future__ import annotations
 from math import gcd
 from typing import TYPE_CHECKING
 
-from headgate.core.algorithms.algorithm import LARGEST, Algorithm, Step, tick_for
+from headgate.core.algorithms.algorithm import LARGEST, Algorithm, Step, tick_for, too_large
 from headgate.core.state import State
+from headgate.core.words import i64
 
 if TYPE_CHECKING:
     from headgate.core.limit import Limit
@@ -35,15 +36,20 @@ class Level(Algorithm):
             divisor = gcd(count, period)
             return max(capacity * (period // divisor), count // divisor)
 
+        if capacity * limit.period_us > count * LARGEST:
+            raise too_large(limit)
         super().__init__(limit, name, capacity, tick_for(limit, largest), count)
-        divisor = gcd(count, self.period)
-        self.unit = self.period // divisor
-        self.rate = count // divisor
-        self.full = capacity * self.unit
+        period = int(self.period)  # constants are computed with numbers of any size
+        rate = count // gcd(count, period)
+        self.unit: i64 = period // gcd(count, period)
+        self.rate: i64 = rate
+        self.full: i64 = capacity * (period // gcd(count, period))
         # Beyond this many ticks any level has drained; within it, ticks * rate stays below 2**53.
-        self.longest = LARGEST // self.rate if count else LARGEST
+        self.longest: i64 = LARGEST // rate if count else LARGEST
+        # A debt is cut where its end, in microseconds, would leave 2**53.
+        self.deepest: i64 = min(LARGEST, rate * (LARGEST // int(self.tick)))
 
-    def step(self, state: State, now: int, cost: int) -> Step:
+    def step(self, state: State, now: i64, cost: i64) -> Step:
         tick = self.tick
         at = now if tick == 1 else now // tick
         time = state.time
@@ -51,8 +57,7 @@ class Level(Algorithm):
         if at >= time:
             if level:
                 level = level - (at - time) * self.rate if at - time <= self.longest else 0
-                if level < 0:
-                    level = 0
+                level = max(level, 0)
         elif time - at <= self.period:
             at = time
         unit = self.unit
@@ -80,13 +85,12 @@ class Level(Algorithm):
             (at - -level // self.rate) * tick - now,
         )
 
-    def charge(self, state: State, now: int, cost: int) -> tuple[int, int, int]:
+    def charge(self, state: State, now: i64, cost: i64) -> tuple[i64, i64, i64]:
         at = self.instant(state, now)
         level = self.level(state, at)
-        # A debt beyond what a number can hold is cut there: see tick_for.
-        return at, level + cost * self.unit if cost <= (LARGEST - level) // self.unit else LARGEST, 0
+        return at, level + cost * self.unit if cost <= (self.deepest - level) // self.unit else self.deepest, 0
 
-    def give_back(self, state: State, now: int, amount: int, tick: int, cost: int) -> tuple[int, int, int, int]:
+    def give_back(self, state: State, now: i64, amount: i64, tick: i64, cost: i64) -> tuple[i64, i64, i64, i64]:
         # What has drained since `tick` may have been this request's: were it given back too, it would count twice.
         at = self.instant(state, now)
         level = self.level(state, at)
@@ -95,15 +99,17 @@ class Level(Algorithm):
         back = max(min(amount * self.unit, cost * self.unit - drained, level), 0)
         return back, at, level - back, 0
 
-    def used(self, state: State, now: int) -> int:
+    def used(self, state: State, now: i64) -> i64:
         return -(-self.level(state, self.instant(state, now)) // self.unit)
 
-    def frees(self, state: State, now: int, room: int) -> int:
+    def frees(self, state: State, now: i64, room: i64) -> i64:
         at = self.instant(state, now)
-        excess = self.level(state, at) - room * self.unit
-        return (at - -excess // self.rate) * self.tick if excess > 0 else now
+        level = self.level(state, at)
+        if -(-level // self.unit) <= room:
+            return now
+        return (at - (room * self.unit - level) // self.rate) * self.tick
 
-    def level(self, state: State, at: int) -> int:
+    def level(self, state: State, at: i64) -> i64:
         """Units at the tick `at`, as `instant` gave it."""
         elapsed = at - state.time
         if elapsed <= 0:

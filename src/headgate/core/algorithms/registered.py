@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 from headgate.core.algorithms.algorithm import Algorithm, Step
 from headgate.core.state import State
+from headgate.core.words import i64
 
 if TYPE_CHECKING:
     from headgate.core.limit import Limit
@@ -42,26 +43,26 @@ class Registered(Algorithm):
         super().__init__(limit, name, limit.capacity, 1, limit.count)
         self.pure = pure
 
-    def verdict(self, state: State, now: int, cost: int) -> tuple[Numbers, Verdict]:
+    def verdict(self, state: State, now: i64, cost: i64) -> tuple[Numbers, Verdict]:
         numbers = (state.time, state.a, state.b)
         new, verdict = self.pure(self.limit, None if numbers == (0, 0, 0) else numbers, now, cost)
         return (numbers if new is None else new), verdict
 
-    def step(self, state: State, now: int, cost: int) -> Step:
+    def step(self, state: State, now: i64, cost: i64) -> Step:
         (time, a, b), verdict = self.verdict(state, now, cost)
         return verdict.allowed, time, a, b, verdict.remaining, verdict.retry_us, verdict.reset_us
 
-    def charge(self, state: State, now: int, cost: int) -> tuple[int, int, int]:
+    def charge(self, state: State, now: i64, cost: i64) -> tuple[i64, i64, i64]:
         fits = min(cost, self.verdict(state, now, 0)[1].remaining)
         return self.verdict(state, now, fits)[0]
 
-    def give_back(self, state: State, now: int, amount: int, tick: int, cost: int) -> tuple[int, int, int, int]:
+    def give_back(self, state: State, now: i64, amount: i64, tick: i64, cost: i64) -> tuple[i64, i64, i64, i64]:
         return 0, state.time, state.a, state.b
 
-    def used(self, state: State, now: int) -> int:
+    def used(self, state: State, now: i64) -> i64:
         return self.capacity - self.verdict(state, now, 0)[1].remaining
 
-    def frees(self, state: State, now: int, room: int) -> int:
+    def frees(self, state: State, now: i64, room: i64) -> i64:
         # Room for so many more requests is there when one of just that cost would pass.
         cost = self.capacity - room
         return now + self.verdict(state, now, cost)[1].retry_us if cost > 0 else now

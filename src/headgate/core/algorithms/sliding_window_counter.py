@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from headgate.core.algorithms.algorithm import LARGEST, Algorithm, Step, tick_for
 from headgate.core.state import State
+from headgate.core.words import i64
 
 if TYPE_CHECKING:
     from headgate.core.limit import Limit
@@ -24,14 +25,10 @@ class SlidingWindowCounter(Algorithm):
 
     def __init__(self, limit: Limit, name: str) -> None:
         count = limit.count
+        super().__init__(limit, name, count, tick_for(limit, lambda period: count * period), 0)
+        self.largest_count: i64 = LARGEST // self.period  # a window's count times the period stays below 2**53
 
-        def largest(period: int) -> int:
-            return count * period
-
-        super().__init__(limit, name, count, tick_for(limit, largest), 0)
-        self.largest_count = LARGEST // self.period  # a window's count times the period stays below 2**53
-
-    def step(self, state: State, now: int, cost: int) -> Step:
+    def step(self, state: State, now: i64, cost: i64) -> Step:
         tick = self.tick
         period = self.period
         at = now if tick == 1 else now // tick
@@ -75,12 +72,12 @@ class SlidingWindowCounter(Algorithm):
             self.clears(at, start, current, previous, 0) * tick - now if used else 0,
         )
 
-    def charge(self, state: State, now: int, cost: int) -> tuple[int, int, int]:
+    def charge(self, state: State, now: i64, cost: i64) -> tuple[i64, i64, i64]:
         at = self.instant(state, now)
         current, previous = self.counts(state, at)
         return at, min(current + cost, self.largest_count), previous
 
-    def give_back(self, state: State, now: int, amount: int, tick: int, cost: int) -> tuple[int, int, int, int]:
+    def give_back(self, state: State, now: i64, amount: i64, tick: i64, cost: i64) -> tuple[i64, i64, i64, i64]:
         at = self.instant(state, now)
         current, previous = self.counts(state, at)
         windows = at // self.period - tick // self.period
@@ -92,26 +89,26 @@ class SlidingWindowCounter(Algorithm):
             return back, at, current, previous - back
         return 0, at, current, previous
 
-    def used(self, state: State, now: int) -> int:
+    def used(self, state: State, now: i64) -> i64:
         at = self.instant(state, now)
         current, previous = self.counts(state, at)
         return current + previous * (self.period - at % self.period) // self.period
 
-    def frees(self, state: State, now: int, room: int) -> int:
+    def frees(self, state: State, now: i64, room: i64) -> i64:
         if self.used(state, now) <= room:
             return now
         at = self.instant(state, now)
         current, previous = self.counts(state, at)
         return self.clears(at, at - at % self.period, current, previous, room) * self.tick
 
-    def counts(self, state: State, at: int) -> tuple[int, int]:
+    def counts(self, state: State, at: i64) -> tuple[i64, i64]:
         """The counts of the window of the tick `at` (as `instant` gave it) and of the window before."""
         start = at - at % self.period
         if state.time >= start:
             return state.a, state.b
         return 0, state.a if state.time >= start - self.period else 0
 
-    def clears(self, at: int, start: int, current: int, previous: int, room: int) -> int:
+    def clears(self, at: i64, start: i64, current: i64, previous: i64, room: i64) -> i64:
         """The first tick, not before `at`, at which no more than `room` is used if nothing else comes.
 
         In this window that is when what is left of the previous count has fallen far enough; if it cannot be, in
@@ -124,7 +121,7 @@ class SlidingWindowCounter(Algorithm):
                 return max(tick, at)
         return self.fades(start + period, current, room)
 
-    def fades(self, start: int, previous: int, room: int) -> int:
+    def fades(self, start: i64, previous: i64, room: i64) -> i64:
         """The first tick of the window from `start`, or its end, at which floor(previous * (1 - pos)) <= room."""
         if previous <= room:
             return start

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from headgate.core.algorithms.algorithm import LARGEST, Algorithm, Step, tick_for
 from headgate.core.state import Log, State
+from headgate.core.words import i64
 
 if TYPE_CHECKING:
     from headgate.core.limit import Limit
@@ -24,14 +25,10 @@ class SlidingWindowLog(Algorithm):
 
     def __init__(self, limit: Limit, name: str) -> None:
         count = limit.count
-
-        def largest(period: int) -> int:
-            return count
-
-        super().__init__(limit, name, count, tick_for(limit, largest), 0)
+        super().__init__(limit, name, count, tick_for(limit, lambda _: count), 0)
         self.keeps_log = True
 
-    def step(self, state: State, now: int, cost: int) -> Step:
+    def step(self, state: State, now: i64, cost: i64) -> Step:
         tick = self.tick
         period = self.period
         at = now if tick == 1 else now // tick
@@ -71,11 +68,11 @@ class SlidingWindowLog(Algorithm):
             (newest + period) * tick - now if live else 0,
         )
 
-    def charge(self, state: State, now: int, cost: int) -> tuple[int, int, int]:
+    def charge(self, state: State, now: i64, cost: i64) -> tuple[i64, i64, i64]:
         at = self.instant(state, now)
         return at, min(self.live(state, at) + cost, LARGEST), at
 
-    def give_back(self, state: State, now: int, amount: int, tick: int, cost: int) -> tuple[int, int, int, int]:
+    def give_back(self, state: State, now: i64, amount: i64, tick: i64, cost: i64) -> tuple[i64, i64, i64, i64]:
         at = self.instant(state, now)
         log = state.log
         if log is None or at < state.time or tick <= at - self.period:
@@ -83,10 +80,10 @@ class SlidingWindowLog(Algorithm):
         back = min(amount, log.charged(tick))
         return back, at, state.a - back, state.b
 
-    def used(self, state: State, now: int) -> int:
+    def used(self, state: State, now: i64) -> i64:
         return self.live(state, self.instant(state, now))
 
-    def frees(self, state: State, now: int, room: int) -> int:
+    def frees(self, state: State, now: i64, room: i64) -> i64:
         at = self.instant(state, now)
         excess = self.live(state, at) - room
         log: Log | None = state.log
@@ -95,7 +92,7 @@ class SlidingWindowLog(Algorithm):
         seen = max(at, state.time)
         return (log.freed(state.a - room) + at - seen + self.period) * self.tick
 
-    def live(self, state: State, at: int) -> int:
+    def live(self, state: State, at: i64) -> i64:
         """The cost of the entries in view at the tick `at`, as `instant` gave it."""
         log = state.log
         if log is None:

@@ -8,7 +8,6 @@ because the taker holds a stripe already.
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
@@ -37,7 +36,7 @@ class Arena:
         store = self.store
         owner = stripe * store.geometry.slots + slot
         for attempt in range(2):
-            store.locks.acquire(ARENA, time.monotonic() + store.timeout)
+            store.locks.acquire(ARENA, store.timeout)
             try:
                 block = self.find(_FREE, self.next)
                 if block < 0:

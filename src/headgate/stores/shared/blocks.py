@@ -22,6 +22,7 @@ from mmap import mmap
 from typing import final
 
 from headgate.core.state import Log
+from headgate.core.words import i64
 from headgate.stores.shared.layout import BLOCK_BYTES
 
 __all__ = ["BlockLog"]
@@ -35,27 +36,30 @@ _WORD = struct.Struct("@q")
 class BlockLog(Log):
     """One slot's log. `head`, `tail`, `entries` and `moved` are kept in the slot's state."""
 
-    def __init__(self, memory: mmap, blocks_at: int, new_block: Callable[[], int]) -> None:
+    def __init__(self, memory: mmap, blocks_at: i64, new_block: Callable[[], int]) -> None:
         self.memory = memory
         self.blocks_at = blocks_at
         self.new_block = new_block
-        self.head = 0
-        self.tail = 0
-        self.entries = 0
-        self.moved = 0
+        self.unpack: Callable[[mmap, int], tuple[int, int]] = _ENTRY.unpack_from
+        self.head: i64 = 0
+        self.tail: i64 = 0
+        self.entries: i64 = 0
+        self.moved: i64 = 0
         self.unused: list[int] = []  # blocks to set free after the next commit
         self.mark: Callable[[], None] | None = None  # commits that entries are about to change in place
 
-    def entry(self, position: int) -> tuple[int, int]:
-        tick, cost = _ENTRY.unpack_from(self.memory, self.blocks_at + position * 16)
+    def entry(self, position: i64) -> tuple[i64, i64]:
+        tick: i64
+        cost: i64
+        tick, cost = self.unpack(self.memory, self.blocks_at + position * 16)
         return tick, cost
 
-    def after(self, position: int) -> int:
+    def after(self, position: i64) -> i64:
         """The position that follows in the chain."""
         if position % CELLS < CELLS - 1:
             return position + 1
         block = position // CELLS
-        following: int = _WORD.unpack_from(self.memory, self.blocks_at + block * BLOCK_BYTES)[0]
+        following: i64 = _WORD.unpack_from(self.memory, self.blocks_at + block * BLOCK_BYTES)[0]
         return following * CELLS + 1
 
     def positions(self) -> list[int]:
@@ -66,7 +70,7 @@ class BlockLog(Log):
             position = self.after(position)
         return found
 
-    def expired(self, cutoff: int) -> int:
+    def expired(self, cutoff: i64) -> i64:
         cutoff -= self.moved
         total = 0
         position = self.head
@@ -79,7 +83,7 @@ class BlockLog(Log):
                 position = self.after(position)
         return total
 
-    def freed(self, amount: int) -> int:
+    def freed(self, amount: i64) -> i64:
         tick = 0
         position = self.head
         for i in range(self.entries):
@@ -91,7 +95,7 @@ class BlockLog(Log):
                 position = self.after(position)
         return tick + self.moved
 
-    def charged(self, tick: int) -> int:
+    def charged(self, tick: i64) -> i64:
         stored = tick - self.moved
         total = 0
         for position in self.positions():
@@ -100,13 +104,13 @@ class BlockLog(Log):
                 total += cost
         return total
 
-    def total(self) -> int:
+    def total(self) -> i64:
         total = 0
         for position in self.positions():
             total += self.entry(position)[1]
         return total
 
-    def append(self, tick: int, cost: int) -> None:
+    def append(self, tick: i64, cost: i64) -> None:
         tail = self.tail
         if tail == 0 or tail % CELLS == CELLS - 1:
             block = self.new_block()
@@ -123,7 +127,7 @@ class BlockLog(Log):
         self.tail = position
         self.entries += 1
 
-    def drop(self, amount: int) -> None:
+    def drop(self, amount: i64) -> None:
         while amount > 0 and self.entries:
             head = self.head
             amount -= self.entry(head)[1]
@@ -133,10 +137,10 @@ class BlockLog(Log):
                 if self.head // CELLS != head // CELLS:
                     self.unused.append(head // CELLS)
 
-    def shift(self, ticks: int) -> None:
+    def shift(self, ticks: i64) -> None:
         self.moved += ticks
 
-    def take_back(self, tick: int, amount: int) -> None:
+    def take_back(self, tick: i64, amount: i64) -> None:
         if self.mark is not None:
             self.mark()
         stored = tick - self.moved

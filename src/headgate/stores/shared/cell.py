@@ -32,9 +32,7 @@ __all__ = ["SlotCell", "Writers", "holds_log"]
 
 COPY_WORDS = 11
 _COPY = struct.Struct("@11q")
-_PLAIN = struct.Struct("@7q")
 _WORD = struct.Struct("@q")
-_META = struct.Struct("@2q")
 CHANGING = 1 << 40
 """Set in the algorithm's word while a log's entries are changed in place."""
 
@@ -105,18 +103,21 @@ class SlotCell(Cell):
         self.state = None
         self.writer = None
         self.words: tuple[int, ...] = ()
+        self.at = 0
+        self.commits = 0
+        self.signature = (0, 0, 0, 0)
         if slot >= 0:
             self.read(algorithm)
 
     def read(self, algorithm: Algorithm) -> None:
-        at = self.store.cell_at(self.stripe, self.slot)
-        commits: int = _WORD.unpack_from(self.memory, at)[0]
-        words = _COPY.unpack_from(self.memory, at + 8 + (commits & 1) * COPY_WORDS * 8)
+        store = self.store
+        self.find_copies()
+        words = store.unpack_copy(self.memory, self.at + 8 + (self.commits & 1) * COPY_WORDS * 8)
         self.words = words
         time, a, b, count, capacity, period_us, code, head, tail, entries, moved = words
         signature = (count, capacity, period_us, code & ~CHANGING)
-        mine = self.store.signature(algorithm)
-        writer = algorithm if signature == mine else self.store.writers.find(signature)
+        self.signature = signature
+        writer = algorithm if signature == store.signature(algorithm) else store.writers.find(signature)
         if writer is None:
             return
         self.writer = writer
@@ -132,6 +133,11 @@ class SlotCell(Cell):
             self.state.a = total
             self.state.b = log.freed(total)
             self.changed()
+
+    def find_copies(self) -> None:
+        """Where the slot's cell is, and how often it was committed."""
+        self.at = self.store.cell_at(self.stripe, self.slot)
+        self.commits = self.store.unpack_word(self.memory, self.at)[0]
 
     def new_log(self) -> BlockLog:
         log = BlockLog(self.memory, self.store.geometry.blocks_at, self.new_block)
@@ -156,6 +162,8 @@ class SlotCell(Cell):
             state.log = log
         self.state = state
         self.writer = algorithm
+        self.signature = self.store.signature(algorithm)
+        self.find_copies()
         self.changed()
         self.store.name_slot(self.stripe, self.slot, self.digest)
 
@@ -164,41 +172,35 @@ class SlotCell(Cell):
         state, writer = self.state, self.writer
         if state is None or writer is None:
             return
-        memory = self.memory
+        store = self.store
         # Expiry first: a late one only keeps a slot longer, an early one would lose a counter.
-        meta_at = self.store.meta_at(self.stripe, self.slot)
-        _META.pack_into(memory, meta_at, writer.frees(state, self.now, 0), self.now)
-        count, capacity, period_us, code = self.store.signature(writer)
+        store.pack_meta(self.memory, store.meta_at(self.stripe, self.slot), writer.frees(state, self.now, 0), self.now)
         log = state.log
-        if isinstance(log, BlockLog):
-            self.commit(
-                (state.time, state.a, state.b, count, capacity, period_us, code)
-                + (log.head, log.tail, log.entries, log.moved)
-            )
-            if log.unused:
-                self.store.arena.give(log.unused)
-                log.unused = []
-        else:
-            at = self.store.cell_at(self.stripe, self.slot)
-            commits: int = _WORD.unpack_from(memory, at)[0]
-            other = at + 8 + (~commits & 1) * COPY_WORDS * 8
-            _PLAIN.pack_into(memory, other, state.time, state.a, state.b, count, capacity, period_us, code)
-            _WORD.pack_into(memory, at, commits + 1)
+        if not isinstance(log, BlockLog):
+            count, capacity, period_us, code = self.signature
+            other = self.at + 8 + (~self.commits & 1) * COPY_WORDS * 8
+            store.pack_plain(self.memory, other, state.time, state.a, state.b, count, capacity, period_us, code)
+            self.commits += 1
+            store.pack_word(self.memory, self.at, self.commits)
+            return
+        self.commit((state.time, state.a, state.b, *self.signature, log.head, log.tail, log.entries, log.moved))
+        if log.unused:
+            store.arena.give(log.unused)
+            log.unused = []
 
     def touch(self) -> None:
         """Note the use of a counter that is not changed: one that denies must not be evicted as idle."""
         if self.slot >= 0:
-            _WORD.pack_into(self.memory, self.store.meta_at(self.stripe, self.slot) + 8, self.now)
+            self.store.pack_word(self.memory, self.store.meta_at(self.stripe, self.slot) + 8, self.now)
 
     def mark_changing(self) -> None:
         words = self.words
-        self.commit(words[:6] + (words[6] | CHANGING,) + words[7:])
+        self.commit((*words[:6], words[6] | CHANGING, *words[7:]))
 
     def commit(self, words: tuple[int, ...]) -> None:
-        at = self.store.cell_at(self.stripe, self.slot)
-        commits: int = _WORD.unpack_from(self.memory, at)[0]
-        _COPY.pack_into(self.memory, at + 8 + (~commits & 1) * COPY_WORDS * 8, *words)
-        _WORD.pack_into(self.memory, at, commits + 1)
+        _COPY.pack_into(self.memory, self.at + 8 + (~self.commits & 1) * COPY_WORDS * 8, *words)
+        self.commits += 1
+        self.store.pack_word(self.memory, self.at, self.commits)
         self.words = words
 
     def forget(self) -> None:

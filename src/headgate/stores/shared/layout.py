@@ -20,6 +20,7 @@ import struct
 import tempfile
 import time
 import zlib
+from contextlib import suppress
 from mmap import mmap
 from typing import NamedTuple
 
@@ -58,9 +59,7 @@ class Geometry(NamedTuple):
     def for_keys(cls, max_keys: int) -> Geometry:
         small = max_keys <= KEYS_PER_STRIPE  # one stripe: exactly so many, the least recently used going first
         stripes = 1 if small else -(-max_keys // KEYS_PER_STRIPE)
-        return cls(
-            max_keys, stripes, max_keys if small else SLOTS_PER_STRIPE, max(1024, max_keys // 2), os.urandom(16)
-        )
+        return cls(max_keys, stripes, max_keys if small else SLOTS_PER_STRIPE, max(1024, max_keys // 2), os.urandom(16))
 
     @property
     def stripe_bytes(self) -> int:
@@ -79,17 +78,23 @@ class Geometry(NamedTuple):
         return self.blocks_at + self.blocks * BLOCK_BYTES
 
 
-def open_file(path: str, max_keys: int | None) -> tuple[int, mmap, Geometry]:
-    """Open and map the counter file at `path`, making it first if there is none."""
+def open_file(path: str, max_keys: int | None, ours_alone: bool) -> tuple[int, mmap, Geometry]:
+    """Open and map the counter file at `path`, making it first if there is none.
+
+    `ours_alone` refuses a file that another user has put there: anybody may write where names live.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_NOFOLLOW if ours_alone else 0)
     try:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(path, flags)
         except FileNotFoundError:
             _create(path, Geometry.for_keys(max_keys or DEFAULT_MAX_KEYS))
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(path, flags)
     except OSError as error:
         raise StoreError(f"shared store {path}: cannot open the file: {error.strerror}") from error
     try:
+        if ours_alone and os.fstat(descriptor).st_uid != os.geteuid():
+            raise StoreError(f"shared store {path}: the file belongs to another user; choose another name")
         geometry = _read_header(path, os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size)
         if max_keys is not None and max_keys != geometry.max_keys:
             raise ConfigError(
@@ -119,10 +124,8 @@ def _create(path: str, geometry: Geometry) -> None:
         os.ftruncate(descriptor, geometry.file_bytes)
         os.pwrite(descriptor, fixed + _CRC.pack(zlib.crc32(fixed)), 0)
         os.pwrite(descriptor, _ANCHOR.pack(wall_minus_monotonic(), boot_id()), _ANCHOR_AT)
-        try:
+        with suppress(FileExistsError):  # somebody else was first: theirs is as good
             os.link(temporary, path)
-        except FileExistsError:
-            pass  # somebody else was first: theirs is as good
     finally:
         os.close(descriptor)
         os.unlink(temporary)

@@ -12,6 +12,7 @@ import fcntl
 import os
 import struct
 import time
+from collections.abc import Callable
 from threading import Lock
 
 from headgate.errors import ConfigError, StoreError
@@ -28,7 +29,7 @@ SHORTEST_NAP = 0.000_05
 LONGEST_NAP = 0.002
 
 
-class LockBusy(StoreError):
+class LockBusy(StoreError):  # noqa: N818 - says what it is; never leaves the store
     """A lock was not free by the deadline."""
 
 
@@ -41,6 +42,7 @@ class FileLocks:
         self.path = path
         self.file = file
         self.timeout = timeout
+        self.fcntl: Callable[[int, int, bytes], object] = fcntl.fcntl
         self.command: int = fcntl.F_OFD_SETLK
         self.threads: list[Lock] = [fork_safe_lock() for _ in range(count)]
         self.locking = [struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
@@ -55,22 +57,24 @@ class FileLocks:
         # By its descriptor, not its path: the path may lead to another file by now.
         self.descriptor = os.open(f"/proc/self/fd/{self.file}", os.O_RDWR | os.O_CLOEXEC)
 
-    def acquire(self, number: int, deadline: float) -> None:
-        """Take one lock, or raise StoreError when the deadline (monotonic seconds) has passed."""
-        if not self.threads[number].acquire(blocking=False):
-            left = deadline - time.monotonic()
-            if left <= 0 or not self.threads[number].acquire(timeout=left):
+    def acquire(self, number: int, patience: float) -> None:
+        """Take one lock, or raise LockBusy when it is not free within so many seconds."""
+        thread = self.threads[number]
+        deadline = 0.0  # read the clock only when there is something to wait for
+        if not thread.acquire(False):
+            deadline = time.monotonic() + patience
+            if patience <= 0 or not thread.acquire(True, patience):
                 raise self.too_late()
         try:
             if not self.try_file(number):
-                self.wait_for_file(number, deadline)
+                self.wait_for_file(number, deadline or time.monotonic() + patience)
         except BaseException:
-            self.threads[number].release()
+            thread.release()
             raise
 
     def try_acquire(self, number: int) -> bool:
         """Take one lock if it is free at this instant."""
-        if not self.threads[number].acquire(blocking=False):
+        if not self.threads[number].acquire(False):
             return False
         if self.try_file(number):
             return True
@@ -79,13 +83,13 @@ class FileLocks:
 
     def release(self, number: int) -> None:
         try:
-            fcntl.fcntl(self.descriptor, self.command, self.unlocking[number])
+            self.fcntl(self.descriptor, self.command, self.unlocking[number])
         finally:
             self.threads[number].release()
 
     def try_file(self, number: int) -> bool:
         try:
-            fcntl.fcntl(self.descriptor, self.command, self.locking[number])
+            self.fcntl(self.descriptor, self.command, self.locking[number])
         except (BlockingIOError, PermissionError):
             return False
         except OSError as error:

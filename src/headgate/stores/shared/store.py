@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from mmap import mmap
 from typing import final
 
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.decision import Decision
+from headgate.core.words import i64
 from headgate.errors import StoreError
 from headgate.stores.clock import Clock, MachineClock
-from headgate.stores.deciding import decide
+from headgate.stores.deciding import decide, decision_of
 from headgate.stores.forking import after_fork_in_child
 from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request
 from headgate.stores.shared.arena import Arena
@@ -33,8 +34,11 @@ __all__ = ["DEFAULT_TIMEOUT_MS", "SharedStore"]
 
 DEFAULT_TIMEOUT_MS = 100
 SOON = 0.001
+MOST_PLACES = 10_000
+_WORD = struct.Struct("@q")
 _META = struct.Struct("@2q")
-_HALF = struct.Struct("@q")
+_PLAIN = struct.Struct("@7q")
+_COPY = struct.Struct("@11q")
 
 
 @final
@@ -48,12 +52,19 @@ class SharedStore(LocalStore):
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
+        ours_alone: bool = False,
     ) -> None:
         self.path = path
         self.timeout = timeout_ms / 1000
-        file, memory, geometry = open_file(path, max_keys)
+        file, memory, geometry = open_file(path, max_keys, ours_alone)
         self.memory: mmap = memory
         self.geometry = geometry
+        # Kept at hand, because looking them up costs as much as using them.
+        self.unpack_word: Callable[[mmap, int], tuple[int, ...]] = _WORD.unpack_from
+        self.unpack_copy: Callable[[mmap, int], tuple[int, ...]] = _COPY.unpack_from
+        self.pack_word: Callable[[mmap, int, int], None] = _WORD.pack_into
+        self.pack_meta: Callable[[mmap, int, int, int], None] = _META.pack_into
+        self.pack_plain: Callable[[mmap, int, int, int, int, int, int, int, int], None] = _PLAIN.pack_into
         self.stripes = geometry.stripes
         self.slots = geometry.slots
         self.stripe_bytes = geometry.stripe_bytes
@@ -62,7 +73,8 @@ class SharedStore(LocalStore):
         self.writers = Writers()
         self.signatures: dict[Algorithm, tuple[int, int, int, int]] = {}
         self.hasher = blake2b(prefix.encode() + b"\0", digest_size=16, key=geometry.salt)
-        self.locks.acquire(HEADER, time.monotonic() + self.timeout)
+        self.places: dict[tuple[str, str], tuple[bytes, int]] = {}
+        self.locks.acquire(HEADER, self.timeout)
         try:
             anchor = set_anchor(memory)
         finally:
@@ -72,8 +84,29 @@ class SharedStore(LocalStore):
         self.closed = False
         self.waits = True
 
-    def take(self, algorithm: Algorithm, key: str, cost: int) -> Decision:
-        return self.apply([Request(Op.TAKE, [Member(key, algorithm, cost)])])[0][0].decision
+    def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
+        if self.closed or cost > algorithm.ceiling:
+            return self.apply([Request(Op.TAKE, [Member(key, algorithm, cost)])])[0][0].decision
+        digest, stripe = self.place(algorithm.name, key)
+        self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
+        try:
+            now = self.clock.ticks()
+            cell = SlotCell(self, algorithm, digest, stripe, self.find_slot(stripe, digest), now, set())
+            state = cell.state
+            if state is not None and cell.writer is algorithm:
+                step = algorithm.step(state, now, cost)
+                allowed, at, a, b, _, _, _ = step
+                if allowed or at >= state.time:
+                    if allowed and cost:
+                        state.put(at, a, b, cost)
+                        cell.changed()
+                    else:
+                        cell.touch()
+                    return decision_of(algorithm, step, cost)
+            cell.touch()
+            return decide(Op.TAKE, [Member(key, algorithm, cost)], [cell], now)[0].decision
+        finally:
+            self.unlock(stripe)
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         return self.apply_by(batch, self.timeout)
@@ -88,13 +121,14 @@ class SharedStore(LocalStore):
         """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done."""
         if self.closed:
             raise StoreError(f"shared store {self.path} is closed")
-        places = [[self.place(member) for member in request.members] for request in batch]
+        places = [[self.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
         stripes = sorted({stripe for request in places for _, stripe in request})
         deadline = time.monotonic() + patience
         locked = 0
         try:
             for stripe in stripes:
-                self.locks.acquire(FIRST_STRIPE + stripe, deadline)
+                # One deadline for all: what one lock has taken of it, the next cannot.
+                self.locks.acquire(FIRST_STRIPE + stripe, deadline - time.monotonic() if locked else patience)
                 locked += 1
             now = self.clock.ticks()
             replies = []
@@ -120,16 +154,23 @@ class SharedStore(LocalStore):
             cells.append(cell)
         return cells
 
-    def place(self, member: Member) -> tuple[bytes, int]:
-        """The digest that stands for a counter, and its stripe."""
-        name = member.algorithm.name.encode("utf-8", "surrogatepass")
-        hasher = self.hasher.copy()
-        # The length keeps (name, key) apart from every other pair with the same letters.
-        hasher.update(b"%d\0%b%b" % (len(name), name, member.key.encode("utf-8", "surrogatepass")))
-        digest = hasher.digest()
-        if digest.startswith(b"\0\0\0\0\0\0\0\0"):  # means an empty slot
-            digest = b"\1" + digest[1:]
-        return digest, int.from_bytes(digest[8:12], "little") % self.stripes
+    def place(self, name: str, key: str) -> tuple[bytes, int]:
+        """The digest that stands for a counter, and its stripe. Remembered for the counters in use."""
+        counter = (name, key)
+        place = self.places.get(counter)
+        if place is None:
+            label = name.encode("utf-8", "surrogatepass")
+            hasher = self.hasher.copy()
+            # The length keeps (name, key) apart from every other pair with the same letters.
+            hasher.update(b"%d\0%b%b" % (len(label), label, key.encode("utf-8", "surrogatepass")))
+            digest = hasher.digest()
+            if digest.startswith(b"\0\0\0\0\0\0\0\0"):  # means an empty slot
+                digest = b"\1" + digest[1:]
+            place = (digest, int.from_bytes(digest[8:12], "little") % self.stripes)
+            if len(self.places) >= MOST_PLACES:
+                self.places.clear()
+            self.places[counter] = place
+        return place
 
     def find_slot(self, stripe: int, digest: bytes) -> int:
         """The slot that holds this counter, or -1. Most sit in the slot their digest points at."""
@@ -169,12 +210,12 @@ class SharedStore(LocalStore):
         """Give a slot to a counter: its first half last, which makes it count."""
         at = HEADER_BYTES + stripe * self.stripe_bytes + slot * 16
         self.memory[at + 8 : at + 16] = digest[8:]
-        _HALF.pack_into(self.memory, at, _HALF.unpack_from(digest)[0])
+        _WORD.pack_into(self.memory, at, _WORD.unpack_from(digest)[0])
 
     def clear_slot(self, stripe: int, slot: int) -> None:
         """Let a slot go, its log too."""
         at = HEADER_BYTES + stripe * self.stripe_bytes + slot * 16
-        _HALF.pack_into(self.memory, at, 0)
+        _WORD.pack_into(self.memory, at, 0)
         if holds_log(self.memory, self.cell_at(stripe, slot)):
             self.arena.give_all(stripe, slot)
         _META.pack_into(self.memory, self.meta_at(stripe, slot), 0, 0)

@@ -1,0 +1,80 @@
+"""Compiles the hot modules with mypyc when a C compiler is there; the same source runs uncompiled when not.
+
+`HEADGATE_PURE=1` asks for the uncompiled build. `headgate --version` tells which one is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from setuptools import setup
+
+HOT = [
+    "src/headgate/core/state.py",
+    "src/headgate/core/decision.py",
+    "src/headgate/core/pressure.py",
+    "src/headgate/core/algorithms/algorithm.py",
+    "src/headgate/core/algorithms/level.py",
+    "src/headgate/core/algorithms/token_bucket.py",
+    "src/headgate/core/algorithms/leaky_bucket.py",
+    "src/headgate/core/algorithms/gcra.py",
+    "src/headgate/core/algorithms/fixed_window.py",
+    "src/headgate/core/algorithms/sliding_window_counter.py",
+    "src/headgate/core/algorithms/sliding_window_log.py",
+    "src/headgate/core/algorithms/registered.py",
+    "src/headgate/stores/clock.py",
+    "src/headgate/stores/port.py",
+    "src/headgate/stores/deciding.py",
+    "src/headgate/stores/table.py",
+    "src/headgate/stores/memory.py",
+    "src/headgate/stores/shared/locks.py",
+    "src/headgate/stores/shared/blocks.py",
+    "src/headgate/stores/shared/arena.py",
+    "src/headgate/stores/shared/cell.py",
+    "src/headgate/stores/shared/store.py",
+    "src/headgate/engine/bound.py",
+]
+
+
+def can_compile() -> bool:
+    """Whether a module that includes Python.h compiles here: better to find out before than in the middle."""
+    from setuptools._distutils.ccompiler import new_compiler
+    from setuptools._distutils.sysconfig import customize_compiler
+
+    folder = Path(tempfile.mkdtemp())
+    try:
+        source = folder / "probe.c"
+        source.write_text("#include <Python.h>\nint main(void) { return 0; }\n")
+        compiler = new_compiler()
+        customize_compiler(compiler)
+        compiler.add_include_dir(sysconfig.get_paths()["include"])
+        compiler.compile([str(source)], output_dir=str(folder))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the answer is no
+        print(f"headgate: no working C compiler ({type(error).__name__}: {error})", file=sys.stderr)
+        return False
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
+def extensions() -> list[object]:
+    if {"egg_info", "dist_info"} & set(sys.argv):
+        return []  # only asked for the metadata: nothing to compile yet
+    if os.environ.get("HEADGATE_PURE", "") not in ("", "0"):
+        print("headgate: pure Python build, as HEADGATE_PURE asks", file=sys.stderr)
+        return []
+    if not can_compile():
+        print("headgate: pure Python build; it is slower and decides the same", file=sys.stderr)
+        return []
+    from mypyc.build import mypycify
+
+    print("headgate: compiling the hot modules with mypyc", file=sys.stderr)
+    return list(mypycify(HOT, opt_level="3", strip_asserts=False))
+
+
+setup(ext_modules=extensions())
