@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
 from headgate.core.algorithms.algorithm import EMPTY, Algorithm
@@ -32,10 +33,18 @@ class MemoryStore(LocalStore):
 
     def __init__(self, max_keys: i64 = DEFAULT_MAX_KEYS, clock: Clock | None = None) -> None:
         self.table = Table(max_keys)
-        self.anchor = wall_minus_monotonic()
-        self.given_clock = clock
-        self.clock = clock if clock is not None else MachineClock(self.anchor)
-        self.monotonic_ns: Callable[[], int] = time.monotonic_ns
+        self.names = self.table.names
+        self.recent = self.table.recent
+        # The time is anchor + nanoseconds() // 1000, of the machine's clock without the detour through an object.
+        self.anchor: i64 = 0
+        if clock is None:
+            anchor = wall_minus_monotonic()
+            self.anchor = anchor
+            self.clock = MachineClock(anchor)
+            self.nanoseconds: Callable[[], int] = time.monotonic_ns
+        else:
+            self.clock = clock
+            self.nanoseconds = partial(_nanoseconds, clock)
         self.closed = False
         self.waits = False
         lock = fork_safe_lock()
@@ -43,52 +52,58 @@ class MemoryStore(LocalStore):
         self.unlock: Callable[[], object] = lock.release
 
     def now(self) -> int:
-        clock = self.given_clock
-        return self.anchor + self.monotonic_ns() // 1000 if clock is None else clock.ticks()
+        return self.anchor + self.nanoseconds() // 1000
 
-    def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
-        if self.closed or cost > algorithm.ceiling:
-            return self.apply([Request(Op.TAKE, [Member(key, algorithm, cost)])])[0][0].decision
-        table = self.table
+    def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:  # noqa: PLR0912 - the hot path, in one piece
         self.lock()
         try:
-            clock = self.given_clock
-            now = i64(self.anchor + self.monotonic_ns() // 1000 if clock is None else clock.ticks())
-            keys = table.names.get(algorithm.name)
+            now: i64 = self.anchor + self.nanoseconds() // 1000
+            keys = self.names.get(algorithm.name)
             entry = keys.get(key) if keys is not None else None
             if entry is None:
+                if self.closed:
+                    raise closed()
                 allowed, at, a, b, remaining, retry, reset = algorithm.step(EMPTY, now, cost)
                 if cost:
-                    entry = Entry(key, algorithm, at, 0, 0, None)
-                    if algorithm.keeps_log:
-                        entry.log = ArrayLog()
+                    entry = Entry(key, algorithm, at, 0, 0, ArrayLog() if algorithm.keeps_log else None)
                     entry.put(at, a, b, cost)
-                    table.make_room(1, now)
-                    table.insert(entry, now)
+                    self.table.make_room(1, now)
+                    self.table.insert(entry, now)
             elif entry.algorithm is algorithm or entry.algorithm.shape == algorithm.shape:
-                entry.algorithm = algorithm
                 allowed, at, a, b, remaining, retry, reset = algorithm.step(entry, now, cost)
-                if not allowed:
-                    if at < entry.time:
-                        entry.rebase(at)
-                elif cost:
+                if allowed:
                     if entry.log is None:
-                        entry.time = at
-                        entry.a = a
-                        entry.b = b
-                    else:
+                        if cost:
+                            entry.time = at
+                            entry.a = a
+                            entry.b = b
+                    elif cost:
                         entry.put(at, a, b, cost)
-                table.touch(entry)
+                elif at < entry.time:
+                    entry.rebase(at)
+                # The entry is now the most recently used: Table.touch, spelled out.
+                recent = self.recent
+                last = recent.older
+                if last is not entry:
+                    older = entry.older
+                    newer = entry.newer
+                    older.newer = newer
+                    newer.older = older
+                    last.newer = entry
+                    entry.older = last
+                    entry.newer = recent
+                    recent.older = entry
             else:
                 return self.decide(Request(Op.TAKE, [Member(key, algorithm, cost)]), now)[0].decision
         finally:
             self.unlock()
-        detail = Detail(None, algorithm.delay(a, cost), NORMAL, None) if algorithm.queues and allowed else None
-        return Decision(algorithm, allowed, remaining, retry, reset, detail)
+        if allowed and algorithm.queues:
+            return Decision(algorithm, True, remaining, 0, reset, Detail(None, algorithm.delay(a, cost), NORMAL, None))
+        return Decision(algorithm, allowed, remaining, retry, reset, None)
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         if self.closed:
-            raise StoreError("this memory store is closed")
+            raise closed()
         self.lock()
         try:
             now = self.now()
@@ -116,7 +131,15 @@ class MemoryStore(LocalStore):
 
     def close(self) -> None:
         self.closed = True
-        self.table = Table(0)
+        self.table.clear()
+
+
+def _nanoseconds(clock: Clock) -> int:
+    return clock.ticks() * 1000
+
+
+def closed() -> StoreError:
+    return StoreError("this memory store is closed")
 
 
 @final

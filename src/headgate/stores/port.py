@@ -104,7 +104,8 @@ class Store(Protocol):
 class LocalStore:
     """A store in this process or machine: it answers without waiting for a network.
 
-    `take` is the batch of one request with one member, without the ceremony: the hot path.
+    `take` is the batch of one request with one member, without the ceremony: the hot path. Its cost must not exceed
+    the algorithm's ceiling.
     """
 
     clock: Clock

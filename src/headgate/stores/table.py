@@ -116,6 +116,12 @@ class Table:
         # A removed entry points nowhere: rings that keep each other alive would wait for the garbage collector.
         entry.older = entry.newer = entry.due_before = entry.due_after = entry
 
+    def clear(self) -> None:
+        """Forget everything, and take nothing more in."""
+        while self.size:
+            self.remove(self.recent.newer)
+        self.max_keys = 0
+
     def schedule(self, entry: Entry, now: i64) -> None:
         """Put an entry into the ring in which its expiry will be looked at."""
         algorithm = entry.algorithm

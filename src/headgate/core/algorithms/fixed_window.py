@@ -29,18 +29,18 @@ class FixedWindow(Algorithm):
     def step(self, state: State, now: i64, cost: i64) -> Step:
         tick = self.tick
         period = self.period
-        at = now if tick == 1 else now // tick
         time = state.time
         count = state.a
-        if at >= time:
-            start = at - at % period
-            if time < start:
-                count = 0
+        if tick == 1 and now >= time:  # nearly always; the differences are small numbers, which are cheap
+            at = now
+            gone = at % period
+            until = period - gone
         else:
-            if time - at <= period:
-                at = time
-            start = at - at % period
-        until = (start + period) * tick - now
+            at = self.instant(state, now)
+            gone = at % period
+            until = (at - gone + period) * tick - now
+        if at - time > gone:
+            count = 0
         after = count + cost
         capacity = self.capacity
         if after <= capacity or cost == 0:

@@ -85,8 +85,8 @@ class SharedStore(LocalStore):
         self.waits = True
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
-        if self.closed or cost > algorithm.ceiling:
-            return self.apply([Request(Op.TAKE, [Member(key, algorithm, cost)])])[0][0].decision
+        if self.closed:
+            raise StoreError(f"shared store {self.path} is closed")
         digest, stripe = self.place(algorithm.name, key)
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
