@@ -1,0 +1,250 @@
+"""The kit that every store is held against, Headgate's own and yours.
+
+Subclass `StoreConformance` in a test file, say how a store is made, and let pytest (or unittest's own runner, by
+calling the methods) find the tests:
+
+    class TestMyStore(StoreConformance):
+        def make_store(self, clock):
+            return MyStore(clock=clock)
+
+Each test makes stores of its own, on virtual time, and runs every algorithm in `algorithms`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from headgate.core.algorithms import Algorithm, build
+from headgate.core.decision import Decision
+from headgate.core.limit import Limit
+from headgate.errors import StoreError
+from headgate.stores.port import Member, Op, Outcome, Request, Store
+from headgate.testing.clock import FakeClock
+
+__all__ = ["StoreConformance"]
+
+START = 1_700_000_000.25
+STRANGE_KEYS = (
+    "a", "A", "\u00e1", "a\u0301", "a ", " a", "a\t", "a\n", "a\x00", "a\x00b", "a:b", "a/b", "a{b}", "{a}b", "a|b",
+    "a%62", "a%", "ab", "\u00df", "ss", "\ufb03", "ffi", "\u00e9" * 512, "k" * 1024, "\U0001f6a6", "\U0001f6a6" * 2,
+    "'; --", '"a"', "a\\", "a,b", "a;b", "*",
+)  # fmt: skip
+
+
+class StoreConformance:
+    """What a store promises (see `headgate.stores.port`), as tests. Subclass it and implement `make_store`."""
+
+    algorithms: tuple[str, ...] = (
+        "token_bucket",
+        "leaky_bucket",
+        "fixed_window",
+        "sliding_window_log",
+        "sliding_window_counter",
+        "gcra",
+    )
+    threads = 8
+
+    def make_store(self, clock: FakeClock) -> Store:
+        """A new, empty store on this clock. Closed by the test that asked for it."""
+        raise NotImplementedError("say how a store is made")
+
+    # -- one counter ------------------------------------------------------------------------------------------------
+
+    def test_admits_up_to_the_limit_then_denies(self) -> None:
+        for store, _, algorithm in self._stores(5, 60):
+            answers = [take(store, algorithm) for _ in range(7)]
+            assert [d.allowed for d in answers] == [True] * 5 + [False] * 2, algorithm.limit
+            assert [d.remaining for d in answers] == [4, 3, 2, 1, 0, 0, 0], algorithm.limit
+            assert {d.limit for d in answers} == {5}
+            assert answers[-1].reason == "limited"
+
+    def test_retry_after_is_the_first_tick_that_admits(self) -> None:
+        for count, period, cost in ((5, 60.0, 1), (7, 1.0, 3), (3, 0.000007, 2), (1000, 86400.0, 999)):
+            for store, clock, algorithm in self._stores(count, period):
+                while (denied := take(store, algorithm, cost=cost)).allowed:
+                    pass
+                assert denied.retry_after is not None
+                clock.advance(denied.retry_after - 0.000001)
+                assert not take(store, algorithm, cost=cost).allowed, (algorithm.limit, "one tick early")
+                clock.advance(0.000001)
+                assert take(store, algorithm, cost=cost).allowed, (algorithm.limit, "at retry_after")
+
+    def test_a_denial_and_a_peek_change_nothing(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            take(store, algorithm, cost=3)
+            before = peek(store, algorithm)
+            assert not take(store, algorithm, cost=4).allowed
+            assert peek(store, algorithm) == before
+            clock.advance(1)
+            later = peek(store, algorithm)
+            assert not take(store, algorithm, cost=5).allowed
+            assert peek(store, algorithm) == later
+
+    def test_remaining_is_how_many_more_pass(self) -> None:
+        for store, clock, algorithm in self._stores(10, 10):
+            take(store, algorithm, cost=7)
+            for seconds in (0.0, 1.3, 4.9, 6.4):
+                clock.advance(seconds)
+                remaining = peek(store, algorithm).remaining
+                assert [take(store, algorithm).allowed for _ in range(remaining)] == [True] * remaining
+                assert not take(store, algorithm).allowed, (algorithm.limit, seconds)
+
+    def test_reset_forgets(self) -> None:
+        for store, _, algorithm in self._stores(5, 60):
+            take(store, algorithm, cost=5)
+            apply(store, Op.RESET, Member("key", algorithm, 0))
+            assert take(store, algorithm, cost=5).allowed, algorithm.limit
+
+    def test_as_good_as_new_after_reset_after(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            used = take(store, algorithm, cost=4)
+            clock.advance(used.reset_after - 0.000001)
+            assert peek(store, algorithm).remaining < 5, algorithm.limit
+            clock.advance(0.000001)
+            assert peek(store, algorithm).remaining == 5, algorithm.limit
+            assert peek(store, algorithm).reset_after == 0.0
+
+    def test_cost_zero_passes_and_a_cost_beyond_the_limit_never_does(self) -> None:
+        for store, _, algorithm in self._stores(5, 60):
+            assert take(store, algorithm, cost=5).allowed
+            assert take(store, algorithm, cost=0).allowed, algorithm.limit
+            never = take(store, algorithm, cost=6)
+            assert (never.allowed, never.reason, never.retry_after) == (False, "cost_exceeds_limit", None)
+
+    def test_a_limit_of_zero_blocks(self) -> None:
+        for store, _, algorithm in self._stores(0, 60):
+            for cost in (0, 1):
+                blocked = take(store, algorithm, cost=cost)
+                assert (blocked.allowed, blocked.reason, blocked.retry_after) == (False, "blocked", None)
+
+    def test_a_changed_limit_keeps_what_was_used(self) -> None:
+        for store, _, algorithm in self._stores(100, 60):
+            take(store, algorithm, cost=60)
+            raised = self._build(algorithm.limit.algorithm, 1000, 60)
+            assert peek(store, raised).remaining == 940, algorithm.limit
+            for other in self.algorithms:
+                changed = self._build(other, 1000, 3600)
+                assert peek(store, changed).remaining == 940, (algorithm.limit, other)
+
+    def test_a_clock_that_jumps_does_not_free_or_freeze(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            take(store, algorithm, cost=5)
+            clock.advance(-30)
+            lagging = take(store, algorithm)
+            assert not lagging.allowed, algorithm.limit
+            assert lagging.retry_after is not None
+            assert lagging.retry_after > 30
+            clock.advance(-3600)  # far more than a period: the counter is brought along
+            rebased = take(store, algorithm)
+            assert rebased.retry_after is not None
+            assert rebased.retry_after <= 60, algorithm.limit
+            clock.advance(rebased.retry_after)
+            assert take(store, algorithm).allowed, algorithm.limit
+
+    # -- charges and give-backs -------------------------------------------------------------------------------------
+
+    def test_what_is_given_back_can_be_used_again(self) -> None:
+        for store, _, algorithm in self._stores(5, 60):
+            outcome = apply(store, Op.TAKE, Member("key", algorithm, 4))[0]
+            apply(store, Op.GIVE_BACK, Member("key", algorithm, 4, True, outcome.tick, 3))
+            assert peek(store, algorithm).remaining == 4, algorithm.limit
+
+    def test_what_time_has_given_back_is_not_given_again(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            outcome = apply(store, Op.TAKE, Member("key", algorithm, 5))[0]
+            clock.advance(120)
+            take(store, algorithm, cost=5)
+            apply(store, Op.GIVE_BACK, Member("key", algorithm, 5, True, outcome.tick, 5))
+            assert not take(store, algorithm).allowed, algorithm.limit
+
+    def test_a_charge_may_leave_a_debt(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            take(store, algorithm, cost=3)
+            apply(store, Op.CHARGE, Member("key", algorithm, 6))
+            owing = peek(store, algorithm)
+            assert (owing.allowed, owing.remaining) == (False, 0), algorithm.limit
+            assert owing.retry_after is not None
+            clock.advance(owing.retry_after)
+            assert take(store, algorithm).allowed, algorithm.limit
+
+    # -- chains and batches -----------------------------------------------------------------------------------------
+
+    def test_a_chain_is_all_or_nothing(self) -> None:
+        for first in self.algorithms:
+            for second in self.algorithms:
+                store = self.make_store(FakeClock(START))
+                small, large = self._build(first, 2, 60, "small"), self._build(second, 5, 60, "large")
+                members = [Member("key", large, 1), Member("key", small, 1)]
+                verdicts = [[o.decision.allowed for o in apply(store, Op.TAKE, *members)] for _ in range(4)]
+                assert verdicts == [[True, True]] * 2 + [[True, False]] * 2
+                assert peek(store, large).remaining == 3, "a denied chain must not consume"
+                store.close()
+
+    def test_a_member_that_does_not_bind_never_denies(self) -> None:
+        for store, _, algorithm in self._stores(3, 60):
+            shadow = self._build(algorithm.limit.algorithm, 1, 60, "shadow")
+            members = [Member("key", algorithm, 1), Member("key", shadow, 1, binds=False)]
+            verdicts = [[o.decision.allowed for o in apply(store, Op.TAKE, *members)] for _ in range(4)]
+            assert verdicts == [[True, True], [True, False], [True, False], [False, False]], algorithm.limit
+            assert peek(store, algorithm).remaining == 0
+
+    def test_a_batch_is_decided_in_order(self) -> None:
+        for store, _, algorithm in self._stores(3, 60):
+            batch = [Request(Op.TAKE, [Member("key", algorithm, cost)]) for cost in (2, 2, 1, 1)]
+            batch.append(Request(Op.TAKE, [Member("other", algorithm, 3)]))
+            replies = store.apply(batch)
+            assert [reply[0].decision.allowed for reply in replies] == [True, False, True, False, True]
+
+    # -- keys, names, threads, end ----------------------------------------------------------------------------------
+
+    def test_different_counters_never_share(self) -> None:
+        for store, _, algorithm in self._stores(1, 60):
+            for key in STRANGE_KEYS:
+                assert take(store, algorithm, key).allowed, (algorithm.limit, key)
+            for key in STRANGE_KEYS:
+                assert not take(store, algorithm, key).allowed, (algorithm.limit, key)
+        store = self.make_store(FakeClock(START))
+        for name, key in (("a", "b/c"), ("a/b", "c"), ("a:b", "c"), ("a", "b:c"), ("ab", "c"), ("a", "bc")):
+            assert take(store, self._build("token_bucket", 1, 60, name), key).allowed, (name, key)
+        store.close()
+
+    def test_threads_together_admit_exactly_the_limit(self) -> None:
+        for store, _, algorithm in self._stores(200, 86400):
+            with ThreadPoolExecutor(self.threads) as pool:
+                allowed = list(pool.map(lambda _: take(store, algorithm).allowed, range(400)))
+            assert sum(allowed) == 200, algorithm.limit
+
+    def test_a_closed_store_says_so(self) -> None:
+        algorithm = self._build("token_bucket", 1, 60)
+        store = self.make_store(FakeClock(START))
+        store.close()
+        store.close()
+        try:
+            take(store, algorithm)
+        except StoreError:
+            return
+        raise AssertionError("a closed store must raise StoreError")
+
+    def _stores(self, count: int, period: float) -> list[tuple[Store, FakeClock, Algorithm]]:
+        """A fresh store on a fresh clock, for each algorithm with this limit."""
+        made = []
+        for name in self.algorithms:
+            clock = FakeClock(START)
+            made.append((self.make_store(clock), clock, self._build(name, count, period)))
+        return made
+
+    def _build(self, algorithm: str, count: int, period: float, name: str = "limit") -> Algorithm:
+        return build(Limit(count, period, algorithm=algorithm), name)
+
+
+def apply(store: Store, op: Op, *members: Member) -> list[Outcome]:
+    """One request."""
+    return store.apply([Request(op, members)])[0]
+
+
+def take(store: Store, algorithm: Algorithm, key: str = "key", cost: int = 1) -> Decision:
+    return apply(store, Op.TAKE, Member(key, algorithm, cost))[0].decision
+
+
+def peek(store: Store, algorithm: Algorithm, key: str = "key", cost: int = 1) -> Decision:
+    return apply(store, Op.PEEK, Member(key, algorithm, cost))[0].decision

@@ -1,0 +1,56 @@
+"""Every store of this machine against the kit, the vectors, and the naive model on random schedules."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.stores.memory import MemoryStore
+from headgate.stores.port import Store
+from headgate.stores.shared import SharedStore
+from headgate.testing import FakeClock, StoreConformance, differences, read_vectors
+
+VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
+MakeStore = Callable[[FakeClock], Store]
+
+
+class TestMemory(StoreConformance):
+    def make_store(self, clock: FakeClock) -> Store:
+        return MemoryStore(clock=clock)
+
+
+class TestShared(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.paths = (str(tmp_path / f"counters-{i}") for i in itertools.count())
+
+    def make_store(self, clock: FakeClock) -> Store:
+        return SharedStore(next(self.paths), max_keys=200, timeout_ms=10_000, clock=clock)
+
+
+@pytest.fixture(params=["memory", "shared"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
+    numbers = itertools.count()
+
+    def shared(clock: FakeClock) -> Store:
+        return SharedStore(str(tmp_path / f"counters-{next(numbers)}"), max_keys=4, timeout_ms=10_000, clock=clock)
+
+    return (lambda clock: MemoryStore(clock=clock)) if request.param == "memory" else shared
+
+
+def test_vectors(make_store: MakeStore) -> None:
+    with VECTORS.open() as lines:
+        sequences = list(read_vectors(lines))
+    assert len(sequences) >= 240
+    assert [wrong for sequence in sequences for wrong in differences(sequence, make_store)] == []
+
+
+def test_a_wrong_vector_is_found(make_store: MakeStore) -> None:
+    with VECTORS.open() as lines:
+        sequence = next(read_vectors(lines))
+    expect = next(call["expect"] for call in sequence["calls"] if "expect" in call)
+    expect["remaining"] += 1
+    assert len(differences(sequence, make_store)) == 1
