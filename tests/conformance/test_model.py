@@ -74,7 +74,7 @@ class Pair:
         ticks = self.retry if operation == "retry" else round(move * self.limit[2])
         self.clock.advance(ticks / 1_000_000)
         now = self.clock.ticks()
-        cost = min(round(share * self.algorithm.capacity), 2**31 - 1)
+        cost = min(round(share * int(self.algorithm.capacity)), 2**31 - 1)
         if operation in ("take", "retry", "peek"):
             self.compare(operation, now, cost if operation != "retry" else 1)
         elif operation == "charge":

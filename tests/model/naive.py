@@ -201,15 +201,11 @@ class Answer:
 class Naive:
     """One counter, and the limit it runs under now."""
 
-    def __init__(
-        self, algorithm: str, count: int, period_us: int, burst: int | None
-    ) -> None:
+    def __init__(self, algorithm: str, count: int, period_us: int, burst: int | None) -> None:
         self._limit = Limit(algorithm, count, period_us, burst)
         self._state: State | None = None
 
-    def limit(
-        self, algorithm: str, count: int, period_us: int, burst: int | None
-    ) -> None:
+    def limit(self, algorithm: str, count: int, period_us: int, burst: int | None) -> None:
         """Changing a limit must not hand out a fresh quota: the state stays."""
         self._limit = Limit(algorithm, count, period_us, burst)
 

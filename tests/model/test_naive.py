@@ -71,9 +71,7 @@ def test_remaining_can_be_taken_one_by_one(algorithm: str) -> None:
         for _ in range(6):
             now += rng.randint(0, 500)
             left = model.take(now, rng.randint(0, 4)).remaining
-        assert [model.take(now, 1).allowed for _ in range(left + 1)] == (
-            [True] * left + [False]
-        )
+        assert [model.take(now, 1).allowed for _ in range(left + 1)] == ([True] * left + [False])
 
 
 def test_leaky_bucket_delays() -> None:

@@ -65,11 +65,11 @@ class Table:
         return None if keys is None else keys.get(key)
 
     def touch(self, entry: Entry) -> None:
-        """Note that an entry was used just now. (One that was removed meanwhile is its own neighbour.)"""
+        """Note that an entry was used just now, unless it was removed meanwhile."""
         recent = self.recent
         last = recent.older
         older = entry.older
-        if last is entry or older is entry:
+        if last is entry or older.newer is not entry:
             return
         newer = entry.newer
         older.newer = newer
@@ -113,8 +113,8 @@ class Table:
         entry.newer.older = entry.older
         entry.due_before.due_after = entry.due_after
         entry.due_after.due_before = entry.due_before
-        # A removed entry points nowhere: rings that keep each other alive would wait for the garbage collector.
-        entry.older = entry.newer = entry.due_before = entry.due_after = entry
+        # Nothing that was removed is kept alive by its old neighbours, or by itself, until the collector comes.
+        entry.older = entry.newer = entry.due_before = entry.due_after = self.recent
 
     def clear(self) -> None:
         """Forget everything, and take nothing more in."""

@@ -1,0 +1,50 @@
+# Two commands for everybody: `make serve` shows it, `make test` proves it. Each does its own set-up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
+
+.PHONY: serve test check compiled pure doctest bench clean
+
+# The live demonstration: worker processes on loopback that share their limits through one mapped file.
+serve: $(VENV)/.compiled
+	$(BIN)/python examples/demo.py
+
+# Lint, types and imports; then the same tests on the compiled and on the pure build.
+test: check doctest compiled pure
+
+check: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports --no-cache
+	$(BIN)/python tests/vectors/make_vectors.py --check
+
+doctest: $(VENV)/.ready
+	PYTHONPATH=src $(BIN)/python -m pytest -q --doctest-modules src/headgate
+
+compiled: $(VENV)/.compiled
+	HEADGATE_EXPECT=compiled $(BIN)/python -m pytest -q tests
+
+pure: $(VENV)/.compiled
+	HEADGATE_EXPECT="pure Python" PYTHONPATH=src $(BIN)/python -m pytest -q tests
+
+# Side by side with other libraries; writes docs/benchmarks.md and its chart.
+bench:
+	@command -v redis-server >/dev/null || (apt-get update -q && apt-get install -y -q redis-server)
+	$(PYTHON) benchmarks/run.py
+
+$(VENV)/.ready: pyproject.toml
+	@command -v cc >/dev/null || command -v gcc >/dev/null || (apt-get update -q && apt-get install -y -q gcc libc6-dev)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q --group test
+	touch $@
+
+$(VENV)/.compiled: $(VENV)/.ready $(SOURCES)
+	$(BIN)/python -m pip install -q --force-reinstall --no-deps .
+	$(BIN)/headgate --version
+	touch $@
+
+clean:
+	rm -rf $(VENV) .bench-venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,178 @@
+"""Each algorithm by hand-computed example: what a reader would check with pencil and paper."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate import ConfigError, Decision, Limit, Limiter, Verdict, register_algorithm
+from headgate.core.algorithms import ALGORITHMS, build
+from headgate.core.algorithms.algorithm import LARGEST
+from headgate.testing import FakeClock
+
+NOON = 1_699_963_200.0  # a whole number of days since the epoch, plus twelve hours
+
+
+def numbers(decision: Decision) -> tuple[bool, int, float | None, float]:
+    return decision.allowed, decision.remaining, decision.retry_after, decision.reset_after
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOON)
+
+
+@pytest.fixture
+def limiter(clock: FakeClock) -> Limiter:
+    return Limiter("memory://", clock=clock)
+
+
+@pytest.mark.parametrize("algorithm", ["token_bucket", "gcra"])
+def test_a_bucket_bursts_and_then_lives_on_the_rate(limiter: Limiter, clock: FakeClock, algorithm: str) -> None:
+    limit = f"2/second burst 4 using {algorithm}"
+    assert [numbers(limiter.check("k", limit)) for _ in range(5)] == [
+        (True, 3, 0.0, 0.5),
+        (True, 2, 0.0, 1.0),
+        (True, 1, 0.0, 1.5),
+        (True, 0, 0.0, 2.0),
+        (False, 0, 0.5, 2.0),
+    ]
+    clock.advance(0.75)
+    assert numbers(limiter.check("k", limit)) == (True, 0, 0.0, 1.75)
+    assert numbers(limiter.check("k", limit)) == (False, 0, 0.25, 1.75)
+
+
+def test_a_burst_smaller_than_the_count_is_not_unlimited(limiter: Limiter, clock: FakeClock) -> None:
+    limit = "1000/second burst 1"
+    allowed = 0
+    for _ in range(10_000):  # one second in steps of 100 microseconds
+        allowed += limiter.check("k", limit).allowed
+        clock.advance(0.0001)
+    assert allowed == 1000
+
+
+def test_fractions_of_a_refill_are_not_dropped(limiter: Limiter, clock: FakeClock) -> None:
+    limiter.check("k", "1/minute")
+    for _ in range(59_999):
+        clock.advance(0.001)
+        if limiter.check("k", "1/minute", cost=1).allowed:
+            pytest.fail("admitted early")
+    clock.advance(0.001)
+    assert limiter.check("k", "1/minute").allowed
+
+
+def test_a_leaky_bucket_is_a_queue(limiter: Limiter, clock: FakeClock) -> None:
+    limit = "4/second burst 3 using leaky_bucket"
+    answers = [limiter.check("k", limit) for _ in range(4)]
+    assert [d.allowed for d in answers] == [True, True, True, False]
+    assert [d.delay for d in answers] == [0.0, 0.25, 0.5, 0.0]
+    assert [d.queue_position for d in answers] == [1, 2, 3, 3]
+    assert answers[-1].retry_after == 0.25
+    clock.advance(0.1)
+    assert limiter.peek("k", limit, cost=0).delay == pytest.approx(0.65)
+
+
+def test_a_third_of_a_second_is_exact(limiter: Limiter) -> None:
+    limit = "3/second using leaky_bucket"
+    assert [limiter.check("k", limit).delay for _ in range(3)] == [0.0, 1 / 3, 2 / 3]
+
+
+def test_a_fixed_window_is_aligned_to_the_epoch(limiter: Limiter, clock: FakeClock) -> None:
+    limit = "2/minute using fixed_window"
+    clock.advance(59.9)
+    assert [limiter.check("k", limit).allowed for _ in range(3)] == [True, True, False]
+    assert limiter.check("k", limit).retry_after == pytest.approx(0.1)
+    clock.advance(0.1)  # the next minute: twice the count within a tenth of a second, as documented
+    assert [limiter.check("k", limit).allowed for _ in range(3)] == [True, True, False]
+    assert limiter.check("k", limit).retry_after == 60.0
+
+
+def test_a_log_entry_stops_counting_at_exactly_one_period(limiter: Limiter, clock: FakeClock) -> None:
+    limit = "2/minute using sliding_window_log"
+    limiter.check("k", limit)
+    clock.advance(20)
+    limiter.check("k", limit)
+    assert numbers(limiter.check("k", limit)) == (False, 0, 40.0, 60.0)
+    clock.advance(39.999999)
+    assert not limiter.check("k", limit).allowed
+    clock.advance(0.000001)
+    assert numbers(limiter.check("k", limit)) == (True, 0, 0.0, 60.0)
+
+
+def test_a_window_counter_weighs_the_window_before(limiter: Limiter, clock: FakeClock) -> None:
+    limit = "10/minute using sliding_window_counter"
+    limiter.check("k", limit, cost=10)
+    clock.advance(60)
+    assert limiter.peek("k", limit).remaining == 0
+    clock.advance(15)  # three quarters of the ten are still in view: floor(7.5) = 7
+    assert limiter.peek("k", limit).remaining == 3
+    assert limiter.check("k", limit, cost=4).retry_after == pytest.approx(3.000001)
+    clock.advance(3.000001)  # just under 7 in view
+    assert limiter.check("k", limit, cost=4).allowed
+
+
+def test_the_naive_float_trap(limiter: Limiter, clock: FakeClock) -> None:
+    """Rates whose reciprocals have no end, at the very tick that retry_after names."""
+    for count in (3, 7, 11, 13, 97, 999):
+        limit = f"{count}/second burst 1"
+        limiter.check("k", limit)
+        wait = limiter.check("k", limit).retry_after
+        assert wait is not None
+        clock.advance(wait - 0.000001)
+        assert not limiter.check("k", limit).allowed
+        clock.advance(0.000001)
+        assert limiter.check("k", limit).allowed
+
+
+def test_a_large_limit_ticks_coarser_and_still_keeps_its_word(limiter: Limiter, clock: FakeClock) -> None:
+    limit = Limit(1_000_003, 86_400)
+    assert build(limit, "x").tick > 1
+    limiter.check("k", limit, cost=1_000_003)
+    clock.advance(0.000003)
+    wait = limiter.check("k", limit).retry_after
+    assert wait is not None
+    clock.advance(wait - 0.000001)
+    assert not limiter.check("k", limit).allowed
+    clock.advance(0.000001)
+    assert limiter.check("k", limit).allowed
+
+
+def test_debts_are_cut_where_numbers_end(limiter: Limiter) -> None:
+    for algorithm in ("token_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log"):
+        limit = Limit(1_000_003, 86_400, algorithm=algorithm, name=algorithm)
+        for _ in range(20):
+            with limiter.reserve("k", limit, cost=0) as reservation:
+                reservation.settle(2**31 - 1)
+        entry = limiter._store.table.find(algorithm, "k")  # type: ignore[attr-defined]  # the memory store's own
+        assert 0 < entry.a <= LARGEST
+        assert limiter.peek("k", limit).remaining == 0
+        assert limiter.peek("k", limit).retry_after is not None
+
+
+def test_an_algorithm_of_ones_own(limiter: Limiter, clock: FakeClock) -> None:
+    def spaced(
+        limit: Limit, state: tuple[int, int, int] | None, now: int, cost: int
+    ) -> tuple[tuple[int, int, int] | None, Verdict]:
+        """One request every period / count, no bursts."""
+        gap = limit.period_us // limit.count
+        wait = 0 if state is None else max(state[0] + gap - now, 0)
+        if cost == 0 or wait:
+            return None, Verdict(cost == 0, 0 if wait else 1, wait, wait)
+        return (now, 1, 0), Verdict(True, 0, 0, gap)
+
+    register_algorithm("spaced", spaced)
+    try:
+        limit = Limit.parse("2/second using spaced")
+        assert limiter.check("k", limit).allowed
+        assert numbers(limiter.check("k", limit)) == (False, 0, 0.5, 0.5)
+        clock.advance(0.5)
+        assert limiter.check("k", limit).allowed
+        # A counter that moves to it, or away from it, carries over what was used.
+        named = Limit(10, 60, name="n")
+        limiter.check("k", named, cost=1)
+        assert limiter.peek("k", Limit(5, 60, algorithm="spaced", name="n")).remaining == 4
+        with pytest.raises(ConfigError, match="already registered"):
+            register_algorithm("spaced", spaced)
+        with pytest.raises(ConfigError, match="lower-case identifier"):
+            register_algorithm("My Algorithm", spaced)
+    finally:
+        del ALGORITHMS["spaced"]

@@ -1,0 +1,182 @@
+"""Limits and their notation."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import ConfigError, Limit
+from headgate.core.algorithms import ALGORITHMS
+
+SIX = ("token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter", "gcra")
+DAY = 86_400
+
+READ = [
+    ("100/minute", Limit(100, 60)),
+    ("100 / minute", Limit(100, 60)),
+    ("100 per minute", Limit(100, 60)),
+    ("100PER MINUTE", Limit(100, 60)),
+    ("  5/s  ", Limit(5, 1)),
+    ("5/sec", Limit(5, 1)),
+    ("5/seconds", Limit(5, 1)),
+    ("5/m", Limit(5, 60)),
+    ("5/min", Limit(5, 60)),
+    ("5/h", Limit(5, 3600)),
+    ("5/hr", Limit(5, 3600)),
+    ("5/hours", Limit(5, 3600)),
+    ("5/d", Limit(5, DAY)),
+    ("5/days", Limit(5, DAY)),
+    ("5/w", Limit(5, 7 * DAY)),
+    ("5/weeks", Limit(5, 7 * DAY)),
+    ("5/month", Limit(5, 30 * DAY)),
+    ("5/months", Limit(5, 30 * DAY)),
+    ("5/year", Limit(5, 365 * DAY)),
+    ("5/250ms", Limit(5, 0.25)),
+    ("5/1.5 seconds", Limit(5, 1.5)),
+    ("3per2weeks", Limit(3, 14 * DAY)),
+    ("10 per 30 seconds burst 5 using gcra", Limit(10, 30, 5, "gcra")),
+    ("10/30s burst5 using GCRA", Limit(10, 30, 5, "gcra")),
+    ("10/second burst 20", Limit(10, 1, 20)),
+    ("1000/day using fixed_window", Limit(1000, DAY, algorithm="fixed_window")),
+    ("0/minute", Limit(0, 60)),
+]
+
+
+@pytest.mark.parametrize(("text", "limit"), READ, ids=[text for text, _ in READ])
+def test_notation_is_read(text: str, limit: Limit) -> None:
+    assert Limit.parse(text) == limit
+
+
+def test_chains_are_read() -> None:
+    expected = (Limit(5, 1), Limit(1000, DAY, algorithm="fixed_window"))
+    assert Limit.parse_chain("5/s; 1000/day using fixed_window") == expected
+    assert Limit.parse_chain("5/s,1000/day using fixed_window") == expected
+
+
+REFUSED = [
+    ("", "the count, a whole number is missing"),
+    ("fast", "the count, a whole number is missing"),
+    ("5", "'/' or 'per' is missing"),
+    ("5/", "the unit of time is missing"),
+    ("5 per", "the unit of time is missing"),
+    ("5/mnute", "unknown unit 'mnute'; did you mean 'minute'?"),
+    ("5/M1N", "unexpected '1'"),
+    ("5/us", "unknown unit 'us'"),
+    ("5.5/s", "'5.5' is not a whole number"),
+    ("-5/s", "the count, a whole number is missing"),
+    ("5//s", "the unit of time is missing"),
+    ("5/s burst", "the burst, a whole number, is missing"),
+    ("5/s burst 1.5", "'1.5' is not a whole number"),
+    ("5/s burst 0", "burst must be a whole number of at least 1"),
+    ("5/s using", "the algorithm is missing"),
+    ("5/s using gcrra", "unknown algorithm 'gcrra'; did you mean 'gcra'?"),
+    ("5/s using gcra burst 5", "unexpected 'burst'"),
+    ("5/s burst 3 using fixed_window", "fixed_window has no burst"),
+    ("5/s;", "the count, a whole number is missing"),
+    ("5/s;;3/m", "the count, a whole number is missing"),
+    ("5/s 3/m", "unexpected '3'"),
+    ("5/s!", "unexpected '!'"),
+    ("5/0 s", "is not a whole number of microseconds"),
+    ("5/0.0001 ms", "is not a whole number of microseconds"),
+    ("0/minute burst 5", "takes no burst"),
+    ("5/month5", "unexpected '5'"),
+    ("٥/minute", "the count, a whole number is missing"),
+    ("1000000000/year using sliding_window_counter", "too large to count exactly"),
+    ("9007199254740993/second", "too large to count exactly"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), REFUSED, ids=[text or "(empty)" for text, _ in REFUSED])
+def test_anything_else_is_an_error_that_shows_the_place(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Limit.parse_chain(text)
+    message = str(error.value)
+    assert problem in message
+    shown, marks = message.splitlines()[-2:]
+    assert shown == f"    {text}"
+    assert set(marks.strip()) == {"^"}
+
+
+def test_the_place_is_the_place() -> None:
+    with pytest.raises(ConfigError) as error:
+        Limit.parse_chain("5/s; 10/mnute")
+    assert str(error.value).splitlines()[1:] == ["    5/s; 10/mnute", "            ^^^^^"]
+
+
+def test_one_limit_is_not_a_chain() -> None:
+    with pytest.raises(ConfigError, match="is 2 limits, and one is wanted"):
+        Limit.parse("5/s; 10/m")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((-1, 60), "count must be a whole number of at least 0"),
+        ((1.5, 60), "count must be a whole number"),
+        ((True, 60), "count must be a whole number"),
+        ((1, 0), "period must be a number of seconds above 0"),
+        ((1, -1), "period must be a number of seconds above 0"),
+        ((1, float("inf")), "period must be a number of seconds above 0"),
+        ((1, float("nan")), "period must be a number of seconds above 0"),
+        ((1, "60"), "period must be a number of seconds above 0"),
+        ((1, 0.0000005), "whole number of microseconds"),
+        ((1, 1.0000005), "whole number of microseconds"),
+        ((1, 60, 0), "burst must be a whole number of at least 1"),
+        ((1, 60, 2.5), "burst must be a whole number"),
+        ((1, 60, 2, "fixed_window"), "has no burst"),
+        ((1, 60, None, "token_buckt"), "did you mean 'token_bucket'"),
+        ((1, 60, None, "gcra", ""), "name must be text"),
+        ((1, 60, 10**18), "too large to count exactly"),
+    ],
+)
+def test_bad_limits_are_refused(arguments: tuple[object, ...], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Limit(*arguments)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_equal_limits_are_equal_whatever_they_are_called() -> None:
+    assert Limit(10, 60) == Limit(10, 60.0, burst=10, name="x")
+    assert hash(Limit(10, 60)) == hash(Limit(10, 60.0, burst=10, name="x"))
+    assert Limit(10, 60) != Limit(10, 60, burst=11)
+    assert Limit(10, 60) != Limit(10, 60, algorithm="gcra")
+
+
+def test_a_limit_does_not_change() -> None:
+    with pytest.raises(AttributeError):
+        Limit(10, 60).count = 11  # type: ignore[misc]  # wrong on purpose
+
+
+@given(
+    count=st.integers(0, 10**6),
+    period_us=st.integers(1, 10**13) | st.integers(1, 400).map(lambda days: days * 86_400_000_000),
+    burst=st.none() | st.integers(1, 10**6),
+    algorithm=st.sampled_from(SIX),
+)
+def test_what_is_written_is_read_again(count: int, period_us: int, burst: int | None, algorithm: str) -> None:
+    if count == 0 or not ALGORITHMS[algorithm].takes_burst:
+        burst = None
+    try:
+        limit = Limit(count, period_us / 1_000_000, burst, algorithm)
+    except ConfigError:
+        return  # too large to count: of which test_bad_limits_are_refused speaks
+    assert limit.period_us == period_us
+    assert Limit.parse(str(limit)) == limit
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (Limit(100, 60), "100/minute"),
+        (Limit(5, 90), "5/90 seconds"),
+        (Limit(5, 7200), "5/2 hours"),
+        (Limit(5, 30 * DAY), "5/month"),
+        (Limit(5, 60 * DAY), "5/2 months"),
+        (Limit(5, 0.25), "5/250 ms"),
+        (Limit(5, 0.0000015 * 2), "5/0.003 ms"),
+        (Limit(5, 1.0000001 * 10), "5/10000.001 ms"),
+        (Limit(5, 1, 7, "leaky_bucket"), "5/second burst 7 using leaky_bucket"),
+    ],
+)
+def test_the_canonical_spelling(limit: Limit, text: str) -> None:
+    assert str(limit) == text

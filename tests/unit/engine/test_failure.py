@@ -1,0 +1,121 @@
+"""What is answered when the store cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from headgate import AsyncLimiter, Limiter, StoreError
+from headgate.stores.memory import MemoryStore
+from headgate.stores.port import Outcome, Request
+from headgate.testing import FakeClock
+
+
+class Flaky:
+    """A store of one's own (only what the port asks for), which fails when told to."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(1_700_000_000)
+        self.inner = MemoryStore(clock=self.clock)
+        self.broken = False
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        if self.broken:
+            raise StoreError("the store at nowhere does not answer")
+        return self.inner.apply(batch)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.fixture
+def store() -> Flaky:
+    return Flaky()
+
+
+def test_a_store_of_ones_own_works(store: Flaky) -> None:
+    limiter = Limiter(store)
+    assert [limiter.check("k", "2/minute").allowed for _ in range(3)] == [True, True, False]
+
+
+def test_open_admits(store: Flaky) -> None:
+    limiter = Limiter(store)
+    store.broken = True
+    decision = limiter.check("k", "2/minute")
+    assert (decision.allowed, decision.reason, decision.retry_after) == (True, "fail_open", 0.0)
+    assert limiter.check("k", ["2/minute", "5/hour"]).reason == "fail_open"
+    assert limiter.check("k", "0/minute").reason == "blocked", "to block needs no store"
+    assert [d.reason for d in limiter.check_many([("a", "2/minute"), ("b", "2/minute")])] == ["fail_open"] * 2
+    assert limiter.store_failures == 4
+
+
+def test_closed_denies(store: Flaky) -> None:
+    limiter = Limiter(store, on_store_error="closed")
+    store.broken = True
+    decision = limiter.check("k", "2/minute")
+    assert (decision.allowed, decision.reason, decision.retry_after) == (False, "fail_closed", 1.0)
+
+
+def test_local_goes_on_by_itself(store: Flaky) -> None:
+    limiter = Limiter(store, on_store_error="local")
+    limiter.check("k", "2/minute", cost=2)
+    store.broken = True
+    answers = [limiter.check("k", "2/minute") for _ in range(3)]
+    assert [(d.allowed, d.reason) for d in answers] == [(True, "fallback"), (True, "fallback"), (False, "fallback")]
+    store.broken = False
+    assert limiter.check("k", "2/minute").reason == "limited"
+
+
+def test_async_alike(store: Flaky) -> None:
+    async def main() -> None:
+        limiter = AsyncLimiter(store)
+        assert (await limiter.check("k", "2/minute")).reason == "ok"
+        store.broken = True
+        assert (await limiter.check("k", "2/minute")).reason == "fail_open"
+        with pytest.raises(StoreError, match="does not answer"):
+            await limiter.reset("k", "2/minute")
+
+    asyncio.run(main())
+
+
+def test_a_reset_that_was_not_done_is_an_error(store: Flaky) -> None:
+    store.broken = True
+    with pytest.raises(StoreError, match="does not answer"):
+        Limiter(store).reset("k", "2/minute")
+
+
+def test_a_reservation_of_a_failed_store_owes_nothing(store: Flaky) -> None:
+    limiter = Limiter(store)
+    store.broken = True
+    with limiter.reserve("k", "10/minute", cost=5) as reservation:
+        store.broken = False
+        reservation.settle(1)
+    assert limiter.peek("k", "10/minute").remaining == 10
+
+
+def test_a_settlement_that_fails_is_logged_not_raised(store: Flaky, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter(store)
+    with caplog.at_level(logging.WARNING, "headgate"), limiter.reserve("k", "10/minute", cost=5) as reservation:
+        store.broken = True
+        reservation.settle(1)
+    assert "does not answer" in caplog.text
+    assert limiter.store_failures == 1
+
+
+def test_failures_are_logged_but_not_each_of_them(store: Flaky, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter(store)
+    store.broken = True
+    with caplog.at_level(logging.WARNING, "headgate"):
+        for _ in range(100):
+            limiter.check("k", "2/minute")
+    assert 1 <= len(caplog.records) <= 3
+    assert limiter.store_failures == 100
+
+
+def test_pressure_says_nothing_about_a_store_that_failed(store: Flaky) -> None:
+    limiter = Limiter(store, on_store_error="closed")
+    store.broken = True
+    assert limiter.check("k", "2/minute").state == "normal"
