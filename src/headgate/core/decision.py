@@ -13,6 +13,7 @@ from headgate.core.words import i64
 
 if TYPE_CHECKING:
     from headgate.core.algorithms.algorithm import Algorithm
+    from headgate.core.limit import Limit
 
 __all__ = ["Decision", "Detail", "combine"]
 
@@ -144,6 +145,18 @@ class Decision:
             parts if len(parts) > 1 else None,
         )
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Decisions travel: in exceptions out of worker processes, in caches, in logs."""
+        return _rebuild, (
+            self._algorithm.limit,
+            self._algorithm.name,
+            self._allowed,
+            self._remaining,
+            self._retry,
+            self._reset,
+            (self.reason, self.delay, self.state, self._detail.parts) if self._detail is not None else None,
+        )
+
     def __bool__(self) -> bool:
         return self._allowed
 
@@ -161,6 +174,21 @@ class Decision:
             f"reason={self.reason!r}, name={self.name!r}, state={self.state!r}"
         )
         return f"{text}, parts={parts!r})" if len(parts) > 1 else f"{text})"
+
+
+def _rebuild(
+    limit: Limit,
+    name: str,
+    allowed: bool,
+    remaining: int,
+    retry: int | None,
+    reset: int,
+    detail: tuple[str, float, str, tuple[Decision, ...] | None] | None,
+) -> Decision:
+    from headgate.core.algorithms import build
+
+    rebuilt = Detail(detail[0], detail[1], detail[2], detail[3]) if detail is not None else None
+    return Decision(build(limit, name), allowed, remaining, retry, reset, rebuilt)
 
 
 def combine(parts: tuple[Decision, ...], allowed: bool) -> Decision:

@@ -29,6 +29,7 @@ _UNITS: dict[str, tuple[int, tuple[str, ...]]] = {
 }
 _MICROSECONDS = {spelling: size for size, spellings in _UNITS.values() for spelling in spellings}
 _UNITS_SAID = "ms, s, sec, second, m, min, minute, h, hr, hour, d, day, w, week, month (30 days), year (365 days)"
+MOST_DIGITS = 18
 _EXAMPLE = "write for example '100/minute' or '10 per 30 seconds burst 5 using gcra'"
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<word>[^\W\d_]+(?:_\w+)*|_\w+)|(?P<sign>[/;,])|(?P<other>\S))", re.ASCII
@@ -122,7 +123,13 @@ class _Reader:
             raise self.error(self.peek(), f"{what} is missing", _EXAMPLE)
         if "." in token.text:
             raise self.error(token, f"{token.text!r} is not a whole number", _EXAMPLE)
-        return int(token.text)
+        return int(self.short(token))
+
+    def short(self, token: _Token) -> str:
+        """The digits of a number that somebody could mean."""
+        if len(token.text) > MOST_DIGITS:
+            raise self.error(token, f"a number of {len(token.text)} digits is too large", _EXAMPLE)
+        return token.text
 
     def period(self) -> int:
         number = self.take("number")
@@ -134,7 +141,7 @@ class _Reader:
             close = get_close_matches(unit.text.lower(), _MICROSECONDS, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise self.error(unit, f"unknown unit {unit.text!r}", f"{hint}units are {_UNITS_SAID}")
-        period = size * Fraction(number.text if number is not None else 1)
+        period = size * Fraction(self.short(number) if number is not None else 1)
         if number is not None and (period <= 0 or period.denominator != 1):
             raise self.error(
                 number, f"{number.text} {unit.text} is not a whole number of microseconds", "write a longer period"

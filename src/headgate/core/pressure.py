@@ -60,19 +60,19 @@ class Pressure:
     def __init__(self) -> None:
         self.states: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def see(self, key: str, decision: Decision) -> PressureEvent | None:
-        """Take note of a decision on one limit; says so when the counter's state changed."""
+    def see(self, key: str, decision: Decision) -> tuple[str, PressureEvent | None]:
+        """Take note of a decision on one limit: the counter's state now, and the event if it changed."""
         counter = (key, decision.name)
         before = self.states.get(counter, NORMAL)
         after = pressure_state(before, decision.allowed, decision.limit, decision.remaining)
         if after == before:
-            return None
+            return after, None
         self.states.pop(counter, None)
         if after != NORMAL:
             if len(self.states) >= MOST:
                 self.states.popitem(last=False)
             self.states[counter] = after
-        return PressureEvent(key, decision.name, before, after, decision)
+        return after, PressureEvent(key, decision.name, before, after, decision)
 
     def state(self, key: str, decision: Decision) -> str:
         """The state that goes with a decision, without taking note of it."""

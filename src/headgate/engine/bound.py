@@ -49,8 +49,7 @@ class Engine:
         if reason in ("fail_open", "fail_closed"):
             return decision  # says nothing about the counter
         with self.pressure_lock:
-            event = self.pressure.see(key, decision)
-            state = event.after if event is not None else self.pressure.state(key, decision)
+            state, event = self.pressure.see(key, decision)
         if event is not None and self.on_pressure is not None:
             try:
                 self.on_pressure(event)
@@ -114,7 +113,8 @@ class Bound:
         except StoreError as error:
             request = self.request(Op.TAKE, key, cost)
             return self.finish(Op.TAKE, key, self.engine.failure.answer(error, [request])[0])
-        if decision._remaining < self.calm or not decision._allowed or self.pressed:
+        pressed = self.pressed
+        if decision._remaining < self.calm or not decision._allowed or (pressed and (key, single.name) in pressed):
             return self.engine.note(key, decision)
         return decision
 

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from threading import Event
 from types import TracebackType
 from typing import Any, ParamSpec, SupportsIndex, TypeAlias, TypeVar, cast
@@ -306,7 +306,7 @@ class AsyncLimiter(_Limiting):
 
     def limit(
         self, limits: Limits, *, key: str | KeyMaker | None = None, cost: SupportsIndex = 1
-    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorate an async function: every call is checked first, and RateLimitExceeded when denied.
 
         `key` is a template over the parameters ("user:{user_id}") or a callable that is given the arguments; without
@@ -315,7 +315,7 @@ class AsyncLimiter(_Limiting):
         bound = self.bind(limits)
         whole = _decorator_cost(cost)
 
-        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
             refuse_generators(function)
             if not inspect.iscoroutinefunction(function):
                 raise ConfigError(

@@ -1,25 +1,51 @@
-"""Locks and stores that come through a fork whole.
+"""Locks and descriptors that come through a fork whole.
 
 A fork copies memory as it is at that instant, also while another thread holds a lock half-way through a change; in
 the child that thread does not exist and the lock would never be released. So every lock made here is taken before
-a fork and released on both sides after it, and whoever needs to do more in the child says so.
+a fork and released on both sides after it. And a descriptor that a child inherits is one with its parent's, file
+locks included; so every one made here is opened anew in the child.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from threading import Lock
 from weakref import WeakSet
 
-__all__ = ["after_fork_in_child", "fork_safe_lock"]
+__all__ = ["OwnDescriptor", "fork_safe_lock"]
 
 LONGEST_WAIT = 1.0
 """Seconds to wait for a lock before a fork: a fork from a signal handler must not hang for ever."""
 
 _locks: WeakSet[Lock] = WeakSet()
 _held: list[Lock] = []
-_in_child: dict[int, Callable[[], None]] = {}
+_descriptors: WeakSet[OwnDescriptor] = WeakSet()
+
+
+class OwnDescriptor:
+    """A second descriptor of an open file that no other process shares. Owns both, and closes both."""
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self.number = -1
+        self.open()
+        _descriptors.add(self)
+
+    def open(self) -> None:
+        """Open the file anew, by its descriptor rather than its path: the path may lead to another one by now."""
+        if self.number >= 0:
+            os.close(self.number)
+        self.number = os.open(f"/proc/self/fd/{self.file}", os.O_RDWR | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self.number >= 0:
+            _descriptors.discard(self)
+            os.close(self.number)
+            os.close(self.file)
+            self.number = -1
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def fork_safe_lock() -> Lock:
@@ -27,17 +53,6 @@ def fork_safe_lock() -> Lock:
     lock = Lock()
     _locks.add(lock)
     return lock
-
-
-def after_fork_in_child(call: Callable[[], None]) -> Callable[[], None]:
-    """Have `call` made in every forked child; returns what ends that."""
-    number = id(call)
-    _in_child[number] = call
-
-    def stop() -> None:
-        _in_child.pop(number, None)
-
-    return stop
 
 
 def _before() -> None:
@@ -52,8 +67,11 @@ def _release() -> None:
 
 def _child() -> None:
     _release()
-    for call in list(_in_child.values()):
-        call()
+    for lock in list(_locks):
+        if lock.locked():  # not to be had before the fork, and its holder is not here to release it
+            lock.release()
+    for descriptor in list(_descriptors):
+        descriptor.open()
 
 
 if hasattr(os, "register_at_fork"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
-from headgate import Decision, Limiter
+from headgate import Decision, Limiter, RateLimitExceeded
 from headgate.testing import FakeClock
 
 
@@ -74,3 +77,12 @@ def test_repr_says_it_all(limiter: Limiter) -> None:
     assert text.startswith("Decision(allowed=True, limit=5, remaining=4, retry_after=0.0, reset_after=720.0,")
     assert text.count("Decision(") == 3
     assert isinstance(limiter.check("k", "5/hour"), Decision)
+
+
+def test_decisions_travel_between_processes(limiter: Limiter) -> None:
+    limiter.check("k", "1/hour")
+    for decision in (limiter.peek("a", "5/hour"), limiter.check("k", ["1/hour", "2/hour using leaky_bucket"])):
+        assert pickle.loads(pickle.dumps(decision)) == decision
+        assert copy.deepcopy(decision) == decision
+    error = RateLimitExceeded(limiter.check("k", "1/hour"))
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 from headgate.errors import StoreError
-from headgate.stores.shared.locks import ARENA
+from headgate.stores.shared.locks import ARENA, LockBusy
 
 if TYPE_CHECKING:
     from headgate.stores.shared.store import SharedStore
@@ -36,7 +36,11 @@ class Arena:
         store = self.store
         owner = stripe * store.geometry.slots + slot
         for attempt in range(2):
-            store.locks.acquire(ARENA, store.timeout)
+            try:
+                store.locks.acquire(ARENA, store.timeout)
+            except LockBusy as error:
+                # Not "busy, nothing done": earlier requests of the batch may have been decided by now.
+                raise StoreError(str(error)) from error
             try:
                 block = self.find(_FREE, self.next)
                 if block < 0:
@@ -71,11 +75,17 @@ class Arena:
 
     def give_all(self, stripe: int, slot: int) -> None:
         """Set all blocks of a slot free, those too that its last writer did not live to link in."""
+        self.give(self.owned(stripe, slot))
+
+    def owned(self, stripe: int, slot: int) -> list[int]:
+        """The blocks that name this slot as their owner."""
         word = _WORD.pack(stripe * self.store.geometry.slots + slot + 1)
+        blocks = []
         block = self.find(word, 0)
         while block >= 0:
-            self.give([block])
+            blocks.append(block)
             block = self.find(word, block + 1)
+        return blocks
 
     def reclaim(self, stripe: int, now: int, pinned: set[int]) -> bool:
         """Free the blocks of expired logs, or of the one used least recently; not of those that are in use here."""

@@ -148,11 +148,14 @@ class SlotCell(Cell):
         return self.store.arena.take(self.stripe, self.slot, self.now, self.pinned)
 
     def replace(self, state: State, algorithm: Algorithm) -> None:
-        if self.slot < 0:
-            self.slot = self.store.free_slot(self.stripe, self.digest, self.now, self.pinned)
-            self.pinned.add(self.stripe * self.store.slots + self.slot)
-        else:
-            self.store.clear_slot(self.stripe, self.slot)
+        store = self.store
+        is_new = self.slot < 0
+        stale: list[int] = []
+        if is_new:
+            self.slot = store.free_slot(self.stripe, self.digest, self.now, self.pinned)
+            self.pinned.add(self.stripe * store.slots + self.slot)
+        elif holds_log(self.memory, self.at):
+            stale = store.arena.owned(self.stripe, self.slot)
         if algorithm.keeps_log:
             log = self.new_log()
             given = state.log
@@ -162,10 +165,12 @@ class SlotCell(Cell):
             state.log = log
         self.state = state
         self.writer = algorithm
-        self.signature = self.store.signature(algorithm)
+        self.signature = store.signature(algorithm)
         self.find_copies()
         self.changed()
-        self.store.name_slot(self.stripe, self.slot, self.digest)
+        if is_new:
+            store.name_slot(self.stripe, self.slot, self.digest)
+        store.arena.give(stale)
 
     def changed(self) -> None:
         """Commit the state, then let go of what it no longer needs."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from headgate.errors import ConfigError, StoreError
-from headgate.stores.forking import fork_safe_lock
+from headgate.stores.forking import OwnDescriptor, fork_safe_lock
 
 __all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "FileLocks", "LockBusy"]
 
@@ -40,22 +40,13 @@ class FileLocks:
         if not hasattr(fcntl, "F_OFD_SETLK"):
             raise ConfigError("shared:// needs open file description locks, which this system does not have")
         self.path = path
-        self.file = file
         self.timeout = timeout
         self.fcntl: Callable[[int, int, bytes], object] = fcntl.fcntl
         self.command: int = fcntl.F_OFD_SETLK
         self.threads: list[Lock] = [fork_safe_lock() for _ in range(count)]
         self.locking = [struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
         self.unlocking = [struct.pack("@hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
-        self.descriptor = -1
-        self.open()
-
-    def open(self) -> None:
-        """A description of our own; in a forked child the inherited one is let go, for it is the parent's."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-        # By its descriptor, not its path: the path may lead to another file by now.
-        self.descriptor = os.open(f"/proc/self/fd/{self.file}", os.O_RDWR | os.O_CLOEXEC)
+        self.own = OwnDescriptor(file)
 
     def acquire(self, number: int, patience: float) -> None:
         """Take one lock, or raise LockBusy when it is not free within so many seconds."""
@@ -83,13 +74,13 @@ class FileLocks:
 
     def release(self, number: int) -> None:
         try:
-            self.fcntl(self.descriptor, self.command, self.unlocking[number])
+            self.fcntl(self.own.number, self.command, self.unlocking[number])
         finally:
             self.threads[number].release()
 
     def try_file(self, number: int) -> bool:
         try:
-            self.fcntl(self.descriptor, self.command, self.locking[number])
+            self.fcntl(self.own.number, self.command, self.locking[number])
         except (BlockingIOError, PermissionError):
             return False
         except OSError as error:
@@ -116,7 +107,4 @@ class FileLocks:
         )
 
     def close(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            os.close(self.file)
-            self.descriptor = -1
+        self.own.close()

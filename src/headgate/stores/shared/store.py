@@ -23,7 +23,6 @@ from headgate.core.words import i64
 from headgate.errors import StoreError
 from headgate.stores.clock import Clock, MachineClock
 from headgate.stores.deciding import decide, decision_of
-from headgate.stores.forking import after_fork_in_child
 from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request
 from headgate.stores.shared.arena import Arena
 from headgate.stores.shared.cell import SlotCell, Writers, holds_log
@@ -80,7 +79,6 @@ class SharedStore(LocalStore):
         finally:
             self.locks.release(HEADER)
         self.clock = clock if clock is not None else MachineClock(anchor)
-        self.stop_fork_hook = after_fork_in_child(self.locks.open)
         self.closed = False
         self.waits = True
 
@@ -91,7 +89,8 @@ class SharedStore(LocalStore):
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
             now = self.clock.ticks()
-            cell = SlotCell(self, algorithm, digest, stripe, self.find_slot(stripe, digest), now, set())
+            slot = self.find_slot(stripe, digest)
+            cell = SlotCell(self, algorithm, digest, stripe, slot, now, {stripe * self.slots + slot})
             state = cell.state
             if state is not None and cell.writer is algorithm:
                 step = algorithm.step(state, now, cost)
@@ -250,6 +249,5 @@ class SharedStore(LocalStore):
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self.stop_fork_hook()
             self.locks.close()
             self.memory.close()
