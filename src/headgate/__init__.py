@@ -4,7 +4,8 @@ from headgate.core.algorithms import Verdict, register_algorithm
 from headgate.core.decision import Decision
 from headgate.core.limit import Limit
 from headgate.core.pressure import PressureEvent
-from headgate.engine.limiter import AsyncLimiter, Limiter
+from headgate.engine.async_limiter import AsyncLimiter
+from headgate.engine.limiter import Limiter
 from headgate.errors import ConfigError, HeadgateError, RateLimitExceeded, StoreError
 from headgate.rules.context import RequestContext
 

@@ -11,10 +11,10 @@ from headgate.engine.bound import MAX_COST, Bound, whole_cost
 from headgate.errors import RateLimitExceeded
 from headgate.stores.port import Member, Op, Outcome, Request
 
-__all__ = ["AsyncReservation", "Reservation"]
+__all__ = ["AsyncReservation", "Held", "Reservation"]
 
 
-class _Held:
+class Held:
     """What was taken, and how it is to be settled: at most once."""
 
     def __init__(self, bound: Bound, key: str, cost: int, outcomes: Sequence[Outcome]) -> None:
@@ -59,7 +59,7 @@ class _Held:
 class Reservation:
     """What `Limiter.reserve` returns: a context manager whose `settle` says what was really used."""
 
-    def __init__(self, held: _Held, send: Callable[[Request], None]) -> None:
+    def __init__(self, held: Held, send: Callable[[Request], None]) -> None:
         self._held = held
         self._send = send
 
@@ -89,11 +89,11 @@ class AsyncReservation:
     """What `AsyncLimiter.reserve` returns: `async with` takes the reservation, `await settle(…)` settles it."""
 
     def __init__(
-        self, take: Callable[[], Coroutine[Any, Any, _Held]], send: Callable[[Request], Coroutine[Any, Any, None]]
+        self, take: Callable[[], Coroutine[Any, Any, Held]], send: Callable[[Request], Coroutine[Any, Any, None]]
     ) -> None:
         self._take = take
         self._send = send
-        self._held: _Held | None = None
+        self._held: Held | None = None
 
     @property
     def decision(self) -> Decision:
@@ -119,7 +119,7 @@ class AsyncReservation:
         if request is not None:
             await self._send(request)
 
-    def _taken(self) -> _Held:
+    def _taken(self) -> Held:
         if self._held is None:
             raise RuntimeError("take the reservation first: async with limiter.reserve(...) as r")
         return self._held

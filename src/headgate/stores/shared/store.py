@@ -90,7 +90,8 @@ class SharedStore(LocalStore):
         try:
             now = self.clock.ticks()
             slot = self.find_slot(stripe, digest)
-            cell = SlotCell(self, algorithm, digest, stripe, slot, now, {stripe * self.slots + slot})
+            pinned = {stripe * self.slots + slot} if slot >= 0 else set()
+            cell = SlotCell(self, algorithm, digest, stripe, slot, now, pinned)
             state = cell.state
             if state is not None and cell.writer is algorithm:
                 step = algorithm.step(state, now, cost)

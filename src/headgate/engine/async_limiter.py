@@ -1,0 +1,205 @@
+"""`AsyncLimiter`: the library's front door for asyncio. What it shares with `Limiter` is in limiting.py."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
+
+from headgate.core.decision import Decision
+from headgate.engine.bound import Bound, check_input, whole_cost
+from headgate.engine.decorator import KeyMaker, key_maker, refuse_generators
+from headgate.engine.limiting import Limiting, ManyItem, acquire_input, admitted, decorator_cost
+from headgate.engine.line import Ask, Sleep, Turn, Waiting, wait_turn
+from headgate.engine.plans import Limits
+from headgate.engine.reservation import AsyncReservation, Held
+from headgate.errors import ConfigError, StoreError
+from headgate.stores.port import LocalStore, Op, Outcome, Request
+
+__all__ = ["AsyncBound", "AsyncLimiter"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncLimiter(Limiting):
+    """The same limits for asyncio: the methods of `Limiter` as coroutines, and `async with` for `reserve`."""
+
+    async def check(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
+        """Decide a request, and consume its cost when it is admitted; a chain is all or nothing."""
+        return await self.bind(limits).check(key, cost)
+
+    async def peek(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
+        """The decision `check` would give now; consumes nothing."""
+        return await self.bind(limits).peek(key, cost)
+
+    async def reset(self, key: str, limits: Limits) -> None:
+        """Forget the counters of this key under these limits."""
+        await self.bind(limits).reset(key)
+
+    async def check_many(self, items: Iterable[ManyItem]) -> list[Decision]:
+        """Independent decisions on (key, limits) or (key, limits, cost), in one round trip."""
+        bounds, requests = self._requests(items)
+        replies = await self._apply(requests)
+        return [
+            bound.finish(Op.TAKE, request.members[0].key, outcomes)
+            for bound, request, outcomes in zip(bounds, requests, replies, strict=True)
+        ]
+
+    def bind(self, limits: Limits) -> AsyncBound:
+        """The same limits, prepared once for a hot path: `gold = limiter.bind("gold"); await gold.check("user:42")`."""
+        return AsyncBound(self, self._bind(limits))
+
+    async def acquire(
+        self, key: str, limits: Limits, cost: SupportsIndex = 1, *, timeout: float | None = None
+    ) -> Decision:
+        """Wait until the request is admitted, first come first served per key.
+
+        TimeoutError when that is not within `timeout` seconds, at once when it is known that it will not be. A leaky
+        bucket's delay is waited for too.
+        """
+        whole = acquire_input(key, cost, timeout)
+        ticket = LoopTicket()
+        return await self._run(
+            wait_turn(self._bind(limits), self._line, ticket, key, whole, timeout, self._store.clock.ticks)
+        )
+
+    def reserve(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> AsyncReservation:
+        """Take `cost` on entering and settle what was really used later; RateLimitExceeded when it is denied."""
+        whole = whole_cost(cost)
+        check_input(key, whole)
+        bound = self._bind(limits)
+
+        async def take() -> Held:
+            outcomes = (await self._apply([bound.request(Op.TAKE, key, whole)]))[0]
+            return Held(bound, key, whole, outcomes)
+
+        return AsyncReservation(take, self._send)
+
+    def limit(
+        self, limits: Limits, *, key: str | KeyMaker | None = None, cost: SupportsIndex = 1
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        """Decorate an async function: every call is checked first, and RateLimitExceeded when denied.
+
+        `key` is a template over the parameters ("user:{user_id}") or a callable that is given the arguments; without
+        it all calls of the function share one counter. An admitted call waits out a leaky bucket's delay.
+        """
+        bound = self.bind(limits)
+        whole = decorator_cost(cost)
+
+        def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+            refuse_generators(function)
+            if not inspect.iscoroutinefunction(function):
+                raise ConfigError(
+                    f"{function.__qualname__} is not async, so an AsyncLimiter cannot wait in it: use a Limiter"
+                )
+            make_key = key_maker(function, key)
+
+            @functools.wraps(function)
+            async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+                delay = admitted(await bound.check(make_key(*args, **kwargs), whole))
+                if delay:
+                    await asyncio.sleep(self._store.clock.wait(delay))
+                return await function(*args, **kwargs)
+
+            return limited
+
+        return decorate
+
+    async def aclose(self) -> None:
+        """Let go of the store, if this limiter opened it."""
+        self._close_store()
+
+    async def __aenter__(self) -> AsyncLimiter:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        """Decide without holding up the loop: what may take longer is done in a thread."""
+        store = self._store
+        try:
+            reply = store.apply_soon(batch) if isinstance(store, LocalStore) else None
+            return reply if reply is not None else await asyncio.to_thread(store.apply, batch)
+        except StoreError as error:
+            return self._failed(error, batch)
+
+    async def _send(self, request: Request) -> None:
+        await self._apply([request])
+
+    async def _run(self, waiting: Waiting) -> Decision:
+        """Do what the waiting asks for, until it returns its decision."""
+        try:
+            command = next(waiting)
+            while True:
+                try:
+                    reply: list[Outcome] | bool | None = None
+                    if isinstance(command, Ask):
+                        reply = (await self._apply([command.request]))[0]
+                    elif isinstance(command, Sleep):
+                        await asyncio.sleep(self._store.clock.wait(command.seconds))
+                    else:
+                        reply = await self._turn(command)
+                except BaseException as error:  # noqa: BLE001 - thrown on: whoever waits must leave the line
+                    command = waiting.throw(error)
+                else:
+                    command = waiting.send(reply)
+        except StopIteration as done:
+            return cast(Decision, done.value)
+
+    async def _turn(self, turn: Turn) -> bool:
+        try:
+            await asyncio.wait_for(cast(LoopTicket, turn.ticket).called, turn.seconds)
+        except TimeoutError:
+            return False
+        return True
+
+
+class AsyncBound:
+    """One chain of an AsyncLimiter: `await bound.check("user:42")`."""
+
+    def __init__(self, limiter: AsyncLimiter, bound: Bound) -> None:
+        self._limiter = limiter
+        self._bound = bound
+        self._waits = not isinstance(limiter._store, LocalStore) or limiter._store.waits
+
+    async def check(self, key: str, cost: SupportsIndex = 1) -> Decision:
+        """Decide a request and consume its cost when it is admitted."""
+        return await self._decide(Op.TAKE, key, cost) if self._waits else self._bound.check(key, cost)
+
+    async def peek(self, key: str, cost: SupportsIndex = 1) -> Decision:
+        """The decision `check` would give now; consumes nothing."""
+        return await self._decide(Op.PEEK, key, cost)
+
+    async def reset(self, key: str) -> None:
+        """Forget the counters of this key."""
+        check_input(key, 0)
+        await self._limiter._apply([self._bound.request(Op.RESET, key, 0)])
+        self._bound.forgotten(key)
+
+    async def _decide(self, op: Op, key: str, cost: SupportsIndex) -> Decision:
+        whole = whole_cost(cost)
+        check_input(key, whole)
+        outcomes = (await self._limiter._apply([self._bound.request(op, key, whole)]))[0]
+        return self._bound.finish(op, key, outcomes)
+
+
+class LoopTicket:
+    """A task's place in a line; it may be called from another loop's thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.called: asyncio.Future[None] = self._loop.create_future()
+
+    def call(self) -> None:
+        self._loop.call_soon_threadsafe(self._set)
+
+    def _set(self) -> None:
+        if not self.called.done():
+            self.called.set_result(None)

@@ -1,0 +1,128 @@
+"""What the two limiters are made of: a store, plans, prepared chains, and what is the same with and without `await`.
+
+What a check is lives in bound.py, how limits are named in plans.py, how one waits in line.py and how reservations
+settle in reservation.py. A limiter adds only the lines that do I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import SupportsIndex, TypeAlias
+
+from headgate.core.algorithms import Algorithm
+from headgate.core.decision import Decision
+from headgate.core.pressure import PressureEvent
+from headgate.engine.bound import Bound, Engine, check_input, whole_cost
+from headgate.engine.failure import FailurePolicy, undecided
+from headgate.engine.line import Line
+from headgate.engine.plans import MOST_REMEMBERED, Limits, Plans, Resolver
+from headgate.errors import ConfigError, RateLimitExceeded, StoreError
+from headgate.stores.clock import Clock
+from headgate.stores.port import Op, Outcome, Request, Store
+from headgate.stores.url import open_store
+
+__all__ = ["Limiting", "ManyItem", "acquire_input", "admitted", "decorator_cost"]
+
+ManyItem: TypeAlias = "tuple[str, Limits] | tuple[str, Limits, int]"
+"""What `check_many` takes: a key, limits, and perhaps a cost."""
+
+
+class Limiting:
+    """What both limiters are made of."""
+
+    def __init__(
+        self,
+        store: str | Store = "memory://",
+        *,
+        plans: Plans | None = None,
+        clock: Clock | None = None,
+        on_store_error: str = "open",
+        on_pressure: Callable[[PressureEvent], object] | None = None,
+    ) -> None:
+        self._resolver = Resolver(plans)
+        if isinstance(store, str):
+            self._store: Store = open_store(store, clock)
+            self._owns_store = True
+        elif not callable(getattr(store, "apply", None)):
+            raise ConfigError(f"a limiter needs a store URL such as 'memory://', or a store, not {store!r}")
+        elif clock is not None:
+            raise ConfigError("clock= goes with a store URL; a store object has a clock of its own")
+        else:
+            self._store = store
+            self._owns_store = False
+        self._engine = Engine(self._store, FailurePolicy(on_store_error, self._store.clock), on_pressure)
+        self._bounds: dict[tuple[Algorithm, ...], Bound] = {}
+        self._inline: dict[str, Bound] | None = {} if plans is None else None
+        self._line = Line()
+
+    @property
+    def store_failures(self) -> int:
+        """How many checks the store could not answer."""
+        return self._engine.failure.failures
+
+    def _bind(self, limits: Limits) -> Bound:
+        inline = self._inline
+        if inline is None or type(limits) is not str:
+            return self._bind_chain(self._resolver.chain(limits))
+        bound = inline.get(limits)  # without plans a text always means the same
+        if bound is None:
+            if len(inline) >= MOST_REMEMBERED:
+                inline.clear()
+            bound = self._bind_chain(self._resolver.chain(limits))
+            inline[limits] = bound
+        return bound
+
+    def _bind_chain(self, chain: tuple[Algorithm, ...]) -> Bound:
+        bound = self._bounds.get(chain)
+        if bound is None:
+            if len(self._bounds) >= MOST_REMEMBERED:
+                self._bounds.clear()
+            bound = Bound(self._engine, chain)
+            self._bounds[chain] = bound
+        return bound
+
+    def _requests(self, items: Iterable[ManyItem]) -> tuple[list[Bound], list[Request]]:
+        bounds, requests = [], []
+        for item in items:
+            if not isinstance(item, tuple | list) or len(item) not in (2, 3):
+                raise ValueError(f"check_many takes (key, limits) or (key, limits, cost), not {item!r}")
+            key, limits = item[0], item[1]
+            cost = whole_cost(item[2]) if len(item) == 3 else 1
+            check_input(key, cost)
+            bounds.append(self._bind(limits))
+            requests.append(bounds[-1].request(Op.TAKE, key, cost))
+        return bounds, requests
+
+    def _failed(self, error: StoreError, batch: Sequence[Request]) -> list[list[Outcome]]:
+        """The store did not answer: by policy, or not at all for what only a store can do."""
+        if any(request.op is Op.RESET for request in batch):
+            raise error
+        if all(undecided(request.op) for request in batch):
+            return self._engine.failure.answer(error, batch)
+        self._engine.failure.note(error)  # a settlement is lost: the request it belongs to was answered already
+        return [[] for _ in batch]
+
+    def _close_store(self) -> None:
+        if self._owns_store:
+            self._store.close()
+
+
+def admitted(decision: Decision) -> float:
+    """The delay of an admitted call; a denied one raises."""
+    if not decision.allowed:
+        raise RateLimitExceeded(decision)
+    return decision.delay
+
+
+def decorator_cost(cost: SupportsIndex) -> int:
+    whole = whole_cost(cost)
+    check_input("-", whole)
+    return whole
+
+
+def acquire_input(key: str, cost: SupportsIndex, timeout: float | None) -> int:
+    whole = whole_cost(cost)
+    check_input(key, whole)
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout must be a number of seconds, 0 or more, or None to wait for ever, not {timeout!r}")
+    return whole
