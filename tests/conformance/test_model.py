@@ -97,7 +97,8 @@ class Pair:
         expected = self.model.peek(now, cost) if operation == "peek" else self.model.take(now, cost)
         op = Op.PEEK if operation == "peek" else Op.TAKE
         tick, decision = self.ask(op, Member("key", self.algorithm, cost))
-        got = (decision.allowed, decision.limit, decision.remaining, decision._retry, decision._reset, decision.reason)
+        retry = 0 if decision.allowed else decision._wait
+        got = (decision.allowed, decision.limit, decision.remaining, retry, decision._reset, decision.reason)
         wanted = (expected.allowed, expected.limit, expected.remaining, expected.retry_us, expected.reset_us)
         assert got == (*wanted, expected.reason)
         assert decision.delay == pytest.approx(float(expected.delay), rel=1e-12)

@@ -26,32 +26,35 @@ class Detail:
 
     __slots__ = ("delay", "parts", "reason", "state")
 
-    def __init__(self, reason: str | None, delay: float, state: str, parts: tuple[Decision, ...] | None) -> None:
+    def __init__(self, reason: str | None, delay: float | None, state: str, parts: tuple[Decision, ...] | None) -> None:
         self.reason = reason
         self.delay = delay
         self.state = state
         self.parts = parts
 
 
+_PRESSED: Final = {state: Detail(None, None, state, None) for state in ("warning", "throttled")}
+
+
 @final
 class Decision:
     """Allowed or denied, by which limit, what remains and when to come back. Immutable; true when allowed."""
 
-    __slots__ = ("_algorithm", "_allowed", "_detail", "_remaining", "_reset", "_retry")
+    __slots__ = ("_algorithm", "_allowed", "_detail", "_remaining", "_reset", "_wait")
 
     def __init__(
         self,
         algorithm: Algorithm,
         allowed: bool,
         remaining: i64,
-        retry: int | None,
+        wait: int | None,
         reset: i64,
         detail: Detail | None,
     ) -> None:
         self._algorithm = algorithm
         self._allowed = allowed
         self._remaining = remaining
-        self._retry = retry
+        self._wait = wait  # as in a Step; None when this cost can never pass
         self._reset = reset
         self._detail = detail
 
@@ -73,7 +76,9 @@ class Decision:
     @property
     def retry_after(self) -> float | None:
         """Seconds until this request would pass if nothing else came; 0.0 when allowed, None when never."""
-        return None if self._retry is None else self._retry / 1_000_000
+        if self._allowed:
+            return 0.0
+        return None if self._wait is None else self._wait / 1_000_000
 
     @property
     def reset_after(self) -> float:
@@ -83,7 +88,9 @@ class Decision:
     @property
     def delay(self) -> float:
         """Seconds an admitted request should wait before it goes on (leaky bucket only)."""
-        return 0.0 if self._detail is None else self._detail.delay
+        if self._detail is not None and self._detail.delay is not None:
+            return self._detail.delay
+        return self._algorithm.delay(self._wait) if self._allowed and self._wait else 0.0
 
     @property
     def queue_position(self) -> int | None:
@@ -98,7 +105,7 @@ class Decision:
             return self._detail.reason
         if self._allowed:
             return "ok"
-        if self._retry is not None:
+        if self._wait is not None:
             return "limited"
         return "cost_exceeds_limit" if self._algorithm.capacity else "blocked"
 
@@ -122,13 +129,11 @@ class Decision:
     def under(self, state: str) -> Decision:
         """This decision with a state of pressure."""
         detail = self._detail
-        changed = Detail(
-            detail.reason if detail is not None else None,
-            detail.delay if detail is not None else 0.0,
-            state,
-            detail.parts if detail is not None else None,
-        )
-        return Decision(self._algorithm, self._allowed, self._remaining, self._retry, self._reset, changed)
+        if detail is not None:
+            changed = Detail(detail.reason, detail.delay, state, detail.parts)
+        else:
+            changed = _PRESSED.get(state) or Detail(None, None, state, None)
+        return Decision(self._algorithm, self._allowed, self._remaining, self._wait, self._reset, changed)
 
     def _values(self) -> tuple[object, ...]:
         parts = self.parts
@@ -136,7 +141,7 @@ class Decision:
             self._allowed,
             self._algorithm.capacity,
             self._remaining,
-            self._retry,
+            self._wait,
             self._reset,
             self.delay,
             self.reason,
@@ -147,14 +152,15 @@ class Decision:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Decisions travel: in exceptions out of worker processes, in caches, in logs."""
+        detail = self._detail
         return _rebuild, (
             self._algorithm.limit,
             self._algorithm.name,
             self._allowed,
             self._remaining,
-            self._retry,
+            self._wait,
             self._reset,
-            (self.reason, self.delay, self.state, self._detail.parts) if self._detail is not None else None,
+            (detail.reason, detail.delay, detail.state, detail.parts) if detail is not None else None,
         )
 
     def __bool__(self) -> bool:
@@ -181,14 +187,14 @@ def _rebuild(
     name: str,
     allowed: bool,
     remaining: int,
-    retry: int | None,
+    wait: int | None,
     reset: int,
-    detail: tuple[str, float, str, tuple[Decision, ...] | None] | None,
+    detail: tuple[str | None, float | None, str, tuple[Decision, ...] | None] | None,
 ) -> Decision:
     from headgate.core.algorithms import build
 
     rebuilt = Detail(detail[0], detail[1], detail[2], detail[3]) if detail is not None else None
-    return Decision(build(limit, name), allowed, remaining, retry, reset, rebuilt)
+    return Decision(build(limit, name), allowed, remaining, wait, reset, rebuilt)
 
 
 def combine(parts: tuple[Decision, ...], allowed: bool) -> Decision:
@@ -208,7 +214,7 @@ def combine(parts: tuple[Decision, ...], allowed: bool) -> Decision:
         elif part._allowed:
             better = False
         else:
-            better = chosen._allowed or _waits_longer(part._retry, chosen._retry)
+            better = chosen._allowed or _waits_longer(part._wait, chosen._wait)
         if better:
             chosen = part
     detail = Detail(
@@ -217,7 +223,7 @@ def combine(parts: tuple[Decision, ...], allowed: bool) -> Decision:
         chosen.state,
         parts,
     )
-    return Decision(chosen._algorithm, allowed, chosen._remaining, chosen._retry, chosen._reset, detail)
+    return Decision(chosen._algorithm, allowed, chosen._remaining, chosen._wait, chosen._reset, detail)
 
 
 def _waits_longer(wait: int | None, other: int | None) -> bool:

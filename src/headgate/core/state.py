@@ -9,19 +9,20 @@ States are written only by stores, under the store's own lock, and only with wha
 
 from __future__ import annotations
 
-from array import array
-
 from headgate.core.words import i64
 
-__all__ = ["ArrayLog", "Log", "State"]
+__all__ = ["ListLog", "Log", "State"]
 
 
 class Log:
     """The entries of one sliding log, oldest first: (tick, cost) pairs with rising ticks.
 
-    Stores keep the entries where it suits them (an array, blocks of a mapped file); the algorithm asks only
+    Stores keep the entries where it suits them (a list, blocks of a mapped file); the algorithm asks only
     these questions, so that it need not know.
     """
+
+    oldest: i64
+    """No entry has an earlier tick. (It may be earlier than all of them: then the entries are asked.)"""
 
     def expired(self, cutoff: i64) -> i64:
         """The total cost of the entries whose tick is at or before `cutoff`."""
@@ -71,7 +72,9 @@ class State:
         if log is not None:
             if time < self.time:
                 self.rebase(time)
-            log.drop(self.a + cost - a)
+            gone = self.a + cost - a
+            if gone:
+                log.drop(gone)
             if cost:
                 log.append(time, cost)
         self.time = time
@@ -98,20 +101,25 @@ class State:
                 self.b = log.freed(a)
 
 
-class ArrayLog(Log):
-    """A log in one array of alternating ticks and costs: 16 bytes an entry, dropped from the front in bulk."""
+class ListLog(Log):
+    """A log in one list of alternating ticks and costs, dropped from the front in bulk."""
 
     __slots__ = ("cells", "head", "moved")
 
     def __init__(self) -> None:
-        self.cells: array[int] = array("q")
-        self.head = 0  # index of the oldest entry that still counts
-        self.moved = 0  # ticks added to every stored tick by rebasing
+        self.oldest = 0
+        self.cells: list[int] = []
+        self.head: i64 = 0  # index of the oldest entry that still counts
+        self.moved: i64 = 0  # ticks added to every stored tick by rebasing
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All entries, oldest first."""
+        return [(self.cells[i] + self.moved, self.cells[i + 1]) for i in range(self.head, len(self.cells), 2)]
 
     def expired(self, cutoff: i64) -> i64:
         cells = self.cells
         cutoff -= self.moved
-        total = 0
+        total: i64 = 0
         for i in range(self.head, len(cells), 2):
             if cells[i] > cutoff:
                 break
@@ -120,7 +128,7 @@ class ArrayLog(Log):
 
     def freed(self, amount: i64) -> i64:
         cells = self.cells
-        tick = 0
+        tick: i64 = 0
         for i in range(self.head, len(cells), 2):
             tick = cells[i]
             amount -= cells[i + 1]
@@ -131,7 +139,7 @@ class ArrayLog(Log):
     def charged(self, tick: i64) -> i64:
         cells = self.cells
         stored = tick - self.moved
-        total = 0
+        total: i64 = 0
         for i in range(len(cells) - 2, self.head - 2, -2):
             if cells[i] < stored:
                 break
@@ -141,32 +149,38 @@ class ArrayLog(Log):
 
     def append(self, tick: i64, cost: i64) -> None:
         cells = self.cells
-        last = len(cells) - 2
+        last: i64 = len(cells) - 2
         stored = tick - self.moved
-        if last >= self.head and cells[last] == stored:
+        if last < self.head:
+            self.oldest = tick
+        elif cells[last] == stored:
             cells[last + 1] += cost
-        else:
-            cells.append(stored)
-            cells.append(cost)
+            return
+        cells.append(stored)
+        cells.append(cost)
 
     def drop(self, amount: i64) -> None:
         cells = self.cells
+        head = self.head
         while amount > 0:
-            amount -= cells[self.head + 1]
-            self.head += 2
-        if self.head > 64 and self.head * 2 > len(cells):
-            del cells[: self.head]
-            self.head = 0
+            amount -= cells[head + 1]
+            head += 2
+        if head > 64 and head * 2 > len(cells):
+            del cells[:head]
+            head = 0
+        self.head = head
+        self.oldest = cells[head] + self.moved if head < len(cells) else 0
 
     def shift(self, ticks: i64) -> None:
         self.moved += ticks
+        self.oldest += ticks
 
     def take_back(self, tick: i64, amount: i64) -> None:
         cells = self.cells
         stored = tick - self.moved
         for i in range(len(cells) - 2, self.head - 2, -2):
             if cells[i] == stored:
-                part = min(amount, cells[i + 1])
+                part: i64 = min(amount, cells[i + 1])
                 cells[i + 1] -= part
                 amount -= part
             if amount == 0:

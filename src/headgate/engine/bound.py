@@ -45,9 +45,15 @@ class Engine:
 
     def note(self, key: str, decision: Decision) -> Decision:
         """Take note of a decision on one limit, say so if its pressure changed, and return it with its state."""
-        reason = decision.reason
-        if reason in ("fail_open", "fail_closed"):
+        if decision._detail is not None and decision.reason in ("fail_open", "fail_closed"):
             return decision  # says nothing about the counter
+        state = self.pressure.state(key, decision)
+        if state != self.pressed.get((key, decision.name), NORMAL):
+            state = self.changed(key, decision)
+        return decision if state == NORMAL else decision.under(state)
+
+    def changed(self, key: str, decision: Decision) -> str:
+        """A counter's state is changing: remember it, and say so unless another thread just has."""
         with self.pressure_lock:
             state, event = self.pressure.see(key, decision)
         if event is not None and self.on_pressure is not None:
@@ -55,7 +61,7 @@ class Engine:
                 self.on_pressure(event)
             except Exception:  # noqa: BLE001 - whatever a callback does, a decision is a decision
                 _log.exception("the on_pressure callback failed; the decision stands")
-        return decision if state == NORMAL else decision.under(state)
+        return state
 
     def standing(self, key: str, decision: Decision) -> Decision:
         """A decision with its state of pressure, without taking note of it."""

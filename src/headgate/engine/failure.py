@@ -76,9 +76,9 @@ def undecided(op: Op) -> bool:
 
 
 def _detail(reason: str) -> Detail:
-    return Detail(reason, 0.0, NORMAL, None)
+    return Detail(reason, None, NORMAL, None)
 
 
 def _because(decision: Decision, reason: str) -> Decision:
-    detail = Detail(reason, decision.delay, NORMAL, None)
-    return Decision(decision._algorithm, decision.allowed, decision.remaining, decision._retry, decision._reset, detail)
+    allowed, remaining = decision.allowed, decision.remaining
+    return Decision(decision._algorithm, allowed, remaining, decision._wait, decision._reset, _detail(reason))

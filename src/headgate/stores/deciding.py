@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.core.algorithms.algorithm import EMPTY, Algorithm, Step
-from headgate.core.decision import NORMAL, Decision, Detail
-from headgate.core.state import ArrayLog, State
+from headgate.core.decision import Decision
+from headgate.core.state import ListLog, State
 from headgate.core.words import i64
 from headgate.errors import StoreError
 from headgate.stores.port import Member, Op, Outcome
@@ -79,7 +79,7 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Ou
                 continue
             if member.cost:
                 _write(member, cell, step, now)
-            outcomes.append(Outcome(decision_of(member.algorithm, step, member.cost), step[1]))
+            outcomes.append(Outcome(decision_of(member.algorithm, step), step[1]))
     except StoreError:
         # No room for one of them: those written before it are undone, at the same instant and so exactly.
         for member, cell, outcome in zip(members, cells, outcomes, strict=False):
@@ -138,8 +138,7 @@ def _peek(algorithm: Algorithm, cell: Cell, now: i64, cost: i64) -> Decision:
     if cost > algorithm.capacity:
         return Decision(algorithm, False, remaining, None, reset, None)
     step = standing if cost == 0 else _step(algorithm, cell, now, cost)
-    detail = Detail(None, algorithm.delay(step[2], cost), NORMAL, None) if algorithm.queues and step[0] else None
-    return Decision(algorithm, step[0], remaining, step[5], reset, detail)
+    return Decision(algorithm, step[0], remaining, step[5], reset, None)
 
 
 def _step(algorithm: Algorithm, cell: Cell, now: i64, cost: i64) -> Step:
@@ -155,11 +154,10 @@ def _same_shape(writer: Algorithm | None, algorithm: Algorithm) -> bool:
     return writer is algorithm or (writer is not None and writer.shape == algorithm.shape)
 
 
-def decision_of(algorithm: Algorithm, step: Step, cost: i64) -> Decision:
+def decision_of(algorithm: Algorithm, step: Step) -> Decision:
     """The decision of a step that has been carried out (or denied)."""
-    allowed, _, a, _, remaining, retry, reset = step
-    detail = Detail(None, algorithm.delay(a, cost), NORMAL, None) if allowed and algorithm.queues else None
-    return Decision(algorithm, allowed, remaining, retry, reset, detail)
+    allowed, _, _, _, remaining, wait, reset = step
+    return Decision(algorithm, allowed, remaining, wait, reset, None)
 
 
 def carry(writer: Algorithm, state: State, algorithm: Algorithm, now: i64, cost: i64) -> Step:
@@ -176,12 +174,13 @@ def carry(writer: Algorithm, state: State, algorithm: Algorithm, now: i64, cost:
         return False, state.time, state.a, state.b, max(capacity - units, 0), retry, reset
     new = fresh(algorithm, now, units + cost)
     reset = (algorithm.frees(new, now, 0) if cost else writer.frees(state, now, 0)) - now
-    return True, new.time, new.a, new.b, max(capacity - units - cost, 0), 0, reset
+    queued = fresh(algorithm, now, units).a if algorithm.queues else 0
+    return True, new.time, new.a, new.b, max(capacity - units - cost, 0), queued, reset
 
 
 def fresh(algorithm: Algorithm, now: i64, units: i64) -> State:
     """A new state with so many units charged now."""
     time, a, b = algorithm.charge(EMPTY, now, units)
-    state = State(time, 0, 0, ArrayLog() if algorithm.keeps_log else None)
+    state = State(time, 0, 0, ListLog() if algorithm.keeps_log else None)
     state.put(time, a, b, units)
     return state

@@ -12,8 +12,8 @@ from functools import partial
 from typing import final
 
 from headgate.core.algorithms.algorithm import EMPTY, Algorithm
-from headgate.core.decision import NORMAL, Decision, Detail
-from headgate.core.state import ArrayLog, State
+from headgate.core.decision import Decision
+from headgate.core.state import ListLog, State
 from headgate.core.words import i64
 from headgate.errors import StoreError
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
@@ -63,24 +63,27 @@ class MemoryStore(LocalStore):
             if entry is None:
                 if self.closed:
                     raise closed()
-                allowed, at, a, b, remaining, retry, reset = algorithm.step(EMPTY, now, cost)
+                allowed, at, a, b, remaining, wait, reset = algorithm.step(EMPTY, now, cost)
                 if cost:
-                    entry = Entry(key, algorithm, at, 0, 0, ArrayLog() if algorithm.keeps_log else None)
+                    entry = Entry(key, algorithm, at, 0, 0, ListLog() if algorithm.keeps_log else None)
                     entry.put(at, a, b, cost)
                     self.table.make_room(1, now)
                     self.table.insert(entry, now)
             elif entry.algorithm is algorithm or entry.algorithm.shape == algorithm.shape:
-                allowed, at, a, b, remaining, retry, reset = algorithm.step(entry, now, cost)
-                if allowed:
-                    if entry.log is None:
-                        if cost:
-                            entry.time = at
-                            entry.a = a
-                            entry.b = b
-                    elif cost:
-                        entry.put(at, a, b, cost)
-                elif at < entry.time:
-                    entry.rebase(at)
+                allowed, at, a, b, remaining, wait, reset = algorithm.step(entry, now, cost)
+                if not allowed:
+                    if at < entry.time:
+                        entry.rebase(at)
+                elif cost:
+                    log = entry.log
+                    if log is not None:
+                        if at < entry.time or entry.a + cost != a:
+                            entry.put(at, a, b, cost)
+                        else:
+                            log.append(at, cost)
+                    entry.time = at
+                    entry.a = a
+                    entry.b = b
                 # The entry is now the most recently used: Table.touch, spelled out.
                 recent = self.recent
                 last = recent.older
@@ -97,9 +100,7 @@ class MemoryStore(LocalStore):
                 return self.decide(Request(Op.TAKE, [Member(key, algorithm, cost)]), now)[0].decision
         finally:
             self.unlock()
-        if allowed and algorithm.queues:
-            return Decision(algorithm, True, remaining, 0, reset, Detail(None, algorithm.delay(a, cost), NORMAL, None))
-        return Decision(algorithm, allowed, remaining, retry, reset, None)
+        return Decision(algorithm, allowed, remaining, wait, reset, None)
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         if self.closed:

@@ -77,5 +77,5 @@ def _wanted(expect: dict[str, Any]) -> tuple[object, ...]:
 
 def _numbers(decision: Decision) -> tuple[object, ...]:
     # The whole microseconds behind retry_after and reset_after: seconds as floats lose some beyond 285 years.
-    times = decision._retry, decision._reset
+    times = 0 if decision.allowed else decision._wait, decision._reset
     return decision.allowed, decision.limit, decision.remaining, *times, round(decision.delay, 9), decision.reason

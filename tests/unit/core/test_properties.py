@@ -73,9 +73,9 @@ def test_retry_after_is_exact(algorithm: str, data: st.DataObject) -> None:
     denied = world.peek(cost)
     if denied.allowed:
         return
-    assert denied._retry is not None
-    assert denied._retry > 0
-    world.advance_us(denied._retry - 1)
+    assert denied._wait is not None
+    assert denied._wait > 0
+    world.advance_us(denied._wait - 1)
     assert not world.peek(cost).allowed, "one tick before retry_after"
     world.advance_us(1)
     assert world.peek(cost).allowed, "at retry_after"
@@ -218,7 +218,7 @@ def test_chains_are_atomic(data: st.DataObject) -> None:
             assert after == [left - cost for left in before]
         else:
             assert after == before
-            waits = [d._retry for d in together]
+            waits = [d._wait for d in together]
             known = [wait for wait in waits if wait is not None]
             if len(known) == len(waits):
                 clock._ticks += max(known) - 1

@@ -36,10 +36,11 @@ EMPTY = State(0, 0, 0, None)
 """The state of a counter that does not exist: nothing used, at no time."""
 
 Step = tuple[bool, i64, i64, i64, i64, i64, i64]
-"""What a step says: admitted?, then the state to write (time, a, b), then remaining, retry and reset.
+"""What a step says: admitted?, then the state to write (time, a, b), then remaining, wait and reset.
 
-The state counts only when the request is admitted and its cost is not 0. `remaining` is what is left after it,
-`retry` (0 when admitted) and `reset` are microseconds from now.
+The state counts only when the request is admitted and its cost is not 0. `remaining` is what is left after it.
+`wait` is, for a denied request, the microseconds until it would pass; for an admitted one what is queued before it,
+in units (0 but for a leaky bucket). `reset` is in microseconds from now.
 """
 
 
@@ -64,7 +65,7 @@ class Algorithm:
     keeps_log: bool
     """Whether states need a `Log` beside their three numbers."""
     queues: bool
-    """Whether an admitted request has a `delay`."""
+    """Whether admitted requests queue: their step's `wait` says behind how much."""
     limit: Limit
 
     def __init__(self, limit: Limit, name: str, capacity: i64, tick: i64, shaping_count: i64) -> None:
@@ -101,8 +102,8 @@ class Algorithm:
         """The first microsecond, not before `now`, at which no more than `room` requests are used."""
         raise NotImplementedError
 
-    def delay(self, used: i64, cost: i64) -> float:
-        """Seconds an admitted request should wait, given `a` of its step. Only a shaping queue has any."""
+    def delay(self, queued: i64) -> float:
+        """Seconds until so many units have left the queue. Only a leaky bucket has one."""
         return 0.0
 
     def rebases(self, state: State, now: i64) -> bool:

@@ -25,5 +25,5 @@ class LeakyBucket(Level):
         super().__init__(limit, name)
         self.queues = True
 
-    def delay(self, used: i64, cost: i64) -> float:
-        return int(used - cost * self.unit) / int(self.rate) * int(self.tick) / 1_000_000
+    def delay(self, queued: i64) -> float:
+        return int(queued) / int(self.rate) * int(self.tick) / 1_000_000

@@ -51,15 +51,19 @@ class Level(Algorithm):
 
     def step(self, state: State, now: i64, cost: i64) -> Step:
         tick = self.tick
-        at = now if tick == 1 else now // tick
-        time = state.time
+        rate = self.rate
         level = state.a
-        if at >= time:
-            if level:
-                level = level - (at - time) * self.rate if at - time <= self.longest else 0
-                level = max(level, 0)
-        elif time - at <= self.period:
-            at = time
+        elapsed = now - state.time
+        if tick == 1 and elapsed >= 0:  # nearly always; the differences are small numbers, which are cheap
+            at = now
+            ahead: i64 = 0
+        else:
+            at = self.instant(state, now)
+            ahead = at * tick - now
+            elapsed = at - state.time
+        if elapsed > 0 and level:
+            level = level - elapsed * rate if elapsed <= self.longest else 0
+            level = max(level, 0)
         unit = self.unit
         full = self.full
         after = level + cost * unit
@@ -71,8 +75,8 @@ class Level(Algorithm):
                 after,
                 0,
                 left // unit if left > 0 else 0,
-                0,
-                (at - -after // self.rate) * tick - now if after else 0,
+                level if self.queues else 0,
+                ahead - -after // rate * tick if after else 0,
             )
         left = full - level
         return (
@@ -81,8 +85,8 @@ class Level(Algorithm):
             level,
             0,
             left // unit if left > 0 else 0,
-            (at - (full - after) // self.rate) * tick - now,
-            (at - -level // self.rate) * tick - now,
+            ahead - (full - after) // rate * tick,
+            ahead - -level // rate * tick,
         )
 
     def charge(self, state: State, now: i64, cost: i64) -> tuple[i64, i64, i64]:

@@ -39,7 +39,7 @@ class SlidingWindowLog(Algorithm):
             seen = time
             if time - at <= period:
                 at = time
-        gone = log.expired(seen - period) if log is not None else 0
+        gone = log.expired(seen - period) if log is not None and log.oldest <= seen - period else 0
         live = state.a - gone
         capacity = self.capacity
         after = live + cost

@@ -37,6 +37,7 @@ class BlockLog(Log):
     """One slot's log. `head`, `tail`, `entries` and `moved` are kept in the slot's state."""
 
     def __init__(self, memory: mmap, blocks_at: i64, new_block: Callable[[], int]) -> None:
+        self.oldest = 0  # not known without a look at the file
         self.memory = memory
         self.blocks_at = blocks_at
         self.new_block = new_block

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, final
 from headgate.core.algorithms import ALGORITHMS, build
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.limit import Limit
-from headgate.core.state import ArrayLog, State
+from headgate.core.state import ListLog, State
 from headgate.errors import ConfigError
 from headgate.stores.deciding import Cell
 from headgate.stores.shared.blocks import BlockLog
@@ -159,9 +159,9 @@ class SlotCell(Cell):
         if algorithm.keeps_log:
             log = self.new_log()
             given = state.log
-            if isinstance(given, ArrayLog):
-                for i in range(given.head, len(given.cells), 2):
-                    log.append(given.cells[i] + given.moved, given.cells[i + 1])
+            if isinstance(given, ListLog):
+                for tick, cost in given.entries():
+                    log.append(tick, cost)
             state.log = log
         self.state = state
         self.writer = algorithm

@@ -102,7 +102,7 @@ class SharedStore(LocalStore):
                         cell.changed()
                     else:
                         cell.touch()
-                    return decision_of(algorithm, step, cost)
+                    return decision_of(algorithm, step)
             cell.touch()
             return decide(Op.TAKE, [Member(key, algorithm, cost)], [cell], now)[0].decision
         finally:
