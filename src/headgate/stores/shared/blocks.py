@@ -23,31 +23,43 @@ from typing import final
 
 from headgate.core.state import Log
 from headgate.core.words import i64
+from headgate.stores.deciding import Cell
 from headgate.stores.shared.layout import BLOCK_BYTES
 
-__all__ = ["BlockLog"]
+__all__ = ["BlockLog", "LogOwner"]
 
 CELLS = 64
 _ENTRY = struct.Struct("@qq")
 _WORD = struct.Struct("@q")
 
 
+class LogOwner(Cell):
+    """What a log asks of the slot it belongs to."""
+
+    def new_block(self) -> int:
+        """Take a free block."""
+        raise NotImplementedError
+
+    def mark_changing(self) -> None:
+        """Commit that entries are about to change in place."""
+        raise NotImplementedError
+
+
 @final
 class BlockLog(Log):
     """One slot's log. `head`, `tail`, `entries` and `moved` are kept in the slot's state."""
 
-    def __init__(self, memory: mmap, blocks_at: i64, new_block: Callable[[], int]) -> None:
+    def __init__(self, memory: mmap, blocks_at: i64, owner: LogOwner) -> None:
         self.oldest = 0  # not known without a look at the file
         self.memory = memory
         self.blocks_at = blocks_at
-        self.new_block = new_block
+        self.owner = owner
         self.unpack: Callable[[mmap, int], tuple[int, int]] = _ENTRY.unpack_from
         self.head: i64 = 0
         self.tail: i64 = 0
         self.entries: i64 = 0
         self.moved: i64 = 0
         self.unused: list[int] = []  # blocks to set free after the next commit
-        self.mark: Callable[[], None] | None = None  # commits that entries are about to change in place
 
     def entry(self, position: i64) -> tuple[i64, i64]:
         tick: i64
@@ -114,7 +126,7 @@ class BlockLog(Log):
     def append(self, tick: i64, cost: i64) -> None:
         tail = self.tail
         if tail == 0 or tail % CELLS == CELLS - 1:
-            block = self.new_block()
+            block = self.owner.new_block()
             if tail:
                 _WORD.pack_into(self.memory, self.blocks_at + tail // CELLS * BLOCK_BYTES, block)
             position = block * CELLS + 1
@@ -142,8 +154,7 @@ class BlockLog(Log):
         self.moved += ticks
 
     def take_back(self, tick: i64, amount: i64) -> None:
-        if self.mark is not None:
-            self.mark()
+        self.owner.mark_changing()
         stored = tick - self.moved
         for position in self.positions():
             at, cost = self.entry(position)

@@ -21,8 +21,7 @@ from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.limit import Limit
 from headgate.core.state import ListLog, State
 from headgate.errors import ConfigError
-from headgate.stores.deciding import Cell
-from headgate.stores.shared.blocks import BlockLog
+from headgate.stores.shared.blocks import BlockLog, LogOwner
 from headgate.stores.shared.layout import CELL_BYTES
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class Writers:
 
 
 @final
-class SlotCell(Cell):
+class SlotCell(LogOwner):
     """One counter within one request, under its stripe's lock. `slot` is -1 while it has none."""
 
     def __init__(
@@ -140,9 +139,7 @@ class SlotCell(Cell):
         self.commits = self.store.unpack_word(self.memory, self.at)[0]
 
     def new_log(self) -> BlockLog:
-        log = BlockLog(self.memory, self.store.geometry.blocks_at, self.new_block)
-        log.mark = self.mark_changing
-        return log
+        return BlockLog(self.memory, self.store.blocks_at, self)
 
     def new_block(self) -> int:
         return self.store.arena.take(self.stripe, self.slot, self.now, self.pinned)

@@ -19,6 +19,7 @@ from typing import final
 
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.decision import Decision
+from headgate.core.state import State
 from headgate.core.words import i64
 from headgate.errors import StoreError
 from headgate.stores.clock import Clock, MachineClock
@@ -38,6 +39,7 @@ _WORD = struct.Struct("@q")
 _META = struct.Struct("@2q")
 _PLAIN = struct.Struct("@7q")
 _COPY = struct.Struct("@11q")
+COPY_BYTES = _COPY.size
 
 
 @final
@@ -60,6 +62,7 @@ class SharedStore(LocalStore):
         self.geometry = geometry
         # Kept at hand, because looking them up costs as much as using them.
         self.unpack_word: Callable[[mmap, int], tuple[int, ...]] = _WORD.unpack_from
+        self.unpack_plain: Callable[[mmap, int], tuple[int, int, int, int, int, int, int]] = _PLAIN.unpack_from
         self.unpack_copy: Callable[[mmap, int], tuple[int, ...]] = _COPY.unpack_from
         self.pack_word: Callable[[mmap, int, int], None] = _WORD.pack_into
         self.pack_meta: Callable[[mmap, int, int, int], None] = _META.pack_into
@@ -67,10 +70,12 @@ class SharedStore(LocalStore):
         self.stripes = geometry.stripes
         self.slots = geometry.slots
         self.stripe_bytes = geometry.stripe_bytes
+        self.blocks_at = geometry.blocks_at
         self.locks = FileLocks(path, file, FIRST_STRIPE + geometry.stripes, self.timeout)
         self.arena = Arena(self)
         self.writers = Writers()
         self.signatures: dict[Algorithm, tuple[int, int, int, int]] = {}
+        self.last_signed: tuple[Algorithm | None, tuple[int, int, int, int]] = (None, (0, 0, 0, 0))
         self.hasher = blake2b(prefix.encode() + b"\0", digest_size=16, key=geometry.salt)
         self.places: dict[tuple[str, str], tuple[bytes, int]] = {}
         self.locks.acquire(HEADER, self.timeout)
@@ -90,23 +95,39 @@ class SharedStore(LocalStore):
         try:
             now = self.clock.ticks()
             slot = self.find_slot(stripe, digest)
-            pinned = {stripe * self.slots + slot} if slot >= 0 else set()
-            cell = SlotCell(self, algorithm, digest, stripe, slot, now, pinned)
-            state = cell.state
-            if state is not None and cell.writer is algorithm:
-                step = algorithm.step(state, now, cost)
-                allowed, at, a, b, _, _, _ = step
-                if allowed or at >= state.time:
-                    if allowed and cost:
-                        state.put(at, a, b, cost)
-                        cell.changed()
-                    else:
-                        cell.touch()
-                    return decision_of(algorithm, step)
-            cell.touch()
-            return decide(Op.TAKE, [Member(key, algorithm, cost)], [cell], now)[0].decision
+            if slot >= 0 and not algorithm.keeps_log:
+                decision = self.take_plain(algorithm, cost, stripe, slot, now)
+                if decision is not None:
+                    return decision
+            members = [Member(key, algorithm, cost)]
+            return decide(Op.TAKE, members, self.cells(Op.TAKE, members, [(digest, stripe)], now), now)[0].decision
         finally:
             self.unlock(stripe)
+
+    def take_plain(self, algorithm: Algorithm, cost: i64, stripe: int, slot: int, now: int) -> Decision | None:
+        """The usual case without the ceremony: three numbers, written under this very limit. None if it is another."""
+        memory = self.memory
+        at = self.cell_at(stripe, slot)
+        commits: int = self.unpack_word(memory, at)[0]
+        first = at + 8
+        second = first + COPY_BYTES
+        then, a, b, count, capacity, period_us, code = self.unpack_plain(memory, second if commits & 1 else first)
+        if (count, capacity, period_us, code) != self.signature(algorithm):
+            return None
+        step = algorithm.step(State(then, a, b, None), now, cost)
+        allowed, when, a, b, _, _, reset = step
+        if when < then:
+            return None  # a rebase, which is to be kept whatever the decision
+        # As in SlotCell: the expiry first, then the other copy, then the word that commits it.
+        meta_at = self.meta_at(stripe, slot)
+        if allowed and cost:
+            self.pack_meta(memory, meta_at, now + reset, now)
+            other = first if commits & 1 else second
+            self.pack_plain(memory, other, when, a, b, count, capacity, period_us, code)
+            self.pack_word(memory, at, commits + 1)
+        else:
+            self.pack_word(memory, meta_at + 8, now)
+        return decision_of(algorithm, step)
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         return self.apply_by(batch, self.timeout)
@@ -133,23 +154,23 @@ class SharedStore(LocalStore):
             now = self.clock.ticks()
             replies = []
             for request, where in zip(batch, places, strict=True):
-                cells = self.cells(request, where, now)
+                cells = self.cells(request.op, request.members, where, now)
                 replies.append(decide(request.op, request.members, cells, now))
             return replies
         finally:
             for stripe in stripes[:locked]:
                 self.unlock(stripe)
 
-    def cells(self, request: Request, places: list[tuple[bytes, int]], now: int) -> list[SlotCell]:
+    def cells(self, op: Op, members: Sequence[Member], places: list[tuple[bytes, int]], now: int) -> list[SlotCell]:
         """The counters of one request, which hold their slots until it is decided."""
         pinned: set[int] = set()
         cells = []
-        for member, (digest, stripe) in zip(request.members, places, strict=True):
+        for member, (digest, stripe) in zip(members, places, strict=True):
             slot = self.find_slot(stripe, digest)
             if slot >= 0:
                 pinned.add(stripe * self.slots + slot)
             cell = SlotCell(self, member.algorithm, digest, stripe, slot, now, pinned)
-            if request.op is Op.TAKE:
+            if op is Op.TAKE:
                 cell.touch()
             cells.append(cell)
         return cells
@@ -233,12 +254,16 @@ class SharedStore(LocalStore):
 
     def signature(self, algorithm: Algorithm) -> tuple[int, int, int, int]:
         """What a slot keeps of the limit that wrote it."""
+        signed = self.last_signed
+        if signed[0] is algorithm:
+            return signed[1]
         found = self.signatures.get(algorithm)
         if found is None:
             if len(self.signatures) >= 10_000:
                 self.signatures.clear()
             found = self.writers.signature(algorithm)
             self.signatures[algorithm] = found
+        self.last_signed = (algorithm, found)
         return found
 
     def try_lock(self, stripe: int) -> bool:
