@@ -21,6 +21,7 @@ __all__ = ["Arena"]
 
 _WORD = struct.Struct("@q")
 _FREE = bytes(8)
+LOOKED_AT_ONCE = 1024
 
 
 @final
@@ -29,6 +30,8 @@ class Arena:
 
     def __init__(self, store: SharedStore) -> None:
         self.store = store
+        self.blocks = store.geometry.blocks
+        self.owners_at = store.geometry.owners_at
         self.next = 0  # where to look for a free block first
 
     def take(self, stripe: int, slot: int, now: int, pinned: set[int]) -> int:
@@ -47,7 +50,7 @@ class Arena:
                     block = self.find(_FREE, 0)
                 if block >= 0:
                     self.next = block + 1
-                    _WORD.pack_into(store.memory, store.geometry.owners_at + block * 8, owner + 1)
+                    _WORD.pack_into(store.memory, self.owners_at + block * 8, owner + 1)
                     return block
             finally:
                 store.locks.release(ARENA)
@@ -60,18 +63,23 @@ class Arena:
 
     def find(self, word: bytes, first: int) -> int:
         """The first block from `first` on whose owner's word is `word`, or -1."""
-        geometry = self.store.geometry
-        start = geometry.owners_at + first * 8
-        owners = self.store.memory[start : geometry.owners_at + geometry.blocks * 8]
-        at = owners.find(word)
-        while at >= 0 and at % 8:
-            at = owners.find(word, at + 1)
-        return first + at // 8 if at >= 0 else -1
+        memory = self.store.memory
+        start = self.owners_at
+        while first < self.blocks:
+            last = min(first + LOOKED_AT_ONCE, self.blocks)
+            owners = memory[start + first * 8 : start + last * 8]
+            at = owners.find(word)
+            while at >= 0 and at % 8:
+                at = owners.find(word, at + 1)
+            if at >= 0:
+                return first + at // 8
+            first = last
+        return -1
 
     def give(self, blocks: Sequence[int]) -> None:
         """Set blocks free that the committed state no longer reaches. One word each, so no lock is needed."""
         for block in blocks:
-            _WORD.pack_into(self.store.memory, self.store.geometry.owners_at + block * 8, 0)
+            _WORD.pack_into(self.store.memory, self.owners_at + block * 8, 0)
 
     def give_all(self, stripe: int, slot: int) -> None:
         """Set all blocks of a slot free, those too that its last writer did not live to link in."""

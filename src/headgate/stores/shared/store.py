@@ -99,8 +99,19 @@ class SharedStore(LocalStore):
                 decision = self.take_plain(algorithm, cost, stripe, slot, now)
                 if decision is not None:
                     return decision
-            members = [Member(key, algorithm, cost)]
-            return decide(Op.TAKE, members, self.cells(Op.TAKE, members, [(digest, stripe)], now), now)[0].decision
+            pinned = {stripe * self.slots + slot} if slot >= 0 else set()
+            cell = SlotCell(self, algorithm, digest, stripe, slot, now, pinned)
+            cell.touch()
+            state = cell.state
+            if state is not None and cell.writer is algorithm:
+                step = algorithm.step(state, now, cost)
+                allowed, at, a, b, _, _, _ = step
+                if at >= state.time:
+                    if allowed and cost:
+                        state.put(at, a, b, cost)
+                        cell.changed()
+                    return decision_of(algorithm, step)
+            return decide(Op.TAKE, [Member(key, algorithm, cost)], [cell], now)[0].decision
         finally:
             self.unlock(stripe)
 
