@@ -106,7 +106,7 @@ class _Reader:
 
     def limit(self) -> Notation:
         start = self.peek()
-        count = self.whole("the count, a whole number")
+        count = self.whole("the count, a whole number,")
         if self.take("sign", "/") is None and self.take("word", "per") is None:
             raise self.error(self.peek(), "'/' or 'per' is missing after the count", _EXAMPLE)
         period_us = self.period()

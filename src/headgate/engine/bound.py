@@ -166,12 +166,12 @@ class Bound:
                 self.engine.pressure.forget(key, name)
 
 
-def whole_cost(cost: SupportsIndex) -> int:
+def whole_cost(cost: SupportsIndex, what: str = "cost") -> int:
     """A cost as a whole number; a fraction is an error even when it is 1.0."""
     try:
         return index(cost)
     except TypeError:
-        raise ValueError(f"cost must be a whole number from 0 to {MAX_COST}, not {cost!r}") from None
+        raise ValueError(f"{what} must be a whole number from 0 to {MAX_COST}, not {cost!r}") from None
 
 
 def check_input(key: str, cost: int) -> None:

@@ -63,10 +63,10 @@ class FailurePolicy:
 
     def _outcome(self, member: Member) -> Outcome:
         algorithm = member.algorithm
-        if self.policy == "open" and algorithm.capacity:
+        if member.cost > algorithm.ceiling:  # what can never pass needs no store to be denied
+            return Outcome(Decision(algorithm, False, algorithm.capacity, None, 0, None), 0)
+        if self.policy == "open":
             return Outcome(Decision(algorithm, True, algorithm.capacity, 0, 0, _detail("fail_open")), 0)
-        if not algorithm.capacity:  # a limit of 0 needs no store to block
-            return Outcome(Decision(algorithm, False, 0, None, 0, None), 0)
         return Outcome(Decision(algorithm, False, 0, RETRY_CLOSED_US, RETRY_CLOSED_US, _detail("fail_closed")), 0)
 
 

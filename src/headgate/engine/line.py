@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from headgate.core.decision import Decision
 from headgate.engine.bound import Bound
+from headgate.engine.reservation import charged
 from headgate.stores.port import Member, Op, Outcome, Request
 
 __all__ = ["Ask", "Command", "Line", "Sleep", "Ticket", "Turn", "wait_turn"]
@@ -113,7 +114,8 @@ def wait_turn(
                 Member(key, algorithm, cost, True, outcome.tick, cost)
                 for algorithm, outcome in zip(bound.algorithms, outcomes, strict=True)
             ]
-            yield Ask(Request(Op.GIVE_BACK, members))
+            if charged(outcomes):
+                yield Ask(Request(Op.GIVE_BACK, members))
             raise _too_late(timeout)
     finally:
         line.leave(key, bound, ticket)

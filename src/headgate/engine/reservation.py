@@ -11,7 +11,7 @@ from headgate.engine.bound import MAX_COST, Bound, whole_cost
 from headgate.errors import RateLimitExceeded
 from headgate.stores.port import Member, Op, Outcome, Request
 
-__all__ = ["AsyncReservation", "Held", "Reservation"]
+__all__ = ["AsyncReservation", "Held", "Reservation", "charged"]
 
 
 class Held:
@@ -26,13 +26,12 @@ class Held:
         self._key = key
         self._cost = cost
         self._ticks = [outcome.tick for outcome in outcomes]
-        # A store that failed has charged nothing, so there is nothing to give back or add to.
-        self._charged = decision.reason != "fail_open"
+        self._charged = charged(outcomes)
         self._open = True
 
     def settlement(self, actual: SupportsIndex) -> Request | None:
         """The request that turns what was reserved into what was used, if one is needed."""
-        used = whole_cost(actual)
+        used = whole_cost(actual, "actual")
         if used < 0 or used > MAX_COST:
             raise ValueError(f"actual must be a whole number from 0 to {MAX_COST}, not {actual!r}")
         if not self._open:
@@ -54,6 +53,11 @@ class Held:
             return self.settlement(0)
         self._open = False
         return None
+
+
+def charged(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the store itself took the cost. One that failed has charged nothing that could be given back."""
+    return all(outcome.decision.reason == "ok" for outcome in outcomes)
 
 
 class Reservation:

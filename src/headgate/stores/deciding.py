@@ -78,7 +78,7 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Ou
                 outcomes.append(Outcome(_peek(member.algorithm, cell, now, member.cost), 0))
                 continue
             if member.cost:
-                _write(member, cell, step, now)
+                _write(member, cell, step)
             outcomes.append(Outcome(decision_of(member.algorithm, step), step[1]))
     except StoreError:
         # No room for one of them: those written before it are undone, at the same instant and so exactly.
@@ -91,17 +91,15 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Ou
     return outcomes
 
 
-def _write(member: Member, cell: Cell, step: Step, now: i64) -> None:
+def _write(member: Member, cell: Cell, step: Step) -> None:
     _, time, a, b, _, _, _ = step
     state = cell.state
     if state is not None and _same_shape(cell.writer, member.algorithm):
         state.put(time, a, b, member.cost)
         cell.changed()
-    elif state is None or cell.writer is None:
-        cell.replace(fresh(member.algorithm, now, member.cost), member.algorithm)
     else:
-        units = cell.writer.used(state, now)
-        cell.replace(fresh(member.algorithm, now, units + member.cost), member.algorithm)
+        # A new counter, or one that another limit wrote: what the step says is all there is.
+        cell.replace(_new_state(member.algorithm, time, a, b), member.algorithm)
 
 
 def _charge(member: Member, cell: Cell, now: i64) -> None:
@@ -181,6 +179,12 @@ def carry(writer: Algorithm, state: State, algorithm: Algorithm, now: i64, cost:
 def fresh(algorithm: Algorithm, now: i64, units: i64) -> State:
     """A new state with so many units charged now."""
     time, a, b = algorithm.charge(EMPTY, now, units)
-    state = State(time, 0, 0, ListLog() if algorithm.keeps_log else None)
-    state.put(time, a, b, units)
+    return _new_state(algorithm, time, a, b)
+
+
+def _new_state(algorithm: Algorithm, time: i64, a: i64, b: i64) -> State:
+    if not algorithm.keeps_log:
+        return State(time, a, b, None)
+    state = State(time, 0, 0, ListLog())
+    state.put(time, a, b, a)  # a log's `a` is the cost of its entries: here all of this tick
     return state

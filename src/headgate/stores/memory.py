@@ -64,7 +64,7 @@ class MemoryStore(LocalStore):
                 if self.closed:
                     raise closed()
                 allowed, at, a, b, remaining, wait, reset = algorithm.step(EMPTY, now, cost)
-                if cost:
+                if allowed and cost:
                     entry = Entry(key, algorithm, at, 0, 0, ListLog() if algorithm.keeps_log else None)
                     entry.put(at, a, b, cost)
                     self.table.make_room(1, now)

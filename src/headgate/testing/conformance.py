@@ -12,6 +12,7 @@ Each test makes stores of its own, on virtual time, and runs every algorithm in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from headgate.core.algorithms import Algorithm, build
@@ -225,13 +226,13 @@ class StoreConformance:
             return
         raise AssertionError("a closed store must raise StoreError")
 
-    def _stores(self, count: int, period: float) -> list[tuple[Store, FakeClock, Algorithm]]:
-        """A fresh store on a fresh clock, for each algorithm with this limit."""
-        made = []
+    def _stores(self, count: int, period: float) -> Iterator[tuple[Store, FakeClock, Algorithm]]:
+        """A fresh store on a fresh clock, for each algorithm with this limit; closed when its turn is over."""
         for name in self.algorithms:
             clock = FakeClock(START)
-            made.append((self.make_store(clock), clock, self._build(name, count, period)))
-        return made
+            store = self.make_store(clock)
+            yield store, clock, self._build(name, count, period)
+            store.close()
 
     def _build(self, algorithm: str, count: int, period: float, name: str = "limit") -> Algorithm:
         return build(Limit(count, period, algorithm=algorithm), name)

@@ -166,6 +166,9 @@ def test_an_algorithm_of_ones_own(limiter: Limiter, clock: FakeClock) -> None:
         assert numbers(limiter.check("k", limit)) == (False, 0, 0.5, 0.5)
         clock.advance(0.5)
         assert limiter.check("k", limit).allowed
+        chain: list[str | Limit] = [limit, "9/hour"]
+        limiter.reset("c", chain)
+        assert [limiter.check("c", chain).allowed for _ in range(2)] == [True, False], "in a chain too"
         # A counter that moves to it, or away from it, carries over what was used.
         named = Limit(10, 60, name="n")
         limiter.check("k", named, cost=1)

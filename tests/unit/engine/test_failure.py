@@ -96,6 +96,22 @@ def test_a_reservation_of_a_failed_store_owes_nothing(store: Flaky) -> None:
     assert limiter.peek("k", "10/minute").remaining == 10
 
 
+@pytest.mark.parametrize("policy", ["open", "local"])
+def test_nothing_is_given_back_that_the_store_never_took(store: Flaky, policy: str) -> None:
+    limiter = Limiter(store, on_store_error=policy)
+    limiter.check("k", "1000/hour", cost=1000)
+    store.broken = True
+    with limiter.reserve("k", "1000/hour", cost=800) as reservation:
+        store.broken = False
+        reservation.settle(0)
+    assert limiter.peek("k", "1000/hour").remaining == 0
+
+
+def test_what_can_never_pass_is_denied_without_a_store(store: Flaky) -> None:
+    store.broken = True
+    assert Limiter(store).check("k", "5/hour", cost=6).reason == "cost_exceeds_limit"
+
+
 def test_a_settlement_that_fails_is_logged_not_raised(store: Flaky, caplog: pytest.LogCaptureFixture) -> None:
     limiter = Limiter(store)
     with caplog.at_level(logging.WARNING, "headgate"), limiter.reserve("k", "10/minute", cost=5) as reservation:

@@ -84,7 +84,7 @@ def test_settling_twice_is_an_error(limiter: Limiter) -> None:
 @pytest.mark.parametrize("actual", [-1, 1.5, "3", 2**31])
 def test_a_bad_actual_is_a_value_error_and_settles_nothing(limiter: Limiter, actual: object) -> None:
     with limiter.reserve("k", LIMIT, cost=800) as reservation:
-        with pytest.raises(ValueError, match="whole number"):
+        with pytest.raises(ValueError, match="actual must be a whole number"):
             reservation.settle(actual)  # type: ignore[arg-type]  # wrong on purpose
         reservation.settle(100)
     assert limiter.peek("k", LIMIT).remaining == 900

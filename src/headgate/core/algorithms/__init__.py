@@ -54,7 +54,8 @@ def register_algorithm(name: str, step: PureStep, *, takes_burst: bool = False) 
     >>> def one_at_a_time(limit, state, now, cost):
     ...     free = state is None or now >= state[0] + limit.period_us
     ...     wait = 0 if free else state[0] + limit.period_us - now
-    ...     return ((now, 1, 0) if free and cost else None), Verdict(free or cost == 0, 0, wait, limit.period_us)
+    ...     left = 1 if free and not cost else 0
+    ...     return ((now, 1, 0) if free and cost else None), Verdict(free or cost == 0, left, wait, wait)
     >>> register_algorithm("one_at_a_time", one_at_a_time)
     >>> from headgate import Limit
     >>> Limit.parse("1/second using one_at_a_time")

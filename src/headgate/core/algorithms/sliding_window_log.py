@@ -89,8 +89,8 @@ class SlidingWindowLog(Algorithm):
         log: Log | None = state.log
         if excess <= 0 or log is None:
             return now
-        seen = max(at, state.time)
-        return (log.freed(state.a - room) + at - seen + self.period) * self.tick
+        last = state.b if room == 0 else log.freed(state.a - room)
+        return (last + at - max(at, state.time) + self.period) * self.tick
 
     def live(self, state: State, at: i64) -> i64:
         """The cost of the entries in view at the tick `at`, as `instant` gave it."""

@@ -15,6 +15,7 @@ with which layout it was made: another layout is refused, not guessed.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import tempfile
@@ -34,7 +35,7 @@ VERSION = 1
 HEADER_BYTES = 4096
 CELL_BYTES = 184
 BLOCK_BYTES = 1024
-DEFAULT_MAX_KEYS = 100_000
+DEFAULT_MAX_KEYS = 50_000
 SLOTS_PER_STRIPE = 256
 KEYS_PER_STRIPE = 170
 """A stripe is filled to two thirds on average: at 256 slots an overflow is then more than six sigma away."""
@@ -59,7 +60,7 @@ class Geometry(NamedTuple):
     def for_keys(cls, max_keys: int) -> Geometry:
         small = max_keys <= KEYS_PER_STRIPE  # one stripe: exactly so many, the least recently used going first
         stripes = 1 if small else -(-max_keys // KEYS_PER_STRIPE)
-        return cls(max_keys, stripes, max_keys if small else SLOTS_PER_STRIPE, max(1024, max_keys // 2), os.urandom(16))
+        return cls(max_keys, stripes, max_keys if small else SLOTS_PER_STRIPE, max(1024, max_keys // 8), os.urandom(16))
 
     @property
     def stripe_bytes(self) -> int:
@@ -91,6 +92,11 @@ def open_file(path: str, max_keys: int | None, ours_alone: bool) -> tuple[int, m
             _create(path, Geometry.for_keys(max_keys or DEFAULT_MAX_KEYS))
             descriptor = os.open(path, flags)
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            megabytes = Geometry.for_keys(max_keys or DEFAULT_MAX_KEYS).file_bytes / 1_000_000
+            raise StoreError(
+                f"shared store {path}: no room for {megabytes:.0f} MB; choose another folder or a smaller max_keys"
+            ) from error
         raise StoreError(f"shared store {path}: cannot open the file: {error.strerror}") from error
     try:
         if ours_alone and os.fstat(descriptor).st_uid != os.geteuid():
@@ -121,7 +127,8 @@ def _create(path: str, geometry: Geometry) -> None:
             geometry.blocks,
             geometry.salt,
         )
-        os.ftruncate(descriptor, geometry.file_bytes)
+        # With all its blocks: a mapped page for which there is no room later would kill the process.
+        os.posix_fallocate(descriptor, 0, geometry.file_bytes)
         os.pwrite(descriptor, fixed + _CRC.pack(zlib.crc32(fixed)), 0)
         os.pwrite(descriptor, _ANCHOR.pack(wall_minus_monotonic(), boot_id()), _ANCHOR_AT)
         with suppress(FileExistsError):  # somebody else was first: theirs is as good

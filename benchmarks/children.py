@@ -1,0 +1,76 @@
+"""Processes that never outlive the benchmark: whatever ends it, a Ctrl-C or a kill, ends them too.
+
+Each child leads a process group of its own, so that its own children (a compiler, say) end with it, and so that a
+Ctrl-C reaches only the benchmark, which then ends them in order.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+__all__ = ["child", "end_them_when_asked_to_stop", "environment"]
+
+PATIENCE_SECONDS = 3
+
+
+def end_them_when_asked_to_stop() -> None:
+    """Turn the signals that would end this process on the spot into an exit that passes through every `finally`."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment without what would put another Headgate before the installed one."""
+    unwanted = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "HEADGATE_PURE")
+    return {name: value for name, value in os.environ.items() if name not in unwanted} | more
+
+
+@contextmanager
+def child(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    variables: dict[str, str] | None = None,
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process for as long as the `with` lasts."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment(**(variables or {})),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):  # the whole group has ended already
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE_SECONDS)
+            break
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()

@@ -1,0 +1,84 @@
+"""Two virtual environments, because the same source is measured twice: compiled, and as plain Python.
+
+Headgate is installed anew in every run, since its source may have changed, and from a copy, so that neither the
+build of the other environment nor anything left in the working tree gets into it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+from benchmarks.children import child
+
+__all__ = ["BUILDS", "InstallError", "prepare", "python"]
+
+BUILDS = ("compiled", "pure")
+DRAWING = "matplotlib"
+_AT_THE_TOP = shutil.ignore_patterns(".*", "build", "dist", "tests", "docs", "benchmarks")
+_ANYWHERE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
+
+
+class InstallError(Exception):
+    """An environment could not be made; the message ends with what the installer said."""
+
+
+def python(root: Path, build: str) -> Path:
+    return folder(root, build) / "bin" / "python"
+
+
+def folder(root: Path, build: str) -> Path:
+    return root / ".bench-venv" / build
+
+
+def prepare(root: Path) -> None:
+    """Make or refresh both environments. The first also gets the drawing library."""
+    with (root / "pyproject.toml").open("rb") as file:
+        wanted: list[str] = tomllib.load(file)["dependency-groups"]["bench"]
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as temporary:
+        for build in BUILDS:
+            if not _is_current(root, build):
+                shutil.rmtree(folder(root, build), ignore_errors=True)
+                folder(root, build).parent.mkdir(exist_ok=True)
+                _run(root, [sys.executable, "-m", "venv", str(folder(root, build))])
+            compared = [name for name in wanted if build == "compiled" or not name.startswith(DRAWING)]
+            _pip(root, build, temporary, *compared)
+            source = Path(temporary) / build
+            _copy_source(root, source)
+            _pip(root, build, temporary, "--force-reinstall", "--no-deps", str(source))
+
+
+def _copy_source(root: Path, copy: Path) -> None:
+    """What an installation needs, without what earlier builds left behind."""
+
+    def not_source(folder: str, names: list[str]) -> set[str]:
+        return _ANYWHERE(folder, names) | (_AT_THE_TOP(folder, names) if Path(folder) == root else set())
+
+    shutil.copytree(root, copy, ignore=not_source)
+
+
+def _is_current(root: Path, build: str) -> bool:
+    """Whether the environment is there, whole, and of the Python that runs now."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = folder(root, build) / "lib" / version / "site-packages" / "pip"
+    return python(root, build).exists() and packages.exists()
+
+
+def _pip(root: Path, build: str, temporary: str, *arguments: str) -> None:
+    variables = {"TMPDIR": temporary} | ({"HEADGATE_PURE": "1"} if build == "pure" else {})
+    _run(root, [str(python(root, build)), "-m", "pip", "install", "--quiet", *arguments], variables)
+
+
+def _run(root: Path, command: list[str], variables: dict[str, str] | None = None) -> None:
+    with (
+        tempfile.TemporaryFile() as said,
+        child(command, folder=root, variables=variables, stdout=said, stderr=subprocess.STDOUT) as process,
+    ):
+        if process.wait() != 0:
+            said.seek(0)
+            lines = said.read().decode(errors="replace").splitlines()
+            raise InstallError("\n".join(["could not make the environment:", *lines[-25:]]))

@@ -1,0 +1,105 @@
+"""From rounds to figures: medians of ratios within a round, because a median of times would carry the machine's mood.
+
+A `Contest` is one Headgate contender against its peers. Every ratio says how many times longer the peer took than
+Headgate in the same round; its 10th and 90th percentile over the rounds are the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+
+from benchmarks.candidates import Setup
+
+__all__ = ["AIM", "MEMORY_TARGETS", "SHARED_TARGET", "Build", "Contest", "Peer", "Results", "Spread", "contest"]
+
+MEMORY_TARGETS = {"compiled": 8.0, "pure": 2.5}
+"""How many times faster than the fastest peer a check in memory is to be, by build."""
+AIM = 15.0
+"""What the compiled build is hoped to reach."""
+SHARED_TARGET = 20.0
+"""How many times faster than the fastest peer's call to a Redis on loopback a check in shared memory is to be."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with the 10th and the 90th percentile around it."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One peer in a contest: its time for a check, and how many times Headgate's that is."""
+
+    library: str
+    algorithm: str
+    microseconds: float
+    times: Spread
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Headgate with one algorithm against all who take part."""
+
+    algorithm: str
+    rounds: int
+    microseconds: float
+    peers: list[Peer]
+
+    @property
+    def fastest(self) -> Peer:
+        return min(self.peers, key=lambda peer: peer.times.median)
+
+    @property
+    def alike(self) -> list[Peer]:
+        """The peers with the same algorithm."""
+        return [peer for peer in self.peers if peer.algorithm == self.algorithm]
+
+
+@dataclass(frozen=True)
+class Build:
+    """What was measured with one build of Headgate."""
+
+    name: str
+    version: str
+    admitted: list[Contest] = field(default_factory=list)
+    denied: list[Contest] = field(default_factory=list)
+    shared: list[Contest] = field(default_factory=list)
+    bytes_per_key: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A whole run."""
+
+    quick: bool
+    date: str
+    machine: dict[str, str]
+    versions: dict[str, str]
+    builds: list[Build]
+    peers_bytes_per_key: dict[str, dict[str, float]]
+    keys_for_bytes: int
+    left_out: list[str]
+
+
+def contest(ours: Setup, theirs: Sequence[Setup], times: Mapping[Setup, list[float] | str]) -> Contest | None:
+    """The figures of one contest; None when nobody is there to compare with."""
+    mine = times[ours]
+    if isinstance(mine, str):
+        raise RuntimeError(mine)  # a benchmark of Headgate without Headgate is none
+    peers = []
+    for setup in theirs:
+        other = times[setup]
+        if not isinstance(other, str):
+            ratios = [theirs / ours for theirs, ours in zip(other, mine, strict=True)]
+            peers.append(Peer(setup.library, setup.algorithm, median(other) / 1000, _spread(ratios)))
+    return Contest(ours.algorithm, len(mine), median(mine) / 1000, peers) if peers else None
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    tenths = quantiles(values, n=10, method="inclusive")
+    return Spread(median(values), tenths[0], tenths[-1])

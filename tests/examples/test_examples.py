@@ -1,0 +1,274 @@
+"""Examples and documentation: what is shown is what runs.
+
+The examples are run as programs, and what they print is compared. The documentation is held to two rules:
+
+- A fenced `python` block must stand, line for line and apart from indentation, in a file of examples/; those are run.
+- A fenced `pycon` block is a session: it is run as a doctest, in one namespace for each page, from top to bottom, and
+  must print what it shows. (An ellipsis stands for any text.)
+
+There is no third kind: other fences may only be `sh` or `text`. And every relative link must lead to a file that is
+there, and to a heading that is there if it names one.
+"""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import headgate
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+WRITTEN_BY_A_RUN = {ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"}  # may not be there yet
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted({*(ROOT / "docs").glob("*.md")} - WRITTEN_BY_A_RUN)]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+PRINTED = {
+    "quickstart.py": """
+        [True, True, True, False]
+        limited: 0 of 3 left, retry after SECONDS s
+        """,
+    "chain_and_plans.py": """
+        allowed=True by gold, 17 left
+          gold: 17 of 20 left
+          daily: 47 of 50 left
+        allowed=False by gold, retry after 0.3 s
+          untouched: [17, 47]
+        ['free#1', 'free#2']
+        """,
+    "async_limiter.py": """
+        allowed: 3 of 5
+        three turns took about SECONDS s
+        no turn in time: not admitted within 2 s
+        """,
+    "decorator.py": """
+        profile of 42
+        profile of 42
+        denied: gold, 0 left
+        profile of 7
+        report sales
+        denied: 1/minute
+        """,
+    "reserve_tokens.py": """
+        used 500, 500 left
+        0 left
+        denied, retry after 30.0 s
+        failed, 1000 left
+        not settled, 200 left
+        """,
+    "worker_processes.py": """
+        admitted in all: 50 of 400
+        """,
+    "virtual_time.py": """
+        both passed: 24 hours and 30 seconds of virtual time
+        """,
+    "own_algorithm.py": """
+        +  0 s  allowed=True  left=2  retry_after=0.0
+        +200 s  allowed=True  left=1  retry_after=0.0
+        +200 s  allowed=True  left=0  retry_after=0.0
+        +200 s  allowed=False  left=0  retry_after=100.0
+        +100 s  allowed=True  left=2  retry_after=0.0
+        """,
+    "pressure_events.py": """
+        11 requests at once:
+          user:42 on 10/minute: normal -> warning (1 left)
+          user:42 on 10/minute: warning -> throttled (0 left)
+          the last one: allowed=False, state=throttled
+        6 seconds later, one more:
+          user:42 on 10/minute: throttled -> warning (1 left)
+        a minute later:
+          user:42 on 10/minute: warning -> normal (9 left)
+        """,
+}
+
+
+REAL_TIME = {  # which SECONDS depend on how busy the machine is, and within which bounds they must lie
+    "quickstart.py": (r"retry after ([\d.]+) s", 15, 20),
+    "async_limiter.py": (r"about ([\d.]+) s", 0.2, 60),
+}
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of this process, with the build of Headgate that is under test."""
+    return {**os.environ, "PYTHONPATH": str(Path(headgate.__file__).parent.parent), **more}
+
+
+# -- examples ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_example_is_run_here() -> None:
+    assert {path.name for path in EXAMPLES} == {*PRINTED, "demo.py"}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_example(name: str, tmp_path: Path) -> None:
+    program = [sys.executable, str(ROOT / "examples" / name)]
+    done = subprocess.run(program, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = done.stdout
+    if name in REAL_TIME:
+        seconds = re.search(REAL_TIME[name][0], printed)
+        assert seconds is not None
+        assert REAL_TIME[name][1] <= float(seconds[1]) <= REAL_TIME[name][2]
+        printed = printed.replace(seconds[0], seconds[0].replace(seconds[1], "SECONDS"))
+    assert printed == textwrap.dedent(PRINTED[name]).lstrip("\n")
+
+
+# -- the live demonstration -------------------------------------------------------------------------------------------
+
+
+def test_demo_checks_itself(tmp_path: Path) -> None:
+    program = [sys.executable, str(ROOT / "examples" / "demo.py"), "--check"]
+    where = environment(TMPDIR=str(tmp_path))
+    done = subprocess.run(program, env=where, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.fullmatch(r"200 requests at 50/hour: 50 allowed, 150 denied, by [2-4] workers: ok\n", done.stdout)
+    assert list(tmp_path.iterdir()) == [], "the temporary folder is removed"
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_demo_serves_and_stops_cleanly(stop: signal.Signals, tmp_path: Path) -> None:
+    program = [sys.executable, str(ROOT / "examples" / "demo.py"), "--port", "0", "--workers", "3"]
+    where = environment(TMPDIR=str(tmp_path))
+    with subprocess.Popen(program, env=where, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
+        try:
+            assert demo.stdout is not None
+            said = ""
+            while "Ctrl-C" not in said:
+                line = demo.stdout.readline()
+                assert line, f"it ended after saying {said!r}"
+                said += line
+            address = re.search(r"http://127\.0\.0\.1:\d+", said)
+            workers = re.search(r"workers are ([\d, ]+)\.", said)
+            assert address is not None
+            assert workers is not None
+            pids = [int(pid) for pid in workers[1].split(", ")]
+            assert len(pids) == 3
+
+            use(address[0])
+
+            os.kill(pids[0], signal.SIGKILL)
+            assert f"worker {pids[0]} was killed" in demo.stdout.readline()
+            # The counter outlives the worker.
+            assert ask(address[0] + "/hit?key=you&limit=2/hour")[0] == 429
+
+            if stop is signal.SIGINT:
+                os.killpg(demo.pid, stop)  # as a terminal does: everybody gets it
+            else:
+                demo.terminate()
+            assert demo.wait(30) == 0
+        finally:
+            demo.kill()
+        assert "Stopped" in demo.stdout.read()
+    assert list(tmp_path.iterdir()) == [], "the temporary folder is removed"
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def use(address: str) -> None:
+    """The demonstration, asked as a browser and as a clumsy visitor would."""
+    status, kind, page = ask_text(address + "/")
+    assert (status, kind) == (200, "text/html; charset=utf-8")
+    assert "sliding_window_log" in page
+    answers = [ask(address + "/hit?key=you&limit=2/hour") for _ in range(3)]
+    assert [(status, retry is None) for status, retry, _ in answers] == [(200, True), (200, True), (429, False)]
+    assert 1700 < int(answers[2][1] or 0) <= 1800
+    assert [answer["remaining"] for _, _, answer in answers] == [1, 0, 0]
+    assert [answer["state"] for _, _, answer in answers] == ["normal", "throttled", "throttled"]
+    assert ask(address + "/peek?key=you&limit=2/hour")[0] == 200
+    assert ask(address + "/hit?key=you&limit=2/hour&cost=5")[:2] == (429, None)
+    for wrong, told in {
+        "/hit": "give one key, one limit",
+        "/hit?limit=2/hour": "key must not be empty",
+        "/hit?key=you&limit=2/fortnight": "unknown unit 'fortnight'",
+        "/hit?key=you&limit=2/hour&cost=-1": "a whole number as cost",
+        "/hit?key=you&limit=2/hour&limit=3/hour": "one limit",
+        "/hit?key=you&limits=2/hour": "unknown parameter 'limits'",
+        "/hit?limit=2/hour&key=" + "k" * 2000: "key is 2000 bytes long",
+    }.items():
+        status, _, answer = ask(address + wrong)
+        assert status == 400, wrong
+        assert told in str(answer["error"]), wrong
+    assert ask(address + "/nothing")[0] == 404
+
+
+def ask(url: str) -> tuple[int, str | None, dict[str, object]]:
+    """Status, Retry-After and the JSON of an answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=30) as reply:
+            return reply.status, reply.headers["Retry-After"], json.load(reply)
+    except urllib.error.HTTPError as reply:
+        with reply:
+            return reply.code, reply.headers["Retry-After"], json.load(reply)
+
+
+def ask_text(url: str) -> tuple[int, str, str]:
+    with urllib.request.urlopen(url, timeout=30) as reply:
+        return reply.status, reply.headers["Content-Type"], reply.read().decode()
+
+
+# -- documentation ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_fences_are_closed_and_of_a_known_kind(page: Path) -> None:
+    text = page.read_text()
+    fences = FENCE.findall(text)
+    assert text.count("```") == 2 * len(fences), "a fence is indented or not closed"
+    assert {kind for kind, _ in fences} <= {"python", "pycon", "sh", "text"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_stand_in_an_example(page: Path) -> None:
+    examples = {path.name: path.read_text() for path in EXAMPLES}
+    for kind, block in FENCE.findall(page.read_text()):
+        if kind == "python":
+            assert any(stands_in(block, source) for source in examples.values()), f"in no example:\n{block}"
+
+
+def stands_in(block: str, source: str) -> bool:
+    """Whether the lines of a block follow each other in a source, whatever their common indentation."""
+    wanted = textwrap.dedent(block).splitlines()
+    lines = source.splitlines()
+    starts = range(len(lines) - len(wanted) + 1)
+    return any(textwrap.dedent("\n".join(lines[i : i + len(wanted)])).splitlines() == wanted for i in starts)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_sessions_print_what_they_show(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    session = "\n".join(block for kind, block in FENCE.findall(page.read_text()) if kind == "pycon")
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    test = doctest.DocTestParser().get_doctest(session, {"__name__": page.stem}, page.name, str(page), 0)
+    told: list[str] = []
+    failed, _ = doctest.DocTestRunner(optionflags=flags, verbose=False).run(test, out=told.append)
+    assert not failed, "".join(told)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
+        if re.match(r"https?://", target):
+            continue
+        name, _, heading = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists() or file in WRITTEN_BY_A_RUN, target
+        assert not heading or heading in headings(file), target
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
