@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
 from headgate.core.decision import Decision
 from headgate.engine.bound import Bound, check_input, whole_cost
 from headgate.engine.decorator import KeyMaker, key_maker, refuse_generators
-from headgate.engine.limiting import Limiting, ManyItem, acquire_input, admitted, decorator_cost
+from headgate.engine.limiting import Limiting, ManyItem, acquire_input, admitted, decorator_cost, undoing
 from headgate.engine.line import Ask, Sleep, Turn, Waiting, wait_turn
 from headgate.engine.plans import Limits
 from headgate.engine.reservation import AsyncReservation, Held
@@ -74,8 +74,8 @@ class AsyncLimiter(Limiting):
         bound = self._bind(limits)
 
         async def take() -> Held:
-            outcomes = (await self._apply([bound.request(Op.TAKE, key, whole)]))[0]
-            return Held(bound, key, whole, outcomes)
+            request = bound.request(Op.TAKE, key, whole)
+            return Held(bound, request, (await self._apply([request]))[0])
 
         return AsyncReservation(take, self._send)
 
@@ -126,9 +126,24 @@ class AsyncLimiter(Limiting):
         store = self._store
         try:
             reply = store.apply_soon(batch) if isinstance(store, LocalStore) else None
-            return reply if reply is not None else await asyncio.to_thread(store.apply, batch)
+            return reply if reply is not None else await self._apply_in_thread(batch)
         except StoreError as error:
             return self._failed(error, batch)
+
+    async def _apply_in_thread(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        """A caller that is cancelled meanwhile gets no decision, so what the thread takes for it is given back."""
+        loop = asyncio.get_running_loop()
+        decided = loop.run_in_executor(None, self._store.apply, batch)
+        try:
+            return await asyncio.shield(decided)
+        except asyncio.CancelledError:
+
+            def give_back(done: asyncio.Future[list[list[Outcome]]]) -> None:
+                if not done.cancelled() and done.exception() is None:
+                    loop.run_in_executor(None, self._store.apply, undoing(batch, done.result()))
+
+            decided.add_done_callback(give_back)
+            raise
 
     async def _send(self, request: Request) -> None:
         await self._apply([request])

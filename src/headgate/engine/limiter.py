@@ -79,8 +79,8 @@ class Limiter(Limiting):
         whole = whole_cost(cost)
         check_input(key, whole)
         bound = self._bind(limits)
-        outcomes = self._apply([bound.request(Op.TAKE, key, whole)])[0]
-        return Reservation(Held(bound, key, whole, outcomes), self._send)
+        request = bound.request(Op.TAKE, key, whole)
+        return Reservation(Held(bound, request, self._apply([request])[0]), self._send)
 
     def limit(
         self, limits: Limits, *, key: str | KeyMaker | None = None, cost: SupportsIndex = 1

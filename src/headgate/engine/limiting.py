@@ -16,12 +16,13 @@ from headgate.engine.bound import Bound, Engine, check_input, whole_cost
 from headgate.engine.failure import FailurePolicy, undecided
 from headgate.engine.line import Line
 from headgate.engine.plans import MOST_REMEMBERED, Limits, Plans, Resolver
+from headgate.engine.reservation import charged, returning
 from headgate.errors import ConfigError, RateLimitExceeded, StoreError
 from headgate.stores.clock import Clock
 from headgate.stores.port import Op, Outcome, Request, Store
 from headgate.stores.url import open_store
 
-__all__ = ["Limiting", "ManyItem", "acquire_input", "admitted", "decorator_cost"]
+__all__ = ["Limiting", "ManyItem", "acquire_input", "admitted", "decorator_cost", "undoing"]
 
 ManyItem: TypeAlias = "tuple[str, Limits] | tuple[str, Limits, int]"
 """What `check_many` takes: a key, limits, and perhaps a cost."""
@@ -105,6 +106,15 @@ class Limiting:
     def _close_store(self) -> None:
         if self._owns_store:
             self._store.close()
+
+
+def undoing(batch: Sequence[Request], replies: Sequence[Sequence[Outcome]]) -> list[Request]:
+    """The requests that give back what a batch has taken."""
+    return [
+        returning(request, reply, request.members[0].cost)
+        for request, reply in zip(batch, replies, strict=True)
+        if request.op is Op.TAKE and charged(reply)
+    ]
 
 
 def admitted(decision: Decision) -> float:

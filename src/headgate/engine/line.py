@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 
 from headgate.core.decision import Decision
 from headgate.engine.bound import Bound
-from headgate.engine.reservation import charged
-from headgate.stores.port import Member, Op, Outcome, Request
+from headgate.engine.reservation import charged, returning
+from headgate.stores.port import Op, Outcome, Request
 
 __all__ = ["Ask", "Command", "Line", "Sleep", "Ticket", "Turn", "wait_turn"]
 
@@ -110,12 +110,8 @@ def wait_turn(
             yield Sleep(_in_time(decision, left(), timeout))
         spare = left()
         if spare is not None and decision.delay > spare:
-            members = [
-                Member(key, algorithm, cost, True, outcome.tick, cost)
-                for algorithm, outcome in zip(bound.algorithms, outcomes, strict=True)
-            ]
             if charged(outcomes):
-                yield Ask(Request(Op.GIVE_BACK, members))
+                yield Ask(returning(bound.request(Op.TAKE, key, cost), outcomes, cost))
             raise _too_late(timeout)
     finally:
         line.leave(key, bound, ticket)

@@ -11,21 +11,22 @@ from headgate.engine.bound import MAX_COST, Bound, whole_cost
 from headgate.errors import RateLimitExceeded
 from headgate.stores.port import Member, Op, Outcome, Request
 
-__all__ = ["AsyncReservation", "Held", "Reservation", "charged"]
+__all__ = ["AsyncReservation", "Held", "Reservation", "charged", "returning"]
 
 
 class Held:
     """What was taken, and how it is to be settled: at most once."""
 
-    def __init__(self, bound: Bound, key: str, cost: int, outcomes: Sequence[Outcome]) -> None:
-        decision = bound.finish(Op.TAKE, key, outcomes)
+    def __init__(self, bound: Bound, taken: Request, outcomes: Sequence[Outcome]) -> None:
+        self._key = taken.members[0].key
+        self._cost = taken.members[0].cost
+        decision = bound.finish(Op.TAKE, self._key, outcomes)
         if not decision.allowed:
             raise RateLimitExceeded(decision)
         self.decision = decision
         self._bound = bound
-        self._key = key
-        self._cost = cost
-        self._ticks = [outcome.tick for outcome in outcomes]
+        self._taken = taken
+        self._outcomes = outcomes
         self._charged = charged(outcomes)
         self._open = True
 
@@ -41,11 +42,7 @@ class Held:
             return None
         if used > self._cost:
             return self._bound.request(Op.CHARGE, self._key, used - self._cost)
-        members = [
-            Member(self._key, algorithm, self._cost, True, tick, self._cost - used)
-            for algorithm, tick in zip(self._bound.algorithms, self._ticks, strict=True)
-        ]
-        return Request(Op.GIVE_BACK, members)
+        return returning(self._taken, self._outcomes, self._cost - used)
 
     def leave(self, failed: bool) -> Request | None:
         """The end of the block: what was not settled is kept, or given back after an exception."""
@@ -58,6 +55,12 @@ class Held:
 def charged(outcomes: Sequence[Outcome]) -> bool:
     """Whether the store itself took the cost. One that failed has charged nothing that could be given back."""
     return all(outcome.decision.reason == "ok" for outcome in outcomes)
+
+
+def returning(taken: Request, outcomes: Sequence[Outcome], amount: int) -> Request:
+    """The request that gives back so much of what another has taken."""
+    members = zip(taken.members, outcomes, strict=True)
+    return Request(Op.GIVE_BACK, [Member(m.key, m.algorithm, m.cost, True, o.tick, amount) for m, o in members])
 
 
 class Reservation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -79,6 +80,40 @@ def test_async_alike(store: Flaky) -> None:
             await limiter.reset("k", "2/minute")
 
     asyncio.run(main())
+
+
+class Slow(Flaky):
+    """A store that takes its time, in whatever thread it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = threading.Event()
+        self.go = threading.Event()
+        self.calls = 0
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        self.called.set()
+        self.go.wait(10)
+        self.calls += 1
+        return super().apply(batch)
+
+
+def test_a_cancelled_caller_takes_nothing_and_the_loop_goes_on() -> None:
+    async def main() -> None:
+        store = Slow()
+        limiter = AsyncLimiter(store)
+        task = asyncio.create_task(limiter.check("k", "5/hour"))
+        while not store.called.is_set():
+            await asyncio.sleep(0.001)  # the loop turns while the store is busy
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        store.go.set()
+        while store.calls < 2:  # the check, then what gives it back
+            await asyncio.sleep(0.001)
+        assert (await limiter.peek("k", "5/hour")).remaining == 5
+
+    asyncio.run(asyncio.wait_for(main(), 10))
 
 
 def test_a_reset_that_was_not_done_is_an_error(store: Flaky) -> None:
