@@ -1,5 +1,6 @@
 # Two commands for everybody: `make serve` shows it, `make test` proves it. Each does its own set-up.
 PYTHON ?= python3
+PORT ?= 8080
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
@@ -8,7 +9,7 @@ SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
 
 # The live demonstration: worker processes on loopback that share their limits through one mapped file.
 serve: $(VENV)/.compiled
-	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/demo.py --port $(PORT)
 
 # Lint, types and imports; then the same tests on the compiled and on the pure build.
 test: check doctest compiled pure

@@ -4,15 +4,20 @@ from headgate.core.algorithms import Verdict, register_algorithm
 from headgate.core.decision import Decision
 from headgate.core.limit import Limit
 from headgate.core.pressure import PressureEvent
-from headgate.engine.async_limiter import AsyncLimiter
+from headgate.engine.async_limiter import AsyncBound, AsyncLimiter
+from headgate.engine.bound import Bound
 from headgate.engine.limiter import Limiter
-from headgate.errors import ConfigError, HeadgateError, RateLimitExceeded, StoreError
+from headgate.engine.reservation import AsyncReservation, Reservation
+from headgate.errors import ConfigError, HeadgateError, RateLimitExceeded, StoreClosed, StoreError
 from headgate.rules.context import RequestContext
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncBound",
     "AsyncLimiter",
+    "AsyncReservation",
+    "Bound",
     "ConfigError",
     "Decision",
     "HeadgateError",
@@ -21,6 +26,8 @@ __all__ = [
     "PressureEvent",
     "RateLimitExceeded",
     "RequestContext",
+    "Reservation",
+    "StoreClosed",
     "StoreError",
     "Verdict",
     "register_algorithm",

@@ -3,6 +3,7 @@
     HeadgateError
     ├── ConfigError         a limit, plan, URL or option that cannot be used (also a ValueError)
     ├── StoreError          the store could not answer: away, too slow, or not ours
+    │   └── StoreClosed     it was closed: a mistake in the program, which no failure policy covers up
     └── RateLimitExceeded   a guarded call was denied; carries the decision
 
 A denial by `check` is a value (`Decision.allowed` is False), never an exception: `RateLimitExceeded` is raised
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headgate.core.decision import Decision
 
-__all__ = ["ConfigError", "HeadgateError", "RateLimitExceeded", "StoreError"]
+__all__ = ["ConfigError", "HeadgateError", "RateLimitExceeded", "StoreClosed", "StoreError"]
 
 
 class HeadgateError(Exception):
@@ -30,6 +31,10 @@ class ConfigError(HeadgateError, ValueError):
 
 class StoreError(HeadgateError):
     """The store could not decide: unreachable, too slow, or holding something that is not ours."""
+
+
+class StoreClosed(StoreError):  # noqa: N818 - says what it is
+    """The store was used after it was closed. Raised whatever `on_store_error` says: nobody is to be let in by it."""
 
 
 class RateLimitExceeded(HeadgateError):  # noqa: N818 - the name is part of the public contract

@@ -18,7 +18,10 @@ ROOT = Path(__file__).parent.parent.parent
 
 def test_public_names() -> None:
     assert headgate.__all__ == [
+        "AsyncBound",
         "AsyncLimiter",
+        "AsyncReservation",
+        "Bound",
         "ConfigError",
         "Decision",
         "HeadgateError",
@@ -27,6 +30,8 @@ def test_public_names() -> None:
         "PressureEvent",
         "RateLimitExceeded",
         "RequestContext",
+        "Reservation",
+        "StoreClosed",
         "StoreError",
         "Verdict",
         "register_algorithm",

@@ -175,9 +175,10 @@ class _Reader:
         return token
 
     def expected_at_end(self, limit: Notation) -> str:
-        more = "'using ALGORITHM', " if limit.algorithm is None else ""
-        more = "'burst B', " + more if limit.burst is None and limit.algorithm is None else more
-        return f"after this limit there may be {more}or ';' and another limit"
+        if limit.algorithm is not None:
+            return "after this limit there may be ';' and another limit ('burst' goes before 'using')"
+        more = "'burst B', " if limit.burst is None else ""
+        return f"after this limit there may be {more}'using ALGORITHM', or ';' and another limit"
 
     def error(self, token: _Token | None, problem: str, remedy: str) -> ConfigError:
         start, end = (token.start, token.end) if token is not None else (len(self.text), len(self.text) + 1)

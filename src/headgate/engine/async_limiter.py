@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
 
 from headgate.core.decision import Decision
 from headgate.engine.bound import Bound, check_input, whole_cost
-from headgate.engine.decorator import KeyMaker, key_maker, refuse_generators
+from headgate.engine.decorator import KeyMaker, key_maker, name_of, refuse_generators
 from headgate.engine.limiting import Limiting, ManyItem, acquire_input, admitted, decorator_cost, undoing
 from headgate.engine.line import Ask, Sleep, Turn, Waiting, wait_turn
 from headgate.engine.plans import Limits
@@ -94,7 +94,7 @@ class AsyncLimiter(Limiting):
             refuse_generators(function)
             if not inspect.iscoroutinefunction(function):
                 raise ConfigError(
-                    f"{function.__qualname__} is not async, so an AsyncLimiter cannot wait in it: use a Limiter"
+                    f"{name_of(function)} is not async, so an AsyncLimiter cannot wait in it: use a Limiter"
                 )
             make_key = key_maker(function, key)
 

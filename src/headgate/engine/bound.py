@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from operator import index
 from threading import Lock
-from typing import SupportsIndex, final
+from typing import Protocol, SupportsIndex, final
 
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.decision import Decision, combine
@@ -26,6 +26,12 @@ MAX_COST = 2**31 - 1
 MAX_KEY_BYTES = 1024
 
 _log = logging.getLogger("headgate")
+
+
+class Text(Protocol):
+    """What `str` is and numbers and bytes are not, for type checkers. At run time anything may come, and be refused."""
+
+    def isidentifier(self) -> bool: ...
 
 
 @final
@@ -99,7 +105,7 @@ class Bound:
         self.ceiling = min(self.single.ceiling, MAX_COST) if self.single is not None else -1
         self.calm = -(-unique[0].capacity // 5)
 
-    def check(self, key: str, cost: SupportsIndex = 1) -> Decision:
+    def check(self, key: Text, cost: SupportsIndex = 1) -> Decision:
         """Decide a request and consume its cost when it is admitted."""
         local = self.local
         single = self.single
@@ -112,8 +118,8 @@ class Bound:
             or single is None
         ):
             whole = whole_cost(cost)
-            check_input(key, whole)
-            return self.finish(Op.TAKE, key, self.ask(Op.TAKE, key, whole))
+            text = check_input(key, whole)
+            return self.finish(Op.TAKE, text, self.ask(Op.TAKE, text, whole))
         try:
             decision = local.take(single, key, cost)
         except StoreError as error:
@@ -124,17 +130,17 @@ class Bound:
             return self.engine.note(key, decision)
         return decision
 
-    def peek(self, key: str, cost: SupportsIndex = 1) -> Decision:
+    def peek(self, key: Text, cost: SupportsIndex = 1) -> Decision:
         """The decision `check` would give now; consumes nothing."""
         whole = whole_cost(cost)
-        check_input(key, whole)
-        return self.finish(Op.PEEK, key, self.ask(Op.PEEK, key, whole))
+        text = check_input(key, whole)
+        return self.finish(Op.PEEK, text, self.ask(Op.PEEK, text, whole))
 
-    def reset(self, key: str) -> None:
+    def reset(self, key: Text) -> None:
         """Forget the counters of this key."""
-        check_input(key, 0)
-        self.engine.store.apply([self.request(Op.RESET, key, 0)])
-        self.forgotten(key)
+        text = check_input(key, 0)
+        self.engine.store.apply([self.request(Op.RESET, text, 0)])
+        self.forgotten(text)
 
     def ask(self, op: Op, key: str, cost: int) -> list[Outcome]:
         """One request to the store, or to whoever answers in its place."""
@@ -174,8 +180,8 @@ def whole_cost(cost: SupportsIndex, what: str = "cost") -> int:
         raise ValueError(f"{what} must be a whole number from 0 to {MAX_COST}, not {cost!r}") from None
 
 
-def check_input(key: str, cost: int) -> None:
-    """Refuse what no store should ever see."""
+def check_input(key: Text, cost: int) -> str:
+    """Refuse what no store should ever see; the key that is left is text."""
     if cost < 0 or cost > MAX_COST:
         raise ValueError(f"cost must be a whole number from 0 to {MAX_COST}, not {cost!r}")
     if not isinstance(key, str):
@@ -187,3 +193,4 @@ def check_input(key: str, cost: int) -> None:
         raise ValueError(
             f"key is {size} bytes long and may have {MAX_KEY_BYTES} at most: use a digest of what it is made from"
         )
+    return key

@@ -12,41 +12,54 @@ from typing import Any
 
 from headgate.errors import ConfigError
 
-__all__ = ["key_maker", "refuse_generators"]
+__all__ = ["KeyMaker", "key_maker", "name_of", "refuse_generators"]
 
 KeyMaker = Callable[..., str]
 
 
 def refuse_generators(function: Callable[..., Any]) -> None:
     """A generator function does nothing when called, so a limit on the call would come too early."""
-    if not callable(function):
-        raise ConfigError(f"only functions can be limited, not {function!r}: put @limiter.limit below @staticmethod")
+    if isinstance(function, staticmethod | classmethod | property):
+        kind = type(function).__name__
+        raise ConfigError(f"put @limiter.limit below @{kind}, next to the function, not above it")
+    if isinstance(function, type) or not callable(function):
+        raise ConfigError(f"only functions and methods can be limited, not {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(
-            f"{function.__qualname__} is a generator: its body runs after the call, when the limit has already "
+            f"{name_of(function)} is a generator: its body runs after the call, when the limit has already "
             "been checked. Limit the function that iterates it, or call limiter.check inside"
         )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a function is called; a partial or another callable object has no name of its own."""
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def key_maker(function: Callable[..., Any], key: str | KeyMaker | None) -> KeyMaker:
     """From the arguments of a call to its key."""
     if key is None:
-        name = f"{function.__module__}.{function.__qualname__}"
+        name = f"{getattr(function, '__module__', '')}.{name_of(function)}"
         return lambda *_args, **_kwargs: name
     if not isinstance(key, str):
         if not callable(key):
             raise ConfigError(f"key must be a template such as 'user:{{user_id}}' or a callable, not {key!r}")
         return key
-    signature = inspect.signature(function)
+    if not key:
+        raise ConfigError("key must not be empty: leave it out, or write a template such as 'user:{user_id}'")
     fields = _fields(key)
+    if not fields:
+        return lambda *_args, **_kwargs: key.format()
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise ConfigError(f"key template {key!r}: {name_of(function)} does not tell its parameters") from None
     for field in fields:
         if field not in signature.parameters:
             known = ", ".join(signature.parameters) or "none"
             raise ConfigError(
-                f"key template {key!r}: {function.__qualname__} has no parameter {field!r}; its parameters are: {known}"
+                f"key template {key!r}: {name_of(function)} has no parameter {field!r}; its parameters are: {known}"
             )
-    if not fields:
-        return lambda *_args, **_kwargs: key.format()
 
     def make(*args: Any, **kwargs: Any) -> str:
         bound = signature.bind(*args, **kwargs)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 from headgate.core.decision import NORMAL, Decision, Detail
-from headgate.errors import ConfigError, StoreError
+from headgate.errors import ConfigError, StoreClosed, StoreError
 from headgate.stores.clock import Clock
 from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Member, Op, Outcome, Request
 
-__all__ = ["POLICIES", "FailurePolicy"]
+__all__ = ["POLICIES", "FailurePolicy", "OnStoreError", "undecided"]
 
-POLICIES = ("open", "closed", "local")
+OnStoreError = Literal["open", "closed", "local"]
+POLICIES = get_args(OnStoreError)
 RETRY_CLOSED_US = 1_000_000
 """What a denial by `closed` advises: nobody knows when the store will be back, so ask again in a second."""
 
@@ -29,7 +31,7 @@ _log = logging.getLogger("headgate")
 class FailurePolicy:
     """Answers in a failed store's place."""
 
-    def __init__(self, policy: str, clock: Clock) -> None:
+    def __init__(self, policy: OnStoreError, clock: Clock) -> None:
         if policy not in POLICIES:
             raise ConfigError(f"on_store_error must be one of {', '.join(POLICIES)}, not {policy!r}")
         self.policy = policy
@@ -40,6 +42,8 @@ class FailurePolicy:
 
     def answer(self, error: StoreError, batch: Sequence[Request]) -> list[list[Outcome]]:
         """Outcomes for a batch that the store did not decide."""
+        if isinstance(error, StoreClosed):
+            raise error
         self.note(error)
         if self._local is None:
             return [[self._outcome(member) for member in request.members] for request in batch]

@@ -13,17 +13,18 @@ from headgate.core.algorithms import Algorithm
 from headgate.core.decision import Decision
 from headgate.core.pressure import PressureEvent
 from headgate.engine.bound import Bound, Engine, check_input, whole_cost
-from headgate.engine.failure import FailurePolicy, undecided
+from headgate.engine.failure import FailurePolicy, OnStoreError, undecided
 from headgate.engine.line import Line
 from headgate.engine.plans import MOST_REMEMBERED, Limits, Plans, Resolver
 from headgate.engine.reservation import charged, returning
-from headgate.errors import ConfigError, RateLimitExceeded, StoreError
+from headgate.errors import ConfigError, RateLimitExceeded, StoreClosed, StoreError
 from headgate.stores.clock import Clock
 from headgate.stores.port import Op, Outcome, Request, Store
 from headgate.stores.url import open_store
 
 __all__ = ["Limiting", "ManyItem", "acquire_input", "admitted", "decorator_cost", "undoing"]
 
+LONGEST_TIMEOUT = 10**9
 ManyItem: TypeAlias = "tuple[str, Limits] | tuple[str, Limits, int]"
 """What `check_many` takes: a key, limits, and perhaps a cost."""
 
@@ -37,9 +38,13 @@ class Limiting:
         *,
         plans: Plans | None = None,
         clock: Clock | None = None,
-        on_store_error: str = "open",
+        on_store_error: OnStoreError = "open",
         on_pressure: Callable[[PressureEvent], object] | None = None,
     ) -> None:
+        if on_pressure is not None and not callable(on_pressure):
+            raise ConfigError(f"on_pressure must be a callable that takes a PressureEvent, not {on_pressure!r}")
+        if clock is not None and (isinstance(clock, type) or not callable(getattr(clock, "ticks", None))):
+            raise ConfigError(f"clock must be a clock such as FakeClock(1_700_000_000), not {clock!r}")
         self._resolver = Resolver(plans)
         if isinstance(store, str):
             self._store: Store = open_store(store, clock)
@@ -96,7 +101,7 @@ class Limiting:
 
     def _failed(self, error: StoreError, batch: Sequence[Request]) -> list[list[Outcome]]:
         """The store did not answer: by policy, or not at all for what only a store can do."""
-        if any(request.op is Op.RESET for request in batch):
+        if isinstance(error, StoreClosed) or any(request.op is Op.RESET for request in batch):
             raise error
         if all(undecided(request.op) for request in batch):
             return self._engine.failure.answer(error, batch)
@@ -133,6 +138,6 @@ def decorator_cost(cost: SupportsIndex) -> int:
 def acquire_input(key: str, cost: SupportsIndex, timeout: float | None) -> int:
     whole = whole_cost(cost)
     check_input(key, whole)
-    if timeout is not None and not timeout >= 0:
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 <= timeout <= LONGEST_TIMEOUT):
         raise ValueError(f"timeout must be a number of seconds, 0 or more, or None to wait for ever, not {timeout!r}")
     return whole

@@ -109,7 +109,7 @@ def wait_turn(
                 break
             yield Sleep(_in_time(decision, left(), timeout))
         spare = left()
-        if spare is not None and decision.delay > spare:
+        if spare is not None and decision.delay > max(spare, 0.0):
             if charged(outcomes):
                 yield Ask(returning(bound.request(Op.TAKE, key, cost), outcomes, cost))
             raise _too_late(timeout)

@@ -39,13 +39,14 @@ class Resolver:
         self._inline: dict[str | tuple[Limit, str], tuple[Algorithm, ...]] = {}
         if isinstance(plans, Mapping):
             for name in plans:
-                self.plan(name)  # a bad plan is an error now, not at the first request
+                if self.plan(name) is None:  # a bad plan is an error now, not at the first request
+                    raise ConfigError(f"plan {name!r} must be a limit or a list of limits, not None")
 
     def chain(self, limits: Limits) -> tuple[Algorithm, ...]:
         """The compiled limits that a caller's `limits` stand for, in order."""
         if isinstance(limits, str | Limit):
             return self.one(limits)
-        if not isinstance(limits, Iterable):
+        if not isinstance(limits, Iterable) or isinstance(limits, bytes | Mapping):
             raise ConfigError(f"limits are written as '100/minute', a Limit, a plan's name or a list, not {limits!r}")
         found: tuple[Algorithm, ...] = ()
         for item in limits:

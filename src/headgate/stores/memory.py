@@ -15,7 +15,7 @@ from headgate.core.algorithms.algorithm import EMPTY, Algorithm
 from headgate.core.decision import Decision
 from headgate.core.state import ListLog, State
 from headgate.core.words import i64
-from headgate.errors import StoreError
+from headgate.errors import StoreClosed
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
 from headgate.stores.deciding import Cell, decide
 from headgate.stores.forking import fork_safe_lock
@@ -84,6 +84,8 @@ class MemoryStore(LocalStore):
                     entry.time = at
                     entry.a = a
                     entry.b = b
+                elif at < entry.time:
+                    entry.rebase(at)
                 # The entry is now the most recently used: Table.touch, spelled out.
                 recent = self.recent
                 last = recent.older
@@ -139,8 +141,8 @@ def _nanoseconds(clock: Clock) -> int:
     return clock.ticks() * 1000
 
 
-def closed() -> StoreError:
-    return StoreError("this memory store is closed")
+def closed() -> StoreClosed:
+    return StoreClosed("this memory store is closed")
 
 
 @final

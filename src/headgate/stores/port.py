@@ -98,7 +98,7 @@ class Store(Protocol):
         """Decide the requests in order; one outcome per member, in the members' order."""
 
     def close(self) -> None:
-        """Let go of files and connections. Closing twice is fine; deciding afterwards is a StoreError."""
+        """Let go of files and connections. Closing twice is fine; deciding afterwards is a StoreClosed."""
 
 
 class LocalStore:

@@ -44,6 +44,8 @@ class _Options:
         parts = urlsplit(url)
         self.host = unquote(parts.netloc)
         self.path = unquote(parts.path)
+        if parts.fragment or "\0" in self.path:
+            raise self.error("a path may not hold a NUL, and a '#' in it is written %23")
         self.values: dict[str, str] = {}
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name in self.values:

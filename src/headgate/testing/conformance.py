@@ -142,6 +142,14 @@ class StoreConformance:
             clock.advance(rebased.retry_after)
             assert take(store, algorithm).allowed, algorithm.limit
 
+    def test_a_cost_of_zero_brings_a_counter_along_too(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            take(store, algorithm, cost=5)
+            clock.advance(-3600)
+            assert take(store, algorithm, cost=0).allowed
+            clock.advance(3600)
+            assert take(store, algorithm, cost=5).allowed, algorithm.limit
+
     # -- charges and give-backs -------------------------------------------------------------------------------------
 
     def test_what_is_given_back_can_be_used_again(self) -> None:

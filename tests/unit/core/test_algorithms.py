@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headgate import ConfigError, Decision, Limit, Limiter, Verdict, register_algorithm
@@ -148,6 +150,26 @@ def test_debts_are_cut_where_numbers_end(limiter: Limiter) -> None:
         assert limiter.peek("k", limit).retry_after is not None
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        (None, None),
+        ((1, 2), Verdict(True, 1, 0, 0)),
+        ((1, 2, 3.5), Verdict(True, 1, 0, 0)),
+        ((1, 2, 2**70), Verdict(True, 1, 0, 0)),
+        (None, Verdict(True, -1, 0, 0)),
+    ],
+)
+def test_a_step_that_returns_nonsense_is_named(limiter: Limiter, answer: Any) -> None:
+    register_algorithm("nonsense", lambda limit, state, now, cost: answer)
+    try:
+        with pytest.raises(TypeError, match="the step of algorithm 'nonsense' must return"):
+            limiter.check("k", "5/minute using nonsense")
+    finally:
+        del ALGORITHMS["nonsense"]
+
+
 def test_an_algorithm_of_ones_own(limiter: Limiter, clock: FakeClock) -> None:
     def spaced(
         limit: Limit, state: tuple[int, int, int] | None, now: int, cost: int
@@ -175,7 +197,10 @@ def test_an_algorithm_of_ones_own(limiter: Limiter, clock: FakeClock) -> None:
         assert limiter.peek("k", Limit(5, 60, algorithm="spaced", name="n")).remaining == 4
         with pytest.raises(ConfigError, match="already registered"):
             register_algorithm("spaced", spaced)
-        with pytest.raises(ConfigError, match="lower-case identifier"):
-            register_algorithm("My Algorithm", spaced)
+        for name in ("My Algorithm", "\u00e9t\u00e9", "", 5):
+            with pytest.raises(ConfigError, match="lower-case identifier"):
+                register_algorithm(name, spaced)  # type: ignore[arg-type]  # wrong on purpose
+        with pytest.raises(ConfigError, match="its step must be a function"):
+            register_algorithm("nothing", None)  # type: ignore[arg-type]  # wrong on purpose
     finally:
         del ALGORITHMS["spaced"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -38,10 +39,19 @@ def test_what_can_never_pass_is_said_at_once(limit: str) -> None:
         limiter.acquire("k", limit, cost=6)
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan")])
-def test_a_bad_timeout_is_a_value_error(timeout: float) -> None:
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), 10**400, "5"])
+def test_a_bad_timeout_is_a_value_error(timeout: Any) -> None:
     with pytest.raises(ValueError, match="timeout must be"):
         Limiter("memory://").acquire("k", "5/minute", timeout=timeout)
+
+
+def test_no_timeout_means_now_or_not_at_all() -> None:
+    """On the real clock, which moves between any two looks at it."""
+    limiter = Limiter("memory://")
+    assert [limiter.acquire("k", "50/hour", timeout=0).allowed for _ in range(50)] == [True] * 50
+    with pytest.raises(TimeoutError):
+        limiter.acquire("k", "50/hour", timeout=0)
+    assert asyncio.run(AsyncLimiter("memory://").acquire("k", "5/hour", timeout=0)).allowed
 
 
 def test_a_leaky_bucket_s_delay_is_waited_for() -> None:

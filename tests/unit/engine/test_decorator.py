@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -149,6 +151,7 @@ def test_generators_are_refused(limiter: Limiter) -> None:
         ("user:{0}", "name the parameter between the braces"),
         ("user:{user_id", "key template"),
         (42, "must be a template"),
+        ("", "key must not be empty"),
     ],
 )
 def test_keys_that_cannot_work_are_refused_at_once(limiter: Limiter, key: object, message: str) -> None:
@@ -166,5 +169,15 @@ def test_other_mistakes_are_refused_at_once(limiter: Limiter, clock: FakeClock) 
         limiter.limit("gold", cost=-1)
     with pytest.raises(ConfigError, match="is not async"):
         AsyncLimiter("memory://", clock=clock).limit("1/s")(lambda: None)  # type: ignore[arg-type,return-value]
-    with pytest.raises(ConfigError, match="only functions can be limited"):
-        limiter.limit("gold")(42)  # type: ignore[arg-type]  # wrong on purpose
+    for wrong in (42, int):
+        with pytest.raises(ConfigError, match="only functions and methods can be limited"):
+            limiter.limit("gold")(wrong)  # type: ignore[arg-type]  # wrong on purpose
+    above: Any
+    for above in (staticmethod(print), classmethod(print), property(print)):
+        with pytest.raises(ConfigError, match=r"put @limiter.limit below @(static|class)?(method|property)"):
+            limiter.limit("gold")(above)
+
+
+def test_callable_objects_without_a_name(limiter: Limiter) -> None:
+    assert limiter.limit("gold")(functools.partial(int, "7"))() == 7
+    assert limiter.limit("gold", key="p")(functools.partial(int, "8"))() == 8

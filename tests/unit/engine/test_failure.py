@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 
@@ -132,7 +133,7 @@ def test_a_reservation_of_a_failed_store_owes_nothing(store: Flaky) -> None:
 
 
 @pytest.mark.parametrize("policy", ["open", "local"])
-def test_nothing_is_given_back_that_the_store_never_took(store: Flaky, policy: str) -> None:
+def test_nothing_is_given_back_that_the_store_never_took(store: Flaky, policy: Literal["open", "local"]) -> None:
     limiter = Limiter(store, on_store_error=policy)
     limiter.check("k", "1000/hour", cost=1000)
     store.broken = True

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, ConfigError, Limit, Limiter, StoreError
+from headgate import AsyncLimiter, ConfigError, Limit, Limiter, StoreClosed
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 
@@ -137,7 +137,8 @@ BAD_INPUT = [
     ({"key": ""}, ValueError, "key must not be empty"),
     ({"key": "k" * 1025}, ValueError, "1025 bytes"),
     ({"key": "é" * 513}, ValueError, "1026 bytes"),
-    ({"key": 42}, TypeError, "key must be text|str object expected"),
+    ({"key": 42}, TypeError, "key must be text such as 'user:42', not 42"),
+    ({"key": b"k"}, TypeError, "key must be text"),
     ({"cost": -1}, ValueError, "cost must be a whole number from 0 to 2147483647"),
     ({"cost": 1.5}, ValueError, "cost must be a whole number"),
     ({"cost": 1.0}, ValueError, "cost must be a whole number"),
@@ -174,6 +175,8 @@ BAD_LIMITS = [
     (["gold", 5], "not 5"),
     (5, "not 5"),
     (None, "not None"),
+    (b"5/s", "not b'5/s'"),
+    ({"5/s": 1}, "limits are written as"),
 ]
 
 
@@ -195,6 +198,10 @@ def test_bad_limits_are_config_errors(calls: Calls, limits: Any, message: str) -
         ({"on_store_error": "opne"}, "on_store_error must be one of open, closed, local"),
         ({"store": "memori://"}, "unknown store URL"),
         ({"store": 5}, "needs a store URL"),
+        ({"plans": {"gold": None}}, "plan 'gold' must be a limit or a list of limits, not None"),
+        ({"on_pressure": 5}, "on_pressure must be a callable"),
+        ({"clock": FakeClock}, "clock must be a clock"),
+        ({"clock": 5}, "clock must be a clock"),
     ],
 )
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
@@ -215,15 +222,18 @@ def test_a_store_object_has_its_own_clock(clock: FakeClock) -> None:
 def test_closing() -> None:
     with Limiter("memory://") as limiter:
         limiter.check("k", "5/minute")
-    with pytest.raises(StoreError, match="closed"):
-        limiter.reset("k", "5/minute")
-    assert limiter.check("k", "5/minute").reason == "fail_open"
+    for call in (limiter.check, limiter.peek, limiter.reset, limiter.acquire, limiter.reserve):
+        with pytest.raises(StoreClosed, match="closed"):
+            call("k", "5/minute")
+    with pytest.raises(StoreClosed, match="closed"):
+        limiter.check_many([("k", "5/minute")])
 
     async def main() -> None:
         async with AsyncLimiter("memory://") as limiter:
             await limiter.check("k", "5/minute")
-        with pytest.raises(StoreError, match="closed"):
-            await limiter.reset("k", "5/minute")
+        for call in (limiter.check, limiter.peek, limiter.reset, limiter.acquire):
+            with pytest.raises(StoreClosed, match="closed"):
+                await call("k", "5/minute")
 
     asyncio.run(main())
 

@@ -61,6 +61,8 @@ def test_prefixes_keep_counters_apart(tmp_path: Path) -> None:
         ("shared://..", "letters, digits"),
         ("shared://name?max_keys=1e3", "max_keys must be a whole number"),
         ("shared://name?size=3", "unknown option 'size'"),
+        ("shared:///tmp/a#b", "written %23"),
+        ("shared:///tmp/a%00b", "may not hold a NUL"),
     ],
 )
 def test_refused(url: str, message: str) -> None:

@@ -61,8 +61,10 @@ def register_algorithm(name: str, step: PureStep, *, takes_burst: bool = False) 
     >>> Limit.parse("1/second using one_at_a_time")
     Limit(1, 1.0, algorithm='one_at_a_time')
     """
-    if not name.isidentifier() or name != name.lower():
+    if not isinstance(name, str) or not name.isascii() or not name.isidentifier() or name != name.lower():
         raise ConfigError(f"algorithm name {name!r} must be a lower-case identifier, such as 'my_window'")
+    if not callable(step):
+        raise ConfigError(f"algorithm {name!r}: its step must be a function, not {step!r}")
     if name in ALGORITHMS:
         raise ConfigError(f"algorithm {name!r} is already registered")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, final
 
-from headgate.core.algorithms.algorithm import Algorithm, Step
+from headgate.core.algorithms.algorithm import LARGEST, Algorithm, Step
 from headgate.core.state import State
 from headgate.core.words import i64
 
@@ -34,6 +34,15 @@ PureStep = Callable[["Limit", "Numbers | None", int, int], "tuple[Numbers | None
 """step(limit, state or None, now in microseconds, cost) -> (new state or None to write nothing, verdict)."""
 
 
+def _whole(numbers: object, least: int) -> bool:
+    """Whether these are three whole numbers that every store can keep."""
+    return (
+        isinstance(numbers, tuple)
+        and len(numbers) == 3
+        and all(isinstance(number, int) and least <= number <= LARGEST for number in numbers)
+    )
+
+
 @final
 class Registered(Algorithm):
     """Runs a registered step. A debt is kept only as far as the step admits it, and nothing is given back:
@@ -44,9 +53,18 @@ class Registered(Algorithm):
         self.pure = pure
 
     def verdict(self, state: State, now: i64, cost: i64) -> tuple[Numbers, Verdict]:
-        numbers = (state.time, state.a, state.b)
-        new, verdict = self.pure(self.limit, None if numbers == (0, 0, 0) else numbers, now, cost)
-        return (numbers if new is None else new), verdict
+        numbers = (int(state.time), int(state.a), int(state.b))
+        answer: object = self.pure(self.limit, None if numbers == (0, 0, 0) else numbers, int(now), int(cost))
+        if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Verdict):
+            new, verdict = answer
+            kept = numbers if new is None else new
+            said = (verdict.remaining, verdict.retry_us, verdict.reset_us)
+            if _whole(kept, -LARGEST) and _whole(said, 0):
+                return kept, verdict
+        raise TypeError(
+            f"the step of algorithm {self.limit.algorithm!r} must return a state (three whole numbers, or None) and a "
+            f"Verdict with whole numbers of at least 0, not {answer!r}"
+        )
 
     def step(self, state: State, now: i64, cost: i64) -> Step:
         (time, a, b), verdict = self.verdict(state, now, cost)

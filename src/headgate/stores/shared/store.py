@@ -21,7 +21,7 @@ from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.decision import Decision
 from headgate.core.state import State
 from headgate.core.words import i64
-from headgate.errors import StoreError
+from headgate.errors import StoreClosed, StoreError
 from headgate.stores.clock import Clock, MachineClock
 from headgate.stores.deciding import decide, decision_of
 from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request
@@ -89,7 +89,7 @@ class SharedStore(LocalStore):
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
         if self.closed:
-            raise StoreError(f"shared store {self.path} is closed")
+            raise StoreClosed(f"shared store {self.path} is closed")
         digest, stripe = self.place(algorithm.name, key)
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
@@ -152,7 +152,7 @@ class SharedStore(LocalStore):
     def apply_by(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]]:
         """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done."""
         if self.closed:
-            raise StoreError(f"shared store {self.path} is closed")
+            raise StoreClosed(f"shared store {self.path} is closed")
         places = [[self.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
         stripes = sorted({stripe for request in places for _, stripe in request})
         deadline = time.monotonic() + patience
