@@ -50,11 +50,11 @@ class Registered(Algorithm):
 
     def __init__(self, limit: Limit, name: str, pure: PureStep) -> None:
         super().__init__(limit, name, limit.capacity, 1, limit.count)
-        self.pure = pure
+        self.pure: Callable[..., object] = pure  # what it returns is looked at before it is believed
 
     def verdict(self, state: State, now: i64, cost: i64) -> tuple[Numbers, Verdict]:
         numbers = (int(state.time), int(state.a), int(state.b))
-        answer: object = self.pure(self.limit, None if numbers == (0, 0, 0) else numbers, int(now), int(cost))
+        answer = self.pure(self.limit, None if numbers == (0, 0, 0) else numbers, int(now), int(cost))
         if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Verdict):
             new, verdict = answer
             kept = numbers if new is None else new
