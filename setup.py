@@ -32,6 +32,7 @@ HOT = [
     "src/headgate/stores/deciding.py",
     "src/headgate/stores/table.py",
     "src/headgate/stores/memory.py",
+    "src/headgate/stores/mutex.py",
     "src/headgate/stores/shared/locks.py",
     "src/headgate/stores/shared/blocks.py",
     "src/headgate/stores/shared/arena.py",

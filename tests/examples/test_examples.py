@@ -45,7 +45,7 @@ PRINTED = {
           daily: 47 of 50 left
         allowed=False by gold, retry after 0.3 s
           untouched: [17, 47]
-        ['free#1', 'free#2']
+        ['free', 'free#2']
         """,
     "async_limiter.py": """
         allowed: 3 of 5

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from fractions import Fraction
+from math import isfinite
 
 from headgate.core.algorithms import ALGORITHMS, build
+from headgate.core.algorithms.algorithm import LARGEST
 from headgate.core.notation import Notation, canonical, parse_chain
 from headgate.errors import ConfigError
 
@@ -29,17 +32,20 @@ class Limit:
     """
 
     count: int
-    period: float
+    period: float | Fraction = field(compare=False)
     burst: int | None = None
     algorithm: str = DEFAULT_ALGORITHM
     name: str | None = field(default=None, compare=False)
+    period_us: int = field(init=False)
+    """The period in whole microseconds: what counts, and what equality looks at."""
 
     def __post_init__(self) -> None:
         kind = ALGORITHMS.get(self.algorithm)
         if kind is None:
             raise ConfigError(unknown_algorithm(self.algorithm))
         _whole("count", self.count, 0)
-        object.__setattr__(self, "period", _microseconds(self.period) / 1_000_000)
+        object.__setattr__(self, "period_us", _microseconds(self.period))
+        object.__setattr__(self, "period", self.period_us / 1_000_000)
         if self.burst is not None:
             if not kind.takes_burst:
                 raise ConfigError(f"{self.algorithm} has no burst: leave it out, or use token_bucket or gcra")
@@ -78,7 +84,7 @@ class Limit:
         try:
             return cls(
                 notation.count,
-                notation.period_us / 1_000_000,
+                Fraction(notation.period_us, 1_000_000),
                 notation.burst,
                 notation.algorithm or DEFAULT_ALGORITHM,
             )
@@ -89,11 +95,6 @@ class Limit:
     def capacity(self) -> int:
         """The most that can be used at once: the burst where there is one, else the count."""
         return self.count if self.burst is None else self.burst
-
-    @property
-    def period_us(self) -> int:
-        """The period in whole microseconds."""
-        return round(self.period * 1_000_000)
 
     def __str__(self) -> str:
         algorithm = None if self.algorithm == DEFAULT_ALGORITHM else self.algorithm
@@ -115,13 +116,19 @@ def unknown_algorithm(name: object) -> str:
 def _whole(what: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{what} must be a whole number of at least {least}, not {value!r}")
+    if value > LARGEST:
+        raise ConfigError(f"{what} is too large to count exactly: it may be {LARGEST} at most")
 
 
-def _microseconds(period: object) -> int:
-    if not isinstance(period, int | float) or isinstance(period, bool) or not 0 < period < float("inf"):
+def _microseconds(period: float | Fraction) -> int:
+    number = isinstance(period, int | float | Fraction) and not isinstance(period, bool)
+    if not number or (isinstance(period, float) and not isfinite(period)) or period <= 0:
         raise ConfigError(f"period must be a number of seconds above 0, not {period!r}")
-    exact = period * 1_000_000
+    exact = Fraction(period) * 1_000_000
     whole = round(exact)
-    if whole < 1 or abs(exact - whole) > max(1e-3, exact * 1e-12):
+    if whole > LARGEST:
+        raise ConfigError(f"period is too long to count exactly: it may be {LARGEST // 1_000_000} seconds at most")
+    # A float such as 0.1 is not quite what was written; a thousandth of a microsecond is within what it can mean.
+    if whole < 1 or abs(exact - whole) > max(Fraction(1, 1000), exact / 10**12):
         raise ConfigError(f"period must be a whole number of microseconds (0.000001 s), not {period!r} s")
     return whole

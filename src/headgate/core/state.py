@@ -40,7 +40,7 @@ class Log:
         raise NotImplementedError
 
     def drop(self, amount: i64) -> None:
-        """Forget the oldest entries, which together cost `amount`."""
+        """Forget the oldest entries, which together cost `amount`, and any that cost nothing before the next."""
         raise NotImplementedError
 
     def shift(self, ticks: i64) -> None:
@@ -72,9 +72,7 @@ class State:
         if log is not None:
             if time < self.time:
                 self.rebase(time)
-            gone = self.a + cost - a
-            if gone:
-                log.drop(gone)
+            log.drop(self.a + cost - a)
             if cost:
                 log.append(time, cost)
         self.time = time
@@ -160,6 +158,8 @@ class ListLog(Log):
         cells.append(cost)
 
     def drop(self, amount: i64) -> None:
+        if amount <= 0:
+            return
         cells = self.cells
         head = self.head
         while amount > 0:
@@ -183,5 +183,8 @@ class ListLog(Log):
                 part: i64 = min(amount, cells[i + 1])
                 cells[i + 1] -= part
                 amount -= part
+                if cells[i + 1] == 0:
+                    del cells[i : i + 2]
             if amount == 0:
                 break
+        self.oldest = cells[self.head] + self.moved if self.head < len(cells) else 0

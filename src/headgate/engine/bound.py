@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from operator import index
-from threading import Lock
 from typing import Protocol, SupportsIndex, final
 
 from headgate.core.algorithms.algorithm import Algorithm
@@ -18,6 +17,7 @@ from headgate.core.decision import Decision, combine
 from headgate.core.pressure import NORMAL, Pressure, PressureEvent
 from headgate.engine.failure import FailurePolicy
 from headgate.errors import ConfigError, StoreError
+from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import LocalStore, Member, Op, Outcome, Request, Store
 
 __all__ = ["MAX_COST", "MAX_KEY_BYTES", "Bound", "Engine", "whole_cost"]
@@ -47,7 +47,7 @@ class Engine:
         self.on_pressure = on_pressure
         self.pressure = Pressure()
         self.pressed = self.pressure.states  # empty while every counter is normal
-        self.pressure_lock = Lock()
+        self.pressure_lock = fork_safe_lock()
 
     def note(self, key: str, decision: Decision) -> Decision:
         """Take note of a decision on one limit, say so if its pressure changed, and return it with its state."""

@@ -18,7 +18,7 @@ from headgate.stores.clock import Clock
 from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Member, Op, Outcome, Request
 
-__all__ = ["POLICIES", "FailurePolicy", "OnStoreError", "undecided"]
+__all__ = ["POLICIES", "FailurePolicy", "OnStoreError", "answerable", "check_policy"]
 
 OnStoreError = Literal["open", "closed", "local"]
 POLICIES = get_args(OnStoreError)
@@ -32,8 +32,6 @@ class FailurePolicy:
     """Answers in a failed store's place."""
 
     def __init__(self, policy: OnStoreError, clock: Clock) -> None:
-        if policy not in POLICIES:
-            raise ConfigError(f"on_store_error must be one of {', '.join(POLICIES)}, not {policy!r}")
         self.policy = policy
         self.failures = 0
         self._local = MemoryStore(clock=clock) if policy == "local" else None
@@ -74,7 +72,12 @@ class FailurePolicy:
         return Outcome(Decision(algorithm, False, 0, RETRY_CLOSED_US, RETRY_CLOSED_US, _detail("fail_closed")), 0)
 
 
-def undecided(op: Op) -> bool:
+def check_policy(policy: object) -> None:
+    if policy not in POLICIES:
+        raise ConfigError(f"on_store_error must be one of {', '.join(POLICIES)}, not {policy!r}")
+
+
+def answerable(op: Op) -> bool:
     """Whether an operation may be answered in the store's place. Forgetting a counter may not: it was not done."""
     return op is Op.TAKE or op is Op.PEEK
 

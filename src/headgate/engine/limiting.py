@@ -13,7 +13,7 @@ from headgate.core.algorithms import Algorithm
 from headgate.core.decision import Decision
 from headgate.core.pressure import PressureEvent
 from headgate.engine.bound import Bound, Engine, check_input, whole_cost
-from headgate.engine.failure import FailurePolicy, OnStoreError, undecided
+from headgate.engine.failure import FailurePolicy, OnStoreError, answerable, check_policy
 from headgate.engine.line import Line
 from headgate.engine.plans import MOST_REMEMBERED, Limits, Plans, Resolver
 from headgate.engine.reservation import charged, returning
@@ -45,6 +45,7 @@ class Limiting:
             raise ConfigError(f"on_pressure must be a callable that takes a PressureEvent, not {on_pressure!r}")
         if clock is not None and (isinstance(clock, type) or not callable(getattr(clock, "ticks", None))):
             raise ConfigError(f"clock must be a clock such as FakeClock(1_700_000_000), not {clock!r}")
+        check_policy(on_store_error)  # before a store is opened, and perhaps a file made
         self._resolver = Resolver(plans)
         if isinstance(store, str):
             self._store: Store = open_store(store, clock)
@@ -103,7 +104,7 @@ class Limiting:
         """The store did not answer: by policy, or not at all for what only a store can do."""
         if isinstance(error, StoreClosed) or any(request.op is Op.RESET for request in batch):
             raise error
-        if all(undecided(request.op) for request in batch):
+        if all(answerable(request.op) for request in batch):
             return self._engine.failure.answer(error, batch)
         self._engine.failure.note(error)  # a settlement is lost: the request it belongs to was answered already
         return [[] for _ in batch]

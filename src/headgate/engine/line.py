@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from threading import Lock
 from typing import NamedTuple, Protocol
 
 from headgate.core.decision import Decision
 from headgate.engine.bound import Bound
 from headgate.engine.reservation import charged, returning
+from headgate.stores.forking import fork_safe_lock, renew_after_fork
 from headgate.stores.port import Op, Outcome, Request
 
 __all__ = ["Ask", "Command", "Line", "Sleep", "Ticket", "Turn", "wait_turn"]
@@ -52,30 +52,31 @@ class Line:
     """The lines of one limiter, one for each key and chain that somebody waits for."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._waiting: dict[tuple[str, tuple[str, ...]], deque[tuple[Ticket, int]]] = {}
+        self._lock = fork_safe_lock()
+        renew_after_fork(self)
+        self._waiting: dict[tuple[str, tuple[str, ...]], deque[Ticket]] = {}
 
-    def join(self, key: str, bound: Bound, ticket: Ticket, cost: int) -> int:
-        """Stand in line; says how much those ahead will take, 0 when it is one's turn already."""
+    def renew(self) -> None:
+        """In a forked child nobody waits: those in line were the parent's."""
+        self._waiting.clear()
+
+    def join(self, key: str, bound: Bound, ticket: Ticket) -> bool:
+        """Stand in line; says whether anybody is ahead."""
         with self._lock:
             queue = self._waiting.setdefault((key, bound.names), deque())
-            ahead = sum(max(other_cost, 1) for _, other_cost in queue)
-            queue.append((ticket, cost))
-            return ahead
+            queue.append(ticket)
+            return len(queue) > 1
 
     def leave(self, key: str, bound: Bound, ticket: Ticket) -> None:
         """Go, from wherever one stands; whoever is now first is called."""
         with self._lock:
             queue = self._waiting[key, bound.names]
-            was_first = queue[0][0] is ticket
-            for place, (other, _) in enumerate(queue):
-                if other is ticket:
-                    del queue[place]
-                    break
+            was_first = queue[0] is ticket
+            queue.remove(ticket)
             if not queue:
                 del self._waiting[key, bound.names]
             elif was_first:
-                queue[0][0].call()
+                queue[0].call()
 
 
 def wait_turn(
@@ -93,10 +94,11 @@ def wait_turn(
     def left() -> float | None:
         return None if deadline is None else (deadline - now()) / 1_000_000
 
-    ahead = line.join(key, bound, ticket, cost)
+    ahead = line.join(key, bound, ticket)
     try:
         if ahead:
-            outcomes = yield Ask(bound.request(Op.PEEK, key, _fitting(bound, ahead + cost)))
+            # Those ahead may yet give up; what is known is the wait if they do.
+            outcomes = yield Ask(bound.request(Op.PEEK, key, cost))
             assert isinstance(outcomes, list)
             _in_time(bound.finish(Op.PEEK, key, outcomes), left(), timeout)
             if not (yield Turn(ticket, left())):
@@ -118,11 +120,6 @@ def wait_turn(
     if decision.delay:
         yield Sleep(decision.delay)
     return decision
-
-
-def _fitting(bound: Bound, cost: int) -> int:
-    """As much of `cost` as any one request may ask for: what is known of a longer wait is that it is no shorter."""
-    return min(cost, *(algorithm.capacity for algorithm in bound.algorithms))
 
 
 def _in_time(decision: Decision, left: float | None, timeout: float | None) -> float:

@@ -6,8 +6,10 @@ the plan has several limits), else the limit's own name, else its canonical nota
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import count
 from typing import TypeAlias
 
 from headgate.core.algorithms import Algorithm, build
@@ -87,6 +89,8 @@ class Resolver:
     def _compile_plan(self, name: str, plan: Plan) -> tuple[Algorithm, ...]:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a plan's name must be text of at least one character, not {name!r}")
+        if re.search(r"#[0-9]+$", name):
+            raise ConfigError(f"a plan's name may not end like {name!r}: '#2' is how a plan's second counter is named")
         items = [plan] if isinstance(plan, str | Limit) else plan
         if not isinstance(items, Sequence) or not items:
             raise ConfigError(f"plan {name!r} must be a limit or a list of limits, not {plan!r}")
@@ -98,9 +102,9 @@ class Resolver:
                 limits.extend([item] if isinstance(item, Limit) else Limit.parse_chain(item))
             except ConfigError as error:
                 raise ConfigError(f"plan {name!r}: {error}") from None
-        if len(limits) == 1:
-            return (build(limits[0], name),)
-        return tuple(build(limit, f"{name}#{position}") for position, limit in enumerate(limits, 1))
+        # The first keeps the plan's own name, so that a plan to which limits are added keeps what was used.
+        names = (name if position == 1 else f"{name}#{position}" for position in count(1))
+        return tuple(build(limit, counter) for limit, counter in zip(limits, names, strict=False))
 
     def _compile_limit(self, limit: Limit) -> tuple[Algorithm, ...]:
         name = limit.name or str(limit)

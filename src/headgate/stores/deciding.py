@@ -12,7 +12,6 @@ from headgate.core.algorithms.algorithm import EMPTY, Algorithm, Step
 from headgate.core.decision import Decision
 from headgate.core.state import ListLog, State
 from headgate.core.words import i64
-from headgate.errors import StoreError
 from headgate.stores.port import Member, Op, Outcome
 
 __all__ = ["Cell", "carry", "decide", "decision_of", "fresh"]
@@ -80,8 +79,8 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Ou
             if member.cost:
                 _write(member, cell, step)
             outcomes.append(Outcome(decision_of(member.algorithm, step), step[1]))
-    except StoreError:
-        # No room for one of them: those written before it are undone, at the same instant and so exactly.
+    except BaseException:
+        # No room for one of them, or whatever it is: those written before are undone, at the same instant, so exactly.
         for member, cell, outcome in zip(members, cells, outcomes, strict=False):
             if admitted and outcome.decision.allowed:
                 _give_back(

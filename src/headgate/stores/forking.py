@@ -2,24 +2,47 @@
 
 A fork copies memory as it is at that instant, also while another thread holds a lock half-way through a change; in
 the child that thread does not exist and the lock would never be released. So every lock made here is taken before
-a fork and released on both sides after it. And a descriptor that a child inherits is one with its parent's, file
-locks included; so every one made here is opened anew in the child.
+a fork, in the order in which the locks were made, and released on both sides after it. (Whoever holds several at a
+time must take them in that order too, or a fork and a check would wait for each other.) And what a child inherits
+from its parent's threads, a shared descriptor or a place in a line, is renewed in the child.
 """
 
 from __future__ import annotations
 
 import os
+from itertools import count
 from threading import Lock
-from weakref import WeakSet
+from typing import Protocol
+from weakref import WeakSet, WeakValueDictionary
 
-__all__ = ["OwnDescriptor", "fork_safe_lock"]
+__all__ = ["OwnDescriptor", "fork_safe_lock", "renew_after_fork"]
 
 LONGEST_WAIT = 1.0
 """Seconds to wait for a lock before a fork: a fork from a signal handler must not hang for ever."""
 
-_locks: WeakSet[Lock] = WeakSet()
+
+class Renewed(Protocol):
+    """What must start anew in a forked child."""
+
+    def renew(self) -> None: ...
+
+
+_numbers = count()
+_locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()
+_renewed: WeakSet[Renewed] = WeakSet()
 _held: list[Lock] = []
-_descriptors: WeakSet[OwnDescriptor] = WeakSet()
+
+
+def fork_safe_lock() -> Lock:
+    """A lock that no fork leaves locked in the child."""
+    lock = Lock()
+    _locks[next(_numbers)] = lock
+    return lock
+
+
+def renew_after_fork(thing: Renewed) -> None:
+    """Have `thing.renew()` called in every forked child, for as long as the thing lives."""
+    _renewed.add(thing)
 
 
 class OwnDescriptor:
@@ -28,10 +51,10 @@ class OwnDescriptor:
     def __init__(self, file: int) -> None:
         self.file = file
         self.number = -1
-        self.open()
-        _descriptors.add(self)
+        self.renew()
+        renew_after_fork(self)
 
-    def open(self) -> None:
+    def renew(self) -> None:
         """Open the file anew, by its descriptor rather than its path: the path may lead to another one by now."""
         if self.number >= 0:
             os.close(self.number)
@@ -39,7 +62,7 @@ class OwnDescriptor:
 
     def close(self) -> None:
         if self.number >= 0:
-            _descriptors.discard(self)
+            _renewed.discard(self)
             os.close(self.number)
             os.close(self.file)
             self.number = -1
@@ -48,15 +71,9 @@ class OwnDescriptor:
         self.close()
 
 
-def fork_safe_lock() -> Lock:
-    """A lock that no fork leaves locked in the child."""
-    lock = Lock()
-    _locks.add(lock)
-    return lock
-
-
 def _before() -> None:
-    _held[:] = [lock for lock in list(_locks) if lock.acquire(timeout=LONGEST_WAIT)]
+    locks = [lock for _, lock in sorted(_locks.items())]
+    _held[:] = [lock for lock in locks if lock.acquire(timeout=LONGEST_WAIT)]
 
 
 def _release() -> None:
@@ -67,11 +84,11 @@ def _release() -> None:
 
 def _child() -> None:
     _release()
-    for lock in list(_locks):
+    for lock in list(_locks.values()):
         if lock.locked():  # not to be had before the fork, and its holder is not here to release it
             lock.release()
-    for descriptor in list(_descriptors):
-        descriptor.open()
+    for thing in list(_renewed):
+        thing.renew()
 
 
 if hasattr(os, "register_at_fork"):

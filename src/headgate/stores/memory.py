@@ -18,7 +18,7 @@ from headgate.core.words import i64
 from headgate.errors import StoreClosed
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
 from headgate.stores.deciding import Cell, decide
-from headgate.stores.forking import fork_safe_lock
+from headgate.stores.mutex import new_mutex
 from headgate.stores.port import LocalStore, Member, Op, Outcome, Request
 from headgate.stores.table import Entry, Table
 
@@ -47,16 +47,13 @@ class MemoryStore(LocalStore):
             self.nanoseconds = partial(_nanoseconds, clock)
         self.closed = False
         self.waits = False
-        lock = fork_safe_lock()
-        self.lock: Callable[[], object] = lock.acquire
-        self.unlock: Callable[[], object] = lock.release
+        self.mutex = new_mutex()
 
     def now(self) -> int:
         return self.anchor + self.nanoseconds() // 1000
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:  # noqa: PLR0912 - the hot path, in one piece
-        self.lock()
-        try:
+        with self.mutex:
             now: i64 = self.anchor + self.nanoseconds() // 1000
             keys = self.names.get(algorithm.name)
             entry = keys.get(key) if keys is not None else None
@@ -100,19 +97,14 @@ class MemoryStore(LocalStore):
                     recent.older = entry
             else:
                 return self.decide(Request(Op.TAKE, [Member(key, algorithm, cost)]), now)[0].decision
-        finally:
-            self.unlock()
         return Decision(algorithm, allowed, remaining, wait, reset, None)
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         if self.closed:
             raise closed()
-        self.lock()
-        try:
+        with self.mutex:
             now = self.now()
             return [self.decide(request, now) for request in batch]
-        finally:
-            self.unlock()
 
     def apply_soon(self, batch: Sequence[Request]) -> list[list[Outcome]] | None:
         return self.apply(batch)
@@ -133,8 +125,9 @@ class MemoryStore(LocalStore):
         return decide(request.op, request.members, [TableCell(table, m, now) for m in request.members], now)
 
     def close(self) -> None:
-        self.closed = True
-        self.table.clear()
+        with self.mutex:
+            self.closed = True
+            self.table.clear()
 
 
 def _nanoseconds(clock: Clock) -> int:

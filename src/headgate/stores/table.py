@@ -1,9 +1,10 @@
 """The counters of one process: found by name and key, bounded, the expired and the least recently used going first.
 
 Every entry sits in two rings. The *recent* ring orders all entries by use, so the one to evict is always at hand.
-The *due* rings gather entries by when they will have expired, rounded up to an eighth of a period or less; an
-entry that was used since is moved on when its ring comes due. So expiry needs no thread and no scan: each insertion
-looks at a few entries that are due first, and a full table looks for an expired one before it evicts a live one.
+The *due* rings gather entries by when they will have expired, rounded up a little (a sixty-fourth of the time that a
+counter lasts); an entry that was used since is moved on when its ring comes due. So expiry needs no thread and no scan:
+each insertion looks at a few entries that are due first, and a full table looks for an expired one before it evicts a
+live one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import final
 
-from headgate.core.algorithms.algorithm import EMPTY, Algorithm
+from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.algorithms.token_bucket import TokenBucket
 from headgate.core.limit import Limit
 from headgate.core.state import Log, State
@@ -45,7 +46,7 @@ class Entry(State):
 
 def _root() -> Entry:
     """The fixed point of a ring."""
-    return Entry("", _NO_LIMIT, EMPTY.time, EMPTY.a, EMPTY.b, None)
+    return Entry("", _NO_LIMIT, 0, 0, 0, None)
 
 
 @final
@@ -111,8 +112,7 @@ class Table:
         self.size -= 1
         entry.older.newer = entry.newer
         entry.newer.older = entry.older
-        entry.due_before.due_after = entry.due_after
-        entry.due_after.due_before = entry.due_before
+        self.unschedule(entry)
         # Nothing that was removed is kept alive by its old neighbours, or by itself, until the collector comes.
         entry.older = entry.newer = entry.due_before = entry.due_after = self.recent
 
@@ -126,34 +126,46 @@ class Table:
         """Put an entry into the ring in which its expiry will be looked at."""
         algorithm = entry.algorithm
         expiry = algorithm.frees(entry, now, 0)
-        width = (algorithm.limit.period_us >> 3) + 1
+        width = (algorithm.lasts_us >> 6) + 1
         time = (expiry // width + 1) * width
         root = self.due.get(time)
         if root is None:
             root = _root()
+            root.time = time
             self.due[time] = root
-            heappush(self.due_times, time)
+            if len(self.due_times) > 2 * len(self.due) + 64:
+                self.due_times = sorted(self.due)  # without those whose rings are gone
+            else:
+                heappush(self.due_times, time)
         last = root.due_before
         last.due_after = entry
         entry.due_before = last
         entry.due_after = root
         root.due_before = entry
 
+    def unschedule(self, entry: Entry) -> None:
+        """Take an entry out of its due ring, and the ring away when that was all it held."""
+        before = entry.due_before
+        after = entry.due_after
+        before.due_after = after
+        after.due_before = before
+        if before is after:
+            del self.due[before.time]
+
     def sweep(self, now: i64, looks: i64, enough: i64) -> i64:
         """Look at up to `looks` entries that are due; stop when `enough` have been removed. Says how many were."""
         removed = 0
         while looks and removed < enough and self.due_times and self.due_times[0] <= now:
-            root = self.due[self.due_times[0]]
-            entry = root.due_after
-            if entry is root:
-                del self.due[heappop(self.due_times)]
+            root = self.due.get(self.due_times[0])
+            if root is None:
+                heappop(self.due_times)
                 continue
+            entry = root.due_after
             looks -= 1
             if entry.algorithm.frees(entry, now, 0) <= now:
                 self.remove(entry)
                 removed += 1
             else:
-                entry.due_before.due_after = entry.due_after
-                entry.due_after.due_before = entry.due_before
+                self.unschedule(entry)
                 self.schedule(entry, now)
         return removed

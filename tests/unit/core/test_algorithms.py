@@ -170,6 +170,42 @@ def test_a_step_that_returns_nonsense_is_named(limiter: Limiter, answer: Any) ->
         del ALGORITHMS["nonsense"]
 
 
+def test_the_numbers_of_a_registered_step_are_its_own(limiter: Limiter, clock: FakeClock) -> None:
+    """Its first number need not be a time, and it expires when it says so."""
+
+    def counted(
+        limit: Limit, state: tuple[int, int, int] | None, now: int, cost: int
+    ) -> tuple[tuple[int, int, int] | None, Verdict]:
+        _, used, since = state or (0, 0, now)
+        left = limit.count - used
+        reset = max(since + limit.period_us - now, 0) if used else 0
+        if cost > left or cost > 1:
+            return None, Verdict(False, left, 0, reset)
+        return (10**15 * 5, used + cost, since), Verdict(True, left - cost, 0, reset or limit.period_us)
+
+    register_algorithm("counted", counted)
+    try:
+        for limits in ("2/hour using counted", ["2/hour using counted", "9/hour"]):
+            limiter.reset("k", limits)
+            assert [limiter.check("k", limits).allowed for _ in range(4)] == [True, True, False, False]
+            clock.advance(1000)
+            for number in range(50):
+                limiter.check(f"other{number}", "1/second")
+            assert not limiter.check("k", limits).allowed
+    finally:
+        del ALGORITHMS["counted"]
+
+
+def test_time_before_the_epoch_is_time_too(clock: FakeClock) -> None:
+    for algorithm in ("token_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log", "gcra"):
+        past = FakeClock(-90)
+        limiter = Limiter("memory://", clock=past)
+        decision = limiter.check("k", f"1/minute using {algorithm}")
+        assert decision.allowed
+        assert 0 < decision.reset_after <= 120
+        assert (limiter.check("k", f"1/minute using {algorithm}").retry_after or 0) <= 120
+
+
 def test_an_algorithm_of_ones_own(limiter: Limiter, clock: FakeClock) -> None:
     def spaced(
         limit: Limit, state: tuple[int, int, int] | None, now: int, cost: int

@@ -70,8 +70,8 @@ def test_plans_and_chains(calls: Calls) -> None:
 
 
 def test_a_plan_of_several_limits_numbers_them(calls: Calls) -> None:
-    assert [part.name for part in calls.check("k", "both").parts] == ["both#1", "both#2"]
-    assert [part.name for part in calls.check("k", "text").parts] == ["text#1", "text#2"]
+    assert [part.name for part in calls.check("k", "both").parts] == ["both", "both#2"]
+    assert [part.name for part in calls.check("k", "text").parts] == ["text", "text#2"]
 
 
 def test_counters_belong_to_names(calls: Calls, clock: FakeClock) -> None:
@@ -123,6 +123,14 @@ def test_plans_may_change(clock: FakeClock) -> None:
     del plans["gold"]
     with pytest.raises(ConfigError, match="no plan 'gold'"):
         limiter.check("k", "gold")
+
+
+def test_a_plan_that_gets_a_second_limit_keeps_what_was_used(clock: FakeClock) -> None:
+    plans: dict[str, Any] = {"gold": "10/hour"}
+    limiter = Limiter("memory://", plans=plans, clock=clock)
+    limiter.check("k", "gold", cost=10)
+    plans["gold"] = ["10/hour", "100/day"]
+    assert not limiter.check("k", "gold").allowed
 
 
 def test_plans_may_be_a_callable(clock: FakeClock) -> None:
@@ -194,6 +202,7 @@ def test_bad_limits_are_config_errors(calls: Calls, limits: Any, message: str) -
         ({"plans": {"gold": 5}}, "plan 'gold' must be a limit or a list"),
         ({"plans": {"gold": [5]}}, "plan 'gold' must be a limit or a list"),
         ({"plans": {"": "5/s"}}, "a plan's name"),
+        ({"plans": {"gold#2": "5/s"}}, "may not end like 'gold#2'"),
         ({"plans": 5}, "plans must be a mapping"),
         ({"on_store_error": "opne"}, "on_store_error must be one of open, closed, local"),
         ({"store": "memori://"}, "unknown store URL"),

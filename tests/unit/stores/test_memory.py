@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import signal
 import threading
 import weakref
 
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import Limiter
+from headgate.core.state import ListLog
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 
@@ -107,6 +110,57 @@ def test_removed_counters_are_freed_at_once(clock: FakeClock) -> None:
         gc.enable()
     assert store.table.size == 10
     assert len(store.table.due_times) <= 16
+
+
+def test_what_keeps_house_does_not_grow_either(clock: FakeClock) -> None:
+    """A large burst expires over a long time: the rings that wait for it must not outlive what they hold."""
+    limiter, store = limiter_of(clock, 100)
+    for number in range(20_000):
+        limiter.check(f"k{number}", "1/second burst 1000000", cost=1 + number * 7919 % 1_000_000)
+    for count in range(1, 5000):
+        limiter.check("k", f"{count}/hour")
+    assert len(store.table.due) <= 100
+    assert len(store.table.due_times) <= 300
+
+
+def test_a_log_that_is_given_back_does_not_grow(clock: FakeClock) -> None:
+    limiter, store = limiter_of(clock, 10)
+    limit = "5/hour using sliding_window_log"
+    limiter.check("k", limit)
+    for _ in range(1000):
+        clock.advance(0.001)
+        with limiter.reserve("k", limit, cost=3) as reservation:
+            reservation.settle(0)
+    entry = store.table.find(limit, "k")
+    assert entry is not None
+    assert isinstance(entry.log, ListLog)
+    assert entry.log.entries() == [(1_700_000_000_000_000, 1)]
+
+
+def test_a_signal_that_raises_leaves_no_lock_behind() -> None:
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        limiter = Limiter("memory://")
+        for _ in range(200):
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
+            with contextlib.suppress(Interrupt):
+                while True:
+                    limiter.check("k", "5/hour")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        answers: list[bool] = []
+        thread = threading.Thread(target=lambda: answers.append(limiter.check("other", "5/hour").allowed), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert answers == [True]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_names_that_are_not_used_any_more_leave_nothing(clock: FakeClock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,80 @@ def test_a_long_log_costs_no_more_to_add_to(tmp_path: Path) -> None:
     finally:
         BlockLog.entry = original  # type: ignore[method-assign]  # as it was
     assert reads <= 30
+
+
+def test_a_log_that_is_given_back_does_not_eat_the_region(tmp_path: Path) -> None:
+    clock = FakeClock(1_700_000_000)
+    store = SharedStore(str(tmp_path / "counters"), max_keys=10, clock=clock)
+    limiter = Limiter(store)
+    limit = "5/hour using sliding_window_log"
+    for number in range(300):
+        clock.advance(0.001)
+        with limiter.reserve("k", limit, cost=3) as reservation:
+            reservation.settle(0)
+        if number == 150:
+            limiter.check("k", limit)
+    assert limiter.peek("k", limit).remaining == 4
+    digest, stripe = store.place(limit, "k")
+    assert len(store.arena.owned(stripe, store.find_slot(stripe, digest))) <= 2
+    store.close()
+
+
+def test_expired_logs_make_room_for_new_ones_a_few_at_a_time(tmp_path: Path) -> None:
+    clock = FakeClock(1_700_000_000)
+    store = SharedStore(str(tmp_path / "counters"), max_keys=2000, clock=clock)
+    limiter = Limiter(store)
+    limit = "5/second using sliding_window_log"
+    for number in range(store.geometry.blocks):
+        limiter.check(f"k{number}", limit)
+    clock.advance(10)
+    assert {limiter.check(f"new{number}", limit).reason for number in range(50)} == {"ok"}
+    assert sum(1 for number in range(1000) if limiter.peek(f"k{number}", limit).remaining == 5) == 1000
+    store.close()
+
+
+def test_a_log_used_again_is_not_taken_for_expired(tmp_path: Path) -> None:
+    """Between the look at all owners and the lock on one of them, that one may have been used."""
+    clock = FakeClock(1_700_000_000)
+    store = SharedStore(str(tmp_path / "counters"), max_keys=10, clock=clock)
+    limiter = Limiter(store)
+    limit = "5/minute using sliding_window_log"
+    limiter.check("k", limit, cost=5)
+    digest, stripe = store.place(limit, "k")
+    slot = store.find_slot(stripe, digest)
+    blocks = store.arena.owned(stripe, slot)
+    # A taker that died before it could link its block in left it with a slot that is now a bucket's.
+    store.words[(store.arena.owners_at + 7 * 8) >> 3] = 3 + 1
+    assert store.arena.free_owner(0, 3, [7]) == 1
+    assert store.find_slot(stripe, digest) == slot
+    assert store.arena.owned(stripe, slot) == blocks
+    assert not store.arena.reclaim(stripe, clock.ticks(), {slot})
+    assert not limiter.check("k", limit).allowed
+    store.close()
+
+
+def test_single_words_are_never_seen_half_written(tmp_path: Path) -> None:
+    """A reader of the commit word while it is written sees the old value or the new, never nothing."""
+    store = SharedStore(str(tmp_path / "counters"), max_keys=10)
+    stop = threading.Event()
+    seen: set[int] = set()
+
+    def read() -> None:
+        words = memoryview(store.memory).cast("q")
+        while not stop.is_set():
+            seen.add(words[1000])
+        words.release()
+
+    store.words[1000] = 5
+    thread = threading.Thread(target=read)
+    thread.start()
+    for _ in range(100_000):
+        store.words[1000] = 5
+        store.words[1000] = 7
+    stop.set()
+    thread.join()
+    assert seen <= {5, 7}
+    store.close()
 
 
 def test_a_changed_limit_or_algorithm_never_drops_the_counter_in_between(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ __all__ = ["EMPTY", "LARGEST", "Algorithm", "Step", "tick_for", "too_large"]
 LARGEST: Final = 9_007_199_254_740_991
 """2**53 - 1, the largest number any step may meet: what a double still holds exactly."""
 
-EMPTY = State(0, 0, 0, None)
-"""The state of a counter that does not exist: nothing used, at no time."""
+EMPTY = State(-LARGEST, 0, 0, None)
+"""The state of a counter that does not exist: nothing used, and that long before any time."""
 
 Step = tuple[bool, i64, i64, i64, i64, i64, i64]
 """What a step says: admitted?, then the state to write (time, a, b), then remaining, wait and reset.
@@ -62,6 +62,8 @@ class Algorithm:
     """Ticks in one period."""
     shape: tuple[str, int, int, int]
     """States written under equal shapes can be read as they are; others are carried over as units used."""
+    lasts_us: i64
+    """Microseconds after which a counter that was full is as good as new; about, for keeping house."""
     keeps_log: bool
     """Whether states need a `Log` beside their three numbers."""
     queues: bool
@@ -76,6 +78,7 @@ class Algorithm:
         self.tick = tick
         self.period = limit.period_us // tick
         self.shape = (limit.algorithm, shaping_count, limit.period_us, tick)
+        self.lasts_us = limit.period_us
         self.keeps_log = False
         self.queues = False
 

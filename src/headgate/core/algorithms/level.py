@@ -39,6 +39,7 @@ class Level(Algorithm):
         if capacity * limit.period_us > count * LARGEST:
             raise too_large(limit)
         super().__init__(limit, name, capacity, tick_for(limit, largest), count)
+        self.lasts_us = capacity * limit.period_us // count if count else 0
         period = int(self.period)  # constants are computed with numbers of any size
         rate = count // gcd(count, period)
         self.unit: i64 = period // gcd(count, period)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, final
 
-from headgate.core.algorithms.algorithm import LARGEST, Algorithm, Step
+from headgate.core.algorithms.algorithm import EMPTY, LARGEST, Algorithm, Step
 from headgate.core.state import State
 from headgate.core.words import i64
 
@@ -54,7 +54,7 @@ class Registered(Algorithm):
 
     def verdict(self, state: State, now: i64, cost: i64) -> tuple[Numbers, Verdict]:
         numbers = (int(state.time), int(state.a), int(state.b))
-        answer = self.pure(self.limit, None if numbers == (0, 0, 0) else numbers, int(now), int(cost))
+        answer = self.pure(self.limit, None if state is EMPTY else numbers, int(now), int(cost))
         if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Verdict):
             new, verdict = answer
             kept = numbers if new is None else new
@@ -77,10 +77,15 @@ class Registered(Algorithm):
     def give_back(self, state: State, now: i64, amount: i64, tick: i64, cost: i64) -> tuple[i64, i64, i64, i64]:
         return 0, state.time, state.a, state.b
 
+    def rebases(self, state: State, now: i64) -> bool:
+        return False  # only the step knows whether any of its numbers is a time
+
     def used(self, state: State, now: i64) -> i64:
         return self.capacity - self.verdict(state, now, 0)[1].remaining
 
     def frees(self, state: State, now: i64, room: i64) -> i64:
+        if room == 0:
+            return now + self.verdict(state, now, 0)[1].reset_us
         # Room for so many more requests is there when one of just that cost would pass.
         cost = self.capacity - room
         return now + self.verdict(state, now, cost)[1].retry_us if cost > 0 else now

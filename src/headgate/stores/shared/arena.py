@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 from headgate.errors import StoreError
+from headgate.stores.shared.cell import committed_log
 from headgate.stores.shared.locks import ARENA, LockBusy
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ __all__ = ["Arena"]
 _WORD = struct.Struct("@q")
 _FREE = bytes(8)
 LOOKED_AT_ONCE = 1024
+ENOUGH = 16
+"""Blocks after which a search for expired logs ends: others wait for the stripe meanwhile."""
+PATIENCE = 0.02
+"""Seconds to wait for the arena's lock, which nobody holds for longer than it takes to write a word."""
 
 
 @final
@@ -40,7 +45,7 @@ class Arena:
         owner = stripe * store.geometry.slots + slot
         for attempt in range(2):
             try:
-                store.locks.acquire(ARENA, store.timeout)
+                store.locks.acquire(ARENA, PATIENCE)
             except LockBusy as error:
                 # Not "busy, nothing done": earlier requests of the batch may have been decided by now.
                 raise StoreError(str(error)) from error
@@ -50,7 +55,7 @@ class Arena:
                     block = self.find(_FREE, 0)
                 if block >= 0:
                     self.next = block + 1
-                    _WORD.pack_into(store.memory, self.owners_at + block * 8, owner + 1)
+                    store.words[(self.owners_at + block * 8) >> 3] = owner + 1
                     return block
             finally:
                 store.locks.release(ARENA)
@@ -79,11 +84,7 @@ class Arena:
     def give(self, blocks: Sequence[int]) -> None:
         """Set blocks free that the committed state no longer reaches. One word each, so no lock is needed."""
         for block in blocks:
-            _WORD.pack_into(self.store.memory, self.owners_at + block * 8, 0)
-
-    def give_all(self, stripe: int, slot: int) -> None:
-        """Set all blocks of a slot free, those too that its last writer did not live to link in."""
-        self.give(self.owned(stripe, slot))
+            self.store.words[(self.owners_at + block * 8) >> 3] = 0
 
     def owned(self, stripe: int, slot: int) -> list[int]:
         """The blocks that name this slot as their owner."""
@@ -96,27 +97,40 @@ class Arena:
         return blocks
 
     def reclaim(self, stripe: int, now: int, pinned: set[int]) -> bool:
-        """Free the blocks of expired logs, or of the one used least recently; not of those that are in use here."""
+        """Free the blocks of a few expired logs, or of the one used least recently; not of those in use here.
+
+        Owners and their last use are read without their locks, so each is looked at again under its lock: one that
+        was used meanwhile is left alone.
+        """
         store = self.store
-        slots = store.geometry.slots
-        count = store.geometry.blocks
-        owners = set(struct.unpack_from(f"@{count}q", store.memory, store.geometry.owners_at))
-        candidates = sorted(
-            (store.meta(word // slots, word % slots)[::-1], word)
-            for word in (owner - 1 for owner in owners if owner)
-            if word not in pinned
-        )
-        expired = [o for (_, expiry), o in candidates if expiry <= now]
-        reclaimed = False
-        for other in expired or [o for _, o in candidates]:
-            if other // slots == stripe or store.try_lock(other // slots):
-                try:
-                    store.clear_slot(other // slots, other % slots)
-                    self.give_all(other // slots, other % slots)
-                    reclaimed = True
-                finally:
-                    if other // slots != stripe:
-                        store.unlock(other // slots)
-            if reclaimed and not expired:
+        slots = store.slots
+        blocks: dict[int, list[int]] = {}
+        for block, word in enumerate(struct.unpack_from(f"@{self.blocks}q", store.memory, self.owners_at)):
+            if word and word - 1 not in pinned:
+                blocks.setdefault(word - 1, []).append(block)
+        seen = {owner: store.meta(owner // slots, owner % slots) for owner in blocks}
+        freed = 0
+        for owner in sorted(blocks, key=lambda o: (seen[o][0] > now, seen[o][1])):
+            expired = seen[owner][0] <= now
+            if freed and (not expired or freed >= ENOUGH):
                 break
-        return reclaimed
+            theirs = owner // slots
+            if theirs != stripe and not store.try_lock(theirs):
+                continue
+            try:
+                if store.meta(theirs, owner % slots) == seen[owner]:
+                    freed += self.free_owner(theirs, owner % slots, blocks[owner])
+            finally:
+                if theirs != stripe:
+                    store.unlock(theirs)
+        return freed > 0
+
+    def free_owner(self, stripe: int, slot: int, blocks: list[int]) -> int:
+        """Free a slot's blocks, under its lock; the slot too if its log is in them. Says how many blocks."""
+        mine = stripe * self.store.slots + slot + 1
+        still = [block for block in blocks if self.store.words[(self.owners_at + block * 8) >> 3] == mine]
+        if committed_log(self.store.words, self.store.cell_at(stripe, slot)):
+            self.store.free(stripe, slot, still)
+        else:
+            self.give(still)  # taken by somebody who did not live to use them
+        return len(still)

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from mmap import mmap
 from typing import final
 
+from headgate.core.algorithms.algorithm import LARGEST
 from headgate.core.state import Log
 from headgate.core.words import i64
 from headgate.stores.deciding import Cell
@@ -49,9 +50,10 @@ class LogOwner(Cell):
 class BlockLog(Log):
     """One slot's log. `head`, `tail`, `entries` and `moved` are kept in the slot's state."""
 
-    def __init__(self, memory: mmap, blocks_at: i64, owner: LogOwner) -> None:
-        self.oldest = 0  # not known without a look at the file
+    def __init__(self, memory: mmap, words: memoryview, blocks_at: i64, owner: LogOwner) -> None:
+        self.oldest = -LARGEST  # not known without a look at the file
         self.memory = memory
+        self.words = words
         self.blocks_at = blocks_at
         self.owner = owner
         self.unpack: Callable[[mmap, int], tuple[int, int]] = _ENTRY.unpack_from
@@ -128,7 +130,7 @@ class BlockLog(Log):
         if tail == 0 or tail % CELLS == CELLS - 1:
             block = self.owner.new_block()
             if tail:
-                _WORD.pack_into(self.memory, self.blocks_at + tail // CELLS * BLOCK_BYTES, block)
+                self.words[(self.blocks_at + tail // CELLS * BLOCK_BYTES) >> 3] = block
             position = block * CELLS + 1
         else:
             position = tail + 1
@@ -141,9 +143,12 @@ class BlockLog(Log):
         self.entries += 1
 
     def drop(self, amount: i64) -> None:
-        while amount > 0 and self.entries:
+        while self.entries:
             head = self.head
-            amount -= self.entry(head)[1]
+            cost = self.entry(head)[1]
+            if amount <= 0 and cost:
+                break
+            amount -= cost
             self.entries -= 1
             if self.entries:
                 self.head = self.after(head)
@@ -160,5 +165,9 @@ class BlockLog(Log):
             at, cost = self.entry(position)
             if at == stored and amount > 0:
                 part = min(amount, cost)
-                _ENTRY.pack_into(self.memory, self.blocks_at + position * 16, at, cost - part)
+                self.words[((self.blocks_at + position * 16) >> 3) + 1] = cost - part
                 amount -= part
+        # What costs nothing any more need not be kept: here at the end, and in `drop` at the beginning.
+        while self.entries > 1 and self.tail % CELLS > 1 and self.entry(self.tail)[1] == 0:
+            self.tail -= 1
+            self.entries -= 1

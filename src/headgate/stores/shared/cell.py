@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from fractions import Fraction
 from mmap import mmap
 from typing import TYPE_CHECKING, final
 
@@ -27,7 +28,7 @@ from headgate.stores.shared.layout import CELL_BYTES
 if TYPE_CHECKING:
     from headgate.stores.shared.store import SharedStore
 
-__all__ = ["SlotCell", "Writers", "holds_log"]
+__all__ = ["SlotCell", "Writers", "committed_log", "holds_log"]
 
 COPY_WORDS = 11
 _COPY = struct.Struct("@11q")
@@ -45,6 +46,13 @@ def holds_log(memory: mmap, at: int) -> bool:
     first: int = _WORD.unpack_from(memory, code)[0]
     second: int = _WORD.unpack_from(memory, code + COPY_WORDS * 8)[0]
     return first & ~CHANGING == _LOG_CODE or second & ~CHANGING == _LOG_CODE
+
+
+def committed_log(words: memoryview, at: int) -> bool:
+    """Whether the copy that holds was written by a sliding log."""
+    commits: int = words[at >> 3]
+    code: int = words[(at >> 3) + 1 + (commits & 1) * COPY_WORDS + 6]
+    return code & ~CHANGING == _LOG_CODE
 
 
 @final
@@ -71,7 +79,7 @@ class Writers:
         for name, kind in ALGORITHMS.items():
             if zlib.crc32(name.encode()) == code:
                 try:
-                    limit = Limit(count, period_us / 1_000_000, capacity if kind.takes_burst else None, name)
+                    limit = Limit(count, Fraction(period_us, 1_000_000), capacity if kind.takes_burst else None, name)
                 except ConfigError:
                     return None
                 return build(limit, "")
@@ -136,10 +144,10 @@ class SlotCell(LogOwner):
     def find_copies(self) -> None:
         """Where the slot's cell is, and how often it was committed."""
         self.at = self.store.cell_at(self.stripe, self.slot)
-        self.commits = self.store.unpack_word(self.memory, self.at)[0]
+        self.commits = self.store.words[self.at >> 3]
 
     def new_log(self) -> BlockLog:
-        return BlockLog(self.memory, self.store.blocks_at, self)
+        return BlockLog(self.memory, self.store.words, self.store.blocks_at, self)
 
     def new_block(self) -> int:
         return self.store.arena.take(self.stripe, self.slot, self.now, self.pinned)
@@ -176,14 +184,16 @@ class SlotCell(LogOwner):
             return
         store = self.store
         # Expiry first: a late one only keeps a slot longer, an early one would lose a counter.
-        store.pack_meta(self.memory, store.meta_at(self.stripe, self.slot), writer.frees(state, self.now, 0), self.now)
+        meta = store.meta_at(self.stripe, self.slot) >> 3
+        store.words[meta] = writer.frees(state, self.now, 0)
+        store.words[meta + 1] = self.now
         log = state.log
         if not isinstance(log, BlockLog):
             count, capacity, period_us, code = self.signature
             other = self.at + 8 + (~self.commits & 1) * COPY_WORDS * 8
             store.pack_plain(self.memory, other, state.time, state.a, state.b, count, capacity, period_us, code)
             self.commits += 1
-            store.pack_word(self.memory, self.at, self.commits)
+            store.words[self.at >> 3] = self.commits
             return
         self.commit((state.time, state.a, state.b, *self.signature, log.head, log.tail, log.entries, log.moved))
         if log.unused:
@@ -193,7 +203,7 @@ class SlotCell(LogOwner):
     def touch(self) -> None:
         """Note the use of a counter that is not changed: one that denies must not be evicted as idle."""
         if self.slot >= 0:
-            self.store.pack_word(self.memory, self.store.meta_at(self.stripe, self.slot) + 8, self.now)
+            self.store.words[(self.store.meta_at(self.stripe, self.slot) >> 3) + 1] = self.now
 
     def mark_changing(self) -> None:
         words = self.words
@@ -202,7 +212,7 @@ class SlotCell(LogOwner):
     def commit(self, words: tuple[int, ...]) -> None:
         _COPY.pack_into(self.memory, self.at + 8 + (~self.commits & 1) * COPY_WORDS * 8, *words)
         self.commits += 1
-        self.store.pack_word(self.memory, self.at, self.commits)
+        self.store.words[self.at >> 3] = self.commits
         self.words = words
 
     def forget(self) -> None:

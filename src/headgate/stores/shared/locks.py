@@ -43,7 +43,10 @@ class FileLocks:
         self.timeout = timeout
         self.fcntl: Callable[[int, int, bytes], object] = fcntl.fcntl
         self.command: int = fcntl.F_OFD_SETLK
-        self.threads: list[Lock] = [fork_safe_lock() for _ in range(count)]
+        # Made in the order in which they are taken: stripes rising, then the arena, then the header (see forking).
+        stripes = [fork_safe_lock() for _ in range(FIRST_STRIPE, count)]
+        arena, header = fork_safe_lock(), fork_safe_lock()
+        self.threads: list[Lock] = [header, arena, *stripes]
         self.locking = [struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
         self.unlocking = [struct.pack("@hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
         self.own = OwnDescriptor(file)

@@ -59,13 +59,12 @@ class SharedStore(LocalStore):
         self.timeout = timeout_ms / 1000
         file, memory, geometry = open_file(path, max_keys, ours_alone)
         self.memory: mmap = memory
+        # Single words are written through this view, in one store instruction each. (struct zeroes its target first.)
+        self.words = memoryview(memory).cast("q")
         self.geometry = geometry
         # Kept at hand, because looking them up costs as much as using them.
-        self.unpack_word: Callable[[mmap, int], tuple[int, ...]] = _WORD.unpack_from
         self.unpack_plain: Callable[[mmap, int], tuple[int, int, int, int, int, int, int]] = _PLAIN.unpack_from
         self.unpack_copy: Callable[[mmap, int], tuple[int, ...]] = _COPY.unpack_from
-        self.pack_word: Callable[[mmap, int, int], None] = _WORD.pack_into
-        self.pack_meta: Callable[[mmap, int, int, int], None] = _META.pack_into
         self.pack_plain: Callable[[mmap, int, int, int, int, int, int, int, int], None] = _PLAIN.pack_into
         self.stripes = geometry.stripes
         self.slots = geometry.slots
@@ -119,7 +118,7 @@ class SharedStore(LocalStore):
         """The usual case without the ceremony: three numbers, written under this very limit. None if it is another."""
         memory = self.memory
         at = self.cell_at(stripe, slot)
-        commits: int = self.unpack_word(memory, at)[0]
+        commits: int = self.words[at >> 3]
         first = at + 8
         second = first + COPY_BYTES
         then, a, b, count, capacity, period_us, code = self.unpack_plain(memory, second if commits & 1 else first)
@@ -132,12 +131,13 @@ class SharedStore(LocalStore):
         # As in SlotCell: the expiry first, then the other copy, then the word that commits it.
         meta_at = self.meta_at(stripe, slot)
         if allowed and cost:
-            self.pack_meta(memory, meta_at, now + reset, now)
+            self.words[meta_at >> 3] = now + reset
+            self.words[(meta_at >> 3) + 1] = now
             other = first if commits & 1 else second
             self.pack_plain(memory, other, when, a, b, count, capacity, period_us, code)
-            self.pack_word(memory, at, commits + 1)
+            self.words[at >> 3] = commits + 1
         else:
-            self.pack_word(memory, meta_at + 8, now)
+            self.words[(meta_at >> 3) + 1] = now
         return decision_of(algorithm, step)
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
@@ -242,15 +242,21 @@ class SharedStore(LocalStore):
         """Give a slot to a counter: its first half last, which makes it count."""
         at = HEADER_BYTES + stripe * self.stripe_bytes + slot * 16
         self.memory[at + 8 : at + 16] = digest[8:]
-        _WORD.pack_into(self.memory, at, _WORD.unpack_from(digest)[0])
+        self.words[at >> 3] = _WORD.unpack_from(digest)[0]
 
     def clear_slot(self, stripe: int, slot: int) -> None:
         """Let a slot go, its log too."""
+        logged = holds_log(self.memory, self.cell_at(stripe, slot))
+        self.free(stripe, slot, self.arena.owned(stripe, slot) if logged else [])
+
+    def free(self, stripe: int, slot: int, blocks: Sequence[int]) -> None:
+        """Let a slot go, and these blocks of its log."""
         at = HEADER_BYTES + stripe * self.stripe_bytes + slot * 16
-        _WORD.pack_into(self.memory, at, 0)
-        if holds_log(self.memory, self.cell_at(stripe, slot)):
-            self.arena.give_all(stripe, slot)
-        _META.pack_into(self.memory, self.meta_at(stripe, slot), 0, 0)
+        meta_at = self.meta_at(stripe, slot)
+        self.words[at >> 3] = 0
+        self.arena.give(blocks)
+        self.words[meta_at >> 3] = 0
+        self.words[(meta_at >> 3) + 1] = 0
 
     def meta(self, stripe: int, slot: int) -> tuple[int, int]:
         """Expiry and last use of a slot, in microseconds; 0 when it is free."""
@@ -287,4 +293,5 @@ class SharedStore(LocalStore):
         if not self.closed:
             self.closed = True
             self.locks.close()
+            self.words.release()
             self.memory.close()
