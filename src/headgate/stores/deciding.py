@@ -14,7 +14,7 @@ from headgate.core.state import ListLog, State
 from headgate.core.words import i64
 from headgate.stores.port import Member, Op, Outcome
 
-__all__ = ["Cell", "carry", "decide", "decision_of", "fresh"]
+__all__ = ["Cell", "carry", "decide", "decision_of", "fresh", "undoing"]
 
 
 class Cell:
@@ -81,13 +81,17 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Ou
             outcomes.append(Outcome(decision_of(member.algorithm, step), step[1]))
     except BaseException:
         # No room for one of them, or whatever it is: those written before are undone, at the same instant, so exactly.
-        for member, cell, outcome in zip(members, cells, outcomes, strict=False):
+        for undone, cell, outcome in zip(undoing(members, outcomes), cells, outcomes, strict=False):
             if admitted and outcome.decision.allowed:
-                _give_back(
-                    Member(member.key, member.algorithm, member.cost, True, outcome.tick, member.cost), cell, now
-                )
+                _give_back(undone, cell, now)
         raise
     return outcomes
+
+
+def undoing(members: Sequence[Member], outcomes: Sequence[Outcome]) -> list[Member]:
+    """What gives back all that members have taken (as many of them as there are outcomes)."""
+    taken = zip(members, outcomes, strict=False)
+    return [Member(m.key, m.algorithm, m.cost, True, o.tick, m.cost) for m, o in taken]
 
 
 def _write(member: Member, cell: Cell, step: Step) -> None:

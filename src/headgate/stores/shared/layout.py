@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import struct
 import tempfile
 import time
@@ -45,6 +46,13 @@ _CRC = struct.Struct("=I")
 _CRC_AT = _HEADER.size
 _ANCHOR = struct.Struct("@q16s")
 _ANCHOR_AT = 256
+
+
+_ADVICE = {
+    errno.ENOENT: "make the folder first, or choose another path",
+    errno.EISDIR: "name a file in this folder",
+    errno.ELOOP: "it is a link; remove it, or choose another name",
+}
 
 
 class Geometry(NamedTuple):
@@ -97,8 +105,11 @@ def open_file(path: str, max_keys: int | None, ours_alone: bool) -> tuple[int, m
             raise StoreError(
                 f"shared store {path}: no room for {megabytes:.0f} MB; choose another folder or a smaller max_keys"
             ) from error
-        raise StoreError(f"shared store {path}: cannot open the file: {error.strerror}") from error
+        advice = _ADVICE.get(error.errno or 0, "choose another path, or make this one accessible")
+        raise StoreError(f"shared store {path}: cannot open the file: {error.strerror}; {advice}") from error
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise StoreError(f"shared store {path}: this is not a file; choose another path")
         if ours_alone and os.fstat(descriptor).st_uid != os.geteuid():
             raise StoreError(f"shared store {path}: the file belongs to another user; choose another name")
         geometry = _read_header(path, os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size)
@@ -141,6 +152,8 @@ def _create(path: str, geometry: Geometry) -> None:
 def _read_header(path: str, header: bytes, size: int) -> Geometry:
     if not header.startswith(MAGIC):
         raise StoreError(f"shared store {path}: this is not a Headgate counter file; choose another path")
+    if len(header) < HEADER_BYTES:
+        raise StoreError(f"shared store {path}: the file was cut short; delete it to start with fresh counters")
     version = struct.unpack_from("=I", header, len(MAGIC))[0]
     if version != VERSION:
         which = "a newer" if version > VERSION else "an older"
@@ -149,7 +162,7 @@ def _read_header(path: str, header: bytes, size: int) -> Geometry:
             "use that version, or delete the file to start with fresh counters"
         )
     fixed = header[:_CRC_AT]
-    if len(header) < HEADER_BYTES or _CRC.unpack_from(header, _CRC_AT)[0] != zlib.crc32(fixed):
+    if _CRC.unpack_from(header, _CRC_AT)[0] != zlib.crc32(fixed):
         raise StoreError(f"shared store {path}: the header is damaged; delete the file to start with fresh counters")
     _, _, _, max_keys, stripes, slots, blocks, salt = _HEADER.unpack(fixed)
     geometry = Geometry(max_keys, stripes, slots, blocks, salt)

@@ -12,10 +12,11 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 
-from headgate.errors import ConfigError, StoreError
+from headgate.errors import ConfigError, StoreClosed, StoreError
 from headgate.stores.forking import OwnDescriptor, fork_safe_lock
 
 __all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "FileLocks", "LockBusy"]
@@ -66,6 +67,26 @@ class FileLocks:
             thread.release()
             raise
 
+    def acquire_all(self, numbers: Sequence[int], patience: float) -> None:
+        """Take several locks, or none and raise LockBusy. Nobody waits while holding another: a participant that is
+        stopped holds up those who need what it has, and not those who need what they have."""
+        deadline = time.monotonic() + patience
+        busy = numbers[0]
+        while True:
+            self.acquire(busy, deadline - time.monotonic())
+            held = [busy]
+            for number in numbers:
+                if number == busy:
+                    continue
+                if not self.try_acquire(number):
+                    busy = number
+                    break
+                held.append(number)
+            if len(held) == len(numbers):
+                return
+            for number in held:
+                self.release(number)
+
     def try_acquire(self, number: int) -> bool:
         """Take one lock if it is free at this instant."""
         if not self.threads[number].acquire(False):
@@ -83,6 +104,8 @@ class FileLocks:
 
     def try_file(self, number: int) -> bool:
         try:
+            if self.own.number < 0:
+                raise StoreClosed(f"shared store {self.path} is closed")
             self.fcntl(self.own.number, self.command, self.locking[number])
         except (BlockingIOError, PermissionError):
             return False
@@ -108,6 +131,16 @@ class FileLocks:
             f"shared store {self.path}: a lock was not free within {self.timeout * 1000:.0f} ms; "
             "another process that holds it may be stopped"
         )
+
+    @contextmanager
+    def all_threads(self) -> Iterator[None]:
+        """Keep the other threads of this process out, or at least for so long as a check may take."""
+        held = [thread for thread in self.threads[FIRST_STRIPE:] if thread.acquire(True, self.timeout)]
+        try:
+            yield
+        finally:
+            for thread in held:
+                thread.release()
 
     def close(self) -> None:
         self.own.close()

@@ -11,7 +11,6 @@ most, and only in the stripes it holds.
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from mmap import mmap
@@ -23,7 +22,7 @@ from headgate.core.state import State
 from headgate.core.words import i64
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.clock import Clock, MachineClock
-from headgate.stores.deciding import decide, decision_of
+from headgate.stores.deciding import decide, decision_of, undoing
 from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request
 from headgate.stores.shared.arena import Arena
 from headgate.stores.shared.cell import SlotCell, Writers, holds_log
@@ -155,21 +154,24 @@ class SharedStore(LocalStore):
             raise StoreClosed(f"shared store {self.path} is closed")
         places = [[self.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
         stripes = sorted({stripe for request in places for _, stripe in request})
-        deadline = time.monotonic() + patience
-        locked = 0
+        if stripes:
+            self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], patience)
+        decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
+        now = self.clock.ticks()
         try:
-            for stripe in stripes:
-                # One deadline for all: what one lock has taken of it, the next cannot.
-                self.locks.acquire(FIRST_STRIPE + stripe, deadline - time.monotonic() if locked else patience)
-                locked += 1
-            now = self.clock.ticks()
-            replies = []
             for request, where in zip(batch, places, strict=True):
                 cells = self.cells(request.op, request.members, where, now)
-                replies.append(decide(request.op, request.members, cells, now))
-            return replies
+                decided.append((request, where, decide(request.op, request.members, cells, now)))
+            return [outcomes for _, _, outcomes in decided]
+        except BaseException:
+            # All or nothing, for the batch too: who is told of an error must not have been charged.
+            for request, where, outcomes in reversed(decided):
+                if request.op is Op.TAKE and all(o.decision.allowed for o in outcomes):
+                    members = undoing(request.members, outcomes)
+                    decide(Op.GIVE_BACK, members, self.cells(Op.GIVE_BACK, members, where, now), now)
+            raise
         finally:
-            for stripe in stripes[:locked]:
+            for stripe in stripes:
                 self.unlock(stripe)
 
     def cells(self, op: Op, members: Sequence[Member], places: list[tuple[bytes, int]], now: int) -> list[SlotCell]:
@@ -292,6 +294,7 @@ class SharedStore(LocalStore):
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self.locks.close()
-            self.words.release()
-            self.memory.close()
+            with self.locks.all_threads():  # whoever is inside a check finishes it first
+                self.locks.close()
+                self.words.release()
+                self.memory.close()
