@@ -16,7 +16,7 @@ test: check doctest compiled pure
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check src tests examples benchmarks setup.py
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 	$(BIN)/python tests/vectors/make_vectors.py --check

@@ -1,0 +1,64 @@
+"""Looks into a shared file for what no call tells: which log blocks are owned, and which are in use."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from headgate.stores.shared import SharedStore
+from headgate.stores.shared.layout import BLOCK_BYTES, HEADER_BYTES
+
+__all__ = ["leaked_blocks", "log_entries", "owned_blocks", "used_blocks"]
+
+_LOG = zlib.crc32(b"sliding_window_log")
+_COPY = struct.Struct("@11q")
+
+
+def owned_blocks(store: SharedStore) -> dict[int, int]:
+    """The blocks that have an owner: block to slot, counted through all stripes."""
+    geometry = store.geometry
+    owners = struct.unpack_from(f"@{geometry.blocks}q", store.memory, geometry.owners_at)
+    return {block: owner - 1 for block, owner in enumerate(owners) if owner}
+
+
+def committed(store: SharedStore, stripe: int, slot: int) -> tuple[int, ...]:
+    """The copy of a slot's state that holds."""
+    at = store.cell_at(stripe, slot)
+    commits = struct.unpack_from("@q", store.memory, at)[0]
+    return _COPY.unpack_from(store.memory, at + 8 + (commits & 1) * _COPY.size)
+
+
+def used_blocks(store: SharedStore) -> dict[int, int]:
+    """The blocks that the log of a living counter can reach: block to slot. None is reached twice."""
+    found: dict[int, int] = {}
+    for stripe in range(store.stripes):
+        for slot in range(store.slots):
+            digest_at = HEADER_BYTES + stripe * store.stripe_bytes + slot * 16
+            if not struct.unpack_from("@q", store.memory, digest_at)[0]:
+                continue
+            words = committed(store, stripe, slot)
+            _, _, _, _, _, _, code, head, tail, entries, _ = words
+            if code != _LOG or not tail:
+                continue
+            block = head // 64 if entries else tail // 64
+            while True:
+                assert block not in found, f"block {block} is in two logs"
+                found[block] = stripe * store.slots + slot
+                if block == tail // 64:
+                    break
+                block = struct.unpack_from("@q", store.memory, store.geometry.blocks_at + block * BLOCK_BYTES)[0]
+    return found
+
+
+def log_entries(store: SharedStore, name: str, key: str) -> int:
+    """How many entries the log of a counter holds."""
+    digest, stripe = store.place(name, key)
+    return committed(store, stripe, store.find_slot(stripe, digest))[9]
+
+
+def leaked_blocks(store: SharedStore) -> list[int]:
+    """Blocks with an owner that no log reaches; a log never reaches a block that it does not own."""
+    owned, used = owned_blocks(store), used_blocks(store)
+    for block, slot in used.items():
+        assert owned.get(block) == slot, f"block {block} is used by slot {slot} and owned by {owned.get(block)}"
+    return sorted(set(owned) - set(used))

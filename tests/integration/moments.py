@@ -1,0 +1,181 @@
+"""What every moment of a request would leave behind, were its participant killed then.
+
+Random kills hit what takes long; here every line of the store's code is stopped at once, and the file as it is then
+is kept. That is what a kill at this line leaves: the file, and locks that the kernel takes back. Only the uncompiled
+code has lines to stop at.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from headgate import Limit, Limiter
+from headgate.stores.shared import SharedStore
+from headgate.testing import FakeClock
+
+__all__ = ["SCENARIOS", "Scenario", "moments", "opened", "used"]
+
+WATCHED = ("/stores/shared/", "/stores/deciding.py", "/core/state.py")
+READING = {"entry", "after", "positions", "expired", "freed", "charged", "total", "find", "meta", "meta_at", "cell_at"}
+"""Functions that only look."""
+BUCKET = "1000/year"
+LOG = "1000/hour using sliding_window_log"
+PLAN = Limit(100, 3600, name="plan")
+PLAN_GROWN = Limit(200, 3600, name="plan")
+PLAN_OF_LOG = Limit(200, 3600, algorithm="sliding_window_log", name="plan")
+PLAN_OF_LONGER_LOG = Limit(200, 7200, algorithm="sliding_window_log", name="plan")
+
+Act = Callable[[Limiter, FakeClock], object]
+
+
+@dataclass
+class Scenario:
+    """What is there, what is done to it `later` seconds later, and which counters to look at."""
+
+    prepare: Act
+    act: Act
+    watched: list[tuple[str, str | Limit]]
+    later: float = 0
+    evicted: tuple[str, ...] = ()
+    """The counter that the act forgets, and the one that it forgets when it is killed and done again."""
+    reserves: int = 0
+    """What the act takes at first, and does not keep."""
+    leaks: int = 8
+    """Blocks that may have no use: one for each that was killed while it took one."""
+
+
+def checks(key: str, limit: str | Limit, times: int = 1) -> Act:
+    def act(limiter: Limiter, clock: FakeClock) -> None:
+        for _ in range(times):
+            assert limiter.check(key, limit).reason == "ok"
+
+    return act
+
+
+def settles(key: str, limit: str) -> Act:
+    def act(limiter: Limiter, clock: FakeClock) -> None:
+        limiter.reserve(key, limit, 7).settle(2)
+
+    return act
+
+
+def many_keys(limiter: Limiter, clock: FakeClock) -> None:
+    """As many counters as there is room for, the first one used least recently."""
+    for number in range(50):
+        clock.advance(1)
+        assert limiter.check(f"old:{number}", LOG if number % 2 == 0 else BUCKET)
+
+
+def two_spans(limiter: Limiter, clock: FakeClock) -> None:
+    """A log of three blocks whose first half expires before the second."""
+    checks("key", LOG, 70)(limiter, clock)
+    clock.advance(1800)
+    checks("key", LOG, 60)(limiter, clock)
+
+
+def full_region(limiter: Limiter, clock: FakeClock) -> None:
+    """Every log block is taken: by an old log, one used since, the one that will want another, and all the rest."""
+    checks("old", LOG, 3)(limiter, clock)
+    clock.advance(1)
+    checks("new", LOG, 3)(limiter, clock)
+    clock.advance(1)
+    checks("full", LOG, 63)(limiter, clock)
+    clock.advance(1)
+    checks("rest", LOG)(limiter, clock)
+    store = limiter._store
+    assert isinstance(store, SharedStore)
+    digest, stripe = store.place(LOG, "rest")
+    for _ in range(store.geometry.blocks - 4):
+        store.arena.take(stripe, store.find_slot(stripe, digest), clock.ticks(), set())
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "a new bucket": Scenario(checks("other", BUCKET), checks("key", BUCKET), [("key", BUCKET), ("other", BUCKET)]),
+    "a bucket": Scenario(checks("key", BUCKET, 3), checks("key", BUCKET), [("key", BUCKET)]),
+    "a new log": Scenario(checks("other", LOG), checks("key", LOG), [("key", LOG), ("other", LOG)]),
+    "a log": Scenario(checks("key", LOG, 3), checks("key", LOG), [("key", LOG)]),
+    "a log that needs a block": Scenario(checks("key", LOG, 63), checks("key", LOG), [("key", LOG)]),
+    "a log that lets a block go": Scenario(two_spans, checks("key", LOG), [("key", LOG)], later=1801),
+    "a log that is emptied": Scenario(checks("key", LOG, 70), checks("key", LOG), [("key", LOG)], later=3601),
+    "settling on a bucket": Scenario(checks("key", BUCKET, 3), settles("key", BUCKET), [("key", BUCKET)], reserves=7),
+    "settling on a log": Scenario(checks("key", LOG, 3), settles("key", LOG), [("key", LOG)], 1, reserves=7),
+    "settling in one tick": Scenario(checks("key", LOG, 3), settles("key", LOG), [("key", LOG)], reserves=7),
+    "settling in a new block": Scenario(checks("key", LOG, 63), settles("key", LOG), [("key", LOG)], 1, reserves=7),
+    "reset of a log": Scenario(
+        checks("key", LOG, 70), lambda limiter, _: limiter.reset("key", LOG), [("key", LOG)], later=1
+    ),
+    "eviction": Scenario(
+        many_keys,
+        checks("new", LOG),
+        [("new", LOG), ("old:0", LOG), ("old:1", BUCKET), ("old:2", LOG)],
+        later=1,
+        evicted=("old:0", "old:1"),
+    ),
+    "a chain": Scenario(checks("key", LOG, 63), checks("key", f"{LOG}; {BUCKET}"), [("key", LOG), ("key", BUCKET)]),
+    "a limit that grew": Scenario(checks("key", PLAN, 60), checks("key", PLAN_GROWN), [("key", PLAN_GROWN)]),
+    "a bucket that becomes a log": Scenario(
+        checks("key", PLAN, 60), checks("key", PLAN_OF_LOG), [("key", PLAN_OF_LOG)]
+    ),
+    "a log that becomes a bucket": Scenario(
+        checks("key", PLAN_OF_LOG, 70), checks("key", PLAN_GROWN), [("key", PLAN_GROWN)]
+    ),
+    "a log that becomes a longer log": Scenario(
+        checks("key", PLAN_OF_LOG, 70), checks("key", PLAN_OF_LONGER_LOG), [("key", PLAN_OF_LONGER_LOG)]
+    ),
+    "no free block": Scenario(
+        full_region,
+        checks("full", LOG),
+        [("full", LOG), ("old", LOG), ("new", LOG)],
+        later=1,
+        evicted=("old", "new"),
+        leaks=1024,
+    ),
+    "a clock that had jumped": Scenario(checks("key", LOG, 5), checks("key", LOG), [("key", LOG)], later=-7200),
+}
+
+
+def opened(path: Path, seconds: float) -> tuple[Limiter, FakeClock]:
+    clock = FakeClock(seconds)
+    return Limiter(f"shared://{path}", clock=clock, on_store_error="closed"), clock
+
+
+def used(limiter: Limiter, scenario: Scenario) -> list[int]:
+    found = []
+    for key, limit in scenario.watched:
+        standing = limiter.peek(key, limit, 0)
+        assert standing.reason == "ok", standing
+        found.append(standing.limit - standing.remaining)
+    return found
+
+
+def moments(path: Path, content: bytes, seconds: float, act: Act) -> list[bytes]:
+    """Carry out the act on a file; the file as it was at every line in which it had changed, the last one included."""
+    path.write_bytes(content)
+    limiter, clock = opened(path, seconds)
+    store = limiter._store
+    assert isinstance(store, SharedStore)
+    memory = store.memory
+    kept = [memory[:]]
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        code = frame.f_code
+        if code.co_name in READING or not any(part in code.co_filename for part in WATCHED):
+            return None
+        if memory[:] != kept[-1]:
+            kept.append(memory[:])
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act(limiter, clock)
+    finally:
+        sys.settrace(before)
+    kept.append(memory[:])
+    limiter.close()
+    return kept[1:]

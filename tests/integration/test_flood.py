@@ -1,0 +1,109 @@
+"""A flood of keys that never come again (rotating addresses, say) leaves memory as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import Limiter
+from headgate.cli import version
+from headgate.stores.memory import MemoryStore
+from headgate.testing import FakeClock
+from integration.children import Child
+
+Start = Callable[..., Child]
+
+MILLION = 1_000_000
+COMPILED = "(compiled)" in version()
+
+
+def assert_flat(told: dict[str, Any], per_key: int = 0) -> None:
+    """Less than a tenth more in the end. A table that is resized takes its time to settle: where so few keys come
+    that this shows, less than so many bytes a key, which is less than any key could be remembered with.
+    """
+    assert told["failures"] == 0
+    assert told["early"] > 0
+    assert told["late"] < max(1.1 * told["early"], told["early"] + per_key * told["keys"]), told
+
+
+@pytest.mark.slow
+def test_millions_of_fresh_keys(start: Start) -> None:
+    told = start(
+        "floods.fresh_keys",
+        url="memory://?max_keys=100000",
+        limit="100/minute",
+        early=MILLION,
+        least=5 * MILLION if COMPILED else 2 * MILLION,
+        most=5 * MILLION,
+        seconds=30,
+    )
+    assert_flat(told.finish())
+
+
+@pytest.mark.slow
+def test_fresh_keys_that_are_used_up_at_once(start: Start) -> None:
+    """Each of them comes under pressure, and the pressure is remembered too."""
+    told = start(
+        "floods.fresh_keys",
+        url="memory://?max_keys=100000",
+        limit="1/hour",
+        early=300_000,
+        least=600_000,
+        most=600_000,
+        seconds=30,
+    )
+    assert_flat(told.finish())
+
+
+@pytest.mark.slow
+def test_fresh_keys_in_a_shared_file(counters: Path, start: Start) -> None:
+    told = start(
+        "floods.fresh_keys",
+        url=f"shared://{counters}?max_keys=10000",
+        limit="100/minute",
+        early=50_000,
+        least=200_000,
+        most=200_000,
+        seconds=30,
+    )
+    assert_flat(told.finish())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", "shared"])
+def test_fresh_keys_under_mixed_limits(kind: str, counters: Path, start: Start) -> None:
+    url = "memory://?max_keys=20000" if kind == "memory" else f"shared://{counters}?max_keys=5000"
+    early, late = (150_000, 450_000) if kind == "memory" else (30_000, 90_000)
+    assert_flat(start("floods.mixed_limits", url=url, early=early, late=late).finish(), per_key=40)
+
+
+def test_entries_that_are_given_back_go_with_their_period() -> None:
+    clock = FakeClock(1_700_000_000)
+    with Limiter("memory://", clock=clock) as limiter:
+        limit = "10/minute using sliding_window_log"
+        for _ in range(1000):
+            limiter.reserve("key", limit, 5).settle(0)
+            clock.advance(1)
+        store = limiter._store
+        assert isinstance(store, MemoryStore)
+        entry = store.table.find(limit, "key")
+        if entry is not None:
+            assert entry.log is not None
+            assert len(entry.log.cells) <= 2 * 130  # type: ignore[attr-defined]  # its entries, live or about to be cut
+
+
+@pytest.mark.parametrize("kind", ["memory", "shared"])
+def test_the_touched_survive_a_flood(kind: str, counters: Path) -> None:
+    clock = FakeClock(1_700_000_000)
+    url = "memory://?max_keys=1000" if kind == "memory" else f"shared://{counters}?max_keys=1000"
+    with Limiter(url, clock=clock) as limiter:
+        hot = [f"hot:{i}" for i in range(50)]
+        for key in hot:
+            limiter.check(key, "10/year", 10)
+        for number in range(20_000):
+            clock.advance(0.000_1)
+            limiter.check(f"fresh:{number}", "10/year")
+            assert limiter.check(hot[number % 50], "10/year").reason == "limited"

@@ -1,0 +1,115 @@
+"""A process that has used a store forks: parent and child both go on, and count as two participants."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate import Limiter
+from headgate.stores.shared import SharedStore
+from headgate.stores.shared.locks import FIRST_STRIPE
+from integration.children import Child, stopped, until
+from integration.forks import CHAIN
+
+Start = Callable[..., Child]
+
+
+def at(path: Path, timeout_ms: int = 10_000) -> str:
+    return f"shared://{path}?max_keys=10000&timeout_ms={timeout_ms}"
+
+
+@pytest.mark.parametrize("limits", [CHAIN[:1], CHAIN], ids=["one limit", "a chain"])
+def test_fork_while_a_thread_checks(limits: list[str], counters: Path, start: Start) -> None:
+    """Before a fork all locks are taken, in the one order in which everybody takes them."""
+    told = start("forks.fork_and_hammer", url=at(counters, 3000), limits=limits, forks=30, checks=50).finish()
+    assert told["children"] == [50] * 30
+    assert told["parent"] > 0
+    assert told["used"] == told["parent"] + 30 * 50
+    assert told["slowest"] < 0.9, "no fork had to give up on a lock"
+
+
+def test_the_limit_holds_across_forks(counters: Path, start: Start) -> None:
+    told = start("forks.fork_and_hammer", url=at(counters), limits=["2000/year"], forks=20, checks=150).finish()
+    assert told["used"] == 2000
+    assert told["parent"] + sum(told["children"]) == 2000
+
+
+def test_a_child_has_locks_of_its_own(counters: Path, start: Start) -> None:
+    told = start("forks.lock_in_child", url=at(counters)).finish()
+    assert told == {"while child holds": False, "when free": True, "while parent holds": False}
+
+
+def test_the_parent_is_killed_with_all_locks(counters: Path, start: Start) -> None:
+    with Limiter(at(counters, 50), on_store_error="closed") as limiter:
+        parent = start("forks.parent_dies", url=at(counters, 1000))
+        assert parent.hear() == "held"
+        assert limiter.check("key", CHAIN[0]).reason == "fail_closed", "the parent holds the lock"
+        parent.kill()
+        assert limiter.check("key", CHAIN[0]).reason == "ok"
+    parent.say("go")  # heard by the child, which has the same pipes
+    assert parent.hear() == 5
+    with Limiter(at(counters)) as limiter:
+        assert limiter.peek("key", CHAIN[0]).remaining == 1_000_000 - 11
+
+
+@pytest.mark.parametrize("after", [0.2, 1.5], ids=["briefly", "for long"])
+@pytest.mark.parametrize("kind", ["memory", "shared"])
+def test_fork_while_a_thread_is_inside_a_check(kind: str, after: float, counters: Path, start: Start) -> None:
+    url = "memory://" if kind == "memory" else at(counters)
+    assert start("forks.fork_inside_check", url=url, after=after).finish() == {"child": 3, "parent": 3}
+
+
+@pytest.mark.parametrize("kind", ["memory", "shared"])
+def test_fork_while_a_thread_notes_pressure(kind: str, counters: Path, start: Start) -> None:
+    url = "memory://" if kind == "memory" else at(counters)
+    told = start("forks.fork_inside_pressure", url=url).finish()
+    assert told == {"child": ["throttled", "limited"], "parent": "throttled"}
+
+
+@pytest.mark.parametrize("kind", ["memory", "shared"])
+def test_fork_while_a_thread_waits_its_turn(kind: str, counters: Path, start: Start) -> None:
+    url = "memory://" if kind == "memory" else at(counters)
+    assert start("forks.fork_while_others_wait", url=url).finish() == {"child": "ok"}
+
+
+def test_fork_while_a_thread_waits_for_a_stopped_process(counters: Path, start: Start) -> None:
+    with Limiter(at(counters)) as limiter:
+        store = limiter._store
+        assert isinstance(store, SharedStore)
+        stripe = store.place(CHAIN[0], "key")[1]
+    holder = start("hammers.hold", url=at(counters), locks=[FIRST_STRIPE + stripe])
+    assert holder.hear() == "held"
+    until("the holder is stopped", lambda: stopped(holder.pid))
+    forking = start("forks.fork_behind_a_stopped_one", url=at(counters), key="key")
+    assert forking.hear() < 5.0, "a fork does not wait for ever"
+    holder.signal(signal.SIGCONT)
+    assert holder.hear() == "released"
+    forking.say("go")
+    assert forking.finish() == {"child": "ok", "parent": "ok"}
+
+
+def test_fork_while_a_thread_has_some_of_its_locks(counters: Path, start: Start) -> None:
+    """A chain has its first lock and wants the others; the fork wants them all. Both must want them in one order."""
+    chain = [f"{count}/year" for count in range(1000, 1012)]
+    with Limiter(at(counters)) as limiter:
+        store = limiter._store
+        assert isinstance(store, SharedStore)
+        first = min(store.place(name, "key")[1] for name in limiter.bind(chain).names)
+    holder = start("hammers.hold", url=at(counters), locks=[FIRST_STRIPE + first])
+    assert holder.hear() == "held"
+    until("the holder is stopped", lambda: stopped(holder.pid))
+    forking = start("forks.fork_between_locks", url=at(counters), limits=chain)
+    assert forking.hear() == "waiting"
+    assert forking.silent(0.2), "the fork waits for the thread, which waits for the holder"
+    holder.signal(signal.SIGCONT)
+    assert forking.finish() == {"child": "ok", "thread": ["ok"], "slow": False}
+
+
+@pytest.mark.parametrize("kind", ["memory", "shared"])
+def test_two_threads_fork_at_once(kind: str, counters: Path, start: Start) -> None:
+    url = "memory://" if kind == "memory" else at(counters)
+    told = start("forks.fork_at_once", url=url, threads=3, forks=60).finish()
+    assert told == {"children": [2] * 180, "stuck": False, "parent": 2}

@@ -1,0 +1,256 @@
+"""Participants are stopped with SIGSTOP, while they hold a lock and at any moment: they cost the others their deadline
+at most, and only where they stand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from headgate import AsyncLimiter, Limiter, StoreError
+from headgate.stores.shared import SharedStore
+from headgate.stores.shared.locks import ARENA, FIRST_STRIPE, HEADER
+from integration.children import PATIENCE, Child, stopped, until
+
+Start = Callable[..., Child]
+
+Policy = Literal["open", "closed", "local"]
+
+LIMIT = "1000/year"
+LOG = "1000/year using sliding_window_log"
+SLOW = 2.0
+"""Seconds that no check takes, whatever else the machine does: twenty times the deadline."""
+REASONS: dict[Policy, tuple[bool, str]] = {
+    "open": (True, "fail_open"),
+    "closed": (False, "fail_closed"),
+    "local": (True, "fallback"),
+}
+
+
+def at(path: Path, timeout_ms: int = 100) -> str:
+    return f"shared://{path}?max_keys=1000&timeout_ms={timeout_ms}"
+
+
+def shared(limiter: Limiter | AsyncLimiter) -> SharedStore:
+    store = limiter._store
+    assert isinstance(store, SharedStore)
+    return store
+
+
+def keys_on(store: SharedStore, stripe: int, name: str = LIMIT, prefix: str = "key") -> Iterator[str]:
+    """Keys whose counters of this name lie in this stripe."""
+    return (key for key in (f"{prefix}:{i}" for i in range(10_000)) if store.place(name, key)[1] == stripe)
+
+
+@contextmanager
+def holding(start: Start, path: Path, *locks: int) -> Iterator[Child]:
+    """Somebody holds these locks and is stopped; afterwards it goes on and has let go of them."""
+    child = start("hammers.hold", url=at(path), locks=list(locks))
+    assert child.hear() == "held"
+    until("the holder is stopped", lambda: stopped(child.pid))
+    try:
+        yield child
+    finally:
+        child.signal(signal.SIGCONT)
+    assert child.hear() == "released"
+
+
+def used(limiter: Limiter, key: str, limit: str = LIMIT) -> int:
+    standing = limiter.peek(key, limit)
+    return standing.limit - standing.remaining
+
+
+@pytest.mark.parametrize("policy", REASONS)
+def test_a_stopped_holder_costs_the_deadline(policy: Policy, counters: Path, start: Start) -> None:
+    with Limiter(at(counters), on_store_error=policy) as limiter:
+        store = shared(limiter)
+        stuck, free = next(keys_on(store, 2)), next(keys_on(store, 3))
+        assert limiter.check(stuck, LIMIT).reason == "ok"
+        with holding(start, counters, FIRST_STRIPE + 2):
+            for _ in range(3):
+                before = time.monotonic()
+                decision = limiter.check(stuck, LIMIT)
+                assert time.monotonic() - before < SLOW
+                assert (decision.allowed, decision.reason) == REASONS[policy]
+            for count in range(100):
+                decision = limiter.check(free, LIMIT)
+                assert (decision.reason, decision.remaining) == ("ok", 999 - count)
+            assert limiter.store_failures == 3
+        decision = limiter.check(stuck, LIMIT)
+        assert (decision.reason, decision.remaining) == ("ok", 998), "what the store did not answer was not counted"
+
+
+def test_a_chain_through_a_stopped_stripe_charges_nothing(counters: Path, start: Start) -> None:
+    other = "500/year using fixed_window"
+    with Limiter(at(counters), on_store_error="closed") as limiter:
+        store = shared(limiter)
+        key = next(key for key in keys_on(store, 4) if store.place(other, key)[1] != 4)
+        assert limiter.check(key, [other, LIMIT]).reason == "ok"
+        with holding(start, counters, FIRST_STRIPE + 4):
+            assert limiter.check(key, [other, LIMIT]).reason == "fail_closed"
+            assert limiter.check(key, [LIMIT, other]).reason == "fail_closed"
+            assert used(limiter, key, other) == 1
+            assert [d.reason for d in limiter.check_many([(key, other), (key, LIMIT)])] == ["fail_closed"] * 2
+        assert (used(limiter, key), used(limiter, key, other)) == (1, 1)
+
+
+def test_chains_that_wait_do_not_hold_up_others(counters: Path, start: Start) -> None:
+    """Chains that wait for a stopped stripe must not keep what they have locked from those who need only that."""
+    with Limiter(at(counters), on_store_error="closed") as limiter:
+        store = shared(limiter)
+        other = "500/year using fixed_window"
+        key = next(key for key in keys_on(store, 4) if store.place(other, key)[1] < 4)
+        with holding(start, counters, FIRST_STRIPE + 4):
+            child = start("hammers.hammer_until_told", url=at(counters), limits=[other, LIMIT], key=key)
+            assert child.hear() == "ready"
+            child.say("go")
+            assert child.hear() == "off"
+            before = time.monotonic()
+            reasons = [limiter.check(key, other).reason for _ in range(50)]
+            took = time.monotonic() - before
+            child.say("stop")
+            assert child.finish()["admitted"] == {}
+        assert reasons == ["ok"] * 50
+        assert took < 1.0, "each of them waited for a chain that waited"
+        assert used(limiter, key, other) == 50
+
+
+def test_the_loop_goes_on_meanwhile(counters: Path, start: Start) -> None:
+    gaps: list[float] = []
+
+    async def tick() -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.005)
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    async def body() -> None:
+        async with AsyncLimiter(at(counters, 200), on_store_error="closed") as limiter:
+            store = shared(limiter)
+            stuck, free = next(keys_on(store, 2)), next(keys_on(store, 3))
+            assert (await limiter.check(stuck, LIMIT)).reason == "ok"
+            with holding(start, counters, FIRST_STRIPE + 2):
+                ticker = asyncio.create_task(tick())
+                before = time.monotonic()
+                waiting = [asyncio.create_task(limiter.check(stuck, LIMIT)) for _ in range(4)]
+                for count in range(20):
+                    decision = await limiter.check(free, LIMIT)
+                    assert (decision.reason, decision.remaining) == ("ok", 999 - count)
+                    await asyncio.sleep(0)
+                decisions = await asyncio.gather(*waiting)
+                took = time.monotonic() - before
+                ticker.cancel()
+            assert {d.reason for d in decisions} == {"fail_closed"}
+            assert 0.15 < took < SLOW
+            assert len(gaps) > 5, "the ticker ticked while the checks waited"
+            assert max(gaps) < 0.15, "nobody held up the loop for as long as the deadline"
+            decision = await limiter.check(stuck, LIMIT)
+            assert (decision.reason, decision.remaining) == ("ok", 998)
+
+    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+
+
+def test_the_loop_goes_on_while_the_log_region_is_locked(counters: Path, start: Start) -> None:
+    """A log that needs a new block waits for the region's lock, and that too must not be done on the loop."""
+    gaps: list[float] = []
+
+    async def tick() -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.005)
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    async def body() -> None:
+        async with AsyncLimiter(at(counters, 400), on_store_error="closed") as limiter:
+            with holding(start, counters, ARENA):
+                ticker = asyncio.create_task(tick())
+                await asyncio.sleep(0.01)
+                decision = await limiter.check("key", LOG)
+                await asyncio.sleep(0.01)
+                ticker.cancel()
+            assert decision.reason == "fail_closed"
+            assert max(gaps) < 0.2, "nobody held up the loop for as long as the deadline"
+            assert (await limiter.check("key", LOG)).remaining == 999
+
+    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_nothing_is_counted_twice_when_a_batch_breaks_off(asynchronous: bool, counters: Path, start: Start) -> None:
+    """The first request of a batch is decided, the second finds the region of the logs locked."""
+    batch = [("first", LIMIT), ("second", LOG)]
+
+    async def check() -> list[str]:
+        async with AsyncLimiter(at(counters), on_store_error="closed") as limiter:
+            return [d.reason for d in await limiter.check_many(batch)]
+
+    with Limiter(at(counters), on_store_error="closed") as limiter:
+        with holding(start, counters, ARENA):
+            before = time.monotonic()
+            if asynchronous:
+                reasons = asyncio.run(asyncio.wait_for(check(), PATIENCE))
+            else:
+                reasons = [d.reason for d in limiter.check_many(batch)]
+            assert time.monotonic() - before < SLOW
+        assert reasons[1] == "fail_closed"
+        assert used(limiter, "second", LOG) == 0
+        assert used(limiter, "first") == (reasons[0] == "ok"), "denied is not counted, admitted is counted once"
+
+
+def test_whoever_opens_does_not_wait_for_ever(counters: Path, start: Start) -> None:
+    Limiter(at(counters)).close()
+    with holding(start, counters, HEADER):
+        gc.collect()
+        before, descriptors = time.monotonic(), len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with pytest.raises(StoreError, match=str(counters)):
+                Limiter(at(counters))
+        assert time.monotonic() - before < 3 * SLOW
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == descriptors, "nothing stays open"
+    with Limiter(at(counters)) as limiter:
+        assert limiter.check("key", LIMIT).reason == "ok"
+
+
+def test_stops_at_random_moments(counters: Path, start: Start) -> None:
+    chance = random.Random(7)
+    limit = "10000000/year using fixed_window"
+    children = [start("hammers.hammer_until_told", url=at(counters), limits=[limit], key="key") for _ in range(3)]
+    for child in children:
+        assert child.hear() == "ready"
+        child.say("go")
+        assert child.hear() == "off"
+    victim = children[0]
+    with Limiter(at(counters), on_store_error="closed") as limiter:
+        admitted = 0
+        for _ in range(30):
+            victim.signal(signal.SIGSTOP)
+            until("the victim is stopped", lambda: stopped(victim.pid))
+            before = time.monotonic()
+            decision = limiter.check("key", limit)
+            assert time.monotonic() - before < SLOW
+            assert decision.reason in ("ok", "fail_closed")
+            admitted += decision.allowed
+            victim.signal(signal.SIGCONT)
+            time.sleep(chance.uniform(0, 0.01))  # the random moment
+        for child in children:
+            child.say("stop")
+        tallies = [child.finish() for child in children]
+        for tally in tallies:
+            assert set(tally["others"]) <= {"fail_closed"}
+            admitted += tally["admitted"]["key"]
+        for tally in tallies[1:]:
+            assert tally["slowest"] < SLOW
+        assert used(limiter, "key", limit) == admitted, "what was admitted was counted, and once"
