@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Protocol, final
 
-__all__ = ["Clock", "MachineClock", "wall_minus_monotonic"]
+__all__ = ["Clock", "MachineClock", "nanoseconds_of", "wall_minus_monotonic"]
 
 
 class Clock(Protocol):
@@ -25,6 +25,11 @@ class Clock(Protocol):
 def wall_minus_monotonic() -> int:
     """Microseconds to add to the monotonic clock to get the wall's time."""
     return (time.time_ns() - time.monotonic_ns()) // 1000
+
+
+def nanoseconds_of(clock: Clock) -> int:
+    """A given clock's time in the unit of the machine's, for stores that read the machine's directly."""
+    return clock.ticks() * 1000
 
 
 @final

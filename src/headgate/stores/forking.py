@@ -50,22 +50,22 @@ class OwnDescriptor:
 
     def __init__(self, file: int) -> None:
         self.file = file
-        self.number = -1
+        self.number = [-1]  # in a list of one, so that others can keep it at hand and see it change
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Open the file anew, by its descriptor rather than its path: the path may lead to another one by now."""
-        if self.number >= 0:
-            os.close(self.number)
-        self.number = os.open(f"/proc/self/fd/{self.file}", os.O_RDWR | os.O_CLOEXEC)
+        if self.number[0] >= 0:
+            os.close(self.number[0])
+        self.number[0] = os.open(f"/proc/self/fd/{self.file}", os.O_RDWR | os.O_CLOEXEC)
 
     def close(self) -> None:
-        if self.number >= 0:
+        if self.number[0] >= 0:
             _renewed.discard(self)
-            os.close(self.number)
+            os.close(self.number[0])
             os.close(self.file)
-            self.number = -1
+            self.number[0] = -1
 
     def __del__(self) -> None:
         self.close()

@@ -16,7 +16,7 @@ from headgate.core.decision import Decision
 from headgate.core.state import ListLog, State
 from headgate.core.words import i64
 from headgate.errors import StoreClosed
-from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
+from headgate.stores.clock import Clock, MachineClock, nanoseconds_of, wall_minus_monotonic
 from headgate.stores.deciding import Cell, decide
 from headgate.stores.mutex import new_mutex
 from headgate.stores.port import LocalStore, Member, Op, Outcome, Request
@@ -44,7 +44,7 @@ class MemoryStore(LocalStore):
             self.nanoseconds: Callable[[], int] = time.monotonic_ns
         else:
             self.clock = clock
-            self.nanoseconds = partial(_nanoseconds, clock)
+            self.nanoseconds = partial(nanoseconds_of, clock)
         self.closed = False
         self.waits = False
         self.mutex = new_mutex()
@@ -128,10 +128,6 @@ class MemoryStore(LocalStore):
         with self.mutex:
             self.closed = True
             self.table.clear()
-
-
-def _nanoseconds(clock: Clock) -> int:
-    return clock.ticks() * 1000
 
 
 def closed() -> StoreClosed:

@@ -51,6 +51,7 @@ class FileLocks:
         self.locking = [struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
         self.unlocking = [struct.pack("@hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
         self.own = OwnDescriptor(file)
+        self.descriptor: list[int] = self.own.number
 
     def acquire(self, number: int, patience: float) -> None:
         """Take one lock, or raise LockBusy when it is not free within so many seconds."""
@@ -98,15 +99,16 @@ class FileLocks:
 
     def release(self, number: int) -> None:
         try:
-            self.fcntl(self.own.number, self.command, self.unlocking[number])
+            self.fcntl(self.descriptor[0], self.command, self.unlocking[number])
         finally:
             self.threads[number].release()
 
     def try_file(self, number: int) -> bool:
         try:
-            if self.own.number < 0:
+            descriptor = self.descriptor[0]
+            if descriptor < 0:
                 raise StoreClosed(f"shared store {self.path} is closed")
-            self.fcntl(self.own.number, self.command, self.locking[number])
+            self.fcntl(descriptor, self.command, self.locking[number])
         except (BlockingIOError, PermissionError):
             return False
         except OSError as error:

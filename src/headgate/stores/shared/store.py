@@ -11,7 +11,9 @@ most, and only in the stripes it holds.
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import blake2b
 from mmap import mmap
 from typing import final
@@ -21,7 +23,7 @@ from headgate.core.decision import Decision
 from headgate.core.state import State
 from headgate.core.words import i64
 from headgate.errors import StoreClosed, StoreError
-from headgate.stores.clock import Clock, MachineClock
+from headgate.stores.clock import Clock, MachineClock, nanoseconds_of
 from headgate.stores.deciding import decide, decision_of, undoing
 from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request
 from headgate.stores.shared.arena import Arena
@@ -75,13 +77,23 @@ class SharedStore(LocalStore):
         self.signatures: dict[Algorithm, tuple[int, int, int, int]] = {}
         self.last_signed: tuple[Algorithm | None, tuple[int, int, int, int]] = (None, (0, 0, 0, 0))
         self.hasher = blake2b(prefix.encode() + b"\0", digest_size=16, key=geometry.salt)
-        self.places: dict[tuple[str, str], tuple[bytes, int]] = {}
+        self.places: dict[str, dict[str, tuple[bytes, int]]] = {}
+        self.remembered = 0
+        self.last_places: tuple[str, dict[str, tuple[bytes, int]]] = ("", {})
         self.locks.acquire(HEADER, self.timeout)
         try:
             anchor = set_anchor(memory)
         finally:
             self.locks.release(HEADER)
-        self.clock = clock if clock is not None else MachineClock(anchor)
+        # As in the memory store: the time is anchor + nanoseconds() // 1000, without the detour through an object.
+        self.anchor: i64 = 0
+        if clock is None:
+            self.anchor = anchor
+            self.clock = MachineClock(anchor)
+            self.nanoseconds: Callable[[], int] = time.monotonic_ns
+        else:
+            self.clock = clock
+            self.nanoseconds = partial(nanoseconds_of, clock)
         self.closed = False
         self.waits = True
 
@@ -91,7 +103,7 @@ class SharedStore(LocalStore):
         digest, stripe = self.place(algorithm.name, key)
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
-            now = self.clock.ticks()
+            now: int = self.anchor + self.nanoseconds() // 1000
             slot = self.find_slot(stripe, digest)
             if slot >= 0 and not algorithm.keeps_log:
                 decision = self.take_plain(algorithm, cost, stripe, slot, now)
@@ -157,7 +169,7 @@ class SharedStore(LocalStore):
         if stripes:
             self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], patience)
         decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
-        now = self.clock.ticks()
+        now: int = self.anchor + self.nanoseconds() // 1000
         try:
             for request, where in zip(batch, places, strict=True):
                 cells = self.cells(request.op, request.members, where, now)
@@ -190,8 +202,9 @@ class SharedStore(LocalStore):
 
     def place(self, name: str, key: str) -> tuple[bytes, int]:
         """The digest that stands for a counter, and its stripe. Remembered for the counters in use."""
-        counter = (name, key)
-        place = self.places.get(counter)
+        last = self.last_places  # read once: another thread may be replacing it
+        places = last[1] if name is last[0] else self.places_of(name)
+        place = places.get(key)
         if place is None:
             label = name.encode("utf-8", "surrogatepass")
             hasher = self.hasher.copy()
@@ -201,10 +214,22 @@ class SharedStore(LocalStore):
             if digest.startswith(b"\0\0\0\0\0\0\0\0"):  # means an empty slot
                 digest = b"\1" + digest[1:]
             place = (digest, int.from_bytes(digest[8:12], "little") % self.stripes)
-            if len(self.places) >= MOST_PLACES:
+            if self.remembered >= MOST_PLACES:
                 self.places.clear()
-            self.places[counter] = place
+                self.remembered = 0
+                places = self.places_of(name)
+            places[key] = place
+            self.remembered += 1
         return place
+
+    def places_of(self, name: str) -> dict[str, tuple[bytes, int]]:
+        """The remembered places of one name's counters."""
+        places = self.places.get(name)
+        if places is None:
+            places = {}
+            self.places[name] = places
+        self.last_places = (name, places)
+        return places
 
     def find_slot(self, stripe: int, digest: bytes) -> int:
         """The slot that holds this counter, or -1. Most sit in the slot their digest points at."""
