@@ -42,6 +42,7 @@ class Books:
         self.admitted: Counter[str] = Counter()
         self.perhaps_more: Counter[str] = Counter()
         self.perhaps_less: Counter[str] = Counter()
+        self.interrupted = 0  # workers that were killed in the middle of a request
 
 
 class Worker:
@@ -108,6 +109,7 @@ class Worker:
         while self.read(AT_ONCE):
             pass
         os.close(self.notes)
+        self.books.interrupted += bool(self.request)
         if self.request == "<":
             self.books.perhaps_less[self.counter] += RESERVED - USED
         elif self.request:
@@ -176,6 +178,7 @@ def test_random_kills(tmp_path: Path, start: Start) -> None:
         crew.stop()
     took = time.monotonic() - began
     books, epochs = crew.books, (ROUNDS - 1) // PER_EPOCH + 1
+    assert books.interrupted > ROUNDS // 4, "most were killed in the middle of a request"
     with Limiter(crew.url) as limiter:
         for kind in KINDS:
             for epoch in range(epochs):

@@ -5,10 +5,13 @@ at most, and only where they stand.
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl as fcntl_module
 import gc
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +23,7 @@ import pytest
 from headgate import AsyncLimiter, Limiter, StoreError
 from headgate.stores.shared import SharedStore
 from headgate.stores.shared.locks import ARENA, FIRST_STRIPE, HEADER
+from headgate.testing import FakeClock
 from integration.children import PATIENCE, Child, stopped, until
 
 Start = Callable[..., Child]
@@ -63,6 +67,15 @@ def holding(start: Start, path: Path, *locks: int) -> Iterator[Child]:
     finally:
         child.signal(signal.SIGCONT)
     assert child.hear() == "released"
+
+
+async def tick(gaps: list[float]) -> None:
+    """Note how long the loop keeps its tasks waiting, until cancelled."""
+    last = time.monotonic()
+    while True:
+        await asyncio.sleep(0.005)
+        gaps.append(time.monotonic() - last)
+        last = time.monotonic()
 
 
 def used(limiter: Limiter, key: str, limit: str = LIMIT) -> int:
@@ -128,20 +141,13 @@ def test_chains_that_wait_do_not_hold_up_others(counters: Path, start: Start) ->
 def test_the_loop_goes_on_meanwhile(counters: Path, start: Start) -> None:
     gaps: list[float] = []
 
-    async def tick() -> None:
-        last = time.monotonic()
-        while True:
-            await asyncio.sleep(0.005)
-            gaps.append(time.monotonic() - last)
-            last = time.monotonic()
-
     async def body() -> None:
         async with AsyncLimiter(at(counters, 200), on_store_error="closed") as limiter:
             store = shared(limiter)
             stuck, free = next(keys_on(store, 2)), next(keys_on(store, 3))
             assert (await limiter.check(stuck, LIMIT)).reason == "ok"
             with holding(start, counters, FIRST_STRIPE + 2):
-                ticker = asyncio.create_task(tick())
+                ticker = asyncio.create_task(tick(gaps))
                 before = time.monotonic()
                 waiting = [asyncio.create_task(limiter.check(stuck, LIMIT)) for _ in range(4)]
                 for count in range(20):
@@ -161,21 +167,40 @@ def test_the_loop_goes_on_meanwhile(counters: Path, start: Start) -> None:
     asyncio.run(asyncio.wait_for(body(), PATIENCE))
 
 
+def test_many_tasks_wait_no_longer_than_one(counters: Path, start: Start) -> None:
+    """Each has its own deadline, and together they take no more of the loop than each alone."""
+    gaps: list[float] = []
+
+    async def check(limiter: AsyncLimiter, key: str) -> tuple[str, float]:
+        before = time.monotonic()
+        decision = await limiter.check(key, LIMIT)
+        return decision.reason, time.monotonic() - before
+
+    async def body() -> None:
+        async with AsyncLimiter(at(counters), on_store_error="closed") as limiter:
+            key = next(keys_on(shared(limiter), 2))
+            with holding(start, counters, FIRST_STRIPE + 2):
+                ticker = asyncio.create_task(tick(gaps))
+                await asyncio.sleep(0.01)
+                answers = await asyncio.gather(*(check(limiter, key) for _ in range(400)))
+                await asyncio.sleep(0.01)
+                ticker.cancel()
+            assert {reason for reason, _ in answers} == {"fail_closed"}
+            assert max(took for _, took in answers) < SLOW
+            assert max(gaps) < 0.25, "the loop stood still"
+            assert (await limiter.check(key, LIMIT)).remaining == 999
+
+    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+
+
 def test_the_loop_goes_on_while_the_log_region_is_locked(counters: Path, start: Start) -> None:
     """A log that needs a new block waits for the region's lock, and that too must not be done on the loop."""
     gaps: list[float] = []
 
-    async def tick() -> None:
-        last = time.monotonic()
-        while True:
-            await asyncio.sleep(0.005)
-            gaps.append(time.monotonic() - last)
-            last = time.monotonic()
-
     async def body() -> None:
         async with AsyncLimiter(at(counters, 400), on_store_error="closed") as limiter:
             with holding(start, counters, ARENA):
-                ticker = asyncio.create_task(tick())
+                ticker = asyncio.create_task(tick(gaps))
                 await asyncio.sleep(0.01)
                 decision = await limiter.check("key", LOG)
                 await asyncio.sleep(0.01)
@@ -222,6 +247,54 @@ def test_whoever_opens_does_not_wait_for_ever(counters: Path, start: Start) -> N
         assert len(os.listdir("/proc/self/fd")) == descriptors, "nothing stays open"
     with Limiter(at(counters)) as limiter:
         assert limiter.check("key", LIMIT).reason == "ok"
+
+
+class BrokenClock(FakeClock):
+    """A clock that fails when told to."""
+
+    broken = False
+
+    def ticks(self) -> int:
+        if self.broken:
+            raise RuntimeError("no time")
+        return super().ticks()
+
+
+@pytest.mark.parametrize("limits", [LIMIT, [LIMIT, LOG, "7/year"]], ids=["one limit", "a chain"])
+def test_an_exception_leaves_no_lock_behind(limits: str | list[str], counters: Path) -> None:
+    """Nobody has to be stopped for a lock to stay locked: it is enough to forget it."""
+    clock = BrokenClock(1_700_000_000)
+    with Limiter(at(counters), clock=clock, on_store_error="closed") as limiter:
+        assert limiter.check("key", limits).reason == "ok"
+        clock.broken = True
+        with pytest.raises(RuntimeError):
+            limiter.check("key", limits)
+        clock.broken = False
+        assert limiter.check("key", limits).reason == "ok"
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+@pytest.mark.parametrize("limits", [LIMIT, [LIMIT, LOG, "7/year"]], ids=["one limit", "a chain"])
+def test_a_lock_that_cannot_be_had_leaves_none_behind(nth: int, limits: str | list[str], counters: Path) -> None:
+    """The kernel has no more locks to give, just when the nth is taken or released; later it has."""
+    with Limiter(at(counters), on_store_error="closed") as limiter, Limiter(at(counters)) as other:
+        assert limiter.check("key", limits).reason == "ok"
+        locks = shared(limiter).locks
+        real = locks.fcntl
+        calls = 0
+
+        def fcntl(descriptor: int, command: int, argument: bytes) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == nth and argument[:2] == fcntl_module.F_WRLCK.to_bytes(2, sys.byteorder):
+                raise OSError(errno.ENOLCK, "No locks available")
+            return real(descriptor, command, argument)
+
+        locks.fcntl = fcntl
+        assert limiter.check("key", limits).reason in ("ok", "fail_closed")
+        locks.fcntl = real
+        assert limiter.check("key", limits).reason == "ok"
+        assert other.check("key", limits).reason == "ok"
 
 
 def test_stops_at_random_moments(counters: Path, start: Start) -> None:

@@ -21,6 +21,9 @@ from headgate.stores.port import LocalStore, Op, Outcome, Request
 
 __all__ = ["AsyncBound", "AsyncLimiter"]
 
+SHORTEST_NAP = 0.0005
+LONGEST_NAP = 0.01
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -122,13 +125,28 @@ class AsyncLimiter(Limiting):
         await self.aclose()
 
     async def _apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
-        """Decide without holding up the loop: what may take longer is done in a thread."""
+        """Decide without holding up the loop."""
         store = self._store
         try:
-            reply = store.apply_soon(batch) if isinstance(store, LocalStore) else None
-            return reply if reply is not None else await self._apply_in_thread(batch)
+            if not isinstance(store, LocalStore):
+                return await self._apply_in_thread(batch)
+            reply = store.apply_within(batch, 0.0)
+            return reply if reply is not None else await self._apply_between(store, batch)
         except StoreError as error:
             return self._failed(error, batch)
+
+    async def _apply_between(self, store: LocalStore, batch: Sequence[Request]) -> list[list[Outcome]]:
+        """Ask a local store that is busy again and again, until its deadline, and let the others run in between."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + store.timeout
+        nap = SHORTEST_NAP
+        while loop.time() + nap < deadline:
+            await asyncio.sleep(nap)
+            reply = store.apply_within(batch, 0.0)
+            if reply is not None:
+                return reply
+            nap = min(nap * 2, LONGEST_NAP)
+        raise StoreError(f"the store was busy for {store.timeout * 1000:.0f} ms; a process that uses it may be stopped")
 
     async def _apply_in_thread(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         """A caller that is cancelled meanwhile gets no decision, so what the thread takes for it is given back."""

@@ -31,6 +31,8 @@ _numbers = count()
 _locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()
 _renewed: WeakSet[Renewed] = WeakSet()
 _held: list[Lock] = []
+_forking = Lock()
+"""One fork at a time: two threads that fork at once would forget each other's locks."""
 
 
 def fork_safe_lock() -> Lock:
@@ -72,6 +74,7 @@ class OwnDescriptor:
 
 
 def _before() -> None:
+    _forking.acquire()
     locks = [lock for _, lock in sorted(_locks.items())]
     _held[:] = [lock for lock in locks if lock.acquire(timeout=LONGEST_WAIT)]
 
@@ -80,6 +83,7 @@ def _release() -> None:
     for lock in _held:
         lock.release()
     _held.clear()
+    _forking.release()
 
 
 def _child() -> None:

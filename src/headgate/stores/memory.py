@@ -47,6 +47,7 @@ class MemoryStore(LocalStore):
             self.nanoseconds = partial(nanoseconds_of, clock)
         self.closed = False
         self.waits = False
+        self.timeout = 0.0
         self.mutex = new_mutex()
 
     def now(self) -> int:
@@ -106,7 +107,7 @@ class MemoryStore(LocalStore):
             now = self.now()
             return [self.decide(request, now) for request in batch]
 
-    def apply_soon(self, batch: Sequence[Request]) -> list[list[Outcome]] | None:
+    def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
         return self.apply(batch)
 
     def decide(self, request: Request, now: i64) -> list[Outcome]:

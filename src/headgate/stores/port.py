@@ -110,13 +110,16 @@ class LocalStore:
 
     clock: Clock
     waits: bool
-    """Whether `apply` may wait for other processes; an event loop then calls `apply_soon` instead."""
+    """Whether `apply` may wait for other processes; an event loop then calls `apply_within` instead."""
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         raise NotImplementedError
 
-    def apply_soon(self, batch: Sequence[Request]) -> list[list[Outcome]] | None:
-        """Decide if that can be done within a millisecond or so; None when it cannot, and nothing was done."""
+    timeout: float
+    """Seconds that `apply` waits for others before it gives up with a StoreError."""
+
+    def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
+        """Decide if that can be done within so many seconds; None when it cannot, and nothing was done."""
         raise NotImplementedError
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:

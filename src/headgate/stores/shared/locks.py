@@ -74,28 +74,34 @@ class FileLocks:
         deadline = time.monotonic() + patience
         busy = numbers[0]
         while True:
-            self.acquire(busy, deadline - time.monotonic())
+            self.acquire(busy, max(deadline - time.monotonic(), 0.0))
             held = [busy]
-            for number in numbers:
-                if number == busy:
-                    continue
-                if not self.try_acquire(number):
-                    busy = number
-                    break
-                held.append(number)
+            try:
+                for number in numbers:
+                    if number == held[0]:
+                        continue
+                    if not self.try_acquire(number):
+                        busy = number
+                        break
+                    held.append(number)
+            finally:
+                if len(held) < len(numbers):
+                    for number in held:
+                        self.release(number)
             if len(held) == len(numbers):
                 return
-            for number in held:
-                self.release(number)
 
     def try_acquire(self, number: int) -> bool:
         """Take one lock if it is free at this instant."""
         if not self.threads[number].acquire(False):
             return False
-        if self.try_file(number):
-            return True
-        self.threads[number].release()
-        return False
+        free = False
+        try:
+            free = self.try_file(number)
+        finally:
+            if not free:
+                self.threads[number].release()
+        return free
 
     def release(self, number: int) -> None:
         try:

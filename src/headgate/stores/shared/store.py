@@ -34,7 +34,6 @@ from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, FileLocks, LockBu
 __all__ = ["DEFAULT_TIMEOUT_MS", "SharedStore"]
 
 DEFAULT_TIMEOUT_MS = 100
-SOON = 0.001
 MOST_PLACES = 10_000
 _WORD = struct.Struct("@q")
 _META = struct.Struct("@2q")
@@ -154,9 +153,9 @@ class SharedStore(LocalStore):
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         return self.apply_by(batch, self.timeout)
 
-    def apply_soon(self, batch: Sequence[Request]) -> list[list[Outcome]] | None:
+    def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
         try:
-            return self.apply_by(batch, SOON)
+            return self.apply_by(batch, patience)
         except LockBusy:
             return None
 
@@ -169,8 +168,9 @@ class SharedStore(LocalStore):
         if stripes:
             self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], patience)
         decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
-        now: int = self.anchor + self.nanoseconds() // 1000
+        now = 0
         try:
+            now = self.anchor + self.nanoseconds() // 1000
             for request, where in zip(batch, places, strict=True):
                 cells = self.cells(request.op, request.members, where, now)
                 decided.append((request, where, decide(request.op, request.members, cells, now)))
