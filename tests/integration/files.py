@@ -38,9 +38,11 @@ def stay(url: str, limit: str) -> None:
             here = limiter.check("key", limit)
             pid = os.fork()
             if pid == 0:
-                there = limiter.check("key", limit)
-                say([here.reason, here.remaining, there.reason, there.remaining])
-                os._exit(0)
+                try:
+                    there = limiter.check("key", limit)
+                    say([here.reason, here.remaining, there.reason, there.remaining])
+                finally:
+                    os._exit(0)
             os.waitpid(pid, 0)
 
 

@@ -142,9 +142,11 @@ def parent_dies(url: str) -> None:
     admitted(limiter, CHAIN, 5)
     store = shared(limiter)
     if os.fork() == 0:
-        hear()
-        say(admitted(limiter, CHAIN, 5))
-        os._exit(0)
+        try:
+            if hear() is not None:
+                say(admitted(limiter, CHAIN, 5))
+        finally:
+            os._exit(0)
     for lock in range(FIRST_STRIPE + store.stripes):
         store.locks.acquire(lock, 1.0)
     say("held")

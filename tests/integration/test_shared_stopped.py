@@ -278,8 +278,12 @@ def test_an_exception_leaves_no_lock_behind(limits: str | list[str], counters: P
 def test_a_lock_that_cannot_be_had_leaves_none_behind(nth: int, limits: str | list[str], counters: Path) -> None:
     """The kernel has no more locks to give, just when the nth is taken or released; later it has."""
     with Limiter(at(counters), on_store_error="closed") as limiter, Limiter(at(counters)) as other:
-        assert limiter.check("key", limits).reason == "ok"
-        locks = shared(limiter).locks
+        names = limiter.bind(limits).names
+        store = shared(limiter)
+        keys = (f"key:{i}" for i in range(1000))
+        key = next(key for key in keys if len({store.place(name, key)[1] for name in names}) == len(names))
+        assert limiter.check(key, limits).reason == "ok"
+        locks = store.locks
         real = locks.fcntl
         calls = 0
 
@@ -291,10 +295,10 @@ def test_a_lock_that_cannot_be_had_leaves_none_behind(nth: int, limits: str | li
             return real(descriptor, command, argument)
 
         locks.fcntl = fcntl
-        assert limiter.check("key", limits).reason in ("ok", "fail_closed")
+        assert limiter.check(key, limits).reason in ("ok", "fail_closed")
         locks.fcntl = real
-        assert limiter.check("key", limits).reason == "ok"
-        assert other.check("key", limits).reason == "ok"
+        assert limiter.check(key, limits).reason == "ok"
+        assert other.check(key, limits).reason == "ok"
 
 
 def test_stops_at_random_moments(counters: Path, start: Start) -> None:
