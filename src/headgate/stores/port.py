@@ -9,23 +9,40 @@ Clock       A store owns its clock. Every request of a batch may be decided at o
 Expiry      A counter that is as good as new may be forgotten, and no store grows for ever. A store that is full
             forgets what has expired first, then what was used least recently.
 Errors      A store that cannot decide raises StoreError, and then has charged nothing, or may have (it says so
-            in its own documentation). A denial is an outcome, never an error.
+            in its own documentation). A store of several parts, of which some cannot, raises PartlyAnswered.
+            A denial is an outcome, never an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol, final
 
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.decision import Decision
 from headgate.core.words import i64
+from headgate.errors import StoreError
 from headgate.stores.clock import Clock
 
-__all__ = ["DEFAULT_PREFIX", "LocalStore", "Member", "Op", "Outcome", "Request", "Store"]
+__all__ = [
+    "DEFAULT_PREFIX",
+    "DEFAULT_TIMEOUT_MS",
+    "Done",
+    "LocalStore",
+    "Member",
+    "Op",
+    "Outcome",
+    "PartlyAnswered",
+    "RemoteStore",
+    "Replies",
+    "Request",
+    "Store",
+]
 
 DEFAULT_PREFIX = "hg"
+DEFAULT_TIMEOUT_MS = 100
 
 
 class Op(Enum):
@@ -88,6 +105,22 @@ class Outcome:
         self.tick = tick
 
 
+Replies = list[list[Outcome]]
+"""What came of a batch: for each request, one outcome per member."""
+
+Done = Callable[[Replies | StoreError], None]
+"""Whoever waits for a batch: called once, with what came of it."""
+
+
+class PartlyAnswered(StoreError):
+    """Some parts of a store did not answer. `replies` has, for every member, its outcome or what went wrong."""
+
+    def __init__(self, replies: Sequence[Sequence[Outcome | StoreError]]) -> None:
+        self.replies = replies
+        errors = [item for reply in replies for item in reply if isinstance(item, StoreError)]
+        super().__init__(str(errors[0]) if errors else "a part of the store did not answer")
+
+
 class Store(Protocol):
     """The one method that decides, and the clock it decides by. See the module for what it promises."""
 
@@ -127,3 +160,50 @@ class LocalStore:
 
     def close(self) -> None:
         raise NotImplementedError
+
+
+class RemoteStore:
+    """A store across a network, or behind a disk: its calls wait, so the engine sends it many requests at a time.
+
+    A batch must be decided, or given up with a StoreError, by its deadline (an instant of `time.monotonic`). What
+    may have reached the other side is never sent twice.
+    """
+
+    clock: Clock
+    timeout: float
+    """Seconds that a check may take, waiting included."""
+    lanes: int = 4
+    """How many batches may be under way at once."""
+    most_members: int = 500
+    """How many members a batch should have at most; a larger one is taken too, and split."""
+
+    def supports(self, algorithm: Algorithm) -> bool:
+        """Whether the store can decide by this algorithm (one that users registered may have no twin in it)."""
+        return True
+
+    def connect(self) -> None:
+        """Reach the other side, so that no check is the first to; StoreError when that cannot be done."""
+        raise NotImplementedError
+
+    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+        """Decide from a thread, by the deadline."""
+        raise NotImplementedError
+
+    async def connect_async(self) -> None:
+        """`connect` for the running event loop."""
+        raise NotImplementedError
+
+    def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
+        """Decide on the running event loop without holding it up; `done` is called on it, by the deadline."""
+        raise NotImplementedError
+
+    def apply(self, batch: Sequence[Request]) -> Replies:
+        return self.call(batch, time.monotonic() + self.timeout)
+
+    def close(self) -> None:
+        """Let go of the connections. Closing twice is fine; deciding afterwards is a StoreClosed."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """`close`, and wait until the running event loop has let go too."""
+        self.close()
