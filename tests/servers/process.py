@@ -1,0 +1,273 @@
+"""What all servers of the tests have in common: a child process with a port and a folder of its own that ends with us.
+
+A server keeps its port and its data when it is stopped or killed and started again; both are given up at the end of
+its `with` block. It is started when it answers, not before. Should the tests be killed, the kernel kills it too: that
+is asked for with the parent-death signal. Ports come from below the range that outgoing connections are given theirs
+from, so nobody takes one by chance while its server is down.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+__all__ = ["PATIENCE", "GivenServer", "Server", "ServerError", "ServerProcess", "find", "free_port", "gone", "until"]
+
+PATIENCE = 30.0
+"""Seconds after which we give up on a server. Nothing that works comes near it."""
+
+_PORTS = range(10_000, 22_000)
+_PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+_handed_out: set[int] = set()
+_servers: list[ServerProcess] = []
+_starter = ThreadPoolExecutor(1, "starts servers")
+"""The parent-death signal comes when the thread that started a child ends; so one that lasts starts them all."""
+
+
+class ServerError(RuntimeError):
+    """A server is not installed, did not start, or does not do what it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenServer:
+    """A server that was there before the tests, which only use it."""
+
+    url: str
+
+
+class Server(ABC):
+    """What can be started and stopped: one process, or several that belong together."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """What a limiter is given to use it as its store."""
+
+    @property
+    @abstractmethod
+    def pids(self) -> list[int]:
+        """The processes that we started for it and that have not ended."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it, on the same port and with the same data as before, and wait until it answers."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """SIGKILL, and gone."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, and nobody answers."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """SIGCONT."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Kill what still runs and remove its data."""
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.close()
+
+
+class ServerProcess(Server):
+    """A server that is one process (and what that process starts itself)."""
+
+    kind: ClassVar[str]
+    user: str | None = None
+    """Whom it runs as, where that is not us."""
+    farewell: ClassVar[signal.Signals] = signal.SIGTERM
+    """What tells it to end now, without waiting for its clients."""
+
+    def __init__(self, port: int | None = None) -> None:
+        self.port = free_port() if port is None else port
+        self.folder = Path(tempfile.mkdtemp(prefix=f"headgate-{self.kind}-"))
+        self.log = self.folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+        _servers.append(self)
+
+    @abstractmethod
+    def command(self) -> Sequence[str | Path]:
+        """The program and its arguments."""
+
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether this very server, and not another on its port, answers."""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.pid] if self.running else []
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start it without waiting, so that several come up at the same time."""
+        assert not self.running, "already started"
+        identity = ["--reuid", self.user, "--regid", self.user, "--init-groups"] if self.user else []
+        with self.log.open("ab") as log:
+            self._process = _starter.submit(
+                subprocess.Popen,
+                [find("setpriv", "util-linux"), "--pdeathsig", "KILL", *identity, "--", *self.command()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                start_new_session=True,  # an interrupt from the keyboard is for the tests, which then stop it
+            ).result()
+
+    def wait_ready(self) -> None:
+        def answers() -> bool:
+            if not self.running:
+                raise ServerError(f"{self.kind} on port {self.port} ended early; its log ends:\n{self.log_tail()}")
+            return self.ready()
+
+        try:
+            until(f"{self.kind} on port {self.port} answers", answers)
+        except TimeoutError as error:
+            raise ServerError(f"{error}; its log ends:\n{self.log_tail()}") from error
+
+    def log_tail(self, lines: int = 20) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        if self.running:
+            self.resume()
+            self._send(self.farewell)
+            self._gone()
+
+    def kill(self) -> None:
+        if self.running:
+            self._send(signal.SIGKILL)
+            self._gone()
+
+    def pause(self) -> None:
+        self._send(signal.SIGSTOP)
+        until(f"{self.kind} ({self.pid}) is stopped", lambda: _state(self.pid) == "T")
+
+    def resume(self) -> None:
+        self._send(signal.SIGCONT)
+
+    def close(self) -> None:
+        if os.getpid() == self._owner:  # not in a fork of the tests
+            self.kill()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if self in _servers:
+                _servers.remove(self)
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self._process is not None, "not started"
+        self._process.send_signal(number)
+
+    def _gone(self) -> None:
+        assert self._process is not None
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(PATIENCE)
+            raise ServerError(f"{self.kind} did not stop; its log ends:\n{self.log_tail()}") from None
+
+
+def find(program: str, package: str, *places: str) -> str:
+    """Where a program is; an error that says how to install it, where it is not."""
+    path = shutil.which(program) or shutil.which(program, path=os.pathsep.join([*places, *_PLACES]))
+    if path is None:
+        raise ServerError(
+            f"{program} is not installed: `make servers`, or `apt-get install {package}`; "
+            "or name a server that runs already, see HEADGATE_TEST_…_URL in tests/conftest.py"
+        )
+    return path
+
+
+def free_port(*beside: int) -> int:
+    """A port of 127.0.0.1 that is free, and is free so many ports further up too."""
+    for port in random.sample(_PORTS, len(_PORTS)):
+        wanted = {port, *(port + step for step in beside)}
+        if not wanted & _handed_out and all(map(_is_free, wanted)):
+            _handed_out.update(wanted)
+            return port
+    raise ServerError("no port is free")
+
+
+def until(what: str, true: Callable[[], bool], patience: float = PATIENCE) -> None:
+    """Look again and again until it is true."""
+    deadline = time.monotonic() + patience
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {patience:g} s: {what}")
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    return _state(pid) in ("", "Z")
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+@atexit.register
+def _close_all() -> None:
+    for server in list(_servers):
+        server.close()
