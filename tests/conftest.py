@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from servers.mariadb import MariaDB, MariaDBPair
+from servers.postgres import Postgres
 from servers.process import GivenServer
 from servers.redis import RedisServer
 
@@ -26,4 +28,28 @@ def redis_server() -> Iterator[RedisServer | GivenServer]:
         yield server
     else:
         with RedisServer() as started:
+            yield started
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB | GivenServer]:
+    if server := given("HEADGATE_TEST_MYSQL_URL"):
+        yield server
+    else:
+        with MariaDB() as started:
+            yield started
+
+
+@pytest.fixture(scope="session")
+def mariadb_pair() -> Iterator[MariaDBPair]:
+    with MariaDBPair() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres | GivenServer]:
+    if server := given("HEADGATE_TEST_POSTGRES_URL"):
+        yield server
+    else:
+        with Postgres() as started:
             yield started

@@ -2,44 +2,31 @@
 
 A server keeps its port and its data when it is stopped or killed and started again; both are given up at the end of
 its `with` block. It is started when it answers, not before. Should the tests be killed, the kernel kills it too: that
-is asked for with the parent-death signal. Ports come from below the range that outgoing connections are given theirs
-from, so nobody takes one by chance while its server is down.
+is asked for with the parent-death signal.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import random
-import shutil
 import signal
-import socket
 import subprocess
-import tempfile
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-__all__ = ["PATIENCE", "GivenServer", "Server", "ServerError", "ServerProcess", "find", "free_port", "gone", "until"]
+from servers.machine import PATIENCE, ServerError, find, free_port, gone, private_folder, remove, stat, until
 
-PATIENCE = 30.0
-"""Seconds after which we give up on a server. Nothing that works comes near it."""
+__all__ = ["GivenServer", "Server", "ServerProcess"]
 
-_PORTS = range(10_000, 22_000)
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
-_handed_out: set[int] = set()
+_us = os.getpid()
 _servers: list[ServerProcess] = []
 _starter = ThreadPoolExecutor(1, "starts servers")
 """The parent-death signal comes when the thread that started a child ends; so one that lasts starts them all."""
-
-
-class ServerError(RuntimeError):
-    """A server is not installed, did not start, or does not do what it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +96,16 @@ class ServerProcess(Server):
     """A server that is one process (and what that process starts itself)."""
 
     kind: ClassVar[str]
-    user: str | None = None
-    """Whom it runs as, where that is not us."""
+    user: tuple[int, int] | None = None
+    """The user and group it runs as, where that is not us."""
     farewell: ClassVar[signal.Signals] = signal.SIGTERM
     """What tells it to end now, without waiting for its clients."""
 
     def __init__(self, port: int | None = None) -> None:
         self.port = free_port() if port is None else port
-        self.folder = Path(tempfile.mkdtemp(prefix=f"headgate-{self.kind}-"))
+        self.folder = private_folder(self.kind)
         self.log = self.folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = os.getpid()
         _servers.append(self)
 
     @abstractmethod
@@ -150,11 +136,11 @@ class ServerProcess(Server):
     def launch(self) -> None:
         """Start it without waiting, so that several come up at the same time."""
         assert not self.running, "already started"
-        identity = ["--reuid", self.user, "--regid", self.user, "--init-groups"] if self.user else []
+        who = () if self.user is None else ("--reuid", self.user[0], "--regid", self.user[1], "--clear-groups")
         with self.log.open("ab") as log:
             self._process = _starter.submit(
                 subprocess.Popen,
-                [find("setpriv", "util-linux"), "--pdeathsig", "KILL", *identity, "--", *self.command()],
+                [find("setpriv", "util-linux"), "--pdeathsig", "KILL", *map(str, who), "--", *self.command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -189,17 +175,16 @@ class ServerProcess(Server):
 
     def pause(self) -> None:
         self._send(signal.SIGSTOP)
-        until(f"{self.kind} ({self.pid}) is stopped", lambda: _state(self.pid) == "T")
+        until(f"{self.kind} ({self.pid}) is stopped", lambda: stat(self.pid)[:1] == ["T"] or gone(self.pid))
 
     def resume(self) -> None:
         self._send(signal.SIGCONT)
 
     def close(self) -> None:
-        if os.getpid() == self._owner:  # not in a fork of the tests
-            self.kill()
-            shutil.rmtree(self.folder, ignore_errors=True)
-            if self in _servers:
-                _servers.remove(self)
+        self.kill()
+        remove(self.folder)
+        if self in _servers:
+            _servers.remove(self)
 
     def _send(self, number: signal.Signals) -> None:
         assert self._process is not None, "not started"
@@ -215,59 +200,8 @@ class ServerProcess(Server):
             raise ServerError(f"{self.kind} did not stop; its log ends:\n{self.log_tail()}") from None
 
 
-def find(program: str, package: str, *places: str) -> str:
-    """Where a program is; an error that says how to install it, where it is not."""
-    path = shutil.which(program) or shutil.which(program, path=os.pathsep.join([*places, *_PLACES]))
-    if path is None:
-        raise ServerError(
-            f"{program} is not installed: `make servers`, or `apt-get install {package}`; "
-            "or name a server that runs already, see HEADGATE_TEST_…_URL in tests/conftest.py"
-        )
-    return path
-
-
-def free_port(*beside: int) -> int:
-    """A port of 127.0.0.1 that is free, and is free so many ports further up too."""
-    for port in random.sample(_PORTS, len(_PORTS)):
-        wanted = {port, *(port + step for step in beside)}
-        if not wanted & _handed_out and all(map(_is_free, wanted)):
-            _handed_out.update(wanted)
-            return port
-    raise ServerError("no port is free")
-
-
-def until(what: str, true: Callable[[], bool], patience: float = PATIENCE) -> None:
-    """Look again and again until it is true."""
-    deadline = time.monotonic() + patience
-    while not true():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {patience:g} s: {what}")
-        time.sleep(0.01)
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended."""
-    return _state(pid) in ("", "Z")
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
 @atexit.register
 def _close_all() -> None:
-    for server in list(_servers):
-        server.close()
+    if os.getpid() == _us:  # a fork of the tests ends none of their servers
+        for server in list(_servers):
+            server.close()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from servers.process import PATIENCE, ServerError, ServerProcess, find
+from servers.machine import PATIENCE, ServerError, find, run
+from servers.process import ServerProcess
 
 __all__ = ["RedisServer"]
 
@@ -81,15 +80,8 @@ class RedisServer(ServerProcess):
         """What the server answers, as `redis-cli` writes it down."""
         tls = [] if self.certificate is None else ["--tls", "--cacert", str(self.certificate)]
         login = {} if self.password is None else {"REDISCLI_AUTH": self.password}
-        answer = subprocess.run(
-            [find("redis-cli", "redis-tools"), "-e", "-p", str(self.port), *tls, *map(str, words)],
-            capture_output=True,
-            env={**os.environ, **login},
-            timeout=patience,
-        )
-        if answer.returncode != 0:
-            raise ServerError((answer.stderr or answer.stdout).decode(errors="replace").strip())
-        return answer.stdout.decode(errors="replace").removesuffix("\n")
+        command = [find("redis-cli", "redis-tools"), "-e", "-p", str(self.port), *tls, *map(str, words)]
+        return run(command, patience=patience, environment=login)
 
 
 def self_signed(folder: Path) -> Path:
@@ -98,9 +90,5 @@ def self_signed(folder: Path) -> Path:
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     files = ["-keyout", str(certificate.with_suffix(".key")), "-out", str(certificate)]
-    made = subprocess.run(
-        [find("openssl", "openssl"), "req", "-x509", "-days", "2", *key, *subject, *files], capture_output=True
-    )
-    if made.returncode != 0:
-        raise ServerError(f"openssl made no certificate: {made.stderr.decode(errors='replace')}")
+    run([find("openssl", "openssl"), "req", "-x509", "-days", "2", *key, *subject, *files])
     return certificate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -13,10 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from servers.process import GivenServer, ServerError, find, gone, until
+from servers.machine import ServerError, find, gone, private_folder, stat, until
+from servers.mariadb import MariaDB, MariaDBPair
+from servers.postgres import Postgres
+from servers.process import GivenServer
 from servers.redis import RedisServer
 
 TESTS = Path(__file__).resolve().parent.parent
+
+
+def killed(importing: str, then: str = "") -> list[int]:
+    """Other tests start a server, and are killed while it runs: its processes."""
+    program = f"{importing}\nserver = Server()\nserver.start()\n{then}\nprint(*server.pids, flush=True)\ninput()"
+    folder = private_folder("killed")
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "TMPDIR": str(folder)}
+    folder.chmod(0o755)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as tests:
+        assert tests.stdout is not None
+        pids = [int(word) for word in tests.stdout.readline().split()]
+        assert not any(map(gone, pids))
+        tests.send_signal(signal.SIGKILL)
+    return pids
 
 
 def test_a_server_that_is_not_installed_is_an_error_that_says_what_to_install() -> None:
@@ -30,20 +48,9 @@ def test_a_server_that_does_not_start_shows_its_log() -> None:
 
 
 def test_nothing_outlives_tests_that_are_killed() -> None:
-    program = (
-        "from servers.redis import RedisServer; server = RedisServer(); server.start(); "
-        "print(server.pid, server.folder, flush=True); input()"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    ) as tests:
-        assert tests.stdout is not None
-        pid, folder = tests.stdout.readline().decode().split()
-        assert not gone(int(pid))
-        tests.send_signal(signal.SIGKILL)
-    until("the server is gone too", lambda: gone(int(pid)))
-    shutil.rmtree(folder)
+    pids = killed("from servers.redis import RedisServer as Server")
+    assert pids
+    until("the server is gone too", lambda: all(map(gone, pids)))
 
 
 def test_redis_answers_freezes_dies_and_comes_back() -> None:
@@ -88,5 +95,67 @@ def test_redis_with_everything() -> None:
             assert secure.recv(100).startswith(b"-NOAUTH")
 
 
-def test_the_redis_of_all_tests(redis_server: RedisServer | GivenServer) -> None:
+@pytest.mark.parametrize("make", [MariaDB, Postgres])
+def test_a_database_answers_freezes_dies_and_comes_back(make: type[MariaDB] | type[Postgres]) -> None:
+    with make() as server:
+        assert f"://headgate:secret@127.0.0.1:{server.port}/headgate" in server.url
+        server.sql("CREATE TABLE things (id INT); INSERT INTO things VALUES (7)")
+        server.pause()
+        frozen = server.pids
+        assert {stat(pid)[0] for pid in frozen} == {"T"}
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.sql("SELECT 1", patience=0.3)
+        server.resume()
+        assert server.sql("SELECT id FROM things") == "7"
+        family = server.pids
+        server.kill()
+        assert all(map(gone, family))
+        with pytest.raises(ServerError):
+            server.sql("SELECT 1")
+        server.start()
+        server.sql("INSERT INTO things VALUES (8)")
+        family = server.pids
+        server.restart()
+        assert all(map(gone, family))
+        assert server.sql("SELECT id FROM things") == "7\n8"
+        family, folder = server.pids, server.folder
+        server.pause()
+    assert all(map(gone, family))
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("semi_sync", [False, True])
+def test_a_promoted_replica_has_what_was_committed(semi_sync: bool) -> None:
+    with MariaDBPair(semi_sync=semi_sync) as pair:
+        pair.primary.sql("CREATE TABLE things (id INT); INSERT INTO things VALUES (7)")
+        pair.catch_up()
+        assert pair.replica.sql("SELECT id FROM things") == "7"
+        assert pair.replica.sql("SELECT @@read_only") == "1"
+        if semi_sync:
+            pair.primary.sql("INSERT INTO things VALUES (8)")  # nobody waits for the replica
+        pair.primary.kill()
+        pair.promote()
+        assert pair.replica.sql("SELECT @@read_only") == "0"
+        assert pair.replica.sql("SELECT id FROM things") == ("7\n8" if semi_sync else "7")
+        pair.replica.restart()
+        pair.replica.sql("INSERT INTO things VALUES (9)")
+        pids = pair.pids
+    assert all(map(gone, pids))
+
+
+def test_nothing_of_postgres_outlives_tests_that_are_killed_while_it_is_frozen() -> None:
+    pids = killed("from servers.postgres import Postgres as Server", "server.pause()")
+    assert len(pids) > 1
+    until("all are gone", lambda: all(map(gone, pids)))
+
+
+def test_the_servers_of_all_tests(
+    redis_server: RedisServer | GivenServer, mariadb: MariaDB | GivenServer, postgres: Postgres | GivenServer
+) -> None:
     assert redis_server.url.startswith(("redis", "valkey"))
+    assert mariadb.url.startswith(("mysql", "mariadb"))
+    assert postgres.url.startswith("postgres")
+
+
+def test_the_pair_of_all_tests(mariadb_pair: MariaDBPair) -> None:
+    assert mariadb_pair.status()["Slave_SQL_Running"] == "Yes"
