@@ -1,0 +1,211 @@
+"""Talking to Redis from threads: plain sockets, each used by one thread at a time.
+
+redis-py is not used on this path: it adds more to a call than the script takes, and would be hard to hold to one
+deadline for connecting, sending and every piece of a reply. The parser is redis-py's own (hiredis).
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar, final
+
+import hiredis
+
+from headgate.errors import StoreError
+from headgate.stores.breaker import Breaker
+from headgate.stores.forking import renew_after_fork
+from headgate.stores.redis.settings import Settings
+from headgate.stores.redis.talk import Address, Answer, Call, Lost, Talk
+
+__all__ = ["NOT_ASKED", "BlockingServers", "problem_of"]
+
+T = TypeVar("T")
+NOT_ASKED = "it has failed several times in a row and is not asked for a moment"
+_NOT_YET = object()
+
+
+def problem_of(error: Exception, seconds: float | None = None) -> str:
+    """What went wrong with a connection, in words."""
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time" if seconds is None else f"it did not answer within {seconds * 1000:.0f} ms"
+    if isinstance(error, ConnectionRefusedError):
+        return "it refuses connections; is it running?"
+    if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
+        return "it closed the connection"
+    if isinstance(error, hiredis.ProtocolError):
+        return "what answers there is not a Redis"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS connection could be made ({error.reason or error})"
+    return str(error) or type(error).__name__
+
+
+@final
+class Connection:
+    """One socket, greeted. Whatever raises leaves it unusable: close it then."""
+
+    def __init__(self, address: Address, settings: Settings, deadline: float) -> None:
+        self.reader = hiredis.Reader(notEnoughData=_NOT_YET)
+        left = time_left(deadline)
+        if address.path is not None:
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.socket.settimeout(left)
+            self.socket.connect(address.path)
+        else:
+            self.socket = socket.create_connection((address.host, address.port), left)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            if settings.tls is not None:
+                self.socket = settings.tls.wrap_socket(self.socket, server_hostname=address.host)
+            greeting = settings.greeting(address)
+            if greeting:
+                self.send(b"".join(greeting), deadline)
+                for answer in self.receive(len(greeting), deadline):
+                    if isinstance(answer, Exception):
+                        raise StoreError(str(answer))
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, data: bytes, deadline: float) -> None:
+        self.socket.settimeout(time_left(deadline))
+        self.socket.sendall(data)
+
+    def receive(self, answers: int, deadline: float) -> list[object]:
+        reader = self.reader
+        received: list[object] = []
+        while True:
+            answer = reader.gets()
+            if answer is not _NOT_YET:
+                received.append(answer)
+                if len(received) == answers:
+                    return received
+                continue
+            self.socket.settimeout(time_left(deadline))
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError
+            reader.feed(data)
+
+    def alive(self) -> bool:
+        """Whether the other side has neither hung up nor said anything unasked."""
+        try:
+            self.socket.settimeout(0.0)
+            if isinstance(self.socket, ssl.SSLSocket):
+                self.socket.recv(1)
+            else:
+                self.socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def time_left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+@final
+class BlockingServers:
+    """Connections by server, kept for the next call; `breakers` are shared with the event loops of this process."""
+
+    def __init__(self, settings: Settings, pool_size: int, breaker_of: Callable[[Address], Breaker]) -> None:
+        self.settings = settings
+        self.pool_size = pool_size
+        self.breaker_of = breaker_of
+        self.idle: dict[Address, list[Connection]] = {}
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child: the connections are the parent's."""
+        self.idle = {}
+
+    def run(self, talk: Talk[T], deadline: float) -> T:
+        """Carry on a conversation to its end."""
+        try:
+            calls = next(talk)
+            while True:
+                calls = talk.send(self.exchange(calls, deadline))
+        except StopIteration as over:
+            result: T = over.value
+            return result
+
+    def exchange(self, calls: Sequence[Call], deadline: float) -> list[Answer]:
+        """Send to all, then hear all: servers work at the same time."""
+        started = time.monotonic()
+        open_calls = [self.send(call, deadline, started) for call in calls]
+        return [
+            sent if isinstance(sent, Lost) else self.receive(call, sent, deadline, started)
+            for call, sent in zip(calls, open_calls, strict=True)
+        ]
+
+    def send(self, call: Call, deadline: float, started: float) -> Connection | Lost:
+        breaker = self.breaker_of(call.address)
+        if not breaker.admits(started):
+            return Lost(NOT_ASKED, False)
+        try:
+            connection = self.connection(call.address, deadline)
+        except StoreError as error:  # it answered, and does not want us
+            breaker.succeeded()
+            return Lost(str(error), False)
+        except (OSError, EOFError, hiredis.ProtocolError) as error:
+            breaker.failed(time.monotonic())
+            return Lost(problem_of(error, deadline - started), False)
+        try:
+            connection.send(call.commands, deadline)
+        except OSError as error:
+            connection.close()
+            breaker.failed(time.monotonic())
+            return Lost(problem_of(error, deadline - started), True)
+        return connection
+
+    def receive(self, call: Call, connection: Connection, deadline: float, started: float) -> Answer:
+        breaker = self.breaker_of(call.address)
+        try:
+            answers = connection.receive(call.answers, deadline)
+        except (OSError, EOFError, hiredis.ProtocolError) as error:
+            connection.close()
+            breaker.failed(time.monotonic())
+            return Lost(problem_of(error, deadline - started), True)
+        except BaseException:
+            connection.close()
+            raise
+        breaker.succeeded()
+        self.keep(call.address, connection)
+        return answers
+
+    def connection(self, address: Address, deadline: float) -> Connection:
+        """An idle connection that still lives, or a new one."""
+        idle = self.idle.get(address)
+        while idle:
+            try:
+                connection = idle.pop()
+            except IndexError:  # another thread was quicker
+                break
+            if connection.alive():
+                return connection
+            connection.close()
+        return Connection(address, self.settings, deadline)
+
+    def keep(self, address: Address, connection: Connection) -> None:
+        idle = self.idle.setdefault(address, [])
+        if len(idle) < self.pool_size:
+            idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        idle, self.idle = self.idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                connection.close()

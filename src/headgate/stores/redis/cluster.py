@@ -1,0 +1,79 @@
+"""A Redis Cluster: 16,384 slots on several masters, and a bounded number of hash tags so that batches exist.
+
+Keys of different hash tags cannot share a call. A tag for every subject would make a batch of a hundred checks a
+hundred calls, so subjects share tags: the CRC-32 of the subject modulo `tags`. All counters of one subject have one
+tag, and so one slot; a chain over several subjects may have several (see spread.py).
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from collections.abc import Sequence
+from typing import final
+from zlib import crc32
+
+from headgate.errors import StoreError
+from headgate.stores.redis.talk import Address, Call, Lost, Talk, Topology, error_in, pack
+
+__all__ = ["DEFAULT_TAGS", "SLOTS", "ClusterTopology"]
+
+SLOTS = 16_384
+DEFAULT_TAGS = 1024
+
+
+@final
+class ClusterTopology(Topology):
+    """The masters of a cluster by slot, as its nodes tell."""
+
+    def __init__(self, seeds: Sequence[Address], tags: int = DEFAULT_TAGS) -> None:
+        super().__init__(seeds[0])
+        self.seeds = list(seeds)
+        self.tags = tags
+        self.names = [b"%d" % tag for tag in range(tags)]
+        self.slots = [crc_hqx(name, 0) % SLOTS for name in self.names]
+        self.owners: list[Address | None] = [None] * SLOTS
+        self.doubtful = True
+
+    def tag(self, subject: bytes) -> int:
+        return crc32(subject) % self.tags
+
+    def tag_of(self, subject: bytes) -> bytes:
+        """The hash tag of a subject: a number in decimal."""
+        return self.names[crc32(subject) % self.tags]
+
+    def address_of(self, slot: int) -> Address:
+        return self.owners[slot] or self.seeds[0]
+
+    def moved(self, slot: int, address: Address) -> None:
+        self.owners[slot] = address
+        self.doubtful = True  # one slot that moved is seldom alone
+
+    def can_move(self) -> bool:
+        return True
+
+    def masters(self) -> list[Address]:
+        return sorted({owner for owner in self.owners if owner is not None})
+
+    def find(self) -> Talk[None]:
+        problems = []
+        known = [address for address in self.masters() if address not in self.seeds]
+        for node in (*self.seeds, *known):
+            (answer,) = yield [Call(node, pack(("CLUSTER", "SLOTS")), 1)]
+            if isinstance(answer, Lost):
+                problems.append(f"{node}: {answer.problem}")
+                if node in self.seeds:  # the next search begins with another one
+                    self.seeds.remove(node)
+                    self.seeds.append(node)
+                continue
+            ranges = answer[0]
+            if not isinstance(ranges, list) or not ranges:
+                problems.append(f"{node}: {error_in(ranges) or 'it serves no slots'}")
+                continue
+            owners: list[Address | None] = [None] * SLOTS
+            for first, last, master, *_ in ranges:
+                host = master[0].decode() if master[0] else node.host
+                owners[first : last + 1] = [Address(host, int(master[1]))] * (last + 1 - first)
+            self.owners = owners
+            self.doubtful = False
+            return
+        raise StoreError(f"no node of the Redis Cluster answered: {'; '.join(problems)}")

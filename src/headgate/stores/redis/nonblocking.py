@@ -1,0 +1,282 @@
+"""Talking to Redis on an event loop: callbacks from the socket to the waiting batch, without tasks in between.
+
+Each connection carries one call at a time, so that one that hangs holds up nobody else: when its time is over it is
+dropped, and with it only its own call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, final
+
+import hiredis
+
+from headgate.errors import StoreError
+from headgate.stores.breaker import Breaker
+from headgate.stores.redis.blocking import NOT_ASKED, problem_of
+from headgate.stores.redis.settings import Settings
+from headgate.stores.redis.talk import Address, Answer, Call, Lost, Talk
+
+__all__ = ["LoopServers"]
+
+T = TypeVar("T")
+_NOT_YET = object()
+
+
+@final
+class LoopConnection(asyncio.Protocol):
+    """One socket of an event loop. `heard` is called when all answers to a call are there, or never will be."""
+
+    def __init__(self) -> None:
+        self.reader = hiredis.Reader(notEnoughData=_NOT_YET)
+        self.transport: asyncio.Transport | None = None
+        self.expected = 0
+        self.answers: list[object] = []
+        self.heard: Callable[[Answer], None] | None = None
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def ask(self, commands: bytes, answers: int, heard: Callable[[Answer], None]) -> None:
+        self.expected = answers
+        self.answers = []
+        self.heard = heard
+        assert self.transport is not None
+        self.transport.write(commands)
+
+    def data_received(self, data: bytes) -> None:
+        heard = self.heard
+        if heard is None:  # nobody asked: what comes next could be taken for an answer
+            self.drop()
+            return
+        reader = self.reader
+        answers = self.answers
+        try:
+            reader.feed(data)
+            while True:
+                answer = reader.gets()
+                if answer is _NOT_YET:
+                    return
+                answers.append(answer)
+                if len(answers) == self.expected:
+                    break
+        except hiredis.ProtocolError as error:
+            self.fail(problem_of(error))
+            return
+        self.heard = None
+        heard(answers)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
+        self.fail(problem_of(error if isinstance(error, OSError) else EOFError()))
+
+    def fail(self, problem: str) -> None:
+        self.drop()
+        heard, self.heard = self.heard, None
+        if heard is not None:
+            heard(Lost(problem, True))
+
+    def drop(self) -> None:
+        self.lost = True
+        if self.transport is not None:
+            self.transport.abort()
+
+
+@final
+class LoopServers:
+    """Connections by server for one event loop; `breakers` are shared with the threads of this process."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        pool_size: int,
+        breaker_of: Callable[[Address], Breaker],
+    ) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.pool_size = pool_size
+        self.breaker_of = breaker_of
+        self.idle: dict[Address, list[LoopConnection]] = {}
+        self.connecting: set[asyncio.Task[None]] = set()
+        self.closed = False
+
+    def run(self, talk: Talk[T], deadline: float, done: Callable[[T | StoreError], None]) -> None:
+        """Carry on a conversation; `done` is called once, when it is over or its time is."""
+        _Conversation(self, talk, deadline, done).go_on(None)
+
+    def take(self, address: Address) -> LoopConnection | None:
+        """An idle connection, if one lives."""
+        idle = self.idle.get(address)
+        while idle:
+            connection = idle.pop()
+            if not connection.lost:
+                return connection
+        return None
+
+    def keep(self, address: Address, connection: LoopConnection) -> None:
+        idle = self.idle.setdefault(address, [])
+        if len(idle) < self.pool_size and not self.closed and not connection.lost:
+            idle.append(connection)
+        else:
+            connection.drop()
+
+    async def open(self, address: Address) -> LoopConnection:
+        """A new connection, greeted. OSError, EOFError or StoreError when that cannot be had."""
+        if address.path is not None:
+            _, connection = await self.loop.create_unix_connection(LoopConnection, address.path)
+        else:
+            tls = self.settings.tls
+            name = address.host if tls is not None else None
+            _, connection = await self.loop.create_connection(
+                LoopConnection, address.host, address.port, ssl=tls, server_hostname=name
+            )
+        greeting = self.settings.greeting(address)
+        if greeting:
+            answered: asyncio.Future[Answer] = self.loop.create_future()
+
+            def heard(answer: Answer) -> None:
+                if not answered.done():
+                    answered.set_result(answer)
+
+            try:
+                connection.ask(b"".join(greeting), len(greeting), heard)
+                answer = await answered
+            except BaseException:
+                connection.drop()
+                raise
+            if isinstance(answer, Lost):
+                raise EOFError
+            for reply in answer:
+                if isinstance(reply, Exception):
+                    connection.drop()
+                    raise StoreError(str(reply))
+        return connection
+
+    def close(self) -> None:
+        self.closed = True
+        for task in self.connecting:
+            task.cancel()
+        idle, self.idle = self.idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                connection.drop()
+
+
+@final
+class _Conversation(Generic[T]):
+    """One talk under way on the loop."""
+
+    def __init__(
+        self, servers: LoopServers, talk: Talk[T], deadline: float, done: Callable[[T | StoreError], None]
+    ) -> None:
+        self.servers = servers
+        self.talk = talk
+        self.done = done
+        self.started = time.monotonic()
+        self.deadline = deadline
+        self.calls: list[Call] = []
+        self.answers: list[Answer | None] = []
+        self.missing = 0
+        self.using: dict[int, LoopConnection] = {}
+        self.opening: dict[int, asyncio.Task[None]] = {}
+        self.late = False
+        self.timer = servers.loop.call_later(max(deadline - self.started, 0.0), self.time_is_up)
+
+    def go_on(self, answers: list[Answer] | None) -> None:
+        """Hear what the talk says next and pass it on, until there is something to wait for."""
+        while True:
+            try:
+                self.calls = next(self.talk) if answers is None else self.talk.send(answers)
+            except StopIteration as over:
+                self.end(over.value)
+                return
+            except StoreError as error:
+                self.end(error)
+                return
+            self.answers = [None] * len(self.calls)
+            self.missing = 1 + len(self.calls)  # one more while they are being sent
+            for number, call in enumerate(self.calls):
+                self.send(number, call)
+            self.missing -= 1
+            if self.missing:
+                return
+            answers = self.all_answers()
+
+    def send(self, number: int, call: Call) -> None:
+        if self.late:
+            self.heard(number, Lost("there was no time left to ask it", False))
+            return
+        if not self.servers.breaker_of(call.address).admits(time.monotonic()):
+            self.heard(number, Lost(NOT_ASKED, False))
+            return
+        connection = self.servers.take(call.address)
+        if connection is not None:
+            self.ask(number, call, connection)
+            return
+        task = self.servers.loop.create_task(self.open(number, call))
+        self.opening[number] = task
+        self.servers.connecting.add(task)
+        task.add_done_callback(self.servers.connecting.discard)
+
+    async def open(self, number: int, call: Call) -> None:
+        breaker = self.servers.breaker_of(call.address)
+        try:
+            connection = await self.servers.open(call.address)
+        except asyncio.CancelledError:
+            breaker.failed(time.monotonic())
+            self.heard(number, Lost(problem_of(TimeoutError(), self.deadline - self.started), False))
+            raise
+        except StoreError as error:  # it answered, and does not want us
+            breaker.succeeded()
+            self.heard(number, Lost(str(error), False))
+        except (OSError, EOFError, hiredis.ProtocolError) as error:
+            breaker.failed(time.monotonic())
+            self.heard(number, Lost(problem_of(error), False))
+        else:
+            if self.late:
+                self.servers.keep(call.address, connection)
+            else:
+                self.ask(number, call, connection)
+
+    def ask(self, number: int, call: Call, connection: LoopConnection) -> None:
+        self.using[number] = connection
+
+        def heard(answer: Answer) -> None:
+            self.using.pop(number, None)
+            breaker = self.servers.breaker_of(call.address)
+            if isinstance(answer, Lost):
+                breaker.failed(time.monotonic())
+            else:
+                breaker.succeeded()
+                self.servers.keep(call.address, connection)
+            self.heard(number, answer)
+
+        connection.ask(call.commands, call.answers, heard)
+
+    def heard(self, number: int, answer: Answer) -> None:
+        if self.answers[number] is None:
+            self.answers[number] = answer
+            self.missing -= 1
+            if self.missing == 0:
+                self.go_on(self.all_answers())
+
+    def all_answers(self) -> list[Answer]:
+        return [answer for answer in self.answers if answer is not None]
+
+    def time_is_up(self) -> None:
+        """Whatever is still missing is lost, and so is its connection."""
+        self.late = True
+        problem = problem_of(TimeoutError(), self.deadline - self.started)
+        for connection in tuple(self.using.values()):
+            connection.fail(problem)
+        for task in tuple(self.opening.values()):
+            task.cancel()
+
+    def end(self, result: Any) -> None:
+        self.timer.cancel()
+        self.done(result)

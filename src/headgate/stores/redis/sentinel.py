@@ -1,0 +1,53 @@
+"""One master, found through Sentinels: they know which server is in charge, and after a failover which one is now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from headgate.errors import StoreError
+from headgate.stores.redis.talk import Address, Call, Lost, Talk, Topology, error_in, pack
+
+__all__ = ["SentinelTopology"]
+
+
+@final
+class SentinelTopology(Topology):
+    """The master of one name. What a Sentinel says is believed once the server itself says that it is a master."""
+
+    def __init__(self, sentinels: Sequence[Address], name: str) -> None:
+        super().__init__(sentinels[0])
+        self.sentinels = list(sentinels)
+        self.name = name
+        self.doubtful = True
+
+    def can_move(self) -> bool:
+        return True
+
+    def find(self) -> Talk[None]:
+        question = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name))
+        problems = []
+        for sentinel in tuple(self.sentinels):
+            (answer,) = yield [Call(sentinel, question, 1)]
+            found = None if isinstance(answer, Lost) else answer[0]
+            if isinstance(answer, Lost) or isinstance(found, Exception):
+                # The next search begins with another one.
+                self.sentinels.remove(sentinel)
+                self.sentinels.append(sentinel)
+                problem = answer.problem if isinstance(answer, Lost) else str(found)
+                problems.append(f"{sentinel}: {problem}")
+                continue
+            if not isinstance(found, list):
+                problems.append(f"{sentinel} knows no master named {self.name!r}")
+                continue
+            master = Address(found[0].decode(), int(found[1]))
+            (answer,) = yield [Call(master, pack(("ROLE",)), 1)]
+            if isinstance(answer, Lost):
+                problems.append(f"{master}: {answer.problem}")
+            elif isinstance(answer[0], list) and answer[0][0] == b"master":
+                self.address = master
+                self.doubtful = False
+                return
+            else:
+                problems.append(f"{master}: {error_in(answer[0]) or 'it is not a master (any more, or yet)'}")
+        raise StoreError(f"no master named {self.name!r} was found through the Sentinels: {'; '.join(problems)}")

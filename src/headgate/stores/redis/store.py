@@ -1,0 +1,204 @@
+"""Counters in Redis or Valkey: one Lua program decides a whole batch in one call, by the server's clock.
+
+A batch is one EVALSHA (in a cluster one for each hash tag it touches, sent together to each node). A StoreError
+says that a batch was not decided or, when an answer was lost on the way, that it may have been: it is then not sent
+again, since that could count it twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.errors import StoreClosed, StoreError
+from headgate.stores.breaker import Breaker
+from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
+from headgate.stores.port import (
+    DEFAULT_PREFIX,
+    DEFAULT_TIMEOUT_MS,
+    Done,
+    Member,
+    Outcome,
+    PartlyAnswered,
+    RemoteStore,
+    Replies,
+    Request,
+)
+from headgate.stores.redis.blocking import BlockingServers
+from headgate.stores.redis.cluster import ClusterTopology
+from headgate.stores.redis.nonblocking import LoopServers
+from headgate.stores.redis.settings import Settings
+from headgate.stores.redis.talk import Address, Evaluation, Talk, Topology, evaluate, load_program
+from headgate.stores.redis.wire import KINDS, SERVER_TIME, Wire, decode
+from headgate.stores.spread import Answers, spread
+
+__all__ = ["RedisStore"]
+
+CONNECT_SECONDS = 5.0
+"""The time for the first connection, which no request waits for."""
+
+
+class RedisStore(RemoteStore):
+    """Counters on the servers that `topology` finds. `clock` replaces the server's, for tests."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        settings: Settings,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        pool_size: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.timeout = timeout_ms / 1000
+        self.pool_size = pool_size or self.lanes
+        self.clock = clock or MachineClock(wall_minus_monotonic())
+        self._given_clock = clock
+        self._topology = topology
+        self._settings = settings
+        self._cluster = topology if isinstance(topology, ClusterTopology) else None
+        self._wire = Wire(prefix, self._cluster.tag_of if self._cluster is not None else None)
+        self._breakers: dict[Address, Breaker] = {}
+        self._blocking = BlockingServers(settings, self.pool_size, self.breaker)
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopServers] = WeakKeyDictionary()
+        self._closed = False
+
+    def breaker(self, address: Address) -> Breaker:
+        """The breaker of one server."""
+        breaker = self._breakers.get(address)
+        return breaker if breaker is not None else self._breakers.setdefault(address, Breaker())
+
+    def supports(self, algorithm: Algorithm) -> bool:
+        return algorithm.limit.algorithm in KINDS
+
+    def connect(self) -> None:
+        self._blocking.run(self._prepare(), time.monotonic() + CONNECT_SECONDS)
+
+    async def connect_async(self) -> None:
+        connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(result: StoreError | None) -> None:
+            if connected.done():
+                return
+            if isinstance(result, StoreError):
+                connected.set_exception(result)
+            else:
+                connected.set_result(None)
+
+        self._on_loop().run(self._prepare(), time.monotonic() + CONNECT_SECONDS, done)
+        await connected
+
+    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+        return self._blocking.run(self._decide(batch), deadline)
+
+    def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
+        self._on_loop().run(self._decide(batch), deadline, done)
+
+    def close(self) -> None:
+        self._closed = True
+        self._blocking.close()
+        for loop, servers in list(self._loops.items()):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(servers.close)
+
+    async def aclose(self) -> None:
+        self.close()
+        await asyncio.sleep(0)  # the connections of this loop are dropped in its next turn
+
+    def _on_loop(self) -> LoopServers:
+        loop = asyncio.get_running_loop()
+        servers = self._loops.get(loop)
+        if servers is None:
+            servers = LoopServers(loop, self._settings, self.pool_size, self.breaker)
+            self._loops[loop] = servers
+        return servers
+
+    def _prepare(self) -> Talk[None]:
+        """Find the servers and bring them the program."""
+        self._check_open()
+        yield from self._topology.find()
+        cluster = self._cluster
+        masters = cluster.masters() if cluster is not None else [self._topology.address_of(0)]
+        yield from load_program(masters)
+
+    def _decide(self, batch: Sequence[Request]) -> Talk[Replies]:
+        self._check_open()
+        now = SERVER_TIME if self._given_clock is None else self._given_clock.ticks()
+        if self._cluster is not None:
+            return (yield from self._decide_in_cluster(self._cluster, batch, now))
+        pieces = [batch] if len(batch) == 1 else self._pieces(batch)
+        evaluations = [Evaluation(*self._wire.encode(piece, now), 0) for piece in pieces]
+        yield from evaluate(self._topology, evaluations)
+        return _joined(pieces, [_replies(p, e) for p, e in zip(pieces, evaluations, strict=True)])
+
+    def _decide_in_cluster(self, cluster: ClusterTopology, batch: Sequence[Request], now: int) -> Talk[Replies]:
+        def place_of(member: Member) -> int:
+            return cluster.tag(member.key.encode("utf-8", "surrogatepass"))
+
+        rounds = spread(batch, place_of)
+        asked = next(rounds, None)
+        while asked is not None:
+            pieces = [(tag, piece) for tag, requests in asked.items() for piece in self._pieces(requests)]
+            evaluations = [Evaluation(*self._wire.encode(piece, now), cluster.slots[tag]) for tag, piece in pieces]
+            yield from evaluate(self._topology, evaluations)
+            answers: dict[int, Replies | StoreError] = {}
+            for (tag, piece), evaluation in zip(pieces, evaluations, strict=True):
+                answers[tag] = _both(answers.get(tag, []), _replies(piece, evaluation))
+            try:
+                asked = rounds.send(answers)
+            except StopIteration as over:
+                replies: Replies = over.value
+                return replies
+        return []
+
+    def _pieces(self, batch: Sequence[Request]) -> list[Sequence[Request]]:
+        """A batch in pieces that one script call can take."""
+        pieces: list[Sequence[Request]] = []
+        piece: list[Request] = []
+        members = 0
+        for request in batch:
+            if piece and members + len(request.members) > self.most_members:
+                pieces.append(piece)
+                piece, members = [], 0
+            piece.append(request)
+            members += len(request.members)
+        if piece:
+            pieces.append(piece)
+        return pieces
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("this Redis store is closed")
+
+
+def _replies(piece: Sequence[Request], evaluation: Evaluation) -> Replies | StoreError:
+    answer = evaluation.answer
+    return decode(piece, answer) if isinstance(answer, bytes) else answer or StoreError("Redis was not asked")
+
+
+def _both(first: Replies | StoreError, second: Replies | StoreError) -> Replies | StoreError:
+    if isinstance(first, StoreError):
+        return first
+    return second if isinstance(second, StoreError) else first + second
+
+
+def _joined(pieces: Sequence[Sequence[Request]], answers: Sequence[Replies | StoreError]) -> Replies:
+    """The replies of all pieces in order; an error if there is any."""
+    errors = [answer for answer in answers if isinstance(answer, StoreError)]
+    if len(errors) == len(answers) and errors:
+        raise errors[0]
+    replies: list[list[Outcome]] = []
+    partly: list[Sequence[Outcome | StoreError]] = []
+    for piece, answer in zip(pieces, answers, strict=True):
+        if isinstance(answer, StoreError):
+            partly += [[answer] * len(request.members) for request in piece]
+        else:
+            replies += answer
+            partly += answer
+    if errors:
+        raise PartlyAnswered(partly)
+    return replies

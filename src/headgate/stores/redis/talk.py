@@ -1,0 +1,204 @@
+"""The conversation with Redis, without the I/O: what is said to which server, and what its answers mean.
+
+A talk is a generator: it yields calls (bytes for servers, all to be sent at once) and is sent their answers, and in
+the end returns what it was about. `blocking.py` and `nonblocking.py` do the sending and receiving, with threads and
+on an event loop; neither knows what is being said.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, TypeVar
+
+import hiredis
+
+from headgate.errors import StoreError
+from headgate.stores.redis.program import PROGRAM, PROGRAM_SHA
+
+__all__ = ["Address", "Answer", "Call", "Evaluation", "Lost", "Talk", "evaluate", "load_program", "pack"]
+
+T = TypeVar("T")
+MOST_TRIES = 5
+SEARCH_PAUSE = 0.1
+"""Seconds after a search for servers that found none before the next one: a flood of checks must not flood them."""
+
+
+class Address(NamedTuple):
+    """A server: a host and a port, or the path of a unix socket. Sentinels have a password of their own."""
+
+    host: str
+    port: int
+    path: str | None = None
+    sentinel: bool = False
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return self.path
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Call(NamedTuple):
+    """Commands for one server, packed, and how many answers they will have."""
+
+    address: Address
+    commands: bytes
+    answers: int
+
+
+class Lost(NamedTuple):
+    """There is no answer. `sent` tells whether the server may have carried out what it was told."""
+
+    problem: str
+    sent: bool
+
+
+Answer = list[object] | Lost
+Talk = Generator[list[Call], list[Answer], T]
+
+pack: Callable[[tuple[str | bytes | int, ...]], bytes] = hiredis.pack_command
+
+
+class Evaluation:
+    """One run of the program on one server: the keys, the batch, and, once it is over, what came of it."""
+
+    __slots__ = ("answer", "asking", "batch", "keys", "slot", "whole")
+
+    def __init__(self, keys: Sequence[bytes], batch: bytes, slot: int) -> None:
+        self.keys = keys
+        self.batch = batch
+        self.slot = slot
+        self.asking: Address | None = None  # a cluster is moving the slot, and this node must be asked this once
+        self.whole = False  # the server does not know the program: send all of it
+        self.answer: bytes | StoreError | None = None
+
+    def packed(self) -> bytes:
+        if self.whole:
+            command = pack(("EVAL", PROGRAM, len(self.keys), *self.keys, self.batch))
+        else:
+            command = pack(("EVALSHA", PROGRAM_SHA, len(self.keys), *self.keys, self.batch))
+        return pack(("ASKING",)) + command if self.asking is not None else command
+
+
+class Topology:
+    """Which server has which slot. This one is a single server; sentinel.py and cluster.py have others."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.doubtful = False
+        """Something went wrong since the servers were last found: look again before the next batch."""
+        self.searched_in_vain = float("-inf")
+
+    def address_of(self, slot: int) -> Address:
+        return self.address
+
+    def find(self) -> Talk[None]:
+        """Find out where the servers are; StoreError when nobody knows."""
+        yield from ()
+        self.doubtful = False
+
+    def moved(self, slot: int, address: Address) -> None:
+        """A server said that this slot is elsewhere now."""
+
+    def can_move(self) -> bool:
+        """Whether looking again may help when a server is away or no longer in charge."""
+        return False
+
+
+def load_program(addresses: Sequence[Address]) -> Talk[None]:
+    """Make the program known to the servers, so that no check is the first to bring it."""
+    load = pack(("SCRIPT", "LOAD", PROGRAM))
+    answers = yield [Call(address, load, 1) for address in addresses]
+    for address, answer in zip(addresses, answers, strict=True):
+        problem = answer.problem if isinstance(answer, Lost) else error_in(answer[0])
+        if problem is not None:
+            raise StoreError(f"Redis at {address}: {problem}")
+
+
+def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None]:
+    """Run the program, and again where that is known not to have happened; never where it may have."""
+    if topology.doubtful and topology.can_move():
+        yield from search(topology)
+    waiting: Sequence[Evaluation] = evaluations
+    for _ in range(MOST_TRIES):
+        groups: dict[Address, list[Evaluation]] = {}
+        for evaluation in waiting:
+            groups.setdefault(evaluation.asking or topology.address_of(evaluation.slot), []).append(evaluation)
+        calls = [
+            Call(address, b"".join(e.packed() for e in group), sum(2 if e.asking else 1 for e in group))
+            for address, group in groups.items()
+        ]
+        answers = yield calls
+        again: list[Evaluation] = []
+        look = False
+        for (address, group), answer in zip(groups.items(), answers, strict=True):
+            if isinstance(answer, Lost):
+                topology.doubtful = True
+                for evaluation in group:
+                    evaluation.answer = StoreError(f"Redis at {address}: {answer.problem}")
+                if not answer.sent and topology.can_move():
+                    again += group
+                    look = True
+                continue
+            position = 0
+            for evaluation in group:
+                position += 1 if evaluation.asking else 0
+                reply = answer[position]
+                position += 1
+                if isinstance(reply, bytes):
+                    evaluation.answer = reply
+                    continue
+                problem = error_in(reply) or "it answered with something that is not an answer"
+                evaluation.answer = StoreError(f"Redis at {address}: {problem}")
+                retry, elsewhere = understand(topology, evaluation, problem)
+                if retry:
+                    again.append(evaluation)
+                look = look or elsewhere
+        if not again:
+            return
+        if look and topology.can_move():
+            try:
+                yield from search(topology)
+            except StoreError as error:
+                for evaluation in again:
+                    evaluation.answer = error
+                return
+        waiting = again
+
+
+def search(topology: Topology) -> Talk[None]:
+    """Look for the servers anew, unless that was in vain a moment ago."""
+    if time.monotonic() - topology.searched_in_vain < SEARCH_PAUSE:
+        raise StoreError("the Redis servers are being looked for, and were not found a moment ago")
+    try:
+        yield from topology.find()
+    except StoreError:
+        topology.searched_in_vain = time.monotonic()
+        raise
+
+
+def understand(topology: Topology, evaluation: Evaluation, problem: str) -> tuple[bool, bool]:
+    """What an error means: whether to try again (nothing was carried out), and whether to look for servers first."""
+    word, _, rest = problem.partition(" ")
+    evaluation.asking = None
+    if word == "NOSCRIPT":
+        evaluation.whole = True
+        return True, False
+    if word in ("MOVED", "ASK") and topology.can_move():
+        slot, _, place = rest.partition(" ")
+        host, _, port = place.rpartition(":")
+        there = Address(host or topology.address_of(int(slot)).host, int(port))
+        if word == "ASK":
+            evaluation.asking = there
+        else:
+            topology.moved(int(slot), there)
+        return True, False
+    if "READONLY" in problem or word in ("MASTERDOWN", "CLUSTERDOWN"):
+        # A master that became a replica: the script stops at its first write, before anything is changed.
+        return topology.can_move(), True
+    return False, False
+
+
+def error_in(reply: object) -> str | None:
+    """The text of an error answer."""
+    return str(reply) if isinstance(reply, Exception) else None

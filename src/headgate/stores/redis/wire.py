@@ -1,0 +1,135 @@
+"""What goes to the Lua program and what comes back: packed bytes, so that no number is rounded on the way.
+
+A batch is one string: the time (-1: the server's own), how many limits and requests follow; the limits; then each
+request with its members, which name their limit and their key by number. The answer is one string of equal records,
+one per member. All big-endian; the program's own side of it is at the end of program.lua.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import final
+
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.algorithms.level import Level
+from headgate.core.decision import Decision
+from headgate.stores.port import Member, Op, Outcome, Replies, Request
+
+__all__ = ["KINDS", "SERVER_TIME", "Wire", "decode"]
+
+KINDS = {
+    "token_bucket": 1,
+    "leaky_bucket": 2,
+    "fixed_window": 3,
+    "sliding_window_log": 4,
+    "sliding_window_counter": 5,
+    "gcra": 6,
+}
+OPS = {Op.TAKE: 1, Op.PEEK: 2, Op.RESET: 3, Op.CHARGE: 4, Op.GIVE_BACK: 5}
+SERVER_TIME = -1
+MOST_REMEMBERED = 4096
+
+_BATCH = struct.Struct(">qHH")
+_LIMIT = struct.Struct(">BI9q")
+_REQUEST = struct.Struct(">BH")
+_MEMBER = struct.Struct(">HHBIqI")
+_TIME = struct.Struct(">q")
+_ANSWER = struct.Struct(">BqqqqI")
+_DENIED, _ADMITTED, _TAKEN = 0, 1, 3  # and 2: no waiting helps
+_ONE_TAKE = _REQUEST.pack(OPS[Op.TAKE], 1)
+
+Named = tuple[bytes, bytes]
+"""A limit as the program reads it, and its name as part of a key."""
+
+
+@final
+class Wire:
+    """Writes batches. `lead` begins every key; `tag_of` gives the hash tag of a subject, in a cluster."""
+
+    def __init__(self, prefix: str, tag_of: Callable[[bytes], bytes] | None = None) -> None:
+        self.lead = escaped(prefix) + b":"
+        self.tag_of = tag_of
+        self.named: dict[Algorithm, Named] = {}
+
+    def encode(self, batch: Sequence[Request], now: int) -> tuple[list[bytes], bytes]:
+        """The keys of a batch, each once, and the batch itself."""
+        if len(batch) == 1 and batch[0].op is Op.TAKE and len(batch[0].members) == 1:
+            member = batch[0].members[0]
+            limit, name = self.named.get(member.algorithm) or self.name(member.algorithm)
+            one = _MEMBER.pack(1, 1, 1 if member.binds else 0, member.cost, 0, 0)
+            return [self.key(name, member.key)], _BATCH.pack(now, 1, 1) + limit + _ONE_TAKE + one
+        keys: dict[tuple[bytes, str], int] = {}
+        limits: dict[bytes, int] = {}
+        pieces: list[bytes] = []
+        for request in batch:
+            pieces.append(_REQUEST.pack(OPS[request.op], len(request.members)))
+            for member in request.members:
+                limit, name = self.named.get(member.algorithm) or self.name(member.algorithm)
+                key = name, member.key
+                pieces.append(
+                    _MEMBER.pack(
+                        keys.setdefault(key, len(keys) + 1),
+                        limits.setdefault(limit, len(limits) + 1),
+                        1 if member.binds else 0,
+                        member.cost,
+                        member.tick,
+                        member.amount,
+                    )
+                )
+        body = b"".join((_BATCH.pack(now, len(limits), len(batch)), *limits, *pieces))
+        return [self.key(name, subject) for name, subject in keys], body
+
+    def key(self, name: bytes, subject: str) -> bytes:
+        """The Redis key of a counter: `prefix:name:subject`, and in a cluster `prefix:{tag}:name:subject`."""
+        bytes_of = subject.encode("utf-8", "surrogatepass")
+        if self.tag_of is None:
+            return self.lead + name + bytes_of
+        return b"%b{%b}:%b%b" % (self.lead, self.tag_of(bytes_of), name, bytes_of)
+
+    def name(self, algorithm: Algorithm) -> Named:
+        """Work out what stays the same for every request under a limit, and remember it."""
+        if len(self.named) >= MOST_REMEMBERED:
+            self.named.clear()
+        limit = algorithm.limit
+        levels = (0, 0, 0, 0, 0)
+        if isinstance(algorithm, Level):
+            levels = (algorithm.unit, algorithm.rate, algorithm.full, algorithm.longest, algorithm.deepest)
+        record = _LIMIT.pack(
+            KINDS[limit.algorithm],
+            algorithm.tick,
+            algorithm.period,
+            limit.period_us,
+            algorithm.shape[1],
+            algorithm.capacity,
+            *levels,
+        )
+        named = record, escaped(algorithm.name) + b":"
+        self.named[algorithm] = named
+        return named
+
+
+def escaped(text: str) -> bytes:
+    """Text as a part of a key that ends at the next ':' and begins no hash tag."""
+    for plain, code in (("%", "%25"), (":", "%3A"), ("{", "%7B"), ("}", "%7D")):
+        text = text.replace(plain, code)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode(batch: Sequence[Request], answer: bytes) -> Replies:
+    """The outcomes that the program's answer to a batch stands for."""
+    now: int = _TIME.unpack_from(answer)[0]
+    records = _ANSWER.iter_unpack(memoryview(answer)[_TIME.size :])
+    return [[_outcome(member, now, *next(records)) for member in request.members] for request in batch]
+
+
+def _outcome(
+    member: Member, now: int, verdict: int, remaining: int, wait: int, reset: int, seen: int, tick: int
+) -> Outcome:
+    """One record: its waits are in ticks of so many microseconds, from the instant `seen`."""
+    reset_us = (seen + reset) * tick - now if reset >= 0 else 0
+    if verdict == _TAKEN or verdict == _ADMITTED:
+        taken_at = seen if verdict == _TAKEN else 0
+        return Outcome(Decision(member.algorithm, True, remaining, wait, reset_us, None), taken_at)
+    wait_us = (seen + wait) * tick - now if verdict == _DENIED else None
+    return Outcome(Decision(member.algorithm, False, remaining, wait_us, reset_us, None), 0)
