@@ -6,20 +6,19 @@ import os
 import re
 import tempfile
 from collections.abc import Callable
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headgate.errors import ConfigError
 from headgate.stores.clock import Clock
-from headgate.stores.port import DEFAULT_PREFIX, LocalStore
+from headgate.stores.options import Options, masked
+from headgate.stores.port import LocalStore, RemoteStore
 
 __all__ = ["open_store"]
 
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - only a file of this user's own is opened there
-_COMMON = ("prefix", "timeout_ms", "pool_size")
-_EXAMPLES = "memory://, shared://name or shared:///path/to/file"
+_EXAMPLES = "memory://, shared://name, redis://host:6379/0, mysql://user:password@host/database or sqlite:///file"
 
 
-def open_store(url: str, clock: Clock | None = None) -> LocalStore:
+def open_store(url: str, clock: Clock | None = None) -> LocalStore | RemoteStore:
     """The store that a URL such as `memory://?max_keys=50000` names.
 
     >>> open_store("memory://?max_keys=10").close()
@@ -32,54 +31,11 @@ def open_store(url: str, clock: Clock | None = None) -> LocalStore:
     scheme, colon, _ = url.partition("://")
     opener = _OPENERS.get(scheme.lower()) if colon else None
     if opener is None:
-        raise ConfigError(f"unknown store URL {url!r}: write {_EXAMPLES}")
-    return opener(_Options(url), clock)
+        raise ConfigError(f"unknown store URL {masked(url)!r}: write {_EXAMPLES}")
+    return opener(Options(url), clock)
 
 
-class _Options:
-    """A store URL taken apart: each option is asked for, and what nobody knows is an error."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        parts = urlsplit(url)
-        self.host = unquote(parts.netloc)
-        self.path = unquote(parts.path)
-        if parts.fragment or "\0" in self.path:
-            raise self.error("a path may not hold a NUL, and a '#' in it is written %23")
-        self.values: dict[str, str] = {}
-        for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name in self.values:
-                raise self.error(f"option {name!r} is given twice")
-            self.values[name] = value
-
-    def allow(self, *names: str) -> None:
-        known = names + _COMMON
-        for name in self.values:
-            if name not in known:
-                raise self.error(f"unknown option {name!r}; there are {', '.join(known)}")
-
-    def whole(self, name: str, default: int | None, most: int) -> int | None:
-        text = self.values.get(name)
-        if text is None:
-            return default
-        if not re.fullmatch(r"[0-9]{1,15}", text) or not 1 <= int(text) <= most:
-            raise self.error(f"{name} must be a whole number from 1 to {most:,}, not {text!r}")
-        return int(text)
-
-    def prefix(self) -> str:
-        prefix = self.values.get("prefix", DEFAULT_PREFIX)
-        if not prefix:
-            raise self.error("prefix must not be empty; leave it out for the usual one")
-        return prefix
-
-    def timeout_ms(self, default: int) -> int:
-        return self.whole("timeout_ms", default, 600_000) or default
-
-    def error(self, problem: str) -> ConfigError:
-        return ConfigError(f"store URL {self.url!r}: {problem}")
-
-
-def _memory(options: _Options, clock: Clock | None) -> LocalStore:
+def _memory(options: Options, clock: Clock | None) -> LocalStore:
     from headgate.stores.memory import DEFAULT_MAX_KEYS, MemoryStore
 
     options.allow("max_keys")
@@ -92,7 +48,7 @@ def _memory(options: _Options, clock: Clock | None) -> LocalStore:
     return MemoryStore(options.whole("max_keys", DEFAULT_MAX_KEYS, 10**9) or DEFAULT_MAX_KEYS, clock)
 
 
-def _shared(options: _Options, clock: Clock | None) -> LocalStore:
+def _shared(options: Options, clock: Clock | None) -> LocalStore:
     from headgate.stores.shared import SharedStore
     from headgate.stores.shared.store import DEFAULT_TIMEOUT_MS
 
@@ -119,4 +75,26 @@ def _shared(options: _Options, clock: Clock | None) -> LocalStore:
     )
 
 
-_OPENERS: dict[str, Callable[[_Options, Clock | None], LocalStore]] = {"memory": _memory, "shared": _shared}
+def _redis(options: Options, clock: Clock | None) -> RemoteStore:
+    try:
+        from headgate.stores.redis.opening import open_redis
+    except ModuleNotFoundError as error:
+        raise _missing(options, error, "redis") from None
+    return open_redis(options, clock)
+
+
+def _missing(options: Options, error: ModuleNotFoundError, extra: str) -> ConfigError:
+    return options.error(f"the package {error.name!r} is missing: pip install 'headgate[{extra}]'")
+
+
+_OPENERS: dict[str, Callable[[Options, Clock | None], LocalStore | RemoteStore]] = {
+    "memory": _memory,
+    "shared": _shared,
+    **{
+        f"{name}{topology}": _redis
+        for name in ("redis", "rediss", "valkey", "valkeys")
+        for topology in ("", "+sentinel", "+cluster")
+    },
+    "redis+unix": _redis,
+    "valkey+unix": _redis,
+}

@@ -1,0 +1,103 @@
+"""A store URL taken apart: each part and option is asked for by name, and what nobody knows is an error.
+
+Errors show the URL with its password masked.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from headgate.errors import ConfigError
+from headgate.stores.port import DEFAULT_PREFIX
+
+__all__ = ["Options", "masked"]
+
+_COMMON = ("prefix", "timeout_ms", "pool_size")
+_SECRET_OPTION = re.compile(r"(?i)([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&#]*")
+
+
+def masked(url: str) -> str:
+    """A URL as it may be shown: without its password.
+
+    >>> masked("redis://user:secret@localhost:6379/0")
+    'redis://user:***@localhost:6379/0'
+    """
+    scheme, colon, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    userinfo, at, hosts = place.rpartition("@")
+    if at and ":" in userinfo:
+        place = f"{userinfo.partition(':')[0]}:***@{hosts}"
+    return _SECRET_OPTION.sub(r"\1***", f"{scheme}{colon}{place}{slash}{path}")
+
+
+class Options:
+    """The parts of one store URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise ConfigError(f"store URL {masked(url)!r}: {error}") from None
+        userinfo, _, place = parts.netloc.rpartition("@")
+        username, _, password = userinfo.partition(":")
+        self.scheme = parts.scheme.lower()
+        self.username = unquote(username) or None
+        self.password = unquote(password) if ":" in userinfo else None
+        self.place = place
+        self.host = unquote(parts.netloc)
+        self.path = unquote(parts.path)
+        if parts.fragment or "\0" in self.path:
+            raise self.error("a path may not hold a NUL, and a '#' in it is written %23")
+        self.values: dict[str, str] = {}
+        for name, value in parse_qsl(parts.query, keep_blank_values=True):
+            if name in self.values:
+                raise self.error(f"option {name!r} is given twice")
+            self.values[name] = value
+
+    def allow(self, *names: str) -> None:
+        known = names + _COMMON
+        for name in self.values:
+            if name not in known:
+                raise self.error(f"unknown option {name!r}; there are {', '.join(known)}")
+
+    def places(self, default_port: int) -> list[tuple[str, int]]:
+        """The servers named between `//` and `/`: `host`, `host:port`, `[::1]:port`, separated by commas."""
+        found = []
+        for item in self.place.split(",") if self.place else ["localhost"]:
+            match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\[\]:/@\s]+))(?::([0-9]{1,5}))?", item)
+            port = int(match[3]) if match and match[3] else default_port
+            if match is None or not 0 < port < 65536:
+                raise self.error(f"{item!r} is not a server: write host, host:port or [address]:port")
+            found.append((unquote(match[1] or match[2]), port))
+        return found
+
+    def whole(self, name: str, default: int | None, most: int) -> int | None:
+        text = self.values.get(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"[0-9]{1,15}", text) or not 1 <= int(text) <= most:
+            raise self.error(f"{name} must be a whole number from 1 to {most:,}, not {text!r}")
+        return int(text)
+
+    def yes(self, name: str) -> bool:
+        text = self.values.get(name, "no").lower()
+        if text not in ("yes", "true", "1", "no", "false", "0"):
+            raise self.error(f"{name} must be yes or no, not {text!r}")
+        return text in ("yes", "true", "1")
+
+    def prefix(self) -> str:
+        prefix = self.values.get("prefix", DEFAULT_PREFIX)
+        if not prefix:
+            raise self.error("prefix must not be empty; leave it out for the usual one")
+        return prefix
+
+    def timeout_ms(self, default: int) -> int:
+        return self.whole("timeout_ms", default, 600_000) or default
+
+    def pool_size(self) -> int | None:
+        return self.whole("pool_size", None, 10_000)
+
+    def error(self, problem: str) -> ConfigError:
+        return ConfigError(f"store URL {masked(self.url)!r}: {problem}")
