@@ -14,7 +14,7 @@ import pytest
 from servers.mariadb import MariaDB, MariaDBPair
 from servers.postgres import Postgres
 from servers.process import GivenServer
-from servers.redis import RedisServer
+from servers.redis import RedisCluster, RedisSentinels, RedisServer
 
 
 def given(variable: str) -> GivenServer | None:
@@ -29,6 +29,18 @@ def redis_server() -> Iterator[RedisServer | GivenServer]:
     else:
         with RedisServer() as started:
             yield started
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    with RedisCluster() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def redis_sentinels() -> Iterator[RedisSentinels]:
+    with RedisSentinels() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

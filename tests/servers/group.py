@@ -27,12 +27,16 @@ class ServerGroup(Server):
         return [pid for member in self.members for pid in member.pids]
 
     def start(self) -> None:
-        for member in self.members:
+        self.bring_up(self.members)
+        self.join()
+
+    def bring_up(self, members: Sequence[ServerProcess]) -> None:
+        """Start those of them that do not run."""
+        for member in members:
             if not member.running:
                 member.launch()
-        for member in self.members:
+        for member in members:
             member.wait_ready()
-        self.join()
 
     def stop(self) -> None:
         for member in reversed(self.members):

@@ -16,7 +16,7 @@ from servers.machine import ServerError, find, gone, private_folder, stat, until
 from servers.mariadb import MariaDB, MariaDBPair
 from servers.postgres import Postgres
 from servers.process import GivenServer
-from servers.redis import RedisServer
+from servers.redis import RedisCluster, RedisSentinels, RedisServer
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -95,6 +95,38 @@ def test_redis_with_everything() -> None:
             assert secure.recv(100).startswith(b"-NOAUTH")
 
 
+def test_a_cluster_fails_over_and_is_made_whole_again() -> None:
+    with RedisCluster(node_timeout=1.0) as cluster:
+        ports = [str(node.port) for node in cluster.nodes]
+        assert cluster.url == "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        assert (len(cluster.masters), len(cluster.replicas), len(cluster.pids)) == (3, 3, 6)
+        lost = cluster.master_of("key")
+        assert lost.cli("SET", "key", "value") == "OK"
+        lost.kill()
+        until("a replica has taken over", lambda: cluster.master_of("key") is not lost)
+        assert cluster.master_of("key").cli("GET", "key") == "value"
+        cluster.start()
+        assert lost.role == "slave"
+        pids = cluster.pids
+        assert len(pids) == 6
+    assert all(map(gone, pids))
+
+
+def test_sentinels_promote_the_replica() -> None:
+    with RedisSentinels() as sentinels:
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels.sentinels)
+        assert sentinels.url == f"redis+sentinel://{hosts}/mymaster/0"
+        assert sentinels.current is sentinels.master
+        sentinels.master.cli("SET", "key", "value")
+        sentinels.master.pause()
+        until("the replica is promoted", lambda: sentinels.current is sentinels.replica)
+        assert sentinels.replica.role == "master"
+        assert sentinels.replica.cli("GET", "key") == "value"
+        pids = sentinels.pids
+        assert len(pids) == 5
+    assert all(map(gone, pids))
+
+
 @pytest.mark.parametrize("make", [MariaDB, Postgres])
 def test_a_database_answers_freezes_dies_and_comes_back(make: type[MariaDB] | type[Postgres]) -> None:
     with make() as server:
@@ -150,12 +182,16 @@ def test_nothing_of_postgres_outlives_tests_that_are_killed_while_it_is_frozen()
 
 
 def test_the_servers_of_all_tests(
-    redis_server: RedisServer | GivenServer, mariadb: MariaDB | GivenServer, postgres: Postgres | GivenServer
+    redis_server: RedisServer | GivenServer,
+    redis_cluster: RedisCluster,
+    redis_sentinels: RedisSentinels,
+    mariadb: MariaDB | GivenServer,
+    mariadb_pair: MariaDBPair,
+    postgres: Postgres | GivenServer,
 ) -> None:
     assert redis_server.url.startswith(("redis", "valkey"))
     assert mariadb.url.startswith(("mysql", "mariadb"))
     assert postgres.url.startswith("postgres")
-
-
-def test_the_pair_of_all_tests(mariadb_pair: MariaDBPair) -> None:
+    assert redis_cluster.whole()
+    assert redis_sentinels.current.followed
     assert mariadb_pair.status()["Slave_SQL_Running"] == "Yes"
