@@ -1,0 +1,172 @@
+"""A proxy between a client and its server that does what networks do: refuse, stall, delay, break off in mid-reply.
+
+It runs in a thread of the test process, takes any protocol over TCP, and changes its ways when told to, for the
+connections that are open as well as for those to come. What it says of replies is true of anything that the server
+sends; so in a protocol where the server speaks first, its greeting is a reply too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from servers.machine import PATIENCE, free_port
+
+__all__ = ["CuttingProxy"]
+
+_AT_ONCE = struct.pack("ii", 1, 0)
+"""Linger for no time: what is closed is reset."""
+
+
+class CuttingProxy:
+    """Listens on `port` from the beginning, and passes everything until told otherwise.
+
+    >>> with CuttingProxy(6379) as proxy:  # doctest: +SKIP
+    ...     proxy.cut_after(3)
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self.port = free_port()
+        self.target_port = target_port
+        self.accepted = 0
+        """How many connections have been made to it."""
+        self._listener: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._requests_pass = asyncio.Event()
+        self._replies_pass = asyncio.Event()
+        self._delay = 0.0
+        self._cut: int | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self.pass_all()
+
+    def pass_all(self) -> None:
+        """Listen, pass everything at once, and deliver what was held back."""
+        self._set(requests=True, replies=True)
+
+    def refuse(self) -> None:
+        """Be as a server that has died: nobody listens, and connections that were open are reset."""
+        self._set(requests=True, replies=True, listen=False)
+        self.cut()
+
+    def hang(self, *, replies_only: bool = False) -> None:
+        """Accept connections and hold everything back; or only the replies, so that requests are still carried out.
+
+        What is held back is delivered later, when all is passed again, as after a stall of the network: requests
+        too, whose clients have given up by then. `cut()` first, if they must not arrive.
+        """
+        self._set(requests=replies_only, replies=False)
+
+    def delay(self, seconds: float) -> None:
+        """Hold back each reply for so long."""
+        self._set(requests=True, replies=True, delay=seconds)
+
+    def cut_after(self, count: int) -> None:
+        """Pass so many bytes of the next reply, then close its connection; pass everything afterwards."""
+        self._set(requests=True, replies=True, cut=count)
+
+    def cut(self) -> None:
+        """Reset all connections that are open; what was held back is lost."""
+        self._do(self._reset_all)
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self.refuse()
+            self._do(self._end)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(PATIENCE)
+            self._loop.close()
+
+    def __enter__(self) -> CuttingProxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _set(
+        self, *, requests: bool, replies: bool, listen: bool = True, delay: float = 0.0, cut: int | None = None
+    ) -> None:
+        async def change() -> None:
+            self._delay, self._cut = delay, cut
+            for event, passing in ((self._requests_pass, requests), (self._replies_pass, replies)):
+                event.set() if passing else event.clear()
+            if listen and self._listener is None:
+                self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+            if not listen and self._listener is not None:
+                self._listener.close()
+                self._listener = None
+
+        self._do(change)
+
+    def _do(self, work: Callable[[], object]) -> None:
+        """Have the thread of the proxy do it, and wait until it is done."""
+
+        async def call() -> None:
+            result = work()
+            if asyncio.iscoroutine(result):
+                await result
+
+        asyncio.run_coroutine_threadsafe(call(), self._loop).result(PATIENCE)
+
+    def _reset_all(self) -> None:
+        for writer in self._writers:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            writer.transport.abort()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _end(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(to_client)
+        to_server: asyncio.StreamWriter | None = None
+        try:
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self.target_port)
+            self._writers.add(to_server)
+            async with asyncio.TaskGroup() as pumps:
+                pumps.create_task(self._pass_requests(from_client, to_server))
+                pumps.create_task(self._pass_replies(from_server, to_client))
+        except* (OSError, asyncio.CancelledError):
+            pass  # one side has gone, or we cut it off: so does the other side
+        finally:
+            self._tasks.discard(task)
+            for writer in (to_client, to_server):
+                if writer is not None:
+                    self._writers.discard(writer)
+                    writer.close()
+
+    async def _pass_requests(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await self._requests_pass.wait()
+            sink.write(data)
+            await sink.drain()
+        await self._requests_pass.wait()
+        sink.write_eof()
+
+    async def _pass_replies(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await asyncio.sleep(self._delay)
+            await self._replies_pass.wait()
+            if self._cut is not None:
+                if len(data) >= self._cut:
+                    sink.write(data[: self._cut])
+                    self._cut = None
+                    raise ConnectionAbortedError("cut in mid-reply, as told")
+                self._cut -= len(data)
+            sink.write(data)
+            await sink.drain()
+        await self._replies_pass.wait()
+        sink.write_eof()
