@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
 
-.PHONY: serve test check compiled pure doctest bench clean
+.PHONY: serve test check compiled pure doctest servers bench clean
 
 # The live demonstration: worker processes on loopback that share their limits through one mapped file.
 serve: $(VENV)/.compiled
@@ -24,11 +24,29 @@ check: $(VENV)/.ready
 doctest: $(VENV)/.ready
 	PYTHONPATH=src $(BIN)/python -m pytest -q --doctest-modules src/headgate
 
-compiled: $(VENV)/.compiled
+compiled: servers $(VENV)/.compiled
 	HEADGATE_EXPECT=compiled $(BIN)/python -m pytest -q tests
 
-pure: $(VENV)/.compiled
+pure: servers $(VENV)/.compiled
 	HEADGATE_EXPECT="pure Python" PYTHONPATH=src $(BIN)/python -m pytest -q tests
+
+# The servers that the tests start for themselves, on free ports and with data of their own; those of the machine are
+# left alone. None is installed in place of one that is named, such as HEADGATE_TEST_REDIS_URL=redis://127.0.0.1:6379/0.
+servers:
+	@PATH="$$PATH:/usr/local/sbin:/usr/sbin:$$(echo /usr/lib/postgresql/*/bin | tr ' ' ':')"; missing=""; \
+	need() { [ -n "$$3" ] || command -v "$$1" >/dev/null || missing="$$missing $$2"; }; \
+	need redis-server redis-server "$$HEADGATE_TEST_REDIS_URL"; \
+	need openssl openssl "$$HEADGATE_TEST_REDIS_URL"; \
+	need mariadbd mariadb-server "$$HEADGATE_TEST_MYSQL_URL"; \
+	need postgres postgresql "$$HEADGATE_TEST_POSTGRES_URL"; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if ! command -v apt-get >/dev/null; then \
+		echo "The tests need what is not installed here, and there is no apt-get to install it with:$$missing."; \
+		echo "Install it, or name servers that run already: HEADGATE_TEST_REDIS_URL, HEADGATE_TEST_MYSQL_URL,"; \
+		echo "HEADGATE_TEST_POSTGRES_URL."; \
+		exit 1; \
+	fi; \
+	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing
 
 # Side by side with other libraries; writes docs/benchmarks.md and its chart.
 bench:
