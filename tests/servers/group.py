@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from servers.machine import ServerError
 from servers.process import Server, ServerProcess
 
 __all__ = ["ServerGroup"]
 
 
 class ServerGroup(Server):
-    """Several servers. They come up at the same time, and are then told of each other."""
+    """Several servers. `start()` starts those of them that do not run, so it also brings back what was killed."""
 
     @property
     @abstractmethod
@@ -19,16 +20,19 @@ class ServerGroup(Server):
         """All of them, those first that the others need."""
 
     @abstractmethod
-    def join(self) -> None:
-        """Tell them of each other, and wait until they work together; called at every start."""
+    def assemble(self) -> None:
+        """Bring them up, tell them of each other, and wait until they work together; done at every start."""
 
     @property
     def pids(self) -> list[int]:
         return [pid for member in self.members for pid in member.pids]
 
     def start(self) -> None:
-        self.bring_up(self.members)
-        self.join()
+        try:
+            self.assemble()
+        except TimeoutError as error:
+            logs = "\n".join(f"{member.kind} on port {member.port}:\n{member.log_tail(8)}" for member in self.members)
+            raise ServerError(f"{error}; their logs end:\n{logs}") from error
 
     def bring_up(self, members: Sequence[ServerProcess]) -> None:
         """Start those of them that do not run."""

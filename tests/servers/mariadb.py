@@ -78,10 +78,7 @@ class MariaDB(ServerProcess):
         return [find("mariadbd", _SERVER), *_SMALL, *_AS_WE_ARE, *settings]
 
     def ready(self) -> bool:
-        try:
-            return self.sql("SELECT 1") == "1"
-        except ServerError:
-            return False
+        return self.sql("SELECT 1") == "1"
 
     def sql(self, statements: str, patience: float = PATIENCE) -> str:
         """What the administrator is answered, a line for each row and a tab between columns."""
@@ -126,7 +123,8 @@ class MariaDBPair(ServerGroup):
     def url(self) -> str:
         return self.primary.url
 
-    def join(self) -> None:
+    def assemble(self) -> None:
+        self.bring_up(self.members)
         if self._promoted:
             return
         self.replica.sql(

@@ -17,7 +17,7 @@ from glob import glob
 from pathlib import Path
 from shutil import copytree
 
-from servers.machine import PATIENCE, ServerError, find, gone, private_folder, run, stat, until
+from servers.machine import PATIENCE, find, gone, private_folder, run, stat, until
 from servers.process import ServerProcess
 
 __all__ = ["Postgres"]
@@ -66,10 +66,7 @@ class Postgres(ServerProcess):
         return [_find("postgres"), "-D", str(self.folder / "data"), *settings]
 
     def ready(self) -> bool:
-        try:
-            return self.sql("SELECT 1") == "1"
-        except ServerError:
-            return False
+        return self.sql("SELECT 1") == "1"
 
     def sql(self, statements: str, patience: float = PATIENCE) -> str:
         """What the administrator is answered, a line for each row and a tab between columns."""

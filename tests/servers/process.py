@@ -88,8 +88,10 @@ class Server(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-        self.close()
+        try:
+            self.stop()
+        finally:
+            self.close()
 
 
 class ServerProcess(Server):
@@ -114,7 +116,7 @@ class ServerProcess(Server):
 
     @abstractmethod
     def ready(self) -> bool:
-        """Whether this very server, and not another on its port, answers."""
+        """Whether this very server, and not another on its port, answers; it may also raise why it does not yet."""
 
     @property
     def pid(self) -> int:
@@ -128,6 +130,11 @@ class ServerProcess(Server):
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def answers(self) -> bool:
+        """Whether it runs, and is not paused."""
+        return self.running and stat(self.pid)[:1] != ["T"]
 
     def start(self) -> None:
         self.launch()
@@ -149,13 +156,16 @@ class ServerProcess(Server):
             ).result()
 
     def wait_ready(self) -> None:
-        def answers() -> bool:
+        def ready() -> bool:
             if not self.running:
                 raise ServerError(f"{self.kind} on port {self.port} ended early; its log ends:\n{self.log_tail()}")
-            return self.ready()
+            try:
+                return self.ready()
+            except (ServerError, subprocess.TimeoutExpired):
+                return False
 
         try:
-            until(f"{self.kind} on port {self.port} answers", answers)
+            until(f"{self.kind} on port {self.port} answers", ready)
         except TimeoutError as error:
             raise ServerError(f"{error}; its log ends:\n{self.log_tail()}") from error
 

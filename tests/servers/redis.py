@@ -23,7 +23,7 @@ _EMPTY = '""'
 
 
 class RedisServer(ServerProcess):
-    """One Redis that keeps nothing on disk: what it counted is lost when it ends, as in most installations.
+    """One Redis that keeps nothing on disk: what it counted is lost when it ends.
 
     `settings` are further lines of its configuration, such as `{"maxmemory-policy": "allkeys-lru"}`.
     """
@@ -95,10 +95,7 @@ class RedisServer(ServerProcess):
         return [find("redis-server", _PACKAGE), str(file)]
 
     def ready(self) -> bool:
-        try:
-            return f"process_id:{self.pid}\r" in self.cli("INFO", "server")
-        except ServerError:
-            return False
+        return f"process_id:{self.pid}\r" in self.cli("INFO", "server")
 
     def cli(self, *words: str | int, patience: float = PATIENCE) -> str:
         """What the server answers, as `redis-cli` writes it down."""
@@ -111,7 +108,7 @@ class RedisServer(ServerProcess):
 class RedisCluster(ServerGroup):
     """Three masters that share the keys, each with a replica that takes over after about `node_timeout` seconds.
 
-    Who is a master may change at every failover; `start()` also brings back those that were killed.
+    Who is a master may change at every failover, so `masters`, `replicas` and `master_of` ask those that answer.
     """
 
     def __init__(self, *, node_timeout: float = 2.0, settings: Mapping[str, str] | None = None) -> None:
@@ -129,11 +126,11 @@ class RedisCluster(ServerGroup):
 
     @property
     def masters(self) -> list[RedisServer]:
-        return [node for node in self.nodes if node.running and node.role == "master"]
+        return [node for node in self.nodes if node.answers and node.role == "master"]
 
     @property
     def replicas(self) -> list[RedisServer]:
-        return [node for node in self.nodes if node.running and node.role == "slave"]
+        return [node for node in self.nodes if node.answers and node.role == "slave"]
 
     def master_of(self, key: str) -> RedisServer:
         """The node that decides about this key, as one of the masters that run sees it now."""
@@ -147,7 +144,8 @@ class RedisCluster(ServerGroup):
                     return next(node for node in self.nodes if node.port == port)
         raise ServerError(f"no master has slot {slot}")
 
-    def join(self) -> None:
+    def assemble(self) -> None:
+        self.bring_up(self.nodes)
         if not self._formed:
             addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
             self.nodes[0].cli("--cluster", "create", *addresses, "--cluster-replicas", 1, "--cluster-yes")
@@ -189,18 +187,15 @@ class RedisSentinels(ServerGroup):
     @property
     def current(self) -> RedisServer:
         """The one that the sentinels take for the master."""
-        ports = {sentinel.master_port for sentinel in self.sentinels if sentinel.running}
+        ports = {sentinel.master_port for sentinel in self.sentinels if sentinel.answers}
         return self.replica if ports == {self.replica.port} else self.master
 
-    def start(self) -> None:
+    def assemble(self) -> None:
         """Sentinels look for replicas when they start, and then not for ten seconds: so they start last."""
         self.bring_up([self.master, self.replica])
         if "slave" in (self.master.role, self.replica.role):  # else the sentinels see to it
             until("the replica is in step", lambda: self.master.followed or self.replica.followed)
         self.bring_up(self.sentinels)
-        self.join()
-
-    def join(self) -> None:
         until("the sentinels know each other and the replica", lambda: all(s.sees_all for s in self.sentinels))
         until("the master has its replica", lambda: self.current.followed)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.machine import ServerError, find, gone, private_folder, stat, until
+from servers.machine import ServerError, find, gone, private_folder, run, stat, until
 from servers.mariadb import MariaDB, MariaDBPair
 from servers.postgres import Postgres
 from servers.process import GivenServer
@@ -44,6 +44,12 @@ def test_a_server_that_is_not_installed_is_an_error_that_says_what_to_install() 
 
 def test_a_server_that_does_not_start_shows_its_log() -> None:
     with pytest.raises(ServerError, match="no-such-setting"), RedisServer(settings={"no-such-setting": "1"}):
+        pass
+
+
+def test_servers_that_do_not_come_together_show_their_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MariaDBPair, "status", lambda self: until("never", lambda: False, patience=0.01))
+    with pytest.raises(ServerError, match=r"(?s)never.*ready for connections"), MariaDBPair():
         pass
 
 
@@ -102,9 +108,10 @@ def test_a_cluster_fails_over_and_is_made_whole_again() -> None:
         assert (len(cluster.masters), len(cluster.replicas), len(cluster.pids)) == (3, 3, 6)
         lost = cluster.master_of("key")
         assert lost.cli("SET", "key", "value") == "OK"
-        lost.kill()
+        lost.pause()
         until("a replica has taken over", lambda: cluster.master_of("key") is not lost)
         assert cluster.master_of("key").cli("GET", "key") == "value"
+        lost.kill()
         cluster.start()
         assert lost.role == "slave"
         pids = cluster.pids
@@ -127,11 +134,20 @@ def test_sentinels_promote_the_replica() -> None:
     assert all(map(gone, pids))
 
 
+def as_user(server: MariaDB | Postgres, statement: str) -> str:
+    """What the user of the URL is answered, over TCP."""
+    if isinstance(server, Postgres):
+        return run(["psql", server.url, "-Atqc", statement])
+    who = ["--host=127.0.0.1", f"--port={server.port}", "--user=headgate", "--password=secret", "--database=headgate"]
+    return run(["mariadb", "--no-defaults", *who, "-BNe", statement])
+
+
 @pytest.mark.parametrize("make", [MariaDB, Postgres])
 def test_a_database_answers_freezes_dies_and_comes_back(make: type[MariaDB] | type[Postgres]) -> None:
     with make() as server:
         assert f"://headgate:secret@127.0.0.1:{server.port}/headgate" in server.url
-        server.sql("CREATE TABLE things (id INT); INSERT INTO things VALUES (7)")
+        as_user(server, "CREATE TABLE things (id INT)")
+        as_user(server, "INSERT INTO things VALUES (7)")
         server.pause()
         frozen = server.pids
         assert {stat(pid)[0] for pid in frozen} == {"T"}
