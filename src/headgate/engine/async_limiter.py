@@ -8,16 +8,18 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 from headgate.core.decision import Decision
 from headgate.engine.bound import Bound, check_input, whole_cost
+from headgate.engine.coalescer import LoopCoalescer
 from headgate.engine.decorator import KeyMaker, key_maker, name_of, refuse_generators
 from headgate.engine.limiting import Limiting, ManyItem, acquire_input, admitted, decorator_cost, undoing
 from headgate.engine.line import Ask, Sleep, Turn, Waiting, wait_turn
 from headgate.engine.plans import Limits
 from headgate.engine.reservation import AsyncReservation, Held
 from headgate.errors import ConfigError, StoreError
-from headgate.stores.port import LocalStore, Op, Outcome, Request
+from headgate.stores.port import LocalStore, Op, Outcome, RemoteStore, Replies, Request
 
 __all__ = ["AsyncBound", "AsyncLimiter"]
 
@@ -112,11 +114,29 @@ class AsyncLimiter(Limiting):
 
         return decorate
 
+    async def connect(self) -> None:
+        """Reach a store across a network now, so that no check is the first to; `async with` does it too.
+
+        StoreError when it cannot be reached. Without this the first check on an event loop connects, and is answered
+        by `on_store_error` when that fails.
+        """
+        if isinstance(self._store, RemoteStore):
+            await self._store.connect_async()
+            self._connected.add(asyncio.get_running_loop())
+
     async def aclose(self) -> None:
         """Let go of the store, if this limiter opened it."""
-        self._close_store()
+        if self._owns_store and isinstance(self._store, RemoteStore):
+            await self._store.aclose()
+        else:
+            self._close_store()
 
     async def __aenter__(self) -> AsyncLimiter:
+        try:
+            await self.connect()
+        except BaseException:
+            await self.aclose()
+            raise
         return self
 
     async def __aexit__(
@@ -124,18 +144,55 @@ class AsyncLimiter(Limiting):
     ) -> None:
         await self.aclose()
 
-    async def _apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+    def _start(self) -> None:
+        self._coalescers: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopCoalescer] = WeakKeyDictionary()
+        self._connected: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self._connecting: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+
+    async def _apply(self, batch: Sequence[Request]) -> Replies:
         """Decide without holding up the loop."""
         store = self._store
         try:
+            if isinstance(store, RemoteStore):
+                return await (await self._coalescer(store)).ask(batch)
             if not isinstance(store, LocalStore):
                 return await self._apply_in_thread(batch)
             reply = store.apply_within(batch, 0.0)
             return reply if reply is not None else await self._apply_between(store, batch)
         except StoreError as error:
-            return self._failed(error, batch)
+            if not self._unanswered(error, batch):
+                return [[] for _ in batch]
+            answered = self._engine.failure.answer(error, batch)
+            if answered.undoing:
+                await self._give_back(answered.undoing)
+            return answered.replies
 
-    async def _apply_between(self, store: LocalStore, batch: Sequence[Request]) -> list[list[Outcome]]:
+    async def _coalescer(self, store: RemoteStore) -> LoopCoalescer:
+        """What gathers the requests of this event loop. The first on a loop connects, in its own time."""
+        loop = asyncio.get_running_loop()
+        coalescer = self._coalescers.get(loop)
+        if coalescer is None:
+            coalescer = self._coalescers[loop] = LoopCoalescer(store, loop, undoing)
+            if loop not in self._connected:
+                self._connecting[loop] = loop.create_task(store.connect_async())
+        connecting = self._connecting.get(loop) if self._connecting else None
+        if connecting is not None:
+            try:
+                await asyncio.shield(connecting)
+            finally:
+                if connecting.done():  # or this caller was cancelled, and others go on waiting
+                    self._connecting.pop(loop, None)
+        return coalescer
+
+    async def _give_back(self, requests: Sequence[Request]) -> None:
+        """Return what was charged for requests that are denied after all; a loss is noted, and nobody's error."""
+        try:
+            if isinstance(self._store, RemoteStore):
+                await (await self._coalescer(self._store)).ask(requests)
+        except StoreError as error:
+            self._engine.failure.note(error)
+
+    async def _apply_between(self, store: LocalStore, batch: Sequence[Request]) -> Replies:
         """Ask a local store that is busy again and again, until its deadline, and let the others run in between."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + store.timeout
@@ -148,7 +205,7 @@ class AsyncLimiter(Limiting):
             nap = min(nap * 2, LONGEST_NAP)
         raise StoreError(f"the store was busy for {store.timeout * 1000:.0f} ms; a process that uses it may be stopped")
 
-    async def _apply_in_thread(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+    async def _apply_in_thread(self, batch: Sequence[Request]) -> Replies:
         """A caller that is cancelled meanwhile gets no decision, so what the thread takes for it is given back."""
         loop = asyncio.get_running_loop()
         decided = loop.run_in_executor(None, self._store.apply, batch)
@@ -156,7 +213,7 @@ class AsyncLimiter(Limiting):
             return await asyncio.shield(decided)
         except asyncio.CancelledError:
 
-            def give_back(done: asyncio.Future[list[list[Outcome]]]) -> None:
+            def give_back(done: asyncio.Future[Replies]) -> None:
                 if not done.cancelled() and done.exception() is None:
                     loop.run_in_executor(None, self._store.apply, undoing(batch, done.result()))
 

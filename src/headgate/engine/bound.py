@@ -15,10 +15,11 @@ from typing import Protocol, SupportsIndex, final
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.decision import Decision, combine
 from headgate.core.pressure import NORMAL, Pressure, PressureEvent
+from headgate.engine.coalescer import ThreadCoalescer
 from headgate.engine.failure import FailurePolicy
 from headgate.errors import ConfigError, StoreError
 from headgate.stores.forking import fork_safe_lock
-from headgate.stores.port import LocalStore, Member, Op, Outcome, Request, Store
+from headgate.stores.port import LocalStore, Member, Op, Outcome, RemoteStore, Replies, Request, Store
 
 __all__ = ["MAX_COST", "MAX_KEY_BYTES", "Bound", "Engine", "whole_cost"]
 
@@ -43,11 +44,34 @@ class Engine:
     ) -> None:
         self.store = store
         self.local: LocalStore | None = store if isinstance(store, LocalStore) else None
+        # Threads that wait for a store across a network share their calls.
+        self.apply: Callable[[Sequence[Request]], Replies] = (
+            ThreadCoalescer(store).apply if isinstance(store, RemoteStore) else store.apply
+        )
         self.failure = failure
         self.on_pressure = on_pressure
         self.pressure = Pressure()
         self.pressed = self.pressure.states  # empty while every counter is normal
         self.pressure_lock = fork_safe_lock()
+
+    def answer(self, error: StoreError, batch: Sequence[Request]) -> Replies:
+        """The failure policy's answer, with what it wants given back given back."""
+        answered = self.failure.answer(error, batch)
+        if answered.undoing:
+            try:
+                self.apply(answered.undoing)
+            except StoreError as lost:
+                self.failure.note(lost)
+        return answered.replies
+
+    def check_support(self, algorithm: Algorithm) -> None:
+        """A limit that the store cannot decide is an error now, not at the first request."""
+        store = self.store
+        if isinstance(store, RemoteStore) and not store.supports(algorithm):
+            raise ConfigError(
+                f"{type(store).__name__} cannot decide by the algorithm {algorithm.limit.algorithm!r}, which has no "
+                "twin there: use memory://, shared:// or a SQL store for it"
+            )
 
     def note(self, key: str, decision: Decision) -> Decision:
         """Take note of a decision on one limit, say so if its pressure changed, and return it with its state."""
@@ -94,6 +118,7 @@ class Bound:
                     f"({unique[place].limit} and {algorithm.limit}), and would share a counter: name them apart"
                 )
             places.append(place)
+            engine.check_support(algorithm)
         # A limit that is named twice in a chain is one counter, and is charged once.
         self.algorithms = tuple(unique)
         self.places = tuple(places) if len(places) > len(unique) else None
@@ -124,7 +149,7 @@ class Bound:
             decision = local.take(single, key, cost)
         except StoreError as error:
             request = self.request(Op.TAKE, key, cost)
-            return self.finish(Op.TAKE, key, self.engine.failure.answer(error, [request])[0])
+            return self.finish(Op.TAKE, key, self.engine.answer(error, [request])[0])
         pressed = self.pressed
         if decision._remaining < self.calm or not decision._allowed or (pressed and (key, single.name) in pressed):
             return self.engine.note(key, decision)
@@ -139,16 +164,16 @@ class Bound:
     def reset(self, key: Text) -> None:
         """Forget the counters of this key."""
         text = check_input(key, 0)
-        self.engine.store.apply([self.request(Op.RESET, text, 0)])
+        self.engine.apply([self.request(Op.RESET, text, 0)])
         self.forgotten(text)
 
     def ask(self, op: Op, key: str, cost: int) -> list[Outcome]:
         """One request to the store, or to whoever answers in its place."""
         request = self.request(op, key, cost)
         try:
-            return self.engine.store.apply([request])[0]
+            return self.engine.apply([request])[0]
         except StoreError as error:
-            return self.engine.failure.answer(error, [request])[0]
+            return self.engine.answer(error, [request])[0]
 
     def request(self, op: Op, key: str, cost: int) -> Request:
         return Request(op, [Member(key, algorithm, cost) for algorithm in self.algorithms])

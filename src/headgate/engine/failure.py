@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from headgate.core.decision import NORMAL, Decision, Detail
 from headgate.errors import ConfigError, StoreClosed, StoreError
 from headgate.stores.clock import Clock
 from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Member, Op, Outcome, Request
+from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Replies, Request
 
-__all__ = ["POLICIES", "FailurePolicy", "OnStoreError", "answerable", "check_policy"]
+__all__ = ["POLICIES", "Answered", "FailurePolicy", "OnStoreError", "answerable", "check_policy"]
 
 OnStoreError = Literal["open", "closed", "local"]
 POLICIES = get_args(OnStoreError)
@@ -26,6 +26,14 @@ RETRY_CLOSED_US = 1_000_000
 """What a denial by `closed` advises: nobody knows when the store will be back, so ask again in a second."""
 
 _log = logging.getLogger("headgate")
+
+
+class Answered(NamedTuple):
+    """The policy's answer to a batch, and what must be given back for it: parts that were reached and charged, of
+    requests that are denied because of a part that was not reached."""
+
+    replies: Replies
+    undoing: list[Request]
 
 
 class FailurePolicy:
@@ -38,15 +46,48 @@ class FailurePolicy:
         self._logged_at = float("-inf")
         self._unlogged = 0
 
-    def answer(self, error: StoreError, batch: Sequence[Request]) -> list[list[Outcome]]:
-        """Outcomes for a batch that the store did not decide."""
+    def answer(self, error: StoreError, batch: Sequence[Request]) -> Answered:
+        """Outcomes for a batch that the store did not decide, or decided only in part."""
         if isinstance(error, StoreClosed):
             raise error
         self.note(error)
+        if not isinstance(error, PartlyAnswered):
+            return Answered([self._outcomes(request.op, request.members) for request in batch], [])
+        replies: Replies = []
+        undoing: list[Request] = []
+        for request, reply in zip(batch, error.replies, strict=True):
+            outcomes, undo = self._complete(request, reply)
+            replies.append(outcomes)
+            if undo is not None:
+                undoing.append(undo)
+        return Answered(replies, undoing)
+
+    def _complete(
+        self, request: Request, reply: Sequence[Outcome | StoreError]
+    ) -> tuple[list[Outcome], Request | None]:
+        """What was reached binds; what was not follows the policy; and the request stays all or nothing."""
+        pairs = list(zip(request.members, reply, strict=True))
+        reached = [(member, item) for member, item in pairs if isinstance(item, Outcome)]
+        missed = [member for member, item in pairs if not isinstance(item, Outcome)]
+        denied = any(member.binds and not outcome.decision.allowed for member, outcome in reached)
+        # Where another part denies, the stand-in must not charge either.
+        answers = iter(self._outcomes(Op.PEEK if denied else request.op, missed) if missed else [])
+        outcomes = [item if isinstance(item, Outcome) else next(answers) for item in reply]
+        refused = any(m.binds and not o.decision.allowed for m, o in zip(request.members, outcomes, strict=True))
+        if request.op is not Op.TAKE or denied or not refused:
+            return outcomes, None
+        back = [
+            Member(member.key, member.algorithm, member.cost, True, outcome.tick, member.cost)
+            for member, outcome in reached
+            if outcome.decision.allowed and member.cost
+        ]
+        return outcomes, Request(Op.GIVE_BACK, back) if back else None
+
+    def _outcomes(self, op: Op, members: Sequence[Member]) -> list[Outcome]:
         if self._local is None:
-            return [[self._outcome(member) for member in request.members] for request in batch]
-        replies = self._local.apply(batch)
-        return [[Outcome(_because(o.decision, "fallback"), o.tick) for o in reply] for reply in replies]
+            return [self._outcome(member) for member in members]
+        (reply,) = self._local.apply([Request(op, members)])
+        return [Outcome(_because(outcome.decision, "fallback"), outcome.tick) for outcome in reply]
 
     def note(self, error: StoreError) -> None:
         """Count and log a failure."""

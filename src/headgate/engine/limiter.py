@@ -19,7 +19,7 @@ from headgate.engine.line import Ask, Sleep, Waiting, wait_turn
 from headgate.engine.plans import Limits
 from headgate.engine.reservation import Held, Reservation
 from headgate.errors import StoreError
-from headgate.stores.port import Op, Outcome, Request
+from headgate.stores.port import Op, Outcome, RemoteStore, Replies, Request
 
 __all__ = ["Limiter"]
 
@@ -101,7 +101,12 @@ class Limiter(Limiting):
 
                 @functools.wraps(function)
                 async def limited_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    delay = admitted(bound.check(make_key(*args, **kwargs), whole))
+                    made_key = make_key(*args, **kwargs)
+                    if self._engine.local is not None:
+                        decision = bound.check(made_key, whole)
+                    else:  # it waits for a network, and must not hold up the loop meanwhile
+                        decision = await asyncio.to_thread(bound.check, made_key, whole)
+                    delay = admitted(decision)
                     if delay:
                         await asyncio.sleep(self._store.clock.wait(delay))
                     return await cast(Awaitable[Any], function(*args, **kwargs))
@@ -131,11 +136,20 @@ class Limiter(Limiting):
     ) -> None:
         self.close()
 
-    def _apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+    def _start(self) -> None:
+        """Reach a store across a network now, so that no check is the first to."""
+        if isinstance(self._store, RemoteStore):
+            try:
+                self._store.connect()
+            except BaseException:
+                self._close_store()
+                raise
+
+    def _apply(self, batch: Sequence[Request]) -> Replies:
         try:
-            return self._store.apply(batch)
+            return self._engine.apply(batch)
         except StoreError as error:
-            return self._failed(error, batch)
+            return self._engine.answer(error, batch) if self._unanswered(error, batch) else [[] for _ in batch]
 
     def _send(self, request: Request) -> None:
         self._apply([request])

@@ -19,7 +19,7 @@ from headgate.engine.plans import MOST_REMEMBERED, Limits, Plans, Resolver
 from headgate.engine.reservation import charged, returning
 from headgate.errors import ConfigError, RateLimitExceeded, StoreClosed, StoreError
 from headgate.stores.clock import Clock
-from headgate.stores.port import Op, Outcome, Request, Store
+from headgate.stores.port import Op, Replies, Request, Store
 from headgate.stores.url import open_store
 
 __all__ = ["Limiting", "ManyItem", "acquire_input", "admitted", "decorator_cost", "undoing"]
@@ -58,9 +58,15 @@ class Limiting:
             self._store = store
             self._owns_store = False
         self._engine = Engine(self._store, FailurePolicy(on_store_error, self._store.clock), on_pressure)
+        for algorithm in self._resolver.compiled():
+            self._engine.check_support(algorithm)
         self._bounds: dict[tuple[Algorithm, ...], Bound] = {}
         self._inline: dict[str, Bound] | None = {} if plans is None else None
         self._line = Line()
+        self._start()
+
+    def _start(self) -> None:
+        """What is to be done before the first check."""
 
     @property
     def store_failures(self) -> int:
@@ -100,21 +106,21 @@ class Limiting:
             requests.append(bounds[-1].request(Op.TAKE, key, cost))
         return bounds, requests
 
-    def _failed(self, error: StoreError, batch: Sequence[Request]) -> list[list[Outcome]]:
-        """The store did not answer: by policy, or not at all for what only a store can do."""
+    def _unanswered(self, error: StoreError, batch: Sequence[Request]) -> bool:
+        """The store did not answer: whether the policy may. What only a store can do is an error, or lost."""
         if isinstance(error, StoreClosed) or any(request.op is Op.RESET for request in batch):
             raise error
         if all(answerable(request.op) for request in batch):
-            return self._engine.failure.answer(error, batch)
+            return True
         self._engine.failure.note(error)  # a settlement is lost: the request it belongs to was answered already
-        return [[] for _ in batch]
+        return False
 
     def _close_store(self) -> None:
         if self._owns_store:
             self._store.close()
 
 
-def undoing(batch: Sequence[Request], replies: Sequence[Sequence[Outcome]]) -> list[Request]:
+def undoing(batch: Sequence[Request], replies: Replies) -> list[Request]:
     """The requests that give back what a batch has taken."""
     return [
         returning(request, reply, request.members[0].cost)

@@ -44,6 +44,10 @@ class Resolver:
                 if self.plan(name) is None:  # a bad plan is an error now, not at the first request
                     raise ConfigError(f"plan {name!r} must be a limit or a list of limits, not None")
 
+    def compiled(self) -> list[Algorithm]:
+        """The limits of all plans compiled so far."""
+        return [algorithm for _, chain in self._plans_compiled.values() for algorithm in chain]
+
     def chain(self, limits: Limits) -> tuple[Algorithm, ...]:
         """The compiled limits that a caller's `limits` stand for, in order."""
         if isinstance(limits, str | Limit):

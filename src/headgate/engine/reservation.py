@@ -41,7 +41,10 @@ class Held:
         if used == self._cost or not self._charged:
             return None
         if used > self._cost:
-            return self._bound.request(Op.CHARGE, self._key, used - self._cost)
+            more = used - self._cost
+            return Request(
+                Op.CHARGE, [Member(m.key, m.algorithm, more) for m, _ in _charges(self._taken, self._outcomes)]
+            )
         return returning(self._taken, self._outcomes, self._cost - used)
 
     def leave(self, failed: bool) -> Request | None:
@@ -53,14 +56,20 @@ class Held:
 
 
 def charged(outcomes: Sequence[Outcome]) -> bool:
-    """Whether the store itself took the cost. One that failed has charged nothing that could be given back."""
-    return all(outcome.decision.reason == "ok" for outcome in outcomes)
+    """Whether a store itself took the cost. One that failed has charged nothing that could be given back."""
+    decisions = [outcome.decision for outcome in outcomes]
+    return all(decision.allowed for decision in decisions) and any(decision.reason == "ok" for decision in decisions)
+
+
+def _charges(taken: Request, outcomes: Sequence[Outcome]) -> list[tuple[Member, Outcome]]:
+    """The members of an admitted request that were charged: where the failure policy answered, nothing was."""
+    return [(m, o) for m, o in zip(taken.members, outcomes, strict=True) if o.decision.reason == "ok"]
 
 
 def returning(taken: Request, outcomes: Sequence[Outcome], amount: int) -> Request:
     """The request that gives back so much of what another has taken."""
-    members = zip(taken.members, outcomes, strict=True)
-    return Request(Op.GIVE_BACK, [Member(m.key, m.algorithm, m.cost, True, o.tick, amount) for m, o in members])
+    charges = _charges(taken, outcomes)
+    return Request(Op.GIVE_BACK, [Member(m.key, m.algorithm, m.cost, True, o.tick, amount) for m, o in charges])
 
 
 class Reservation:

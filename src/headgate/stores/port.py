@@ -112,7 +112,7 @@ Done = Callable[[Replies | StoreError], None]
 """Whoever waits for a batch: called once, with what came of it."""
 
 
-class PartlyAnswered(StoreError):
+class PartlyAnswered(StoreError):  # noqa: N818 - says what it is
     """Some parts of a store did not answer. `replies` has, for every member, its outcome or what went wrong."""
 
     def __init__(self, replies: Sequence[Sequence[Outcome | StoreError]]) -> None:

@@ -18,6 +18,7 @@ _PARTS = (
     "sliding_window_counter",
     "sliding_window_log",
     "cells",
+    "rare",
     "program",
 )
 

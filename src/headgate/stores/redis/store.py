@@ -33,7 +33,7 @@ from headgate.stores.redis.nonblocking import LoopServers
 from headgate.stores.redis.settings import Settings
 from headgate.stores.redis.talk import Address, Evaluation, Talk, Topology, evaluate, load_program
 from headgate.stores.redis.wire import KINDS, SERVER_TIME, Wire, decode
-from headgate.stores.spread import Answers, spread
+from headgate.stores.spread import spread
 
 __all__ = ["RedisStore"]
 

@@ -8,7 +8,7 @@ on an event loop; neither knows what is being said.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple, TypeVar
 
 import hiredis
@@ -56,7 +56,11 @@ class Lost(NamedTuple):
 Answer = list[object] | Lost
 Talk = Generator[list[Call], list[Answer], T]
 
-pack: Callable[[tuple[str | bytes | int, ...]], bytes] = hiredis.pack_command
+
+def pack(command: tuple[str | bytes | int, ...]) -> bytes:
+    """A command as it goes to a server."""
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]  # its stub says a tuple of one
+    return packed
 
 
 class Evaluation:
@@ -124,39 +128,16 @@ def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None
         groups: dict[Address, list[Evaluation]] = {}
         for evaluation in waiting:
             groups.setdefault(evaluation.asking or topology.address_of(evaluation.slot), []).append(evaluation)
-        calls = [
-            Call(address, b"".join(e.packed() for e in group), sum(2 if e.asking else 1 for e in group))
+        answers = yield [
+            Call(address, b"".join([e.packed() for e in group]), sum([2 if e.asking else 1 for e in group]))
             for address, group in groups.items()
         ]
-        answers = yield calls
         again: list[Evaluation] = []
-        look = False
         for (address, group), answer in zip(groups.items(), answers, strict=True):
-            if isinstance(answer, Lost):
-                topology.doubtful = True
-                for evaluation in group:
-                    evaluation.answer = StoreError(f"Redis at {address}: {answer.problem}")
-                if not answer.sent and topology.can_move():
-                    again += group
-                    look = True
-                continue
-            position = 0
-            for evaluation in group:
-                position += 1 if evaluation.asking else 0
-                reply = answer[position]
-                position += 1
-                if isinstance(reply, bytes):
-                    evaluation.answer = reply
-                    continue
-                problem = error_in(reply) or "it answered with something that is not an answer"
-                evaluation.answer = StoreError(f"Redis at {address}: {problem}")
-                retry, elsewhere = understand(topology, evaluation, problem)
-                if retry:
-                    again.append(evaluation)
-                look = look or elsewhere
+            again += hear(topology, address, group, answer)
         if not again:
             return
-        if look and topology.can_move():
+        if topology.doubtful:
             try:
                 yield from search(topology)
             except StoreError as error:
@@ -164,6 +145,29 @@ def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None
                     evaluation.answer = error
                 return
         waiting = again
+
+
+def hear(topology: Topology, address: Address, group: Sequence[Evaluation], answer: Answer) -> list[Evaluation]:
+    """Take note of a server's answers; returns what can be tried again, since nothing of it was carried out."""
+    if isinstance(answer, Lost):
+        topology.doubtful = True
+        for evaluation in group:
+            evaluation.answer = StoreError(f"Redis at {address}: {answer.problem}")
+        return [] if answer.sent or not topology.can_move() else list(group)
+    again = []
+    position = 0
+    for evaluation in group:
+        position += 1 if evaluation.asking else 0
+        reply = answer[position]
+        position += 1
+        if isinstance(reply, bytes):
+            evaluation.answer = reply
+            continue
+        problem = error_in(reply) or "what it answered is not an answer"
+        evaluation.answer = StoreError(f"Redis at {address}: {problem}")
+        if understand(topology, evaluation, problem):
+            again.append(evaluation)
+    return again
 
 
 def search(topology: Topology) -> Talk[None]:
@@ -177,14 +181,16 @@ def search(topology: Topology) -> Talk[None]:
         raise
 
 
-def understand(topology: Topology, evaluation: Evaluation, problem: str) -> tuple[bool, bool]:
-    """What an error means: whether to try again (nothing was carried out), and whether to look for servers first."""
+def understand(topology: Topology, evaluation: Evaluation, problem: str) -> bool:
+    """Whether an error means that nothing was carried out and that another try may help."""
     word, _, rest = problem.partition(" ")
     evaluation.asking = None
     if word == "NOSCRIPT":
         evaluation.whole = True
-        return True, False
-    if word in ("MOVED", "ASK") and topology.can_move():
+        return True
+    if not topology.can_move():
+        return False
+    if word in ("MOVED", "ASK"):
         slot, _, place = rest.partition(" ")
         host, _, port = place.rpartition(":")
         there = Address(host or topology.address_of(int(slot)).host, int(port))
@@ -192,11 +198,12 @@ def understand(topology: Topology, evaluation: Evaluation, problem: str) -> tupl
             evaluation.asking = there
         else:
             topology.moved(int(slot), there)
-        return True, False
+        return True
     if "READONLY" in problem or word in ("MASTERDOWN", "CLUSTERDOWN"):
         # A master that became a replica: the script stops at its first write, before anything is changed.
-        return topology.can_move(), True
-    return False, False
+        topology.doubtful = True
+        return True
+    return False
 
 
 def error_in(reply: object) -> str | None:

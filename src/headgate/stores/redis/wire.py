@@ -31,7 +31,7 @@ SERVER_TIME = -1
 MOST_REMEMBERED = 4096
 
 _BATCH = struct.Struct(">qHH")
-_LIMIT = struct.Struct(">BI9q")
+_LIMIT = struct.Struct(">BI5q")
 _REQUEST = struct.Struct(">BH")
 _MEMBER = struct.Struct(">HHBIqI")
 _TIME = struct.Struct(">q")
@@ -92,17 +92,15 @@ class Wire:
         if len(self.named) >= MOST_REMEMBERED:
             self.named.clear()
         limit = algorithm.limit
-        levels = (0, 0, 0, 0, 0)
-        if isinstance(algorithm, Level):
-            levels = (algorithm.unit, algorithm.rate, algorithm.full, algorithm.longest, algorithm.deepest)
+        unit, rate = (algorithm.unit, algorithm.rate) if isinstance(algorithm, Level) else (0, 0)
         record = _LIMIT.pack(
             KINDS[limit.algorithm],
             algorithm.tick,
-            algorithm.period,
             limit.period_us,
             algorithm.shape[1],
             algorithm.capacity,
-            *levels,
+            unit,
+            rate,
         )
         named = record, escaped(algorithm.name) + b":"
         self.named[algorithm] = named
@@ -128,7 +126,7 @@ def _outcome(
 ) -> Outcome:
     """One record: its waits are in ticks of so many microseconds, from the instant `seen`."""
     reset_us = (seen + reset) * tick - now if reset >= 0 else 0
-    if verdict == _TAKEN or verdict == _ADMITTED:
+    if verdict in (_TAKEN, _ADMITTED):
         taken_at = seen if verdict == _TAKEN else 0
         return Outcome(Decision(member.algorithm, True, remaining, wait, reset_us, None), taken_at)
     wait_us = (seen + wait) * tick - now if verdict == _DENIED else None

@@ -4,95 +4,103 @@
 -- until the script has decided everything: `head` (entries before it are gone), `edits` (new costs of stored
 -- entries), `tail` (entries to append).
 
-local log = {}
+local log_made
 
-function log.new(key, head, stored, moved)
-  return {key = key, head = head, stored = stored, moved = moved, edits = {}, tail = {}, pieces = {}}
-end
+local function log_entries()
+  if log_made then return log_made end
+  local log = {}
 
--- The stored tick and the cost of the entry with this number, counted from the first one stored.
-function log.entry(l, i)
-  if i >= l.stored then
-    local kept = l.tail[i - l.stored + 1]
-    return kept[1], kept[2]
+  function log.new(key, head, stored, moved)
+    return {key = key, head = head, stored = stored, moved = moved, edits = {}, tail = {}, pieces = {}}
   end
-  local piece = floor(i / PIECE)
-  local bytes = l.pieces[piece]
-  if not bytes then
-    local from = LOG_BYTES + piece * PIECE * ENTRY_BYTES
-    bytes = redis.call('GETRANGE', l.key, from, from + PIECE * ENTRY_BYTES - 1)
-    l.pieces[piece] = bytes
+
+  -- The stored tick and the cost of the entry with this number, counted from the first one stored.
+  function log.entry(l, i)
+    if i >= l.stored then
+      local kept = l.tail[i - l.stored + 1]
+      return kept[1], kept[2]
+    end
+    local piece = floor(i / PIECE)
+    local bytes = l.pieces[piece]
+    if not bytes then
+      local from = LOG_BYTES + piece * PIECE * ENTRY_BYTES
+      bytes = call('GETRANGE', l.key, from, from + PIECE * ENTRY_BYTES - 1)
+      l.pieces[piece] = bytes
+    end
+    local tick, cost = unpack_from('>i8i8', bytes, (i - piece * PIECE) * ENTRY_BYTES + 1)
+    return tick, l.edits[i] or cost
   end
-  local tick, cost = struct.unpack('>i8i8', bytes, (i - piece * PIECE) * ENTRY_BYTES + 1)
-  return tick, l.edits[i] or cost
-end
 
-function log.set_cost(l, i, cost)
-  if i >= l.stored then l.tail[i - l.stored + 1][2] = cost else l.edits[i] = cost end
-end
-
-function log.last(l)
-  return l.stored + #l.tail - 1
-end
-
-function log.expired(l, cutoff)
-  local total = 0
-  for i = l.head, log.last(l) do
-    local tick, cost = log.entry(l, i)
-    if tick + l.moved > cutoff then break end
-    total = total + cost
+  function log.set_cost(l, i, cost)
+    if i >= l.stored then l.tail[i - l.stored + 1][2] = cost else l.edits[i] = cost end
   end
-  return total
-end
 
-function log.freed(l, amount)
-  local tick, cost = 0, 0
-  for i = l.head, log.last(l) do
-    tick, cost = log.entry(l, i)
-    amount = amount - cost
-    if amount <= 0 then break end
+  function log.last(l)
+    return l.stored + #l.tail - 1
   end
-  return tick + l.moved
-end
 
-function log.charged(l, tick)
-  local total = 0
-  for i = log.last(l), l.head, -1 do
-    local stored, cost = log.entry(l, i)
-    if stored + l.moved < tick then break end
-    if stored + l.moved == tick then total = total + cost end
+  function log.expired(l, cutoff)
+    local total = 0
+    for i = l.head, log.last(l) do
+      local tick, cost = log.entry(l, i)
+      if tick + l.moved > cutoff then break end
+      total = total + cost
+    end
+    return total
   end
-  return total
-end
 
-function log.append(l, tick, cost)
-  local last = log.last(l)
-  if last >= l.head then
-    local stored, before = log.entry(l, last)
-    if stored + l.moved == tick then
-      log.set_cost(l, last, before + cost)
-      return
+  function log.freed(l, amount)
+    local tick, cost = 0, 0
+    for i = l.head, log.last(l) do
+      tick, cost = log.entry(l, i)
+      amount = amount - cost
+      if amount <= 0 then break end
+    end
+    return tick + l.moved
+  end
+
+  function log.charged(l, tick)
+    local total = 0
+    for i = log.last(l), l.head, -1 do
+      local stored, cost = log.entry(l, i)
+      if stored + l.moved < tick then break end
+      if stored + l.moved == tick then total = total + cost end
+    end
+    return total
+  end
+
+  function log.append(l, tick, cost)
+    local last = log.last(l)
+    if last >= l.head then
+      local stored, before = log.entry(l, last)
+      if stored + l.moved == tick then
+        log.set_cost(l, last, before + cost)
+        return
+      end
+    end
+    l.tail[#l.tail + 1] = {tick - l.moved, cost}
+  end
+
+  function log.drop(l, amount)
+    while amount > 0 do
+      local _, cost = log.entry(l, l.head)
+      amount = amount - cost
+      l.head = l.head + 1
     end
   end
-  l.tail[#l.tail + 1] = {tick - l.moved, cost}
-end
 
-function log.drop(l, amount)
-  while amount > 0 do
-    local _, cost = log.entry(l, l.head)
-    amount = amount - cost
-    l.head = l.head + 1
-  end
-end
-
-function log.take_back(l, tick, amount)
-  for i = log.last(l), l.head, -1 do
-    if amount == 0 then break end
-    local stored, cost = log.entry(l, i)
-    if stored + l.moved == tick then
-      local part = min(amount, cost)
-      log.set_cost(l, i, cost - part)
-      amount = amount - part
+  function log.take_back(l, tick, amount)
+    for i = log.last(l), l.head, -1 do
+      if amount == 0 then break end
+      local stored, cost = log.entry(l, i)
+      if stored + l.moved == tick then
+        local part = min(amount, cost)
+        log.set_cost(l, i, cost - part)
+        amount = amount - part
+      end
     end
   end
+
+  log_made = log
+  return log
 end

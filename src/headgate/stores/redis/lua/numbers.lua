@@ -3,7 +3,12 @@
 -- All numbers are whole and below 2^53, which doubles hold exactly; only + - *, comparison and floor(a / b) touch
 -- them, so every decision and every state is, to the bit, what the Python steps come to.
 
+--
+-- Redis runs this text from its first line at every call, and making a function costs about as much as calling it. So
+-- what not every batch needs is made when it is asked for: each algorithm (`twins`), and the rarer parts (`rare`).
+
 local floor, max, min = math.floor, math.max, math.min
+local call, pack, unpack_from = redis.call, struct.pack, struct.unpack
 
 local LARGEST = 9007199254740991
 local TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW = 1, 2, 3
@@ -21,7 +26,17 @@ local PIECE = 32        -- entries of a log that are read at once
 local NEVER_MIND = -1
 
 local EMPTY = {time = -LARGEST, a = 0, b = 0}
-local steps = {} -- by algorithm
+local makers, twins = {}, {} -- by algorithm: how its twin is made, and those that are
+local rare -- what few batches need, once it is made
+
+local function twin_of(kind)
+  local twin = twins[kind]
+  if not twin then
+    twin = makers[kind]()
+    twins[kind] = twin
+  end
+  return twin
+end
 
 local function mod(a, b)
   return a - floor(a / b) * b

@@ -2,57 +2,58 @@
 -- period count. State: `time`, in `a` the total cost of the entries kept, in `b` the tick of the newest entry that
 -- costs anything; the entries are asked for through log.lua.
 
-local sliding_window_log = {}
-local slog = sliding_window_log
+makers[SLIDING_WINDOW_LOG] = function()
+  local log, slog = log_entries(), {}
 
-function slog.live(alg, state, at)
-  if not state.log then return 0 end
-  return state.a - log.expired(state.log, max(at, state.time) - alg.period)
-end
-
-function slog.step(alg, state, now, cost)
-  local at = instant(alg, state, now)
-  local seen = max(at, state.time) -- the tick at which the entries are seen, in their own time
-  local gone = 0
-  if state.log then gone = log.expired(state.log, seen - alg.period) end
-  local live = state.a - gone
-  local after = live + cost
-  if after <= alg.capacity or cost == 0 then
-    local newest = at
-    if cost == 0 then newest = state.b + at - seen end
-    return true, at, after, newest, max(alg.capacity - after, 0), 0,
-      after > 0 and newest + alg.period - at or NEVER_MIND
+  function slog.live(alg, state, at)
+    if not state.log then return 0 end
+    return state.a - log.expired(state.log, max(at, state.time) - alg.period)
   end
-  local newest = state.b + at - seen
-  local freeing = at
-  if state.log then freeing = log.freed(state.log, gone + after - alg.capacity) + at - seen end
-  return false, at, live, newest, max(alg.capacity - live, 0), freeing + alg.period - at,
-    live > 0 and newest + alg.period - at or NEVER_MIND
-end
 
-function slog.charge(alg, state, now, cost)
-  local at = instant(alg, state, now)
-  return at, min(slog.live(alg, state, at) + cost, LARGEST), at
-end
+  function slog.step(alg, state, now, cost)
+    local at = instant(alg, state, now)
+    local seen = max(at, state.time) -- the tick at which the entries are seen, in their own time
+    local gone = 0
+    if state.log then gone = log.expired(state.log, seen - alg.period) end
+    local live = state.a - gone
+    local after = live + cost
+    if after <= alg.capacity or cost == 0 then
+      local newest = at
+      if cost == 0 then newest = state.b + at - seen end
+      return true, at, after, newest, max(alg.capacity - after, 0), 0,
+        after > 0 and newest + alg.period - at or NEVER_MIND
+    end
+    local newest = state.b + at - seen
+    local freeing = at
+    if state.log then freeing = log.freed(state.log, gone + after - alg.capacity) + at - seen end
+    return false, at, live, newest, max(alg.capacity - live, 0), freeing + alg.period - at,
+      live > 0 and newest + alg.period - at or NEVER_MIND
+  end
 
-function slog.give_back(alg, state, now, amount, tick, cost)
-  local at = instant(alg, state, now)
-  if not state.log or at < state.time or tick <= at - alg.period then return 0, at, state.a, state.b end
-  local back = min(amount, log.charged(state.log, tick))
-  return back, at, state.a - back, state.b
-end
+  function slog.charge(alg, state, now, cost)
+    local at = instant(alg, state, now)
+    return at, min(slog.live(alg, state, at) + cost, LARGEST), at
+  end
 
-function slog.used(alg, state, now)
-  return slog.live(alg, state, instant(alg, state, now))
-end
+  function slog.give_back(alg, state, now, amount, tick, cost)
+    local at = instant(alg, state, now)
+    if not state.log or at < state.time or tick <= at - alg.period then return 0, at, state.a, state.b end
+    local back = min(amount, log.charged(state.log, tick))
+    return back, at, state.a - back, state.b
+  end
 
-function slog.frees(alg, state, now, room)
-  local at = instant(alg, state, now)
-  local excess = slog.live(alg, state, at) - room
-  if excess <= 0 or not state.log then return NEVER_MIND end
-  local last = state.b
-  if room > 0 then last = log.freed(state.log, state.a - room) end
-  return last - max(at, state.time) + alg.period
-end
+  function slog.used(alg, state, now)
+    return slog.live(alg, state, instant(alg, state, now))
+  end
 
-steps[SLIDING_WINDOW_LOG] = sliding_window_log
+  function slog.frees(alg, state, now, room)
+    local at = instant(alg, state, now)
+    local excess = slog.live(alg, state, at) - room
+    if excess <= 0 or not state.log then return NEVER_MIND end
+    local last = state.b
+    if room > 0 then last = log.freed(state.log, state.a - room) end
+    return last - max(at, state.time) + alg.period
+  end
+
+  return slog
+end

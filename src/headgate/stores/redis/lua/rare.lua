@@ -1,0 +1,120 @@
+-- What few batches need: counters that another limit wrote, charges, give-backs, clocks that jumped, and how a log is
+-- written.
+
+local function make_rare()
+  local parts = {}
+
+  local function gcd(a, b)
+    while b > 0 do a, b = b, mod(a, b) end
+    return a
+  end
+
+  -- The algorithm under which a cell was written, as far as carrying it over to another needs it.
+  function parts.writer_of(cell)
+    if not cell.writer then
+      local alg = {kind = cell.kind, tick = cell.tick, period = floor(cell.period_us / cell.tick)}
+      if cell.count > 0 then
+        local divisor = gcd(cell.count, alg.period)
+        alg.unit = alg.period / divisor
+        alg.rate = cell.count / divisor
+      end
+      cell.writer = alg
+    end
+    return cell.writer
+  end
+
+  local function fresh(alg, now, units)
+    return alg.twin.charge(alg, EMPTY, now, units)
+  end
+
+  -- A step on a counter that another limit wrote: the whole units used under that one count as charged now. Where
+  -- the waits are those of the old limit, its instant and tick come with them.
+  function parts.carry(cell, alg, now, cost)
+    local writer, state = parts.writer_of(cell), cell.state
+    local old = twin_of(cell.kind)
+    local units = old.used(writer, state, now)
+    local seen = instant(writer, state, now)
+    if cost > 0 and units + cost > alg.capacity then
+      return false, state.time, state.a, state.b, max(alg.capacity - units, 0),
+        old.frees(writer, state, now, alg.capacity - cost), old.frees(writer, state, now, 0), seen, writer.tick
+    end
+    local time, a, b = fresh(alg, now, units + cost)
+    local queued = 0
+    if alg.kind == LEAKY_BUCKET then queued = select(2, fresh(alg, now, units)) end
+    local left = max(alg.capacity - units - cost, 0)
+    if cost == 0 then
+      return true, time, a, b, left, queued, old.frees(writer, state, now, 0), seen, writer.tick
+    end
+    local new = {time = time, a = a, b = b}
+    if alg.kind == SLIDING_WINDOW_LOG then
+      local log = log_entries()
+      new.log = log.new(cell.key, 0, 0, 0)
+      log.append(new.log, time, a)
+    end
+    return true, time, a, b, left, queued, alg.twin.frees(alg, new, now, 0)
+  end
+
+  -- Bring along a counter that is more than a period ahead of the clock.
+  function parts.rebase(cell, at)
+    local state = cell.state
+    if state.log then
+      state.log.moved = state.log.moved + at - state.time
+      state.b = state.b + at - state.time
+    end
+    state.time = at
+    cell.changed = true
+  end
+
+  function parts.charge(cell, alg, now, cost)
+    if cost == 0 or alg.capacity == 0 then return end
+    local state = cell.state
+    if state and same_shape(cell, alg) then
+      local time, a, b = alg.twin.charge(alg, state, now, cost)
+      if time < state.time then parts.rebase(cell, time) end
+      put(cell, time, a, b, cost)
+      return
+    end
+    local units = 0
+    if state then units = twin_of(cell.kind).used(parts.writer_of(cell), state, now) end
+    replace(cell, alg, fresh(alg, now, units + cost))
+  end
+
+  function parts.give_back(cell, alg, now, amount, taken_at, cost)
+    local state = cell.state
+    if not state or alg.capacity == 0 or not same_shape(cell, alg) then return end
+    local back, time, a, b = alg.twin.give_back(alg, state, now, amount, taken_at, cost)
+    if back == 0 then return end
+    state.time, state.a, state.b = time, a, b
+    if state.log then
+      local log = log_entries()
+      log.take_back(state.log, taken_at, back)
+      if a > 0 and log.charged(state.log, b) == 0 then state.b = log.freed(state.log, a) end
+    end
+    cell.changed = true
+  end
+
+  function parts.write_log(cell, ttl)
+    local log, l, records = log_entries(), cell.state.log, {}
+    if cell.whole or (l.head > 64 and l.head * 2 > l.stored) then -- written anew, without what is gone
+      for i = l.head, log.last(l) do records[#records + 1] = pack('>i8i8', log.entry(l, i)) end
+      local lead = header(cell) .. pack('>I4I4i8', 0, #records, l.moved)
+      call('SET', cell.key, lead .. table.concat(records), 'PX', ttl)
+      return
+    end
+    for i, cost in pairs(l.edits) do
+      if i >= l.head then call('SETRANGE', cell.key, LOG_BYTES + i * ENTRY_BYTES + 8, pack('>i8', cost)) end
+    end
+    for i, kept in ipairs(l.tail) do records[i] = pack('>i8i8', kept[1], kept[2]) end
+    if #records > 0 then call('APPEND', cell.key, table.concat(records)) end
+    call('SETRANGE', cell.key, 0, header(cell) .. pack('>I4I4i8', l.head, l.stored + #records, l.moved))
+    call('PEXPIRE', cell.key, ttl)
+  end
+
+  return parts
+end
+
+local made
+rare = function()
+  made = made or make_rare()
+  return made
+end
