@@ -1,14 +1,9 @@
-"""Random schedules: every store against the naive model, decision for decision.
-
-Times jump forwards and backwards, costs and periods are huge or tiny, limits and algorithms change in the middle,
-charges leave debts and reservations are given back early or late. Virtual time, so nothing sleeps.
-"""
+"""Random schedules: the stores of this machine against the naive model, decision for decision."""
 
 from __future__ import annotations
 
 import itertools
 import tempfile
-from fractions import Fraction
 from pathlib import Path
 
 import naive
@@ -16,119 +11,30 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.core.algorithms import Algorithm, build
-from headgate.core.decision import Decision
-from headgate.core.limit import Limit
+from conformance.schedules import Call, LimitNumbers, calls, changing, limits, run_on
 from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Member, Op, Request, Store
+from headgate.stores.port import Store
 from headgate.stores.shared import SharedStore
 from headgate.testing import FakeClock
 
-START = 1_700_000_000_000_000
-PERIODS = (1, 7, 1_000, 1_000_000, 60_000_000, 999_999_937, 86_400_000_000, 31_536_000_000_000)
-COUNTS = (1, 2, 3, 10, 97, 1000, 1_000_003)
 FOLDER = tempfile.TemporaryDirectory()
 NUMBERS = itertools.count()
 
-LimitNumbers = tuple[str, int, int, int | None]
+
+def memory(clock: FakeClock) -> Store:
+    return MemoryStore(clock=clock)
 
 
-@st.composite
-def limits(draw: st.DrawFn, algorithm: str | None = None) -> LimitNumbers:
-    name = algorithm or draw(st.sampled_from(naive.ALGORITHMS))
-    count = draw(st.sampled_from(COUNTS) | st.integers(1, 50))
-    period = draw(st.sampled_from(PERIODS) | st.integers(1, 10**9))
-    burst = draw(st.none() | st.integers(1, 2 * count)) if name in naive.BUCKETS else None
-    return name, count, period, burst
-
-
-def calls() -> st.SearchStrategy[list[tuple[str, float, float]]]:
-    """An operation, how far the clock moves before it (in periods), and its share of the capacity."""
-    share = st.sampled_from((0.0, 0.001, 0.1, 0.3, 0.5, 1.0, 1.1)) | st.floats(0, 1.2)
-    move = st.sampled_from((0.0, 0.0, 1e-9, 0.1, 0.5, 1.0, 2.5)) | st.floats(-0.5, 2.0) | st.just(-3.0)
-    operation = st.sampled_from(("take", "take", "take", "peek", "charge", "give_back", "reset", "retry"))
-    return st.lists(st.tuples(operation, move, share), min_size=1, max_size=25)
-
-
-class Pair:
-    """A store and the model, given the same calls at the same times."""
-
-    def __init__(self, store: Store, clock: FakeClock, limit: LimitNumbers) -> None:
-        self.store, self.clock = store, clock
-        self.limit = limit
-        self.algorithm = self.compiled(limit)
-        self.model = naive.Naive(*limit)
-        self.receipts: list[tuple[Algorithm, int, int, naive.Receipt]] = []
-        self.retry = 0
-
-    def compiled(self, limit: LimitNumbers) -> Algorithm:
-        name, count, period, burst = limit
-        return build(Limit(count, period / 1_000_000, burst, name), "pair")
-
-    def change(self, limit: LimitNumbers) -> None:
-        self.limit = limit
-        self.algorithm = self.compiled(limit)
-        self.model.limit(*limit)
-
-    def step(self, operation: str, move: float, share: float) -> None:
-        ticks = self.retry if operation == "retry" else round(move * self.limit[2])
-        self.clock.advance(ticks / 1_000_000)
-        now = self.clock.ticks()
-        cost = min(round(share * int(self.algorithm.capacity)), 2**31 - 1)
-        if operation in ("take", "retry", "peek"):
-            self.compare(operation, now, cost if operation != "retry" else 1)
-        elif operation == "charge":
-            if self.model.units(now) + cost <= 2 * self.algorithm.capacity:
-                self.model.charge(now, cost)
-                self.ask(Op.CHARGE, Member("key", self.algorithm, cost))
-        elif operation == "reset":
-            self.model.reset()
-            self.ask(Op.RESET, Member("key", self.algorithm, 0))
-        elif self.receipts:
-            taker, tick, taken, receipt = self.receipts.pop()
-            amount = min(round(share * taken), taken)
-            if self.model.lag_us(now):
-                return  # a give-back may empty a counter that is ahead of the clock: there the two may differ
-            self.model.give_back(receipt, now, amount)
-            if taker.shape == self.algorithm.shape:
-                self.ask(Op.GIVE_BACK, Member("key", self.algorithm, taken, True, tick, amount))
-
-    def compare(self, operation: str, now: int, cost: int) -> None:
-        expected = self.model.peek(now, cost) if operation == "peek" else self.model.take(now, cost)
-        op = Op.PEEK if operation == "peek" else Op.TAKE
-        tick, decision = self.ask(op, Member("key", self.algorithm, cost))
-        retry = 0 if decision.allowed else decision._wait
-        got = (decision.allowed, decision.limit, decision.remaining, retry, decision._reset, decision.reason)
-        wanted = (expected.allowed, expected.limit, expected.remaining, expected.retry_us, expected.reset_us)
-        assert got == (*wanted, expected.reason)
-        assert decision.delay == pytest.approx(float(expected.delay), rel=1e-12)
-        assert isinstance(expected.delay, Fraction)
-        self.retry = expected.retry_us or 0
-        if op is Op.TAKE and decision.allowed and expected.receipt is not None:
-            self.receipts.append((self.algorithm, tick, cost, expected.receipt))
-
-    def ask(self, op: Op, member: Member) -> tuple[int, Decision]:
-        outcome = self.store.apply([Request(op, [member])])[0][0]
-        return outcome.tick, outcome.decision
-
-
-def stores(clock: FakeClock) -> list[Store]:
+def shared(clock: FakeClock) -> Store:
     path = Path(FOLDER.name) / f"counters-{next(NUMBERS)}"
-    return [MemoryStore(clock=clock), SharedStore(str(path), max_keys=2, timeout_ms=10_000, clock=clock)]
+    return SharedStore(str(path), max_keys=2, timeout_ms=10_000, clock=clock)
 
 
-def run(limit: LimitNumbers, script: list[tuple[str, float, float]], changes: dict[int, LimitNumbers]) -> None:
-    for which in range(2):
-        clock = FakeClock(START / 1_000_000)
-        store = stores(clock)[which]
-        pair = Pair(store, clock, limit)
-        for number, (operation, move, share) in enumerate(script):
-            if number in changes:
-                pair.change(changes[number])
-            pair.step(operation, move, share)
-        store.close()
-        if isinstance(store, SharedStore):
-            Path(store.path).unlink()
+def run(limit: LimitNumbers, script: list[Call], changes: dict[int, LimitNumbers]) -> None:
+    run_on(memory, limit, script, changes)
+    store = run_on(shared, limit, script, changes)
+    assert isinstance(store, SharedStore)
+    Path(store.path).unlink()
 
 
 @pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
@@ -142,6 +48,4 @@ def test_one_limit(algorithm: str, data: st.DataObject) -> None:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_changing_limits(algorithm: str, data: st.DataObject) -> None:
-    forward = [(op, abs(move), share) for op, move, share in data.draw(calls())]
-    changes = data.draw(st.dictionaries(st.integers(1, 24), limits(), max_size=4))
-    run(data.draw(limits(algorithm)), forward, changes)
+    run(*changing(data, algorithm))

@@ -83,6 +83,12 @@ def _redis(options: Options, clock: Clock | None) -> RemoteStore:
     return open_redis(options, clock)
 
 
+def _sql(options: Options, clock: Clock | None) -> RemoteStore:
+    from headgate.stores.sql.opening import open_sql
+
+    return open_sql(options, clock)
+
+
 def _missing(options: Options, error: ModuleNotFoundError, extra: str) -> ConfigError:
     return options.error(f"the package {error.name!r} is missing: pip install 'headgate[{extra}]'")
 
@@ -97,4 +103,5 @@ _OPENERS: dict[str, Callable[[Options, Clock | None], LocalStore | RemoteStore]]
     },
     "redis+unix": _redis,
     "valkey+unix": _redis,
+    **dict.fromkeys(("mysql", "mariadb", "postgresql", "postgres", "sqlite"), _sql),
 }

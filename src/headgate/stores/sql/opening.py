@@ -1,0 +1,91 @@
+"""From a URL to a SQL store: which database, where it is, how to log in, and whether to speak TLS."""
+
+from __future__ import annotations
+
+import os
+
+from headgate.errors import ConfigError
+from headgate.stores.clock import Clock
+from headgate.stores.options import Options
+from headgate.stores.port import DEFAULT_TIMEOUT_MS
+from headgate.stores.sql.session import Address, Driver
+from headgate.stores.sql.store import SqlStore
+
+__all__ = ["SCHEMES", "open_driver", "open_sql"]
+
+SCHEMES = ("mysql", "mariadb", "postgresql", "postgres", "sqlite")
+_MYSQL_OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
+_POSTGRES_OPTIONS = ("unix_socket", "sslmode", "sslrootcert", "sslcert", "sslkey")
+_SSLMODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+
+def open_sql(options: Options, clock: Clock | None) -> SqlStore:
+    """The store of a `mysql://`, `mariadb://`, `postgresql://` or `sqlite://` URL."""
+    return SqlStore(
+        open_driver(options),
+        prefix=options.prefix(),
+        timeout_ms=options.timeout_ms(DEFAULT_TIMEOUT_MS),
+        pool_size=options.pool_size(),
+        clock=clock,
+    )
+
+
+def open_driver(options: Options) -> Driver:
+    """The driver that a URL names; nothing is connected yet."""
+    if options.scheme == "sqlite":
+        return _sqlite(options)
+    if options.scheme in ("postgresql", "postgres"):
+        return _postgres(options)
+    return _mysql(options)
+
+
+def _sqlite(options: Options) -> Driver:
+    from headgate.stores.sql.sqlite import SqliteDriver
+
+    options.allow()
+    path = options.path[1:]
+    if options.host or not path or path.endswith("/") or path == ":memory:":
+        raise options.error(
+            "name the file: sqlite:///relative/file, or with four slashes sqlite:////absolute/file "
+            "(for counters in memory there is memory://)"
+        )
+    return SqliteDriver(os.path.abspath(path))
+
+
+def _mysql(options: Options) -> Driver:
+    options.allow(*_MYSQL_OPTIONS)
+    address = _address(options, 3306, _MYSQL_OPTIONS)
+    try:
+        from headgate.stores.sql.mysql import MysqlDriver
+    except ModuleNotFoundError as error:
+        raise _missing(options, error, "mysql") from None
+    return MysqlDriver("MariaDB" if options.scheme == "mariadb" else "MySQL", address)
+
+
+def _postgres(options: Options) -> Driver:
+    options.allow(*_POSTGRES_OPTIONS)
+    mode = options.values.get("sslmode", "prefer")
+    if mode not in _SSLMODES:
+        raise options.error(f"sslmode must be one of {', '.join(_SSLMODES)}, not {mode!r}")
+    address = _address(options, 5432, _POSTGRES_OPTIONS)
+    try:
+        from headgate.stores.sql.postgres import PostgresDriver
+    except ImportError as error:  # also when psycopg finds no libpq
+        raise _missing(options, error, "postgres") from None
+    return PostgresDriver(address, options.timeout_ms(DEFAULT_TIMEOUT_MS) / 1000)
+
+
+def _address(options: Options, port: int, known: tuple[str, ...]) -> Address:
+    places = options.places(port)
+    if len(places) > 1:
+        raise options.error("one server is named here; several stores are given as a list of URLs")
+    database = options.path.strip("/")
+    if not database or "/" in database:
+        raise options.error(f"name the database: {options.scheme}://user:password@host/database")
+    given = {name: value for name, value in options.values.items() if name in known}
+    return Address(*places[0], options.username, options.password, database, given)
+
+
+def _missing(options: Options, error: ImportError, extra: str) -> ConfigError:
+    what = f"the package {error.name!r} is missing" if error.name else str(error)
+    return options.error(f"{what}: pip install 'headgate[{extra}]'")

@@ -1,0 +1,96 @@
+"""A few connections that all threads of a process share.
+
+A pool holds places. A place is free with a session in it, or free and empty: then whoever takes it opens one. A
+session that broke is closed and leaves its place empty.
+"""
+
+from __future__ import annotations
+
+import time
+from queue import Empty, LifoQueue
+from typing import final
+
+from headgate.stores.forking import renew_after_fork
+from headgate.stores.sql.session import Broken, Driver, Session
+
+__all__ = ["Pool"]
+
+
+@final
+class Pool:
+    """At most `size` sessions. Used most recently first, so that the others may rest."""
+
+    def __init__(self, driver: Driver, size: int) -> None:
+        self.driver = driver
+        self.size = size
+        self.closed = False
+        self.sessions: set[Session] = set()
+        self.places: LifoQueue[Session | None] = LifoQueue()
+        self.fill()
+        renew_after_fork(self)
+
+    def fill(self) -> None:
+        for _ in range(self.size):
+            self.places.put(None)
+
+    def take(self, deadline: float) -> tuple[Session, bool]:
+        """A session, and whether it is new. Give it back, or drop it."""
+        left = deadline - time.monotonic()
+        try:
+            place = self.places.get(timeout=left) if left > 0 else self.places.get_nowait()
+        except Empty:
+            raise Broken("all connections are busy", late=True) from None
+        if place is not None:
+            return place, False
+        try:
+            session = self.driver.open(deadline)
+        except BaseException:
+            self.places.put(None)
+            raise
+        self.sessions.add(session)
+        return session, True
+
+    def give(self, session: Session) -> None:
+        if self.closed:
+            self.drop(session)
+        elif session in self.sessions:
+            self.places.put(session)
+
+    def drop(self, session: Session) -> None:
+        """Close a session whose conversation broke off."""
+        if session in self.sessions:
+            self.sessions.discard(session)
+            session.close()
+            self.places.put(None)
+
+    def replace(self, session: Session, deadline: float) -> Session:
+        """A new session in the place of one that was found dead."""
+        self.sessions.discard(session)
+        session.close()
+        try:
+            new = self.driver.open(deadline)
+        except BaseException:
+            self.places.put(None)
+            raise
+        self.sessions.add(new)
+        return new
+
+    def close(self) -> None:
+        """Close the sessions that rest; those at work are closed when they are given back."""
+        self.closed = True
+        try:
+            while True:
+                session = self.places.get_nowait()
+                if session is not None:
+                    self.sessions.discard(session)
+                    session.close()
+        except Empty:
+            self.fill()
+
+    def renew(self) -> None:
+        """In a forked child: the sessions are the parent's, which goes on using them."""
+        for session in self.sessions:
+            session.abandon()
+        self.sessions = set()
+        self.places = LifoQueue()
+        self.fill()

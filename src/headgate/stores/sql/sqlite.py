@@ -1,0 +1,104 @@
+"""SQLite: a file that the processes of one machine share, without a server.
+
+Transactions are short and begin with the write lock (BEGIN IMMEDIATE), so they cannot dead-lock; whoever finds it
+taken asks again soon. SQLite's own waiting backs off to a tenth of a second, which is a whole deadline.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from headgate.stores.sql.dialect import SQLITE
+from headgate.stores.sql.session import Broken, Driver, Refused, Session
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+__all__ = ["SqliteDriver"]
+
+LONGEST_NAP = 0.002
+_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL")
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_abandoned: list[sqlite3.Connection] = []
+"""Connections of a parent process. Closing one here would let go of the parent's locks on the file."""
+
+
+@final
+class SqliteSession(Session):
+    """One open file."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self.connection = connection
+        self.name = name
+
+    def run(self, statements: Sequence[str], deadline: float) -> list[list[str]]:
+        answers = []
+        for statement in statements:
+            cursor = self.execute(statement, deadline)
+            if cursor.description is not None:
+                answers.append([row[0] for row in cursor.fetchall()])
+        return answers
+
+    def execute(self, statement: str, deadline: float) -> sqlite3.Cursor:
+        while True:
+            try:
+                return self.connection.execute(statement)
+            except sqlite3.Error as error:
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if code not in _BUSY:
+                    raise Refused(str(error), no_table="no such table" in str(error)) from error
+            # A statement that found the file locked has done nothing.
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Broken("another process kept it locked for too long", late=True)
+            time.sleep(min(random.random() * LONGEST_NAP, left))  # noqa: S311 - no secret, just not all at once
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def abandon(self) -> None:
+        _abandoned.append(self.connection)
+
+
+@final
+class SqliteDriver(Driver):
+    """The database in one file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.name = f"SQLite file {path}"
+        self.dialect = SQLITE
+        self.own_clock = False
+        self.most_sessions = 1  # there is one writer at a time anyway
+
+    def connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+
+    def open(self, deadline: float) -> Session:
+        try:
+            session = SqliteSession(self.connect(), self.name)
+        except sqlite3.Error as error:
+            raise Broken(str(error)) from error
+        try:
+            session.run(_SETUP, deadline)
+        except (Broken, Refused):
+            session.close()
+            raise
+        return session
+
+    def engine(self) -> Engine:
+        from sqlalchemy import create_engine
+
+        return create_engine("sqlite://", creator=self.connect)
+
+    def lock(self, connection: Any) -> None:
+        """The tables are made in one transaction, which begins with the write lock."""
+        connection.exec_driver_sql("PRAGMA busy_timeout = 10000")
+        connection.exec_driver_sql("BEGIN EXCLUSIVE")
+
+    def unlock(self, connection: Any) -> None:
+        """The end of the transaction has done it."""

@@ -1,0 +1,54 @@
+"""Which version of the tables a database has, and whether this Headgate can use it.
+
+Looked at once, when a store is opened, and with the store's own driver: SQLAlchemy and Alembic are only needed to
+make tables, not to use them.
+"""
+
+from __future__ import annotations
+
+from headgate.errors import ConfigError, StoreError
+from headgate.stores.sql.session import Driver, Refused, Session
+
+__all__ = ["VERSION", "explain", "found_version", "prepare"]
+
+VERSION = "0001"
+"""The version of the tables that this Headgate reads and writes: the last revision in migrations/versions."""
+
+
+def prepare(driver: Driver, session: Session, deadline: float) -> None:
+    """Make the tables if there are none; StoreError, and nothing changed, if they are of another version."""
+    version = found_version(session, deadline)
+    if version is None:
+        try:
+            from headgate.stores.sql.upgrade import upgrade_database
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{driver.name}: its tables are to be made, and the package {error.name!r} is missing: "
+                "pip install 'headgate[sqlite]' (or [mysql], [postgres])"
+            ) from None
+        upgrade_database(driver)
+        version = found_version(session, deadline)
+    if version != VERSION:
+        raise StoreError(explain(driver, version or "none"))
+
+
+def found_version(session: Session, deadline: float) -> str | None:
+    """None for a database without Headgate's tables."""
+    try:
+        lines = session.run(["SELECT version_num FROM headgate_version"], deadline)[0]
+    except Refused as refused:
+        if refused.no_table:
+            return None
+        raise
+    return lines[0] if lines else None
+
+
+def explain(driver: Driver, version: str) -> str:
+    older = version < VERSION
+    advice = (
+        "bring it up to date with `headgate db upgrade --store URL`"
+        if older
+        else "it was made by a newer Headgate: install that, or use another database"
+    )
+    found = f"its tables are of schema version {version}, and this Headgate needs version {VERSION}"
+    return f"{driver.name}: {found}: {advice}"
