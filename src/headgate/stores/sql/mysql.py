@@ -114,29 +114,28 @@ class MysqlDriver(Driver):
         self.dialect = MYSQL
         self.own_clock = True
 
-    def connect(self, deadline: float) -> _Connection:
+    def parameters(self) -> dict[str, Any]:
         address = self.address
-        connection = _Connection(
-            host=address.host,
-            port=address.port,
-            user=address.user or "",
-            password=address.password or "",
-            database=address.database,
-            unix_socket=address.options.get("unix_socket"),
-            charset="utf8mb4",
-            autocommit=True,
-            client_flag=CLIENT.MULTI_STATEMENTS,
-            connect_timeout=max(deadline - time.monotonic(), 0.001),
-            defer_connect=True,
+        return {
+            "host": address.host,
+            "port": address.port,
+            "user": address.user or "",
+            "password": address.password or "",
+            "database": address.database,
+            "unix_socket": address.options.get("unix_socket"),
+            "charset": "utf8mb4",
+            "autocommit": True,
+            "client_flag": CLIENT.MULTI_STATEMENTS,
             **_tls(address.options),
-        )
-        connection.deadline = deadline
-        connection.connect()
-        return connection
+        }
 
     def open(self, deadline: float) -> Session:
+        left = max(deadline - time.monotonic(), 0.001)
         try:
-            session = MysqlSession(self.connect(deadline))
+            connection = _Connection(**self.parameters(), connect_timeout=left, defer_connect=True)
+            connection.deadline = deadline
+            connection.connect()
+            session = MysqlSession(connection)
         except pymysql.MySQLError as error:
             raise _translated(error, deadline) from error
         except (OSError, RuntimeError, ValueError, AttributeError, IndexError) as error:
@@ -152,12 +151,7 @@ class MysqlDriver(Driver):
     def engine(self) -> Engine:
         from sqlalchemy import create_engine
 
-        def connect() -> Any:
-            connection = self.connect(time.monotonic() + 60)
-            connection.deadline = float("inf")
-            return connection
-
-        return create_engine("mysql+pymysql://", creator=connect)
+        return create_engine("mysql+pymysql://", creator=lambda: pymysql.connect(**self.parameters()))
 
     def lock(self, connection: Any) -> None:
         got = connection.exec_driver_sql(f"SELECT GET_LOCK('{_SCHEMA_LOCK}', 30)").scalar()
