@@ -7,7 +7,7 @@ settle in reservation.py. A limiter adds only the lines that do I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import SupportsIndex, TypeAlias
+from typing import SupportsIndex, TypeAlias, cast
 
 from headgate.core.algorithms import Algorithm
 from headgate.core.decision import Decision
@@ -34,7 +34,7 @@ class Limiting:
 
     def __init__(
         self,
-        store: str | Store = "memory://",
+        store: str | Sequence[str] | Store = "memory://",
         *,
         plans: Plans | None = None,
         clock: Clock | None = None,
@@ -47,7 +47,7 @@ class Limiting:
             raise ConfigError(f"clock must be a clock such as FakeClock(1_700_000_000), not {clock!r}")
         check_policy(on_store_error)  # before a store is opened, and perhaps a file made
         self._resolver = Resolver(plans)
-        if isinstance(store, str):
+        if isinstance(store, str | list | tuple):
             self._store: Store = open_store(store, clock)
             self._owns_store = True
         elif not callable(getattr(store, "apply", None)):
@@ -55,7 +55,7 @@ class Limiting:
         elif clock is not None:
             raise ConfigError("clock= goes with a store URL; a store object has a clock of its own")
         else:
-            self._store = store
+            self._store = cast(Store, store)  # it was found to be one
             self._owns_store = False
         self._engine = Engine(self._store, FailurePolicy(on_store_error, self._store.clock), on_pressure)
         for algorithm in self._resolver.compiled():

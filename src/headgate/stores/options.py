@@ -56,6 +56,10 @@ class Options:
                 raise self.error(f"option {name!r} is given twice")
             self.values[name] = value
 
+    def address(self) -> str:
+        """The store's own part of the URL, without user, password and options."""
+        return f"{self.scheme}://{self.place}{self.path}"
+
     def allow(self, *names: str) -> None:
         known = names + _COMMON
         for name in self.values:

@@ -39,14 +39,20 @@ def spread(batch: Sequence[Request], place_of: Callable[[Member], int]) -> Gener
                 requests.append(Request(part.op, part.members))
         answers = yield asked
         for journey, place, position, part in visits:
-            answer = answers[place]
-            journey.heard(part, answer if isinstance(answer, StoreError) else answer[position])
+            journey.heard(part, _reply(answers[place], position, len(part.members)))
         travelling = [journey for journey in travelling if not journey.over]
     replies = [journey.outcomes() for journey in journeys]
     whole = [[item for item in reply if isinstance(item, Outcome)] for reply in replies]
     if any(len(outcomes) < len(reply) for outcomes, reply in zip(whole, replies, strict=True)):
         raise PartlyAnswered(replies)
     return whole
+
+
+def _reply(answer: Replies | StoreError, position: int, members: int) -> Sequence[Outcome | StoreError]:
+    """What came of one request at a place."""
+    if isinstance(answer, PartlyAnswered):
+        return answer.replies[position]
+    return [answer] * members if isinstance(answer, StoreError) else answer[position]
 
 
 @final
@@ -91,24 +97,22 @@ class _Journey:
             self.taken, self.ahead = [], []
         return parts
 
-    def heard(self, part: _Part, answer: Sequence[Outcome] | StoreError) -> None:
+    def heard(self, part: _Part, reply: Sequence[Outcome | StoreError]) -> None:
         """Take note of what a place said."""
-        failed = isinstance(answer, StoreError)
-        if not (failed and part.op is Op.GIVE_BACK):  # a return that is lost: the charge stays, and so does its outcome
-            for index, position in enumerate(part.positions):
-                self.results[position] = answer if isinstance(answer, StoreError) else answer[index]
-        if self.op is Op.TAKE and not self.denied:
-            if not isinstance(answer, StoreError):
-                self.taken.append(part)
-                self.denied = any(
-                    member.binds and not outcome.decision.allowed
-                    for member, outcome in zip(part.members, answer, strict=True)
-                )
-                if self.denied:
-                    self.taken.pop()  # this place denied, and so has charged nothing
-            self.over = not self.ahead if not self.denied else not (self.ahead or any(map(self._charged, self.taken)))
-        else:
+        for position, item in zip(part.positions, reply, strict=True):
+            if isinstance(item, Outcome) or part.op is not Op.GIVE_BACK:
+                self.results[position] = item
+            # else a return that is lost: the charge stays, and so does its outcome
+        if self.op is not Op.TAKE or self.denied:
             self.over = True
+            return
+        self.denied = any(
+            member.binds and isinstance(item, Outcome) and not item.decision.allowed
+            for member, item in zip(part.members, reply, strict=True)
+        )
+        if not self.denied:  # a place that denies has charged nothing
+            self.taken.append(part)
+        self.over = not (self.ahead or (self.denied and any(map(self._charged, self.taken))))
 
     def outcomes(self) -> list[Outcome | StoreError]:
         return [result for result in self.results if result is not None]

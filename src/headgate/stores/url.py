@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headgate.errors import ConfigError
 from headgate.stores.clock import Clock
@@ -18,14 +18,16 @@ MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - only a file of this user's own is ope
 _EXAMPLES = "memory://, shared://name, redis://host:6379/0, mysql://user:password@host/database or sqlite:///file"
 
 
-def open_store(url: str, clock: Clock | None = None) -> LocalStore | RemoteStore:
-    """The store that a URL such as `memory://?max_keys=50000` names.
+def open_store(url: str | Sequence[str], clock: Clock | None = None) -> LocalStore | RemoteStore:
+    """The store that a URL such as `memory://?max_keys=50000` names; a list of URLs is one store in several places.
 
     >>> open_store("memory://?max_keys=10").close()
     >>> open_store("memory://?max_key=10")
     Traceback (most recent call last):
     headgate.errors.ConfigError: store URL 'memory://?max_key=10': unknown option 'max_key'; there are max_keys, ...
     """
+    if isinstance(url, list | tuple):
+        return _sharded(url, clock)
     if not isinstance(url, str):
         raise ConfigError(f"a store is given as a URL, such as {_EXAMPLES}, or as a store object, not {url!r}")
     scheme, colon, _ = url.partition("://")
@@ -33,6 +35,28 @@ def open_store(url: str, clock: Clock | None = None) -> LocalStore | RemoteStore
     if opener is None:
         raise ConfigError(f"unknown store URL {masked(url)!r}: write {_EXAMPLES}")
     return opener(Options(url), clock)
+
+
+def _sharded(urls: Sequence[str], clock: Clock | None) -> RemoteStore:
+    from headgate.stores.memory import MemoryStore
+    from headgate.stores.sharded import ShardedStore
+
+    stores: dict[str, LocalStore | RemoteStore] = {}
+    try:
+        for url in urls:
+            store = open_store(url, clock)
+            address = Options(url).address()
+            if isinstance(store, MemoryStore):  # they have no address, and each is a store of its own
+                address = f"{address}#{len(stores)}"
+            if address in stores:
+                store.close()
+                raise ConfigError(f"the store {address!r} is listed twice, and each needs a place of its own")
+            stores[address] = store
+        return ShardedStore(stores)
+    except BaseException:
+        for store in stores.values():
+            store.close()
+        raise
 
 
 def _memory(options: Options, clock: Clock | None) -> LocalStore:
