@@ -38,6 +38,11 @@ HOT = [
     "src/headgate/stores/shared/arena.py",
     "src/headgate/stores/shared/cell.py",
     "src/headgate/stores/shared/store.py",
+    "src/headgate/stores/breaker.py",
+    "src/headgate/stores/redis/talk.py",
+    "src/headgate/stores/redis/wire.py",
+    "src/headgate/stores/redis/blocking.py",
+    "src/headgate/engine/coalescer.py",
     "src/headgate/engine/bound.py",
 ]
 
