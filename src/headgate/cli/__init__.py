@@ -1,10 +1,11 @@
-"""The command line. So far it says what is installed."""
+"""The command line: says what is installed, and looks after the tables of SQL stores."""
 
 from __future__ import annotations
 
 import argparse
 
 import headgate
+from headgate.cli.db import add_db
 from headgate.core.algorithms import level
 
 __all__ = ["main", "version"]
@@ -19,6 +20,10 @@ def version() -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="headgate", description="Rate limiting for Python services.")
     parser.add_argument("--version", action="version", version=version(), help="say what is installed, and how built")
-    parser.parse_args(arguments)
+    add_db(parser.add_subparsers(metavar="COMMAND"))
+    parsed = parser.parse_args(arguments)
+    if "run" in parsed:
+        exit_code: int = parsed.run(parsed)
+        return exit_code
     parser.print_help()
     return 0

@@ -22,13 +22,17 @@ def masked(url: str) -> str:
 
     >>> masked("redis://user:secret@localhost:6379/0")
     'redis://user:***@localhost:6379/0'
+
+    Also when it is written wrongly, with a character in the password that ends the place of the server:
+
+    >>> masked("mysql://user:sec/r?et@localhost/db")
+    'mysql://user:***@localhost/db'
     """
     scheme, colon, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    userinfo, at, hosts = place.rpartition("@")
-    if at and ":" in userinfo:
-        place = f"{userinfo.partition(':')[0]}:***@{hosts}"
-    return _SECRET_OPTION.sub(r"\1***", f"{scheme}{colon}{place}{slash}{path}")
+    userinfo, at, place = rest.rpartition("@")
+    if at and ":" in userinfo and not rest.startswith("/"):
+        rest = f"{userinfo.partition(':')[0]}:***@{place}"
+    return _SECRET_OPTION.sub(r"\1***", f"{scheme}{colon}{rest}")
 
 
 class Options:
@@ -72,6 +76,9 @@ class Options:
         for item in self.place.split(",") if self.place else ["localhost"]:
             match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\[\]:/@\s]+))(?::([0-9]{1,5}))?", item)
             port = int(match[3]) if match and match[3] else default_port
+            if match is None and self.username is None and "@" in self.url:
+                # What looks like a server is the beginning of a password: not to be shown.
+                raise self.error("in a user name or password, '/', '?', '#' and '@' are written %2F, %3F, %23 and %40")
             if match is None or not 0 < port < 65536:
                 raise self.error(f"{item!r} is not a server: write host, host:port or [address]:port")
             found.append((unquote(match[1] or match[2]), port))
