@@ -165,11 +165,12 @@ class RedisCluster(ServerGroup):
 class RedisSentinels(ServerGroup):
     """A master and its replica, and three sentinels, two of which must agree that the master is down.
 
-    `master` and `replica` are what they were at the start, whoever is promoted; `current` asks the sentinels.
+    `master` and `replica` are what they were at the start, whoever is promoted; `current` asks the sentinels. With a
+    `down_after` of a second or less they may fail over twice: so long do they wait before they connect to a new master.
     """
 
     def __init__(
-        self, *, down_after: float = 0.5, failover_timeout: float = 3.0, settings: Mapping[str, str] | None = None
+        self, *, down_after: float = 1.5, failover_timeout: float = 3.0, settings: Mapping[str, str] | None = None
     ) -> None:
         self.master = RedisServer(settings=settings)
         self.replica = RedisServer(settings={"replicaof": f"127.0.0.1 {self.master.port}", **(settings or {})})
