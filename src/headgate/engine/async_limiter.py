@@ -19,7 +19,8 @@ from headgate.engine.line import Ask, Sleep, Turn, Waiting, wait_turn
 from headgate.engine.plans import Limits
 from headgate.engine.reservation import AsyncReservation, Held
 from headgate.errors import ConfigError, StoreError
-from headgate.stores.port import LocalStore, Op, Outcome, RemoteStore, Replies, Request
+from headgate.stores.port import LocalStore, Op, Outcome, Replies, Request
+from headgate.stores.remote import RemoteStore
 
 __all__ = ["AsyncBound", "AsyncLimiter"]
 

@@ -19,7 +19,8 @@ from headgate.engine.coalescer import ThreadCoalescer
 from headgate.engine.failure import FailurePolicy
 from headgate.errors import ConfigError, StoreError
 from headgate.stores.forking import fork_safe_lock
-from headgate.stores.port import LocalStore, Member, Op, Outcome, RemoteStore, Replies, Request, Store
+from headgate.stores.port import LocalStore, Member, Op, Outcome, Replies, Request, Store
+from headgate.stores.remote import RemoteStore
 
 __all__ = ["MAX_COST", "MAX_KEY_BYTES", "Bound", "Engine", "whole_cost"]
 

@@ -25,7 +25,8 @@ from typing import final
 
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.forking import fork_safe_lock, renew_after_fork
-from headgate.stores.port import Outcome, PartlyAnswered, RemoteStore, Replies, Request
+from headgate.stores.port import Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.remote import RemoteStore
 
 __all__ = ["MOST_WAITING", "LoopCoalescer", "ThreadCoalescer"]
 

@@ -19,7 +19,8 @@ from headgate.engine.line import Ask, Sleep, Waiting, wait_turn
 from headgate.engine.plans import Limits
 from headgate.engine.reservation import Held, Reservation
 from headgate.errors import StoreError
-from headgate.stores.port import Op, Outcome, RemoteStore, Replies, Request
+from headgate.stores.port import Op, Outcome, Replies, Request
+from headgate.stores.remote import RemoteStore
 
 __all__ = ["Limiter"]
 

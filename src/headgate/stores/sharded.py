@@ -20,7 +20,8 @@ from typing import final
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.errors import ConfigError, StoreError
 from headgate.stores.forking import renew_after_fork
-from headgate.stores.port import Done, LocalStore, Member, RemoteStore, Replies, Request
+from headgate.stores.port import Done, LocalStore, Member, Replies, Request
+from headgate.stores.remote import RemoteStore
 from headgate.stores.spread import Round, spread
 
 __all__ = ["ShardedStore"]

@@ -16,7 +16,8 @@ from typing import final
 
 from headgate.errors import StoreError
 from headgate.stores.forking import fork_safe_lock, renew_after_fork
-from headgate.stores.port import Done, RemoteStore, Replies, Request
+from headgate.stores.port import Done, Replies, Request
+from headgate.stores.remote import RemoteStore
 
 __all__ = ["ThreadedStore"]
 

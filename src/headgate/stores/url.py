@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from headgate.errors import ConfigError
 from headgate.stores.clock import Clock
 from headgate.stores.options import Options, masked
-from headgate.stores.port import LocalStore, RemoteStore
+from headgate.stores.port import LocalStore
+from headgate.stores.remote import RemoteStore
 
 __all__ = ["open_store"]
 

@@ -7,12 +7,12 @@ import ssl
 
 from headgate.stores.clock import Clock
 from headgate.stores.options import Options
-from headgate.stores.port import DEFAULT_TIMEOUT_MS
 from headgate.stores.redis.cluster import DEFAULT_TAGS, SLOTS, ClusterTopology
 from headgate.stores.redis.sentinel import SentinelTopology
 from headgate.stores.redis.settings import Settings
 from headgate.stores.redis.store import RedisStore
 from headgate.stores.redis.talk import Address, Topology
+from headgate.stores.remote import DEFAULT_TIMEOUT_MS
 
 __all__ = ["open_redis"]
 

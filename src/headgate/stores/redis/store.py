@@ -16,23 +16,14 @@ from headgate.core.algorithms.algorithm import Algorithm
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
-from headgate.stores.port import (
-    DEFAULT_PREFIX,
-    DEFAULT_TIMEOUT_MS,
-    Done,
-    Member,
-    Outcome,
-    PartlyAnswered,
-    RemoteStore,
-    Replies,
-    Request,
-)
+from headgate.stores.port import DEFAULT_PREFIX, Done, Member, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.redis.blocking import BlockingServers
 from headgate.stores.redis.cluster import ClusterTopology
 from headgate.stores.redis.nonblocking import LoopServers
 from headgate.stores.redis.settings import Settings
 from headgate.stores.redis.talk import Address, Evaluation, Talk, Topology, evaluate, load_program
 from headgate.stores.redis.wire import KINDS, SERVER_TIME, Wire, decode
+from headgate.stores.remote import DEFAULT_TIMEOUT_MS, RemoteStore
 from headgate.stores.spread import spread
 
 __all__ = ["RedisStore"]

@@ -7,7 +7,7 @@ import os
 from headgate.errors import ConfigError
 from headgate.stores.clock import Clock
 from headgate.stores.options import Options
-from headgate.stores.port import DEFAULT_TIMEOUT_MS
+from headgate.stores.remote import DEFAULT_TIMEOUT_MS
 from headgate.stores.sql.session import Address, Driver
 from headgate.stores.sql.store import SqlStore
 

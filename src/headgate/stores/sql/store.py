@@ -16,7 +16,8 @@ from headgate.core.algorithms.algorithm import Algorithm
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
-from headgate.stores.port import DEFAULT_PREFIX, DEFAULT_TIMEOUT_MS, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.port import DEFAULT_PREFIX, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.remote import DEFAULT_TIMEOUT_MS
 from headgate.stores.sql.cell import Writers
 from headgate.stores.sql.plan import Identities, Plan
 from headgate.stores.sql.pool import Pool

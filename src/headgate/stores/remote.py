@@ -1,0 +1,64 @@
+"""Stores across a network, or behind a disk: what the engine asks of them beyond the port.
+
+This file is not compiled, so that stores can be subclasses of `RemoteStore` without being compiled either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.stores.clock import Clock
+from headgate.stores.port import Done, Replies, Request
+
+__all__ = ["DEFAULT_TIMEOUT_MS", "RemoteStore"]
+
+DEFAULT_TIMEOUT_MS = 100
+
+
+class RemoteStore:
+    """A store across a network, or behind a disk: its calls wait, so the engine sends it many requests at a time.
+
+    A batch must be decided, or given up with a StoreError, by its deadline (an instant of `time.monotonic`). What
+    may have reached the other side is never sent twice.
+    """
+
+    clock: Clock
+    timeout: float
+    """Seconds that a check may take, waiting included."""
+    lanes: int = 4
+    """How many batches may be under way at once."""
+    most_members: int = 500
+    """How many members a batch should have at most; a larger one is taken too, and split."""
+
+    def supports(self, algorithm: Algorithm) -> bool:
+        """Whether the store can decide by this algorithm (one that users registered may have no twin in it)."""
+        return True
+
+    def connect(self) -> None:
+        """Reach the other side, so that no check is the first to; StoreError when that cannot be done."""
+        raise NotImplementedError
+
+    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+        """Decide from a thread, by the deadline."""
+        raise NotImplementedError
+
+    async def connect_async(self) -> None:
+        """`connect` for the running event loop."""
+        raise NotImplementedError
+
+    def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
+        """Decide on the running event loop without holding it up; `done` is called on it, by the deadline."""
+        raise NotImplementedError
+
+    def apply(self, batch: Sequence[Request]) -> Replies:
+        return self.call(batch, time.monotonic() + self.timeout)
+
+    def close(self) -> None:
+        """Let go of the connections. Closing twice is fine; deciding afterwards is a StoreClosed."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """`close`, and wait until the running event loop has let go too."""
+        self.close()
