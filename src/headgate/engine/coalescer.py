@@ -24,7 +24,7 @@ from threading import Lock
 from typing import final
 
 from headgate.errors import StoreClosed, StoreError
-from headgate.stores.forking import fork_safe_lock, renew_after_fork
+from headgate.stores.forking import Renewal, fork_safe_lock
 from headgate.stores.port import Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.remote import RemoteStore
 
@@ -102,7 +102,7 @@ class ThreadCoalescer:
         self.lock = fork_safe_lock()
         self.waiting: deque[Ticket] = deque()
         self.flying = 0
-        renew_after_fork(self)
+        self.renewal = Renewal(self.renew)
 
     def renew(self) -> None:
         """In a forked child: those who waited or called were the parent's threads."""

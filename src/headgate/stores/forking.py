@@ -10,12 +10,13 @@ from its parent's threads, a shared descriptor or a place in a line, is renewed 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import count
 from threading import Lock
 from typing import Protocol
 from weakref import WeakSet, WeakValueDictionary
 
-__all__ = ["OwnDescriptor", "fork_safe_lock", "renew_after_fork"]
+__all__ = ["OwnDescriptor", "Renewal", "fork_safe_lock", "renew_after_fork"]
 
 LONGEST_WAIT = 1.0
 """Seconds to wait for a lock before a fork: a fork from a signal handler must not hang for ever."""
@@ -45,6 +46,15 @@ def fork_safe_lock() -> Lock:
 def renew_after_fork(thing: Renewed) -> None:
     """Have `thing.renew()` called in every forked child, for as long as the thing lives."""
     _renewed.add(thing)
+
+
+class Renewal:
+    """Calls `renew` in every forked child, for as long as somebody keeps this object: for compiled classes, which
+    cannot be remembered themselves without being kept alive."""
+
+    def __init__(self, renew: Callable[[], None]) -> None:
+        self.renew = renew
+        renew_after_fork(self)
 
 
 class OwnDescriptor:

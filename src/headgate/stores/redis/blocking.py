@@ -16,7 +16,7 @@ import hiredis
 
 from headgate.errors import StoreError
 from headgate.stores.breaker import Breaker
-from headgate.stores.forking import renew_after_fork
+from headgate.stores.forking import Renewal
 from headgate.stores.redis.settings import Settings
 from headgate.stores.redis.talk import Address, Answer, Call, Lost, Talk
 
@@ -124,7 +124,7 @@ class BlockingServers:
         self.pool_size = pool_size
         self.breaker_of = breaker_of
         self.idle: dict[Address, list[Connection]] = {}
-        renew_after_fork(self)
+        self.renewal = Renewal(self.renew)
 
     def renew(self) -> None:
         """In a forked child: the connections are the parent's."""
