@@ -1,0 +1,84 @@
+"""Redis, a Cluster and a master under Sentinel against the kit, the vectors, and the naive model, sync and async.
+
+All tests share one server of each kind: each store takes a prefix of its own, and so counters of its own. The time is
+the test's, given to the script with every batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import naive
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conformance.schedules import calls, changing, limits, run_on
+from headgate.stores.port import Store
+from headgate.stores.remote import RemoteStore
+from headgate.stores.url import open_store
+from headgate.testing import FakeClock, OnLoop, StoreConformance, differences, read_vectors
+
+VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
+NUMBERS = itertools.count()
+EXAMPLES = 20
+SERVERS = {"one": "redis_server", "cluster": "redis_cluster", "sentinel": "redis_sentinels"}
+
+on_random_schedules = pytest.mark.parametrize("url", ["one", "cluster"], indirect=True, scope="module")
+"""What Sentinel adds is only where the server is, which the kit and the vectors show as well."""
+
+MakeStore = Callable[[FakeClock], Store]
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(SERVERS[request.param]).url)
+
+
+@pytest.fixture(scope="module", params=["sync", "async"])
+def make_store(request: pytest.FixtureRequest, url: str) -> MakeStore:
+    def make(clock: FakeClock) -> Store:
+        store = open_store(f"{url}?prefix=conformance-{next(NUMBERS)}&timeout_ms=10000", clock)
+        assert isinstance(store, RemoteStore)
+        return store if request.param == "sync" else OnLoop(store)
+
+    return make
+
+
+class TestRedis(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _server(self, make_store: MakeStore) -> None:
+        self.make = make_store
+
+    def make_store(self, clock: FakeClock) -> Store:
+        return self.make(clock)
+
+
+def test_vectors(make_store: MakeStore) -> None:
+    with VECTORS.open() as lines:
+        sequences = list(read_vectors(lines))
+    assert [wrong for sequence in sequences for wrong in differences(sequence, make_store)] == []
+
+
+@on_random_schedules
+@pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
+def test_one_limit(algorithm: str, make_store: MakeStore) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def compare(data: st.DataObject) -> None:
+        run_on(make_store, data.draw(limits(algorithm)), data.draw(calls()), {})
+
+    compare()
+
+
+@on_random_schedules
+@pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
+def test_changing_limits(algorithm: str, make_store: MakeStore) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def compare(data: st.DataObject) -> None:
+        run_on(make_store, *changing(data, algorithm))
+
+    compare()
