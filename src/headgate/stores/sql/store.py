@@ -120,9 +120,8 @@ class SqlStore(ThreadedStore):
         except (Broken, Refused) as error:
             raise self._failed(str(error)) from error
         while True:
-            conversation = self._conversation(plan)
             try:
-                replies = self._converse(session, conversation, deadline)
+                replies = self._converse(session, self._conversation(plan), deadline)
             except Gone as gone:
                 self.known.difference_update(gone.ids)
                 again = self._roll_back(session, deadline)

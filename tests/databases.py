@@ -1,0 +1,42 @@
+"""The databases that the tests of the SQL stores share: a file for SQLite, and a server of each other kind."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from headgate.stores.clock import Clock
+from headgate.stores.options import Options
+from headgate.stores.sql import SqlStore
+from headgate.stores.sql.opening import open_driver
+
+__all__ = ["KINDS", "SERVERS", "open_at", "url_of"]
+
+SERVERS = ["mariadb", "postgres"]
+KINDS = ["sqlite", *SERVERS]
+_numbers = itertools.count()
+
+
+def url_of(kind: str, request: pytest.FixtureRequest) -> str:
+    """Where a database of this kind is for the tests that ask."""
+    if kind == "sqlite":
+        factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+        return f"sqlite:///{factory.mktemp('sqlite')}/counters.db"
+    url: str = request.getfixturevalue(kind).url
+    return url
+
+
+def open_at(
+    url: str, clock: Clock | None = None, *, prefix: str = "", timeout_ms: int = 10_000, pool_size: int | None = None
+) -> SqlStore:
+    """A store with a prefix, and so counters, of its own; patient, because tests share two cores."""
+    store = SqlStore(
+        open_driver(Options(url)),
+        prefix=prefix or f"test-{next(_numbers)}",
+        timeout_ms=timeout_ms,
+        pool_size=pool_size,
+        clock=clock,
+    )
+    store.connect()
+    return store

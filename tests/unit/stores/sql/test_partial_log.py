@@ -1,0 +1,130 @@
+"""A log of which only the ends are known answers as the whole one does, or says that it must know more."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.core.state import ListLog
+from headgate.stores.sql.partial_log import EMPTY_LOG, UNREAD, Ends, Entries, NeedMore, PartialLog
+
+Questions = list[tuple[str, int, int]]
+
+
+def whole_log(entries: Entries) -> ListLog:
+    log = ListLog()
+    for tick, cost in entries:
+        log.append(tick, cost)
+    return log
+
+
+def partial(entries: Entries, front: int, back: int, named: list[int]) -> PartialLog:
+    costs = dict(entries)
+    middle = [(tick, costs.get(tick, 0)) for tick in named]
+    ends = Ends(entries[:front], entries[len(entries) - min(back, len(entries)) :], middle, front > len(entries))
+    return PartialLog("ab", sum(costs.values()), 0, 0, ends)
+
+
+def written(entries: Entries, log: PartialLog) -> Entries:
+    """What the table holds once the changes are written, as the next reader sees it."""
+    table = {**dict(entries), **log.changes}
+    return [(tick + log.moved, cost) for tick, cost in sorted(table.items()) if tick > log.dropped and cost]
+
+
+def ask(log: ListLog | PartialLog, total: int, question: tuple[str, int, int]) -> tuple[int, int]:
+    """The answer, and the total cost afterwards."""
+    kind, number, cost = question
+    if kind == "expired":
+        return log.expired(number), total
+    if kind == "freed" and total:
+        return log.freed(1 + number % total), total
+    if kind == "charged":
+        return log.charged(number), total
+    if kind == "drop":
+        gone = log.expired(number)
+        log.drop(gone)
+        return gone, total - gone
+    if kind == "take back":
+        held = log.charged(number)
+        back = min(held, cost)
+        if back:
+            log.take_back(number, back)
+        return back, total - back
+    if kind == "shift":
+        log.shift(-number)
+    return 0, total
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.dictionaries(st.integers(1, 40), st.integers(1, 5), max_size=20),
+    st.integers(0, 8),
+    st.integers(1, 4),
+    st.lists(st.integers(1, 40), max_size=3),
+    st.lists(
+        st.tuples(
+            st.sampled_from(("expired", "freed", "charged", "drop", "take back", "append", "shift")),
+            st.integers(0, 45),
+            st.integers(1, 6),
+        ),
+        max_size=8,
+    ),
+)
+def test_it_answers_as_the_whole_log(
+    known: dict[int, int], front: int, back: int, named: list[int], questions: Questions
+) -> None:
+    entries = sorted(known.items())
+    model, log = whole_log(entries), partial(entries, front, back, named)
+    total = sum(known.values())
+    newest = max(known, default=1)
+    for question in questions:
+        try:
+            if question[0] == "append":
+                newest += question[1] % 3
+                tick = newest + log.moved
+                log.append(tick, question[2])
+                model.append(tick, question[2])
+                total += question[2]
+                continue
+            answer = ask(log, total, question)
+        except NeedMore:
+            assert log.hidden, "a log that is known whole never asks for more"
+            return
+        assert answer == ask(model, total, question), question
+        total = answer[1]
+        if question[0] == "drop":
+            newest = max(newest, question[1] - log.moved + 1)  # what has expired is older than any request to come
+        assert log.oldest <= min((tick for tick, _ in model.entries()), default=log.oldest)
+    assert written(entries, log) == [entry for entry in model.entries() if entry[1]]
+
+
+def test_a_sum_stands_for_what_has_expired() -> None:
+    """Entries before the cutoff, read as one: what is asked about later ones is answered alike."""
+    entries = [(tick, 2) for tick in range(1, 100)]
+    ends = Ends([(50, 100), *entries[50:60]], entries[-2:], [], whole=False)
+    log = PartialLog("ab", 198, 0, 0, ends)
+    assert log.expired(50) == 100
+    assert log.expired(52) == 104
+    assert log.freed(101) == 51
+    log.drop(104)
+    assert (log.dropped, log.oldest) == (52, 53)
+
+
+def test_all_of_a_long_log_can_expire_without_being_read() -> None:
+    log = partial([(tick, 3) for tick in range(1, 1000)], 4, 2, [])
+    assert log.expired(2000) == 999 * 3
+    log.drop(999 * 3)
+    assert (log.dropped, log.newest(), log.hidden) == (999, 999, 0)
+
+
+def test_a_log_of_which_nothing_was_read_answers_nothing() -> None:
+    log = PartialLog("ab", 7, 0, 0, UNREAD)
+    for question in (lambda: log.expired(5), lambda: log.freed(1), lambda: log.charged(5), lambda: log.append(9, 1)):
+        with pytest.raises(NeedMore):
+            question()
+
+
+def test_entries_that_somebody_deleted_no_longer_count() -> None:
+    log = PartialLog("ab", 7, 0, 0, EMPTY_LOG)
+    assert (log.total, log.hidden, log.expired(5)) == (0, 0, 0)

@@ -1,0 +1,310 @@
+"""What the SQL store does besides deciding: rows, expiry, versions, pieces. On SQLite, which needs no server."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from databases import open_at
+from headgate import ConfigError, Limit, Limiter, StoreError, Verdict, register_algorithm
+from headgate.core.algorithms import ALGORITHMS, Algorithm, build
+from headgate.errors import StoreClosed
+from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Request
+from headgate.stores.sql import SqlStore, sweeper
+from headgate.stores.sql.sqlite import SqliteSession
+from headgate.testing import FakeClock
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "counters.db"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(1_700_000_000)
+
+
+@pytest.fixture
+def store(path: Path, clock: FakeClock) -> SqlStore:
+    return open_at(f"sqlite:///{path}", clock)
+
+
+def compiled(text: str, name: str = "limit") -> Algorithm:
+    return build(Limit.parse(text), name)
+
+
+def ask(store: SqlStore, op: Op, algorithm: Algorithm, cost: int = 1, key: str = "key") -> Outcome:
+    return store.apply([Request(op, [Member(key, algorithm, cost)])])[0][0]
+
+
+def rows(path: Path, what: str = "count(*)", table: str = "headgate_counters") -> list[tuple[object, ...]]:
+    with sqlite3.connect(path) as connection:
+        return connection.execute(f"SELECT {what} FROM {table}").fetchall()
+
+
+def test_a_row_says_to_people_whose_it_is(store: SqlStore, path: Path) -> None:
+    ask(store, Op.TAKE, compiled("5/minute", "gold"), 2, "user:42")
+    assert rows(path, "name, subject, algorithm, count, capacity, period_us, expires_us") == [
+        (b"gold", b"user:42", "token_bucket", 5, 5, 60_000_000, 1_700_000_030_000_000)
+    ]
+
+
+def test_looking_and_being_denied_write_nothing(store: SqlStore, path: Path) -> None:
+    limit = compiled("5/minute")
+    ask(store, Op.PEEK, limit)
+    ask(store, Op.TAKE, limit, cost=6)
+    ask(store, Op.TAKE, limit, cost=0)
+    ask(store, Op.TAKE, compiled("0/minute"))
+    ask(store, Op.RESET, limit)
+    assert rows(path) == [(0,)]
+
+
+def test_a_counter_that_is_as_good_as_new_is_swept(store: SqlStore, path: Path, clock: FakeClock) -> None:
+    ask(store, Op.TAKE, compiled("5/minute"))
+    ask(store, Op.TAKE, compiled("5/minute using sliding_window_log", "log"), key="other")
+    clock.advance(5)
+    assert store.sweep() == 0
+    clock.advance(75)
+    assert store.sweep() == 2
+    assert rows(path) == rows(path, table="headgate_log") == [(0,)]
+    assert ask(store, Op.TAKE, compiled("5/minute")).decision.remaining == 4, "known rows may be gone"
+
+
+def test_sweeping_goes_in_bites(store: SqlStore, path: Path, clock: FakeClock) -> None:
+    limit = compiled("5/minute")
+    store.apply([Request(Op.TAKE, [Member(f"key:{i}", limit, 1)]) for i in range(1100)])
+    clock.advance(120)
+    assert [store.sweep() for _ in range(4)] == [500, 500, 100, 0]
+    assert rows(path) == [(0,)]
+
+
+def test_a_long_log_is_swept_before_its_row(store: SqlStore, path: Path, clock: FakeClock) -> None:
+    limit = compiled("10000/minute using sliding_window_log")
+    for _ in range(1100):
+        clock.advance(0.000001)
+        ask(store, Op.TAKE, limit)
+    clock.advance(120)
+    left = []
+    while store.sweep():
+        left.append((rows(path)[0][0], rows(path, table="headgate_log")[0][0]))
+    assert left == [(1, 600), (1, 100), (0, 0)]
+
+
+def test_batches_sweep_by_themselves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "PAUSE", 0.0)
+    store = open_at(f"sqlite:///{path}")
+    limit = compiled("1000/second", "short")
+    ask(store, Op.TAKE, limit, key="a")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE headgate_counters SET expires_us = 1")
+    deadline = time.monotonic() + 10
+    while (b"a",) in rows(path, "subject"):
+        ask(store, Op.TAKE, limit, key="b")
+        assert time.monotonic() < deadline
+    store.close()
+
+
+def test_only_counters_of_its_own_are_swept_by_a_store_on_a_clock_of_its_own(path: Path, store: SqlStore) -> None:
+    ask(store, Op.TAKE, compiled("5/minute"))
+    later = open_at(f"sqlite:///{path}", FakeClock(1_900_000_000))
+    assert later.sweep() == 0
+    assert rows(path) == [(1,)]
+
+
+def test_a_batch_of_many_members_is_decided_in_pieces(store: SqlStore) -> None:
+    limit = compiled("700/minute")
+    replies = store.apply([Request(Op.TAKE, [Member("key", limit, 1)]) for _ in range(1200)])
+    assert [reply[0].decision.allowed for reply in replies] == [True] * 700 + [False] * 500
+    assert store.apply([]) == []
+    assert store.apply([Request(Op.TAKE, [])]) == [[]]
+
+
+def test_pieces_that_were_decided_are_told_when_a_later_one_fails(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide, calls = store._decide, []
+
+    def second_fails(piece: list[Request], deadline: float) -> list[list[Outcome]]:
+        calls.append(piece)
+        if len(calls) == 2:
+            raise StoreError("gone")
+        return decide(piece, deadline)
+
+    monkeypatch.setattr(store, "_decide", second_fails)
+    limit = compiled("700/minute")
+    with pytest.raises(PartlyAnswered) as caught:
+        store.apply([Request(Op.TAKE, [Member("key", limit, 1)]) for _ in range(1200)])
+    kinds = [type(reply[0]) for reply in caught.value.replies]
+    assert kinds == [Outcome] * 500 + [StoreError] * 700
+
+
+def test_a_log_of_thousands_of_entries_with_large_costs(store: SqlStore, path: Path, clock: FakeClock) -> None:
+    """The ends of it suffice; what lies between is read as a sum when half of it has expired at once."""
+    limit = compiled("1000000/hour using sliding_window_log")
+    other = compiled("1000000/hour using sliding_window_log", "memory")
+    memory = Limiter("memory://", clock=clock)
+    bound = memory.bind("1000000/hour using sliding_window_log")
+    ticks = []
+    for number in range(300):
+        batch = []
+        for key in range(10):
+            batch.append(Request(Op.TAKE, [Member("key" if key < 5 else f"key:{key}", limit, 100 + number)]))
+        ticks.append(store.apply(batch)[0][0].tick)
+        for _ in range(5):
+            bound.check("key", 100 + number)
+        clock.advance(1)
+    assert len(rows(path, "tick", "headgate_log WHERE id = (SELECT id FROM headgate_counters LIMIT 1)")) == 300
+    for seconds, cost in ((0, 630_000), (3_000, 630_000), (400, 1), (0, 800_000), (100, 1), (4_000, 1)):
+        clock.advance(seconds)
+        mine, theirs = ask(store, Op.TAKE, limit, cost).decision, bound.check("key", cost)
+        got = (mine.allowed, mine.remaining, mine.retry_after, mine.reset_after)
+        assert got == (theirs.allowed, theirs.remaining, theirs.retry_after, theirs.reset_after), (seconds, cost)
+    assert ask(store, Op.PEEK, other, 0).decision.remaining == 1_000_000
+
+
+def test_a_give_back_deep_inside_a_log(store: SqlStore, clock: FakeClock) -> None:
+    limit = compiled("5000/hour using sliding_window_log")
+    outcomes = []
+    for _ in range(400):
+        outcomes.append(ask(store, Op.TAKE, limit, 3))
+        clock.advance(0.1)
+    for place, amount in ((200, 2), (200, 2), (399, 3), (398, 1), (0, 3)):
+        member = Member("key", limit, 3, True, outcomes[place].tick, amount)
+        store.apply([Request(Op.GIVE_BACK, [member])])
+    assert ask(store, Op.PEEK, limit).decision.remaining == 5000 - 400 * 3 + 3 + 3 + 1 + 3
+
+
+def test_a_log_that_becomes_another_limit_and_a_log_again(store: SqlStore, path: Path, clock: FakeClock) -> None:
+    log, bucket = compiled("3000/hour using sliding_window_log"), compiled("4000/hour")
+    for _ in range(50):
+        for _ in range(40):
+            clock.advance(0.001)
+            ask(store, Op.TAKE, log)
+        assert ask(store, Op.PEEK, bucket).decision.remaining >= 2000
+        ask(store, Op.RESET, log)
+    ask(store, Op.TAKE, log, 7)
+    assert ask(store, Op.TAKE, bucket, 3).decision.remaining == 3990
+    assert ask(store, Op.TAKE, log, 5).decision.remaining == 2985
+    assert len(rows(path, "tick", "headgate_log")) == 1, "entries that no longer count are deleted along the way"
+
+
+def test_a_database_of_another_version_is_refused_and_left_alone(store: SqlStore, path: Path) -> None:
+    for version, advice in (("0000", "headgate db upgrade --store URL"), ("0099", "newer Headgate")):
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE headgate_version SET version_num = ?", (version,))
+        with pytest.raises(StoreError, match=rf"SQLite file .*version {version}, .* needs version 0001: .*{advice}"):
+            open_at(f"sqlite:///{path}")
+        assert rows(path, "version_num", "headgate_version") == [(version,)]
+
+
+def test_several_processes_may_make_the_tables_at_once(path: Path) -> None:
+    errors: list[StoreError] = []
+
+    def work() -> None:
+        try:
+            open_at(f"sqlite:///{path}").close()
+        except StoreError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert rows(path, "version_num", "headgate_version") == [("0001",)]
+
+
+def test_a_file_that_is_locked_for_too_long_is_an_error_by_the_deadline(path: Path) -> None:
+    store = open_at(f"sqlite:///{path}", timeout_ms=80)
+    with sqlite3.connect(path, isolation_level=None) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        before = time.monotonic()
+        with pytest.raises(StoreError, match="kept it locked for too long"):
+            ask(store, Op.TAKE, compiled("5/minute"))
+        assert 0.05 < time.monotonic() - before < 1.0
+        connection.execute("ROLLBACK")
+    assert ask(store, Op.TAKE, compiled("5/minute")).decision.remaining == 4
+
+
+def test_a_breaker_spares_a_database_that_keeps_failing(path: Path) -> None:
+    store = open_at(f"sqlite:///{path}", timeout_ms=5)
+    limit = compiled("5/minute")
+    with sqlite3.connect(path, isolation_level=None) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for _ in range(3):
+            with pytest.raises(StoreError, match="locked"):
+                ask(store, Op.TAKE, limit)
+        with pytest.raises(StoreError, match="several times in a row"):
+            ask(store, Op.TAKE, limit)
+        connection.execute("ROLLBACK")
+    with pytest.raises(StoreError, match="several times in a row"):
+        ask(store, Op.TAKE, limit)
+
+
+def test_a_table_that_is_missing_is_an_answer(store: SqlStore, path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE headgate_counters")
+    for _ in range(5):
+        with pytest.raises(StoreError, match="no such table: headgate_counters"):
+            ask(store, Op.TAKE, compiled("5/minute"))
+    assert store.breaker.state(time.monotonic()) == "closed"
+
+
+def test_a_step_that_fails_leaves_nothing_locked(store: SqlStore) -> None:
+    def fail(*arguments: object) -> tuple[None, Verdict]:
+        raise ZeroDivisionError
+
+    if "fails_in_sql" not in ALGORITHMS:
+        register_algorithm("fails_in_sql", fail)
+    with pytest.raises(ZeroDivisionError):
+        ask(store, Op.TAKE, compiled("5/minute using fails_in_sql"))
+    assert ask(store, Op.TAKE, compiled("5/minute")).decision.remaining == 4
+
+
+def test_a_closed_store_lets_go_of_its_file(store: SqlStore) -> None:
+    ask(store, Op.TAKE, compiled("5/minute"))
+    session, _ = store.pool.take(time.monotonic() + 1)
+    store.close()
+    store.pool.give(session)
+    assert isinstance(session, SqliteSession)
+    with pytest.raises(sqlite3.ProgrammingError):
+        session.connection.execute("SELECT 1")
+    for use in (lambda: ask(store, Op.TAKE, compiled("5/minute")), store.connect, store.sweep):
+        with pytest.raises(StoreClosed):
+            use()
+
+
+def test_an_algorithm_with_too_long_a_name_is_not_supported(store: SqlStore) -> None:
+    limit = compiled("5/minute")
+    assert store.supports(limit)
+    object.__setattr__(limit.limit, "algorithm", "x" * 65)
+    assert not store.supports(limit)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://host/file", "sqlite:///:memory:", "sqlite:///a/"])
+def test_a_file_must_be_named(url: str) -> None:
+    with pytest.raises(ConfigError, match="name the file"):
+        Limiter(url)
+
+
+def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"SQLite file .*nowhere/file: unable to open"):
+        Limiter(f"sqlite:///{tmp_path}/nowhere/file")
+    (tmp_path / "text").write_text("no database at all, just some text that is long enough to be looked at" * 20)
+    with pytest.raises(StoreError, match="not a database"):
+        Limiter(f"sqlite:///{tmp_path}/text")
+
+
+def test_a_limiter_on_it(path: Path) -> None:
+    with Limiter(f"sqlite:///{path}?prefix=app&timeout_ms=5000") as limiter:
+        assert [limiter.check("user:42", "2/minute").allowed for _ in range(3)] == [True, True, False]
+    with Limiter(f"sqlite:///{path}?prefix=app&timeout_ms=5000") as limiter:
+        assert not limiter.check("user:42", "2/minute").allowed, "counters outlive the process"
+    with Limiter(f"sqlite:///{path}?prefix=other&timeout_ms=5000") as limiter:
+        assert limiter.check("user:42", "2/minute").allowed
