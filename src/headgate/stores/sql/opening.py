@@ -53,7 +53,6 @@ def _sqlite(options: Options) -> Driver:
 
 
 def _mysql(options: Options) -> Driver:
-    options.allow(*_MYSQL_OPTIONS)
     address = _address(options, 3306, _MYSQL_OPTIONS)
     try:
         from headgate.stores.sql.mysql import MysqlDriver
@@ -63,11 +62,10 @@ def _mysql(options: Options) -> Driver:
 
 
 def _postgres(options: Options) -> Driver:
-    options.allow(*_POSTGRES_OPTIONS)
+    address = _address(options, 5432, _POSTGRES_OPTIONS)
     mode = options.values.get("sslmode", "prefer")
     if mode not in _SSLMODES:
         raise options.error(f"sslmode must be one of {', '.join(_SSLMODES)}, not {mode!r}")
-    address = _address(options, 5432, _POSTGRES_OPTIONS)
     try:
         from headgate.stores.sql.postgres import PostgresDriver
     except ImportError as error:  # also when psycopg finds no libpq
@@ -76,7 +74,8 @@ def _postgres(options: Options) -> Driver:
 
 
 def _address(options: Options, port: int, known: tuple[str, ...]) -> Address:
-    places = options.places(port)
+    places = options.places(port)  # before the options: what looks like one may be the rest of a password
+    options.allow(*known)
     if len(places) > 1:
         raise options.error("one server is named here; several stores are given as a list of URLs")
     database = options.path.strip("/")

@@ -1,0 +1,94 @@
+"""URLs of SQL stores: what they may say, and that nobody ever reads the password in what comes back."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import pytest
+
+from headgate import ConfigError, StoreError
+from headgate.stores.options import Options
+from headgate.stores.sql.mysql import MysqlDriver
+from headgate.stores.sql.opening import open_driver, open_sql
+from headgate.stores.sql.postgres import PostgresDriver
+from headgate.stores.url import open_store
+
+
+def test_the_parts_of_a_url() -> None:
+    driver = open_driver(Options("mariadb://us%40er:p%2Fss@db.example:3307/counters?ssl_ca=/ca.pem"))
+    assert isinstance(driver, MysqlDriver)
+    assert driver.address[:5] == ("db.example", 3307, "us@er", "p/ss", "counters")
+    assert driver.name == "MariaDB at db.example:3307/counters"
+    tls = {name: value for name, value in driver.parameters().items() if name.startswith("ssl")}
+    assert tls == {"ssl_ca": "/ca.pem", "ssl_verify_cert": True, "ssl_verify_identity": True}
+
+
+def test_what_postgresql_is_told() -> None:
+    driver = open_driver(Options("postgres://u:p%20w@[::1]/db?sslmode=verify-full&sslrootcert=/ca"))
+    assert isinstance(driver, PostgresDriver)
+    assert driver.name == "PostgreSQL at [::1]:5432/db"
+    for part in ("host=::1", "port=5432", "user=u", "password='p w'", "dbname=db", "sslmode=verify-full"):
+        assert part in driver.conninfo()
+
+
+def test_a_socket_instead_of_a_place() -> None:
+    assert open_driver(Options("mysql:///db?unix_socket=/run/my.sock")).name == "MySQL at /run/my.sock, database db"
+    driver = open_driver(Options("postgresql:///db?unix_socket=/run/postgresql"))
+    assert isinstance(driver, PostgresDriver)
+    assert "host=/run/postgresql" in driver.conninfo()
+
+
+def test_the_common_options() -> None:
+    store = open_sql(Options("mysql://u@h/db?prefix=app&timeout_ms=250&pool_size=7"), None)
+    assert (store.identities.prefix, store.timeout, store.lanes, store.pool.size) == (b"app", 0.25, 7, 7)
+    assert open_sql(Options("sqlite:///x?pool_size=7"), None).lanes == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("mysql://u:secret@h", "name the database: mysql://user:password@host/database"),
+        ("postgresql://u:secret@h/a/b", "name the database"),
+        ("mysql://u:secret@h,h2/db", "one server is named here"),
+        ("mysql://u:secret@h:99999/db", "is not a server"),
+        ("mysql://u:secret@h/db?sslmode=require", "unknown option 'sslmode'; there are unix_socket, ssl_ca"),
+        ("postgres://u:secret@h/db?sslmode=maybe", "sslmode must be one of disable"),
+        ("postgres://u:secret@h/db?password=secret", "unknown option 'password'"),
+        ("mysql://u:secret@h/db?timeout_ms=0", "timeout_ms must be a whole number"),
+        ("mysql://u:sec/ret@h/db", "are written %2F"),
+        ("mysql://u:sec?ret@h/db", "are written %2F"),
+        ("mysql://u:sec[ret@h/db", "Invalid"),
+        ("maria://u:secret@h/db", "unknown store URL"),
+    ],
+)
+def test_mistakes_are_explained_without_the_password(url: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as caught:
+        open_store(url)
+    said = "".join(traceback.format_exception(caught.value))
+    shown = said.replace("def test", "").partition("Error: ")[2]
+    assert "sec" not in shown.replace("second", "")
+    assert "ret@" not in shown
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "postgresql"])
+def test_a_server_that_is_not_there_is_named_without_the_password(scheme: str) -> None:
+    store = open_store(f"{scheme}://me:secret@127.0.0.1:1/db")
+    with pytest.raises(StoreError, match=r"SQL at 127\.0\.0\.1:1/db: .*[Cc]onnect") as caught:
+        store.connect()  # type: ignore[union-attr]  # a store across a network has it
+    assert "secret" not in "".join(traceback.format_exception(caught.value)).partition("Error: ")[2]
+    assert "secret" not in repr(vars(vars(store)["driver"]))
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "ours", "extra"),
+    [
+        ("mysql://u@h/db", "pymysql", "headgate.stores.sql.mysql", "mysql"),
+        ("postgres://u@h/db", "psycopg", "headgate.stores.sql.postgres", "postgres"),
+    ],
+)
+def test_a_missing_driver(url: str, module: str, ours: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, ours, raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'headgate\[{extra}\]'"):
+        open_store(url)
