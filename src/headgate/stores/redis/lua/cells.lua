@@ -4,8 +4,13 @@
 -- count that shapes the state, the period in microseconds, time, a, b. A log goes on with the number of its oldest
 -- entry (4), how many are stored (4), and the ticks to add to each (8); then the entries, tick (8) and cost (8).
 
-local function read_cell(key)
-  local bytes = call('GETRANGE', key, 0, LOG_BYTES - 1)
+local function read_cell(key, alg)
+  local bytes
+  if alg.kind == SLIDING_WINDOW_LOG then
+    bytes = call('GETRANGE', key, 0, LOG_BYTES - 1) -- the entries are read when they are asked for
+  else
+    bytes = call('GET', key) or ''
+  end
   if #bytes < STATE_BYTES then
     if #bytes > 0 then error('HEADGATE: ' .. key .. ' holds something that is not a counter', 0) end
     return {key = key, state = nil, kind = 0, tick = 0, count = 0, period_us = 0, writer = nil, changed = false}

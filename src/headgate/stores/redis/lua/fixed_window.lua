@@ -2,16 +2,14 @@
 -- State: `time`, and in `a` the count of the window that `time` lies in.
 
 makers[FIXED_WINDOW] = function()
-  local fixed_window = {}
-
-  function fixed_window.count(alg, state, at)
+  local function count(alg, state, at)
     if state.time < at - mod(at, alg.period) then return 0 end
     return state.a
   end
 
-  function fixed_window.step(alg, state, now, cost)
+  local function step(alg, state, now, cost)
     local at = instant(alg, state, now)
-    local count = fixed_window.count(alg, state, at)
+    local count = count(alg, state, at)
     local ends = alg.period - mod(at, alg.period)
     local after = count + cost
     if after <= alg.capacity or cost == 0 then
@@ -20,28 +18,28 @@ makers[FIXED_WINDOW] = function()
     return false, at, count, 0, max(alg.capacity - count, 0), ends, count > 0 and ends or NEVER_MIND
   end
 
-  function fixed_window.charge(alg, state, now, cost)
+  local function charge(alg, state, now, cost)
     local at = instant(alg, state, now)
-    return at, min(fixed_window.count(alg, state, at) + cost, LARGEST), 0
+    return at, min(count(alg, state, at) + cost, LARGEST), 0
   end
 
-  function fixed_window.give_back(alg, state, now, amount, tick, cost)
+  local function give_back(alg, state, now, amount, tick, cost)
     local at = instant(alg, state, now)
     if floor(at / alg.period) ~= floor(tick / alg.period) then return 0, at, 0, 0 end
-    local count = fixed_window.count(alg, state, at)
+    local count = count(alg, state, at)
     local back = min(amount, count)
     return back, at, count - back, 0
   end
 
-  function fixed_window.used(alg, state, now)
-    return fixed_window.count(alg, state, instant(alg, state, now))
+  local function used(alg, state, now)
+    return count(alg, state, instant(alg, state, now))
   end
 
-  function fixed_window.frees(alg, state, now, room)
+  local function frees(alg, state, now, room)
     local at = instant(alg, state, now)
-    if fixed_window.count(alg, state, at) <= room then return NEVER_MIND end
+    if count(alg, state, at) <= room then return NEVER_MIND end
     return alg.period - mod(at, alg.period)
   end
 
-  return fixed_window
+  return {step = step, charge = charge, give_back = give_back, used = used, frees = frees}
 end

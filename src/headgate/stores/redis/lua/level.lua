@@ -3,17 +3,15 @@
 -- then it is more than any level, which is all that matters.)
 
 makers[TOKEN_BUCKET] = function()
-  local level = {}
-
-  function level.level(alg, state, at)
+  local function level(alg, state, at)
     local elapsed = at - state.time
     if elapsed <= 0 then return state.a end
     return max(state.a - elapsed * alg.rate, 0)
   end
 
-  function level.step(alg, state, now, cost)
+  local function step(alg, state, now, cost)
     local at = instant(alg, state, now)
-    local used = level.level(alg, state, at)
+    local used = level(alg, state, at)
     local after = used + cost * alg.unit
     if after <= alg.full or cost == 0 then
       local reset = NEVER_MIND
@@ -28,34 +26,34 @@ makers[TOKEN_BUCKET] = function()
       -floor(missing / alg.rate), -floor(-used / alg.rate)
   end
 
-  function level.charge(alg, state, now, cost)
+  local function charge(alg, state, now, cost)
     local at = instant(alg, state, now)
-    local used = level.level(alg, state, at)
+    local used = level(alg, state, at)
     local deepest = min(LARGEST, alg.rate * floor(LARGEST / alg.tick)) -- a debt is cut where its end is still whole
     if cost <= floor((deepest - used) / alg.unit) then return at, used + cost * alg.unit, 0 end
     return at, deepest, 0
   end
 
-  function level.give_back(alg, state, now, amount, tick, cost)
+  local function give_back(alg, state, now, amount, tick, cost)
     local at = instant(alg, state, now)
-    local used = level.level(alg, state, at)
+    local used = level(alg, state, at)
     local elapsed = max(at - tick, 0)
     local back = max(min(amount * alg.unit, cost * alg.unit - elapsed * alg.rate, used), 0)
     return back, at, used - back, 0
   end
 
-  function level.used(alg, state, now)
-    return -floor(-level.level(alg, state, instant(alg, state, now)) / alg.unit)
+  local function used(alg, state, now)
+    return -floor(-level(alg, state, instant(alg, state, now)) / alg.unit)
   end
 
-  function level.frees(alg, state, now, room)
+  local function frees(alg, state, now, room)
     local at = instant(alg, state, now)
-    local used = level.level(alg, state, at)
+    local used = level(alg, state, at)
     if -floor(-used / alg.unit) <= room then return NEVER_MIND end
     return -floor((room * alg.unit - used) / alg.rate)
   end
 
-  return level
+  return {step = step, charge = charge, give_back = give_back, used = used, frees = frees}
 end
 makers[LEAKY_BUCKET] = makers[TOKEN_BUCKET]
 makers[GCRA] = makers[TOKEN_BUCKET]

@@ -104,7 +104,7 @@ for _ = 1, requests_given do
     key, limit, binds, cost, taken_at, amount, at = unpack_from('>I2I2BI4i8I4', batch, at)
     local cell, alg = cells[key], limits[limit]
     if not cell then
-      cell = read_cell(KEYS[key])
+      cell = read_cell(KEYS[key], alg)
       cells[key] = cell
       order[#order + 1] = cell
     end

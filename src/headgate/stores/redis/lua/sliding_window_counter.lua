@@ -2,10 +2,8 @@
 -- State: `time`, in `a` the count of the window that `time` lies in and in `b` that of the window before.
 
 makers[SLIDING_WINDOW_COUNTER] = function()
-  local counter = {}
-
   -- The counts of the window of the tick `at` and of the window before, and how many ticks of the window are gone.
-  function counter.counts(alg, state, at)
+  local function counts(alg, state, at)
     local gone = mod(at, alg.period)
     if state.time >= at - gone then return state.a, state.b, gone end
     if state.time >= at - gone - alg.period then return 0, state.a, gone end
@@ -13,70 +11,70 @@ makers[SLIDING_WINDOW_COUNTER] = function()
   end
 
   -- The ticks from a window's start until floor(previous * (1 - pos)) <= room; a whole period at most.
-  function counter.fades(alg, previous, room)
+  local function fades(alg, previous, room)
     if previous <= room then return 0 end
     return alg.period + 1 + floor(-(room + 1) * alg.period / previous)
   end
 
   -- The ticks from now until no more than `room` is used if nothing else comes.
-  function counter.clears(alg, gone, current, previous, room)
+  local function clears(alg, gone, current, previous, room)
     if current <= room then
-      local faded = counter.fades(alg, previous, room - current)
+      local faded = fades(alg, previous, room - current)
       if faded < alg.period then return max(faded - gone, 0) end
     end
-    return alg.period - gone + counter.fades(alg, current, room)
+    return alg.period - gone + fades(alg, current, room)
   end
 
-  function counter.step(alg, state, now, cost)
+  local function step(alg, state, now, cost)
     local at = instant(alg, state, now)
-    local current, previous, gone = counter.counts(alg, state, at)
+    local current, previous, gone = counts(alg, state, at)
     local used = current + floor(previous * (alg.period - gone) / alg.period)
     local after = used + cost
     if after <= alg.capacity or cost == 0 then
       current = current + cost
       local reset = NEVER_MIND
-      if after > 0 then reset = counter.clears(alg, gone, current, previous, 0) end
+      if after > 0 then reset = clears(alg, gone, current, previous, 0) end
       return true, at, current, previous, max(alg.capacity - after, 0), 0, reset
     end
     local reset = NEVER_MIND
-    if used > 0 then reset = counter.clears(alg, gone, current, previous, 0) end
+    if used > 0 then reset = clears(alg, gone, current, previous, 0) end
     return false, at, current, previous, max(alg.capacity - used, 0),
-      counter.clears(alg, gone, current, previous, alg.capacity - cost), reset
+      clears(alg, gone, current, previous, alg.capacity - cost), reset
   end
 
-  function counter.charge(alg, state, now, cost)
+  local function charge(alg, state, now, cost)
     local at = instant(alg, state, now)
-    local current, previous = counter.counts(alg, state, at)
+    local current, previous = counts(alg, state, at)
     return at, min(current + cost, floor(LARGEST / alg.period)), previous
   end
 
-  function counter.give_back(alg, state, now, amount, tick, cost)
+  local function used(alg, state, now)
     local at = instant(alg, state, now)
-    local current, previous = counter.counts(alg, state, at)
+    local current, previous, gone = counts(alg, state, at)
+    return current + floor(previous * (alg.period - gone) / alg.period)
+  end
+
+  local function frees(alg, state, now, room)
+    if used(alg, state, now) <= room then return NEVER_MIND end
+    local at = instant(alg, state, now)
+    local current, previous, gone = counts(alg, state, at)
+    return clears(alg, gone, current, previous, room)
+  end
+
+  local function give_back(alg, state, now, amount, tick, cost)
+    local at = instant(alg, state, now)
+    local current, previous = counts(alg, state, at)
     local windows = floor(at / alg.period) - floor(tick / alg.period)
     if windows == 0 then
       local back = min(amount, current)
       return back, at, current - back, previous
     end
-    if windows == 1 and counter.frees(alg, state, now, 0) ~= NEVER_MIND then
+    if windows == 1 and frees(alg, state, now, 0) ~= NEVER_MIND then
       local back = min(amount, previous)
       return back, at, current, previous - back
     end
     return 0, at, current, previous
   end
 
-  function counter.used(alg, state, now)
-    local at = instant(alg, state, now)
-    local current, previous, gone = counter.counts(alg, state, at)
-    return current + floor(previous * (alg.period - gone) / alg.period)
-  end
-
-  function counter.frees(alg, state, now, room)
-    if counter.used(alg, state, now) <= room then return NEVER_MIND end
-    local at = instant(alg, state, now)
-    local current, previous, gone = counter.counts(alg, state, at)
-    return counter.clears(alg, gone, current, previous, room)
-  end
-
-  return counter
+  return {step = step, charge = charge, give_back = give_back, used = used, frees = frees}
 end

@@ -3,14 +3,14 @@
 -- costs anything; the entries are asked for through log.lua.
 
 makers[SLIDING_WINDOW_LOG] = function()
-  local log, slog = log_entries(), {}
+  local log = log_entries()
 
-  function slog.live(alg, state, at)
+  local function live(alg, state, at)
     if not state.log then return 0 end
     return state.a - log.expired(state.log, max(at, state.time) - alg.period)
   end
 
-  function slog.step(alg, state, now, cost)
+  local function step(alg, state, now, cost)
     local at = instant(alg, state, now)
     local seen = max(at, state.time) -- the tick at which the entries are seen, in their own time
     local gone = 0
@@ -30,30 +30,30 @@ makers[SLIDING_WINDOW_LOG] = function()
       live > 0 and newest + alg.period - at or NEVER_MIND
   end
 
-  function slog.charge(alg, state, now, cost)
+  local function charge(alg, state, now, cost)
     local at = instant(alg, state, now)
-    return at, min(slog.live(alg, state, at) + cost, LARGEST), at
+    return at, min(live(alg, state, at) + cost, LARGEST), at
   end
 
-  function slog.give_back(alg, state, now, amount, tick, cost)
+  local function give_back(alg, state, now, amount, tick, cost)
     local at = instant(alg, state, now)
     if not state.log or at < state.time or tick <= at - alg.period then return 0, at, state.a, state.b end
     local back = min(amount, log.charged(state.log, tick))
     return back, at, state.a - back, state.b
   end
 
-  function slog.used(alg, state, now)
-    return slog.live(alg, state, instant(alg, state, now))
+  local function used(alg, state, now)
+    return live(alg, state, instant(alg, state, now))
   end
 
-  function slog.frees(alg, state, now, room)
+  local function frees(alg, state, now, room)
     local at = instant(alg, state, now)
-    local excess = slog.live(alg, state, at) - room
+    local excess = live(alg, state, at) - room
     if excess <= 0 or not state.log then return NEVER_MIND end
     local last = state.b
     if room > 0 then last = log.freed(state.log, state.a - room) end
     return last - max(at, state.time) + alg.period
   end
 
-  return slog
+  return {step = step, charge = charge, give_back = give_back, used = used, frees = frees}
 end
