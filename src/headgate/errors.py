@@ -4,6 +4,7 @@
     ├── ConfigError         a limit, plan, URL or option that cannot be used (also a ValueError)
     ├── StoreError          the store could not answer: away, too slow, or not ours
     │   └── StoreClosed     it was closed: a mistake in the program, which no failure policy covers up
+    ├── LeaseLost           a lock was taken by another before its holder wrote; nothing was written
     └── RateLimitExceeded   a guarded call was denied; carries the decision
 
 A denial by `check` is a value (`Decision.allowed` is False), never an exception: `RateLimitExceeded` is raised
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headgate.core.decision import Decision
 
-__all__ = ["ConfigError", "HeadgateError", "RateLimitExceeded", "StoreClosed", "StoreError"]
+__all__ = ["ConfigError", "HeadgateError", "LeaseLost", "RateLimitExceeded", "StoreClosed", "StoreError"]
 
 
 class HeadgateError(Exception):
@@ -35,6 +36,10 @@ class StoreError(HeadgateError):
 
 class StoreClosed(StoreError):  # noqa: N818 - says what it is
     """The store was used after it was closed. Raised whatever `on_store_error` says: nobody is to be let in by it."""
+
+
+class LeaseLost(HeadgateError):  # noqa: N818 - says what it is
+    """A lock's holder came to write after its lease, when another had taken the lock. Nothing was written."""
 
 
 class RateLimitExceeded(HeadgateError):  # noqa: N818 - the name is part of the public contract

@@ -1,0 +1,138 @@
+"""Locks between the processes of one machine: a small record file for each, changed under a short flock.
+
+The kernel's lock on the file (flock) is held only while the record is looked at or changed, and while a guarded
+write runs; who holds the lock stands in the record. So a holder may be stopped or die anywhere, and its lease ends
+by the clock: the monotonic one, which nobody sets, of this boot, whose id is in the record too.
+
+A record is written by one call, and always has the same length: a process that is killed leaves the old one or the
+new one. Files are never removed, because another process may just have opened one; each stays as small as it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from headgate.errors import StoreError
+from headgate.locks.holding import Locks, lost
+from headgate.locks.names import file_name
+from headgate.locks.polling import poll
+from headgate.locks.port import MOST_LEASE, Lease
+
+__all__ = ["FileLocks"]
+
+LENGTH = 256
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Who took a lock last, and until when."""
+
+    version: int
+    holder: str
+    expires_ns: int
+    boot: str
+
+    def holds(self, now: int, boot: str) -> bool:
+        return self.boot == boot and now < self.expires_ns <= now + MOST_LEASE * 1e9
+
+    def is_of(self, lease: Lease) -> bool:
+        return (self.version, self.holder) == (lease.version, lease.holder)
+
+
+_NOBODY = Record(0, "", 0, "")
+
+
+class FileLocks(Locks[None]):
+    """Locks in a folder. `timeout` is how many seconds to wait for another process to be done with a file."""
+
+    def __init__(self, folder: str, *, prefix: str, timeout: float) -> None:
+        super().__init__(f"lock files in {folder}")
+        self.folder = folder
+        self.prefix = prefix
+        self.timeout = timeout
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            self.boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+        except OSError as error:
+            raise StoreError(f"{self.address}: {error}") from error
+
+    def attempt(self, name: str, holder: str, seconds: float) -> int | None:
+        with self._file(name, 0.0) as file:
+            if file is None:
+                return None
+            record = _read(file, self._path(name))
+            now = time.monotonic_ns()
+            if record.holds(now, self.boot):
+                return None
+            version = max(record.version + 1, time.time_ns() // 1000)
+            _write(file, self._path(name), Record(version, holder, now + int(seconds * 1e9), self.boot))
+            return version
+
+    def release(self, lease: Lease) -> None:
+        with self._file(lease.name, self.timeout) as file:
+            if file is None:
+                raise self._busy(lease.name)
+            path = self._path(lease.name)
+            if _read(file, path).is_of(lease):
+                _write(file, path, Record(lease.version, lease.holder, 0, self.boot))
+
+    @contextmanager
+    def guarded(self, lease: Lease) -> Iterator[None]:
+        """Nobody takes the lock while the block runs. A process that is stopped inside the block holds them all up."""
+        self.check_open()
+        with self._file(lease.name, self.timeout) as file:
+            if file is None:
+                raise self._busy(lease.name)
+            if not _read(file, self._path(lease.name)).is_of(lease):
+                raise lost(lease)
+            yield
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, file_name(self.prefix, name))
+
+    @contextmanager
+    def _file(self, name: str, patience: float) -> Iterator[int | None]:
+        """The file of a lock, for us alone; None when others kept it for so many seconds."""
+        path = self._path(name)
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise StoreError(f"{self.address}: {error}") from error
+        try:
+            yield poll(lambda: _alone(file), patience)
+        finally:
+            os.close(file)  # which unlocks it
+
+    def _busy(self, name: str) -> StoreError:
+        return StoreError(f"{self._path(name)}: another process kept this file locked for {self.timeout:g} s")
+
+
+def _alone(file: int) -> int | None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    return file
+
+
+def _read(file: int, path: str) -> Record:
+    try:
+        data = os.pread(file, LENGTH, 0).strip(b" \n\0")
+        return Record(**json.loads(data)) if data else _NOBODY  # after a power failure there may be zeros
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"{path}: this is not the record of a lock; remove it if nothing else needs it") from error
+
+
+def _write(file: int, path: str, record: Record) -> None:
+    try:
+        os.pwrite(file, json.dumps(asdict(record)).encode().ljust(LENGTH - 1) + b"\n", 0)
+    except OSError as error:
+        raise StoreError(f"{path}: {error}") from error

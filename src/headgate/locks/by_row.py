@@ -1,0 +1,189 @@
+"""Locks in a database: one row of `headgate_locks` for each, and the database's own clock.
+
+To take a lock is a transaction of a moment: the row is locked, looked at and rewritten. Nothing in the database stays
+locked while a lock is held, so a holder may die, and its connection break, at any time. A guarded write is a
+transaction that begins by locking the row and comparing the version; so the comparison and the write commit
+together, and nobody can take the lock in between. Rows are never waited for in the database (NOWAIT) but asked for
+again, so that every wait ends when it was said to.
+
+A row stays for every name that was ever locked.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from sqlalchemy import BigInteger, Connection, Pool, Row, insert, literal_column, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
+
+from headgate.errors import StoreError
+from headgate.locks.databases import open_engine
+from headgate.locks.holding import Locks, lost
+from headgate.locks.names import stored_name
+from headgate.locks.polling import poll
+from headgate.locks.port import MOST_LEASE, Lease
+from headgate.stores.forking import renew_after_fork
+from headgate.stores.sql.schema import locks
+from headgate.stores.sql.session import Driver
+
+__all__ = ["RowLocks"]
+
+_CLOCKS = {  # microseconds since the epoch
+    "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
+}
+_BUSY = {
+    *(1205, 1213, 3572),  # MariaDB and MySQL: a lock not granted, a dead-lock, NOWAIT
+    *("55P03", "40P01", "40001"),  # PostgreSQL: NOWAIT or a lock not granted, a dead-lock, a conflict
+}
+_abandoned: list[Pool] = []
+"""Connections of a parent process: to close one here would say goodbye in the parent's name."""
+T = TypeVar("T")
+Found = Row[tuple[int, str, int, int]]
+
+
+class RowLocks(Locks[Connection]):
+    """Locks in the database that `driver` reaches, whose tables are there."""
+
+    def __init__(self, driver: Driver, *, prefix: str, timeout: float, pool_size: int | None) -> None:
+        super().__init__(driver.name)
+        self.prefix = prefix
+        self.timeout = timeout
+        self.engine = open_engine(driver, timeout, pool_size)
+        self.clock = literal_column(_CLOCKS[self.engine.dialect.name], BigInteger)
+        renew_after_fork(self)
+
+    def attempt(self, name: str, holder: str, seconds: float) -> int | None:
+        return self._try(lambda connection: self._take(connection, name, holder, int(seconds * 1e6)))
+
+    def release(self, lease: Lease) -> None:
+        if poll(lambda: self._try(lambda connection: self._free(connection, lease)), self.timeout) is None:
+            raise self._busy()
+
+    @contextmanager
+    def guarded(self, lease: Lease) -> Iterator[Connection]:
+        """A connection in a transaction, which is committed when the block ends well. Leave committing to it."""
+        self.check_open()
+        with self._ours():
+            connection = self.engine.connect()
+        with connection:  # which rolls back what was not committed
+            with self._ours():
+                rows = poll(lambda: self._lock_or_undo(connection, lease.name), self.timeout)
+            if rows is None:
+                raise self._busy()
+            if not rows or not _is_of(rows[0], lease):
+                raise lost(lease)
+            with self._ours():
+                yield connection
+            with self._ours("; whether it has written is not known"):
+                connection.commit()
+
+    def close(self) -> None:
+        super().close()
+        self.engine.dispose()
+
+    def renew(self) -> None:
+        """In a forked child: the connections are the parent's, which goes on using them."""
+        _abandoned.append(self.engine.pool)
+        self.engine.dispose(close=False)
+
+    def _try(self, action: Callable[[Connection], T | None]) -> T | None:
+        """What comes of it in a transaction of its own; None when somebody else is in the way."""
+        with self._ours():
+            try:
+                with self.engine.connect() as connection:
+                    return action(connection)
+            except DBAPIError as error:
+                if _is_busy(error):
+                    return None
+                raise
+
+    def _take(self, connection: Connection, name: str, holder: str, span: int) -> int | None:
+        rows = self._look(connection, name)
+        if rows and _held(rows[0]):
+            return None  # most looks end here, and have locked nothing
+        if rows:
+            rows = self._lock(connection, name)
+            if not rows or _held(rows[0]):
+                return None
+            now: int = rows[0].now
+            version: int = max(rows[0].version + 1, now)
+            taken = {"version": version, "holder": holder, "expires_us": now + span}
+            connection.execute(update(locks).where(locks.c.name == self._name(name)).values(taken))
+        else:
+            now = version = connection.execute(select(self.clock)).scalar_one()
+            taken = {"version": version, "holder": holder, "expires_us": now + span}
+            connection.execute(insert(locks).values(name=self._name(name), **taken))
+        connection.commit()
+        return version
+
+    def _free(self, connection: Connection, lease: Lease) -> bool:
+        rows = self._lock(connection, lease.name)
+        if rows and _is_of(rows[0], lease):
+            freed = update(locks).where(locks.c.name == self._name(lease.name)).values(expires_us=rows[0].now)
+            connection.execute(freed)
+            connection.commit()
+        return True
+
+    def _lock(self, connection: Connection, name: str) -> list[Found]:
+        """The row, locked until the transaction ends."""
+        if self.engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return self._look(connection, name, locking=True)
+
+    def _lock_or_undo(self, connection: Connection, name: str) -> list[Found] | None:
+        try:
+            return self._lock(connection, name)
+        except DBAPIError as error:
+            if not _is_busy(error):
+                raise
+            connection.rollback()
+            return None
+
+    def _look(self, connection: Connection, name: str, *, locking: bool = False) -> list[Found]:
+        columns = (locks.c.version, locks.c.holder, locks.c.expires_us, self.clock.label("now"))
+        query = select(*columns).where(locks.c.name == self._name(name))
+        return list(connection.execute(query.with_for_update(nowait=True) if locking else query))
+
+    def _name(self, name: str) -> bytes:
+        return stored_name(self.prefix, name)
+
+    def _busy(self) -> StoreError:
+        return StoreError(f"{self.address}: a transaction of somebody else kept a lock's row for {self.timeout:g} s")
+
+    @contextmanager
+    def _ours(self, doubt: str = "") -> Iterator[None]:
+        """Errors of the connection become ours; those of a statement that cannot be carried out stay what they are."""
+        try:
+            yield
+        except NoConnectionFree as error:
+            raise StoreError(f"{self.address}: all connections of the pool are busy; see pool_size") from error
+        except DBAPIError as error:
+            if not isinstance(error, OperationalError | InterfaceError) and not error.connection_invalidated:
+                raise
+            problem = str(error.orig).strip().partition("\n")[0]
+            raise StoreError(f"{self.address}: {problem}{doubt}") from error
+
+
+def _held(row: Found) -> bool:
+    return bool(row.now < row.expires_us <= row.now + MOST_LEASE * 1e6)
+
+
+def _is_of(row: Found, lease: Lease) -> bool:
+    return (row.version, row.holder) == (lease.version, lease.holder)
+
+
+def _is_busy(error: DBAPIError) -> bool:
+    """Whether somebody else is in the way, and the same may succeed a moment later."""
+    cause = error.orig
+    if isinstance(error, IntegrityError):
+        return True  # has just made the row that we wanted to make
+    if isinstance(cause, sqlite3.Error):
+        return cause.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    code = getattr(cause, "sqlstate", None) or (cause.args[0] if cause is not None and cause.args else None)
+    return code in _BUSY
