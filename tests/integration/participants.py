@@ -29,7 +29,7 @@ def hear() -> Any:
 
 
 def run(program: str, arguments: dict[str, Any]) -> None:
-    module, _, function = program.partition(".")
+    module, _, function = program.rpartition(".")
     getattr(importlib.import_module(f"integration.{module}"), function)(**arguments)
 
 

@@ -1,0 +1,111 @@
+"""Several processes that put load on a store together, and the history of what all of them saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+
+from integration.children import Child
+from integration.network.history import Check, read
+from integration.network.workers import Target
+
+__all__ = ["Crew", "with_options"]
+
+
+class Crew:
+    """So many worker processes, started once and used by many tests."""
+
+    def __init__(self, size: int, folder: Path) -> None:
+        self.size = size
+        self.folder = folder
+        self.numbers = count()
+        self.files: list[Path] = []
+        self.stack = ExitStack()
+        self.children: list[Child] = []
+        self.busy = True
+
+    def assemble(self) -> None:
+        """Have all of them there and idle: also after a test that failed in the middle."""
+        if self.busy:
+            self.stack.close()
+            self.children = [self.stack.enter_context(Child("network.workers.work")) for _ in range(self.size)]
+            self.busy = False
+
+    def run(
+        self,
+        url: str,
+        targets: Sequence[Target],
+        *,
+        checks: int,
+        callers: int = 50,
+        kind: str = "tasks",
+        pause: float = 0.0,
+        meanwhile: Callable[[], object] | None = None,
+        size: int | None = None,
+    ) -> list[Check]:
+        """The history of so many checks by each caller of each process. No check may have met a store error."""
+        workers = self.children[:size]
+        self.begin(url, targets, callers=callers, checks=checks, kind=kind, pause=pause, workers=workers)
+        if meanwhile is not None:
+            meanwhile()
+        history = self.histories(workers)
+        assert len(history) == len(workers) * callers * checks
+        assert {check.reason for check in history} <= {"ok", "limited"}
+        return history
+
+    def begin(
+        self,
+        url: str,
+        targets: Sequence[Target],
+        *,
+        callers: int,
+        checks: int | None = None,
+        kind: str = "tasks",
+        pause: float = 0.0,
+        policy: str = "closed",
+        workers: Sequence[Child] | None = None,
+    ) -> None:
+        """Put load on a store: so many checks by each caller, or until `end`."""
+        self.busy = True
+        workers = self.children if workers is None else workers
+        self.files = [self.folder / f"history-{next(self.numbers)}" for _ in workers]
+        for seed, (child, file) in enumerate(zip(workers, self.files, strict=True)):
+            order = {"url": url, "targets": targets, "callers": callers, "checks": checks, "pause": pause}
+            child.say({**order, "kind": kind, "policy": policy, "seed": seed, "file": str(file)})
+        expect(workers, "ready")
+        for child in workers:
+            child.say("go")
+
+    def end(self) -> list[Check]:
+        """Have the load end that had no other end; its history."""
+        for child in self.children:
+            child.say("enough")
+        return self.histories(self.children)
+
+    def histories(self, workers: Sequence[Child]) -> list[Check]:
+        expect(workers, "done")
+        self.busy = False
+        return [check for file in self.files for check in read(file)]
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stack.close()
+
+
+def expect(workers: Sequence[Child], word: str) -> None:
+    for child in workers:
+        heard = child.hear()
+        assert heard == word, heard
+
+
+def with_options(url: str, **options: object) -> str:
+    """A store URL with further options."""
+    text = "&".join(f"{name}={value}" for name, value in options.items())
+    return f"{url}{'&' if '?' in url else '?'}{text}"

@@ -1,0 +1,161 @@
+"""Eight processes of fifty tasks each admit together exactly what the limit says, on every store across a network.
+
+What is said here of a run is read from the history that the processes wrote down, never asked of the store under
+test. Deadlines are long, so that no check fails because the machine is busy, and none may fail.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from headgate import Limiter
+from integration.network.crew import Crew, with_options
+from integration.network.history import admitted, by_key, cost, denied, explained, in_line, in_windows, within
+from integration.network.workers import Target
+from servers.redis import RedisServer
+
+STORES = ["redis_server", "redis_cluster", "mariadb", "postgres"]
+ALGORITHMS = ["leaky_bucket", "gcra", "fixed_window", "sliding_window_counter", "sliding_window_log"]
+
+Url = Callable[[str], str]
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> Url:
+    """The URL of the store of that name, with counters that no other test has."""
+
+    def of(store: str) -> str:
+        return fresh(request.getfixturevalue(store).url)
+
+    return of
+
+
+def fresh(url: str) -> str:
+    return with_options(url, prefix=uuid4().hex, timeout_ms=10_000)
+
+
+def used(url: str, key: str, limit: str) -> int:
+    """What the store says is used."""
+    with Limiter(url) as limiter:
+        standing = limiter.peek(key, limit, 0)
+        assert standing.reason == "ok"
+        return standing.limit - standing.remaining
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_one_key(store: str, url: Url, crew: Crew) -> None:
+    limit = "10000/year"
+    at = url(store)
+    history = crew.run(at, [Target("key", [limit])], checks=40)
+    assert in_line(history, 10_000) == 10_000
+    assert used(at, "key", limit) == 10_000
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_thousand_keys(store: str, url: Url, crew: Crew) -> None:
+    history = crew.run(url(store), [Target(f"key:{i}", ["10/year"]) for i in range(1000)], checks=40)
+    keys = by_key(history)
+    assert len(keys) == 1000
+    assert all(in_line(checks, 10) == 10 for checks in keys.values())
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_every_algorithm(store: str, url: Url, crew: Crew) -> None:
+    targets = [Target(algorithm, [f"1000/year using {algorithm}"]) for algorithm in ALGORITHMS]
+    history = by_key(crew.run(url(store), targets, checks=20))
+    assert {algorithm: in_line(history[algorithm], 1000) for algorithm in ALGORITHMS} == dict.fromkeys(ALGORITHMS, 1000)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_costs_and_chains(store: str, url: Url, crew: Crew) -> None:
+    """What one limit of a chain denies, the others have not counted."""
+    smaller, larger, log = "3000/year using fixed_window", "4000/year", "5000/year using sliding_window_log"
+    costs = [1, 1, 2, 3, 5]
+    targets = [
+        Target("costs", ["2000/year using gcra"], costs),
+        Target("log", ["1500/year using sliding_window_log"], costs),
+        Target("chain", [larger, smaller, log], costs),
+    ]
+    at = url(store)
+    history = by_key(crew.run(at, targets, checks=18))
+    assert in_line(history["costs"], 2000) == 2000
+    assert in_line(history["log"], 1500) == 1500
+    assert in_line(history["chain"], 3000) == 3000
+    assert [used(at, "chain", limit) for limit in (smaller, larger, log)] == [3000] * 3
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_limits_that_give_back_meanwhile(store: str, url: Url, crew: Crew) -> None:
+    """In no span was more admitted than the algorithm allows, and nothing was denied that fitted."""
+    targets = [
+        Target("bucket", ["400/second burst 100"], [1, 1, 3]),
+        Target("window", ["150 per 500ms using fixed_window"]),
+        Target("log", ["150 per 500ms using sliding_window_log"], [1, 2]),
+    ]
+    wall = time.time() - time.monotonic()
+    history = by_key(crew.run(url(store), targets, checks=20, pause=0.1))
+    for checks in history.values():
+        assert cost(admitted(checks)) > 400
+        assert len(denied(checks)) > 100
+    within(history["bucket"], lambda seconds: 100 + 400 * seconds)
+    explained(history["bucket"], 100, lambda seconds: 400 * seconds)
+    in_windows(history["window"], 150, 0.5, wall)
+    within(history["log"], lambda seconds: 150 * (seconds // 0.5 + 1))
+    explained(history["log"], 150, lambda seconds: 0 if seconds < 0.5 else float("inf"))
+
+
+def test_chains_across_the_nodes_of_a_cluster(url: Url, crew: Crew) -> None:
+    """Members are taken node by node and given back on denial: never too many, and nothing is lost on the way."""
+    limit = "2000/year"
+    keys = ["a", "b", "c"]  # of three hash tags
+    pairs = [("a", "b"), ("b", "c"), ("c", "a")]
+    at = url("redis_cluster")
+    targets = [Target(first, [limit], [1, 2, 3], [second]) for first, second in pairs]
+    history = by_key(crew.run(at, targets, checks=20))
+    for key in keys:
+        charged = sum(cost(admitted(history[first])) for first, second in pairs if key in (first, second))
+        assert used(at, key, limit) == charged <= 2000
+    assert sum(cost(admitted(checks)) for checks in history.values()) >= 2900, "of 3,000; some met a reservation"
+
+
+@pytest.mark.parametrize("store", ["redis_server", "mariadb"])
+def test_threads(store: str, url: Url, crew: Crew) -> None:
+    """Four processes of sixteen threads each."""
+    targets = [Target("one", ["1500/year"]), Target("other", ["800/year using fixed_window"], [1, 2])]
+    history = by_key(crew.run(url(store), targets, checks=60, callers=16, kind="threads", size=4))
+    assert in_line(history["one"], 1500) == 1500
+    assert in_line(history["other"], 800) == 800
+
+
+@pytest.mark.parametrize("kind", ["tasks", "threads"])
+def test_scripts_are_flushed_in_the_middle(kind: str, crew: Crew) -> None:
+    over = threading.Event()
+
+    def flush(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            while not over.is_set():
+                connection.sendall(b"SCRIPT FLUSH\r\n")
+                assert connection.recv(100) == b"+OK\r\n"
+                time.sleep(random.uniform(0, 0.01))  # any moment
+
+    with RedisServer() as server:
+        flushing = threading.Thread(target=flush, args=(server.port,))
+        flushing.start()
+        try:
+            targets = [Target("key", ["3000/year"]), Target("log", ["500/year using sliding_window_log"], [1, 2])]
+            callers = 50 if kind == "tasks" else 8
+            history = by_key(crew.run(fresh(server.url), targets, checks=1000 // callers, callers=callers, kind=kind))
+        finally:
+            over.set()
+            flushing.join()
+        assert in_line(history["key"], 3000) == 3000
+        assert in_line(history["log"], 500) == 500
+        forgotten = [line for line in server.cli("INFO", "errorstats").split() if "NOSCRIPT" in line]
+        assert forgotten, "no check has ever met a server that had forgotten the program"
