@@ -8,6 +8,7 @@ connection dead (the server was restarted, say).
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from typing import final
@@ -33,6 +34,8 @@ CONNECT_SECONDS = 5.0
 """The time for the first connection, which no request waits for."""
 MOST_KNOWN = 100_000
 """Ids remembered to have a row. More than that, and all are forgotten: each is then inserted once more, in vain."""
+LONGEST_NAP = 0.004
+"""Seconds before a dead-lock's victim comes back, at most."""
 LONGEST_NAME = 64
 """Characters of an algorithm's name that the table has room for."""
 
@@ -131,6 +134,8 @@ class SqlStore(ThreadedStore):
                 if not refused.again or not again:
                     self._settle(session, again)
                     raise self._error(str(refused)) from refused
+                # The other one is to go first: coming back at once, the victim would meet it in the same place.
+                time.sleep(random.random() * LONGEST_NAP)  # noqa: S311 - no secret
             except _Cut as cut:
                 if cut.may_be_counted or cut.late or is_new:
                     self.pool.drop(session)

@@ -1,0 +1,291 @@
+"""SQL servers that hang, die, cut and dead-lock: every check ends by its deadline, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import pytest
+
+from databases import KINDS, SERVERS, open_at, url_of
+from headgate import Limit, StoreError
+from headgate.core.algorithms import Algorithm, build
+from headgate.stores.breaker import PAUSE
+from headgate.stores.port import Member, Op, Request
+from headgate.stores.sql import SqlStore
+from headgate.stores.sql.plan import Plan
+from headgate.stores.sql.session import Session
+from headgate.stores.sql.transaction import Conversation
+from servers.proxy import CuttingProxy
+
+NOISE = 0.5
+"""Seconds that a busy machine may add to a deadline."""
+LIMIT = build(Limit(1000, 86400.0, algorithm="fixed_window"), "faults")
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def url(request: pytest.FixtureRequest) -> str:
+    return url_of(request.param, request)
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"faults-{next(_numbers)}"
+
+
+@pytest.fixture
+def direct(url: str, prefix: str) -> Iterator[SqlStore]:
+    """The same counters, past the proxy."""
+    store = open_at(url, prefix=prefix)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[CuttingProxy]:
+    port = urlsplit(url).port
+    assert port is not None
+    with CuttingProxy(port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def store(url: str, prefix: str, proxy: CuttingProxy) -> Iterator[SqlStore]:
+    """Through the proxy, with the deadline that checks usually have."""
+    through = url.replace(f":{urlsplit(url).port}/", f":{proxy.port}/")
+    store = open_at(through, prefix=prefix, timeout_ms=200)
+    yield store
+    store.close()
+
+
+def take(store: SqlStore, key: str = "key", limit: Algorithm = LIMIT, cost: int = 1) -> int:
+    """Take, and say what remains."""
+    return store.apply([Request(Op.TAKE, [Member(key, limit, cost)])])[0][0].decision.remaining
+
+
+def used(store: SqlStore) -> int:
+    return 1000 - store.apply([Request(Op.PEEK, [Member("key", LIMIT, 0)])])[0][0].decision.remaining
+
+
+def fails(store: SqlStore) -> tuple[float, str]:
+    """How long a check takes that cannot be answered, and what it says."""
+    before = time.monotonic()
+    with pytest.raises(StoreError) as caught:
+        take(store)
+    return time.monotonic() - before, str(caught.value)
+
+
+def test_a_server_that_hangs(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
+    take(store)
+    proxy.hang()
+    for _ in range(3):
+        seconds, said = fails(store)
+        assert 0.15 < seconds < 0.2 + NOISE
+        assert "no answer in time" in said
+        assert "secret" not in said
+    seconds, said = fails(store)
+    assert seconds < 0.1, "the breaker is open"
+    assert "several times in a row" in said
+    proxy.cut()
+    proxy.pass_all()
+    time.sleep(PAUSE)
+    take(store)
+    assert used(direct) == 2
+    assert store.breaker.state(time.monotonic()) == "closed"
+
+
+def test_a_server_that_is_gone_and_comes_back(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
+    take(store)
+    proxy.refuse()
+    seconds, said = fails(store)
+    assert seconds < 0.2 + NOISE
+    assert "127.0.0.1" in said
+    proxy.pass_all()
+    take(store)
+    assert used(direct) == 2
+
+
+def test_connections_that_died_while_they_rested_are_replaced(
+    store: SqlStore, direct: SqlStore, proxy: CuttingProxy
+) -> None:
+    take(store)
+    proxy.cut()
+    assert take(store) == 998, "nobody hears of it"
+    assert used(direct) == 2
+
+
+def test_an_answer_cut_short_before_the_commit(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
+    take(store)
+    for count in (0, 1, 3, 20, 60):
+        proxy.cut_after(count)
+        take(store)
+    assert used(direct) == 6
+
+
+@pytest.mark.parametrize("fault", ["cut", "hang"])
+def test_a_lost_answer_to_a_commit_is_told_and_not_sent_again(
+    fault: str, store: SqlStore, direct: SqlStore, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(store)
+    session, _ = store.pool.take(time.monotonic() + 1)
+    store.pool.give(session)
+    kind: type[Session] = type(session)
+    run, commits = kind.run, []
+
+    def run_and_lose(self: Session, statements: Sequence[str], deadline: float) -> list[list[str]]:
+        if statements[-1] == "COMMIT" and self is session:
+            commits.append(statements)
+            if fault == "cut":
+                proxy.cut_after(0)
+            else:
+                proxy.hang(replies_only=True)
+        return run(self, statements, deadline)
+
+    monkeypatch.setattr(kind, "run", run_and_lose)
+    seconds, said = fails(store)
+    assert seconds < 0.2 + NOISE
+    assert "the requests may have been counted" in said
+    assert len(commits) == 1
+    proxy.pass_all()
+    deadline = time.monotonic() + 5
+    while used(direct) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert used(direct) == 2
+    assert take(store) == 997
+
+
+def test_on_an_event_loop_too(store: SqlStore, proxy: CuttingProxy) -> None:
+    async def main() -> tuple[float, object]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[object] = loop.create_future()
+        proxy.hang()
+        before = time.monotonic()
+        store.begin([Request(Op.TAKE, [Member("key", LIMIT, 1)])], before + 0.2, answer.set_result)
+        told = await asyncio.wait_for(answer, 10)
+        return time.monotonic() - before, told
+
+    seconds, told = asyncio.run(main())
+    assert isinstance(told, StoreError)
+    assert 0.15 < seconds < 0.2 + NOISE
+
+
+def test_a_dead_locks_victim_is_begun_anew(direct: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("a", "b"):
+        take(direct, key)
+    first, second = sorted(direct.identities.digits(LIMIT.name, key) for key in ("a", "b"))
+    dialect = direct.driver.dialect
+    tries: list[Plan] = []
+    begin = direct._conversation
+
+    def begin_and_count(plan: Plan) -> Conversation:
+        tries.append(plan)
+        return begin(plan)
+
+    monkeypatch.setattr(direct, "_conversation", begin_and_count)
+    deadline = time.monotonic() + 20
+    other = direct.driver.open(deadline)
+    # The other transaction has written more, so it is not the one that is sacrificed.
+    rows = ", ".join(f"({dialect.bytes_of(f'{i:04x}')}, 0, '', 0)" for i in range(100))
+    heavy = f"INSERT INTO headgate_locks (name, version, holder, expires_us) VALUES {rows}"
+    other.run([dialect.begin, heavy, dialect.rows([second], locking=True)], deadline)
+    with ThreadPoolExecutor(1) as pool:
+        batch = [Request(Op.TAKE, [Member(key, LIMIT, 1)]) for key in ("a", "b")]
+        answer = pool.submit(direct.call, batch, deadline)
+        time.sleep(0.3)  # until it holds the first row and waits for the second
+        other.run([dialect.rows([first], locking=True)], deadline)
+        other.run(["ROLLBACK"], deadline)
+        assert [reply[0].decision.remaining for reply in answer.result(20)] == [998, 998]
+    other.close()
+    assert len(tries) >= 2
+
+
+def test_the_clock_is_read_when_the_lock_is_held(direct: SqlStore) -> None:
+    limit = build(Limit(1_000_000, 86400.0), "clock")
+    take(direct, limit=limit)
+    dialect = direct.driver.dialect
+    digits = direct.identities.digits(limit.name, "key")
+    deadline = time.monotonic() + 20
+    other = direct.driver.open(deadline)
+    other.run([dialect.begin, dialect.rows([digits], locking=True)], deadline)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(take, direct, "key", limit)
+        time.sleep(0.3)
+        released = int(other.run([f"SELECT {dialect.line(dialect.clock)}", "ROLLBACK"], deadline)[0][0])
+        answer.result(20)
+    row = other.run([dialect.rows([digits], locking=False)], deadline)[0][0]
+    other.close()
+    assert int(row.split(",")[5]) >= released
+    assert abs(direct.clock.ticks() - time.time() * 1_000_000) < 5_000_000
+
+
+def test_a_forked_child_leaves_its_parents_connections_alone(direct: SqlStore) -> None:
+    take(direct)
+    sessions = set(direct.pool.sessions)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if [take(direct) for _ in range(3)] == [998, 997, 996] else 2
+            direct.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert take(direct) == 995
+    assert direct.pool.sessions == sessions, "still the same connections"
+
+
+def test_more_threads_than_connections_wait_their_turn(url: str) -> None:
+    store = open_at(url, pool_size=2)
+    with ThreadPoolExecutor(12) as pool:
+        left = list(pool.map(lambda _: take(store), range(100)))
+    assert sorted(left) == list(range(900, 1000))
+    assert len(store.pool.sessions) == 2
+    store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_migrations_make_the_schema(kind: str, request: pytest.FixtureRequest) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    from headgate.stores.sql.schema import metadata
+
+    store = open_at(url_of(kind, request))
+    engine = store.driver.engine()
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": "headgate_version"})
+        ours = [change for change in compare_metadata(context, metadata) if "headgate" in str(change)]
+    engine.dispose()
+    store.close()
+    assert ours == []
+
+
+def test_processes_that_start_at_once_make_the_tables_once(url: str) -> None:
+    store = open_at(url)
+    session = store.driver.open(time.monotonic() + 5)
+    for table in ("headgate_counters", "headgate_log", "headgate_locks", "headgate_version"):
+        session.run([f"DROP TABLE {table}"], time.monotonic() + 5)
+    session.close()
+    errors: list[StoreError] = []
+
+    def work() -> None:
+        try:
+            open_at(url).close()
+        except StoreError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert take(store) == 999
+    store.close()
