@@ -47,6 +47,7 @@ HOT = [
     "src/headgate/stores/redis/talk.py",
     "src/headgate/stores/redis/wire.py",
     "src/headgate/stores/redis/blocking.py",
+    "src/headgate/stores/redis/store.py",
     "src/headgate/engine/coalescer.py",
     "src/headgate/engine/bound.py",
 ]

@@ -21,7 +21,7 @@ from headgate.stores.redis.blocking import BlockingServers
 from headgate.stores.redis.cluster import ClusterTopology
 from headgate.stores.redis.nonblocking import LoopServers
 from headgate.stores.redis.settings import Settings
-from headgate.stores.redis.talk import Address, Evaluation, Talk, Topology, evaluate, load_program
+from headgate.stores.redis.talk import Address, Call, Evaluation, Lost, Talk, Topology, evalsha, evaluate, load_program
 from headgate.stores.redis.wire import KINDS, SERVER_TIME, Wire, decode
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS, RemoteStore
 from headgate.stores.spread import spread
@@ -84,7 +84,22 @@ class RedisStore(RemoteStore):
         await connected
 
     def call(self, batch: Sequence[Request], deadline: float) -> Replies:
-        return self._blocking.run(self._decide(batch), deadline)
+        topology = self._topology
+        if topology.can_move() or self._closed or (len(batch) > 1 and len(self._pieces(batch)) > 1):
+            return self._blocking.run(self._decide(batch), deadline)
+        # One server and one piece, the usual case: the same without the conversation.
+        keys, body = self._wire.encode(batch, self._now())
+        address = topology.address
+        answer = self._blocking.ask(Call(address, evalsha(keys, body), 1), deadline)
+        if isinstance(answer, Lost):
+            raise StoreError(f"Redis at {address}: {answer.problem}")
+        reply = answer[0]
+        if isinstance(reply, bytes):
+            return decode(batch, reply)
+        problem = str(reply)
+        if problem.startswith("NOSCRIPT"):  # nothing was carried out, and the conversation brings the program
+            return self._blocking.run(self._decide(batch), deadline)
+        raise StoreError(f"Redis at {address}: {problem}")
 
     def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
         self._on_loop().run(self._decide(batch), deadline, done)
@@ -116,9 +131,12 @@ class RedisStore(RemoteStore):
         masters = cluster.masters() if cluster is not None else [self._topology.address_of(0)]
         yield from load_program(masters)
 
+    def _now(self) -> int:
+        return SERVER_TIME if self._given_clock is None else self._given_clock.ticks()
+
     def _decide(self, batch: Sequence[Request]) -> Talk[Replies]:
         self._check_open()
-        now = SERVER_TIME if self._given_clock is None else self._given_clock.ticks()
+        now = self._now()
         if self._cluster is not None:
             return (yield from self._decide_in_cluster(self._cluster, batch, now))
         pieces = [batch] if len(batch) == 1 else self._pieces(batch)

@@ -16,7 +16,7 @@ import hiredis
 from headgate.errors import StoreError
 from headgate.stores.redis.program import PROGRAM, PROGRAM_SHA
 
-__all__ = ["Address", "Answer", "Call", "Evaluation", "Lost", "Talk", "evaluate", "load_program", "pack"]
+__all__ = ["Address", "Answer", "Call", "Evaluation", "Lost", "Talk", "evalsha", "evaluate", "load_program", "pack"]
 
 T = TypeVar("T")
 MOST_TRIES = 5
@@ -63,6 +63,11 @@ def pack(command: tuple[str | bytes | int, ...]) -> bytes:
     return packed
 
 
+def evalsha(keys: Sequence[bytes], batch: bytes) -> bytes:
+    """The command that runs the program, which the server is thought to know."""
+    return pack(("EVALSHA", PROGRAM_SHA, len(keys), *keys, batch))
+
+
 class Evaluation:
     """One run of the program on one server: the keys, the batch, and, once it is over, what came of it."""
 
@@ -80,7 +85,7 @@ class Evaluation:
         if self.whole:
             command = pack(("EVAL", PROGRAM, len(self.keys), *self.keys, self.batch))
         else:
-            command = pack(("EVALSHA", PROGRAM_SHA, len(self.keys), *self.keys, self.batch))
+            command = evalsha(self.keys, self.batch)
         return pack(("ASKING",)) + command if self.asking is not None else command
 
 

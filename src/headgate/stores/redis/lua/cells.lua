@@ -2,7 +2,7 @@
 --
 -- Bytes of a counter, big-endian: version (1), algorithm (1), tick in microseconds (4), then as 8 bytes each the
 -- count that shapes the state, the period in microseconds, time, a, b. A log goes on with the number of its oldest
--- entry (4), how many are stored (4), and the ticks to add to each (8); then the entries, tick (8) and cost (8).
+-- entry (4) and how many are stored (4); then the entries, tick (8) and cost (8).
 
 local function read_cell(key, alg)
   local bytes
@@ -21,8 +21,8 @@ local function read_cell(key, alg)
   end
   local state = {time = time, a = a, b = b, log = nil}
   if kind == SLIDING_WINDOW_LOG then
-    local head, stored, moved = unpack_from('>I4I4i8', bytes, STATE_BYTES + 1)
-    state.log = log_entries().new(key, head, stored, moved)
+    local head, stored = unpack_from('>I4I4', bytes, STATE_BYTES + 1)
+    state.log = log_entries().new(key, head, stored)
   end
   return {
     key = key, state = state, kind = kind, tick = tick, count = count, period_us = period_us, writer = nil,
@@ -41,7 +41,7 @@ local function replace(cell, alg, time, a, b)
   cell.writer, cell.changed = alg, true
   if alg.kind == SLIDING_WINDOW_LOG then
     local log = log_entries()
-    state.log = log.new(cell.key, 0, 0, 0)
+    state.log = log.new(cell.key, 0, 0)
     if a > 0 then log.append(state.log, time, a) end
     cell.whole = true
   end

@@ -10,11 +10,11 @@ local function log_entries()
   if log_made then return log_made end
   local log = {}
 
-  function log.new(key, head, stored, moved)
-    return {key = key, head = head, stored = stored, moved = moved, edits = {}, tail = {}, pieces = {}}
+  function log.new(key, head, stored)
+    return {key = key, head = head, stored = stored, edits = {}, tail = {}, pieces = {}}
   end
 
-  -- The stored tick and the cost of the entry with this number, counted from the first one stored.
+  -- The tick and the cost of the entry with this number, counted from the first one stored.
   function log.entry(l, i)
     if i >= l.stored then
       local kept = l.tail[i - l.stored + 1]
@@ -43,7 +43,7 @@ local function log_entries()
     local total = 0
     for i = l.head, log.last(l) do
       local tick, cost = log.entry(l, i)
-      if tick + l.moved > cutoff then break end
+      if tick > cutoff then break end
       total = total + cost
     end
     return total
@@ -56,15 +56,15 @@ local function log_entries()
       amount = amount - cost
       if amount <= 0 then break end
     end
-    return tick + l.moved
+    return tick
   end
 
   function log.charged(l, tick)
     local total = 0
     for i = log.last(l), l.head, -1 do
-      local stored, cost = log.entry(l, i)
-      if stored + l.moved < tick then break end
-      if stored + l.moved == tick then total = total + cost end
+      local charged_at, cost = log.entry(l, i)
+      if charged_at < tick then break end
+      if charged_at == tick then total = total + cost end
     end
     return total
   end
@@ -72,13 +72,13 @@ local function log_entries()
   function log.append(l, tick, cost)
     local last = log.last(l)
     if last >= l.head then
-      local stored, before = log.entry(l, last)
-      if stored + l.moved == tick then
+      local newest, before = log.entry(l, last)
+      if newest == tick then
         log.set_cost(l, last, before + cost)
         return
       end
     end
-    l.tail[#l.tail + 1] = {tick - l.moved, cost}
+    l.tail[#l.tail + 1] = {tick, cost}
   end
 
   function log.drop(l, amount)
@@ -92,13 +92,23 @@ local function log_entries()
   function log.take_back(l, tick, amount)
     for i = log.last(l), l.head, -1 do
       if amount == 0 then break end
-      local stored, cost = log.entry(l, i)
-      if stored + l.moved == tick then
+      local charged_at, cost = log.entry(l, i)
+      if charged_at == tick then
         local part = min(amount, cost)
         log.set_cost(l, i, cost - part)
         amount = amount - part
       end
     end
+  end
+
+  -- Move all entries by so many ticks: whoever does that writes the log as a whole.
+  function log.shift(l, ticks)
+    local moved = {}
+    for i = l.head, log.last(l) do
+      local tick, cost = log.entry(l, i)
+      moved[#moved + 1] = {tick + ticks, cost}
+    end
+    l.head, l.stored, l.edits, l.tail = 0, 0, {}, moved
   end
 
   log_made = log

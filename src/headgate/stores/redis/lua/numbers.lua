@@ -17,7 +17,7 @@ local TAKE, PEEK, RESET, CHARGE, GIVE_BACK = 1, 2, 3, 4, 5
 
 local STATE_VERSION = 1
 local STATE_BYTES = 46  -- of a counter without a log
-local LOG_BYTES = 62    -- of the header of a counter with a log
+local LOG_BYTES = 54    -- of the header of a counter with a log
 local ENTRY_BYTES = 16
 local PIECE = 32        -- entries of a log that are read at once
 

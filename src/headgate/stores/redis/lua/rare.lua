@@ -48,7 +48,7 @@ local function make_rare()
     local new = {time = time, a = a, b = b}
     if alg.kind == SLIDING_WINDOW_LOG then
       local log = log_entries()
-      new.log = log.new(cell.key, 0, 0, 0)
+      new.log = log.new(cell.key, 0, 0)
       log.append(new.log, time, a)
     end
     return true, time, a, b, left, queued, alg.twin.frees(alg, new, now, 0)
@@ -58,8 +58,9 @@ local function make_rare()
   function parts.rebase(cell, at)
     local state = cell.state
     if state.log then
-      state.log.moved = state.log.moved + at - state.time
-      state.b = state.b + at - state.time
+      log_entries().shift(state.log, at - state.time)
+      cell.whole = true
+      state.b = state.b + (at - state.time)
     end
     state.time = at
     cell.changed = true
@@ -97,7 +98,7 @@ local function make_rare()
     local log, l, records = log_entries(), cell.state.log, {}
     if cell.whole or (l.head > 64 and l.head * 2 > l.stored) then -- written anew, without what is gone
       for i = l.head, log.last(l) do records[#records + 1] = pack('>i8i8', log.entry(l, i)) end
-      local lead = header(cell) .. pack('>I4I4i8', 0, #records, l.moved)
+      local lead = header(cell) .. pack('>I4I4', 0, #records)
       call('SET', cell.key, lead .. table.concat(records), 'PX', ttl)
       return
     end
@@ -106,7 +107,7 @@ local function make_rare()
     end
     for i, kept in ipairs(l.tail) do records[i] = pack('>i8i8', kept[1], kept[2]) end
     if #records > 0 then call('APPEND', cell.key, table.concat(records)) end
-    call('SETRANGE', cell.key, 0, header(cell) .. pack('>I4I4i8', l.head, l.stored + #records, l.moved))
+    call('SETRANGE', cell.key, 0, header(cell) .. pack('>I4I4', l.head, l.stored + #records))
     call('PEXPIRE', cell.key, ttl)
   end
 

@@ -1,6 +1,7 @@
 -- Twin of core/algorithms/sliding_window_log.py: every admitted request is an entry, and those younger than one
 -- period count. State: `time`, in `a` the total cost of the entries kept, in `b` the tick of the newest entry that
--- costs anything; the entries are asked for through log.lua.
+-- costs anything; the entries are asked for through log.lua. (Differences are taken before sums: two instants together
+-- may leave the whole numbers.)
 
 makers[SLIDING_WINDOW_LOG] = function()
   local log = log_entries()
@@ -19,15 +20,15 @@ makers[SLIDING_WINDOW_LOG] = function()
     local after = live + cost
     if after <= alg.capacity or cost == 0 then
       local newest = at
-      if cost == 0 then newest = state.b + at - seen end
+      if cost == 0 then newest = state.b + (at - seen) end
       return true, at, after, newest, max(alg.capacity - after, 0), 0,
-        after > 0 and newest + alg.period - at or NEVER_MIND
+        after > 0 and newest - at + alg.period or NEVER_MIND
     end
-    local newest = state.b + at - seen
+    local newest = state.b + (at - seen)
     local freeing = at
-    if state.log then freeing = log.freed(state.log, gone + after - alg.capacity) + at - seen end
-    return false, at, live, newest, max(alg.capacity - live, 0), freeing + alg.period - at,
-      live > 0 and newest + alg.period - at or NEVER_MIND
+    if state.log then freeing = log.freed(state.log, gone + after - alg.capacity) + (at - seen) end
+    return false, at, live, newest, max(alg.capacity - live, 0), freeing - at + alg.period,
+      live > 0 and newest - at + alg.period or NEVER_MIND
   end
 
   local function charge(alg, state, now, cost)
