@@ -50,6 +50,9 @@ class Dialect(NamedTuple):
     """Whether a DELETE may have a LIMIT."""
     unites: bool
     """Whether selects with an ORDER BY of their own can be united."""
+    updates_values: bool
+    """Whether many rows are better updated from a list of values (PostgreSQL, four times faster) than by an INSERT
+    that finds them there (SQLite, half as long again; MySQL has no form of it that MariaDB has too)."""
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -119,16 +122,17 @@ class Dialect(NamedTuple):
 
     def write_rows(self, rows: Iterable[tuple[str, Row]]) -> str:
         """Replace the states of rows that are there, which the transaction has locked."""
-        nothing = self.blob % ""
+        nothing = "" if self.updates_values else f" {self.bytes_of('')}," * 3
         texts = []
         for digits, row in rows:
             numbers = ", ".join([str(number) for number in row[1:]])
-            texts.append(f"({self.blob % digits}, {nothing}, {nothing}, {nothing}, '{row.algorithm}', {numbers})")
+            texts.append(f"({self.blob % digits},{nothing} '{row.algorithm}', {numbers})")
+        values = f"VALUES {', '.join(texts)}"
+        if self.updates_values:
+            sets = ", ".join([f"{field} = v.column{number}" for number, field in enumerate(_FIELDS, 2)])
+            return f"UPDATE headgate_counters SET {sets} FROM ({values}) AS v WHERE id = v.column1"
         sets = ", ".join([f"{field} = {self.inserted % field}" for field in _FIELDS])
-        return (
-            f"INSERT INTO headgate_counters (id, prefix, name, subject, {_ROW}) VALUES {', '.join(texts)}"
-            f"{self.upsert}{sets}"
-        )
+        return f"INSERT INTO headgate_counters (id, prefix, name, subject, {_ROW}) {values}{self.upsert}{sets}"
 
     def write_entries(self, entries: Iterable[tuple[str, int, int]]) -> str:
         rows = ", ".join([f"({self.blob % digits}, {tick}, {cost})" for digits, tick, cost in entries])
@@ -182,6 +186,7 @@ MYSQL = Dialect(
     clock="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))",
     limits_deletes=True,
     unites=True,
+    updates_values=False,
 )
 
 POSTGRES = Dialect(
@@ -200,6 +205,7 @@ POSTGRES = Dialect(
     clock="(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     limits_deletes=False,
     unites=True,
+    updates_values=True,
 )
 
 SQLITE = Dialect(
@@ -217,4 +223,5 @@ SQLITE = Dialect(
     clock="",
     limits_deletes=False,
     unites=False,
+    updates_values=False,
 )
