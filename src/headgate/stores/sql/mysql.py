@@ -23,9 +23,10 @@ __all__ = ["MysqlDriver"]
 
 _SETUP = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = 1, sql_mode = 'STRICT_ALL_TABLES'",
-    # MariaDB only: a process that is stopped in the middle must not keep its counters locked for ever.
-    "/*M!100300 SET SESSION idle_transaction_timeout = 2 */",
+    # The last is MariaDB's alone, and a comment to MySQL: a process that is stopped in the middle of a transaction must
+    # not keep its counters locked for ever.
+    "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = 1, sql_mode = 'STRICT_ALL_TABLES' "
+    "/*M!100300 , idle_transaction_timeout = 2 */",
 )
 _AGAIN = (1205, 1213)
 """Lock wait timeout, dead-lock."""
