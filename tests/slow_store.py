@@ -1,0 +1,84 @@
+"""A store across an imagined network: it answers when the test lets it, so that batches can be watched."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+
+from headgate import Limiter
+from headgate.errors import StoreError
+from headgate.stores.memory import MemoryStore
+from headgate.stores.port import Done, Replies, Request
+from headgate.stores.remote import RemoteStore
+from headgate.testing import FakeClock
+
+
+class SlowStore(RemoteStore):
+    """Holds every call until it is released; remembers the batches it was sent."""
+
+    def __init__(self, lanes: int = 1, timeout: float = 5.0, most_members: int = 500) -> None:
+        self.clock = FakeClock(1_700_000_000)
+        self.inner = MemoryStore(clock=self.clock)
+        self.timeout = timeout
+        self.lanes = lanes
+        self.most_members = most_members
+        self.batches: list[list[str]] = []
+        self.deadlines: list[float] = []
+        self.gate = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
+        self.held: list[tuple[Sequence[Request], Done]] = []
+        self.failure: StoreError | None = None
+        self.connected = 0
+
+    def connect(self) -> None:
+        self.connected += 1
+
+    async def connect_async(self) -> None:
+        self.connected += 1
+
+    def note(self, batch: Sequence[Request], deadline: float) -> None:
+        self.batches.append([member.key for request in batch for member in request.members])
+        self.deadlines.append(deadline)
+
+    def decide(self, batch: Sequence[Request]) -> Replies:
+        if self.failure is not None:
+            raise self.failure
+        return self.inner.apply(batch)
+
+    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+        self.note(batch, deadline)
+        self.entered.release()
+        if not self.gate.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+            raise StoreError("it did not answer in time")
+        return self.decide(batch)
+
+    def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
+        self.note(batch, deadline)
+        self.held.append((batch, done))
+
+    def answer(self) -> None:
+        """Answer the oldest call on the event loop."""
+        batch, done = self.held.pop(0)
+        try:
+            done(self.decide(batch))
+        except StoreError as error:
+            done(error)
+
+    async def answer_all(self) -> None:
+        """Answer whatever comes until nothing does."""
+        while True:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if not self.held:
+                return
+            self.answer()
+
+    def used(self, key: str, limit: str) -> int:
+        """How much of a limit is used, straight from the counters."""
+        decision = Limiter(self.inner).peek(key, limit)
+        return decision.limit - decision.remaining
+
+    def close(self) -> None:
+        self.inner.close()

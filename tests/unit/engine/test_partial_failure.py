@@ -1,0 +1,144 @@
+"""A chain over several places of which some do not answer: what is reached binds, the rest follows the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import pytest
+
+from headgate import Limit, Limiter, RateLimitExceeded, StoreError
+from headgate.core.algorithms import build
+from headgate.engine.bound import Bound
+from headgate.stores.memory import MemoryStore
+from headgate.stores.port import Member, Op, Replies, Request
+from headgate.stores.remote import RemoteStore
+from headgate.stores.sharded import ShardedStore
+from headgate.testing import FakeClock
+
+Policy = Literal["open", "closed", "local"]
+
+
+class Shard(RemoteStore):
+    """One place of a sharded store, which can be away."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.timeout = 1.0
+        self.inner = MemoryStore(clock=clock)
+        self.away = False
+
+    def connect(self) -> None:
+        pass
+
+    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+        if self.away:
+            raise StoreError("this place is away")
+        return self.inner.apply(batch)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Two:
+    """A limiter on two shards, and a key that lives in each."""
+
+    def __init__(self, policy: Policy) -> None:
+        clock = FakeClock(1_700_000_000)
+        self.store = ShardedStore({"a": Shard(clock), "b": Shard(clock)})
+        self.limiter = Limiter(self.store, on_store_error=policy)
+        keys = (f"user:{n}" for n in range(100))
+        self.here = next(key for key in keys if self.store.place_of(key) == 0)
+        self.there = next(key for key in keys if self.store.place_of(key) == 1)
+
+    def shard(self, number: int) -> Shard:
+        store = self.store.stores[number]
+        assert isinstance(store, Shard)
+        return store
+
+    def remaining(self, number: int, key: str) -> int:
+        """Straight from the counters of one shard."""
+        algorithm = build(Limit.parse("3/hour"), "limit")
+        return self.shard(number).inner.apply([Request(Op.PEEK, [Member(key, algorithm, 1)])])[0][0].decision.remaining
+
+    def check(self) -> tuple[bool, list[str]]:
+        """One request with a counter in each shard."""
+        algorithm = build(Limit.parse("3/hour"), "limit")
+        request = Request(Op.TAKE, [Member(self.here, algorithm, 1), Member(self.there, algorithm, 1)])
+        bound = Bound(self.limiter._engine, (algorithm,))
+        outcomes = self.limiter._apply([request])[0]
+        decision = bound.finish(Op.TAKE, self.here, outcomes)
+        return decision.allowed, [part.reason for part in decision.parts]
+
+
+def test_both_reached() -> None:
+    two = Two("open")
+    assert two.check() == (True, ["ok", "ok"])
+    assert (two.remaining(0, two.here), two.remaining(1, two.there)) == (2, 2)
+
+
+def test_open_lets_the_missing_part_pass_and_the_other_binds() -> None:
+    two = Two("open")
+    two.shard(1).away = True
+    assert [two.check() for _ in range(4)] == [(True, ["ok", "fail_open"])] * 3 + [(False, ["limited", "fail_open"])]
+    assert two.limiter.store_failures == 4
+
+
+def test_closed_denies_and_gives_back_what_was_charged() -> None:
+    for missing in (0, 1):
+        two = Two("closed")
+        two.shard(missing).away = True
+        allowed, reasons = two.check()
+        assert not allowed
+        assert reasons[missing] == "fail_closed"
+        assert two.remaining(1 - missing, [two.here, two.there][1 - missing]) == 3
+
+
+def test_local_takes_over_for_the_missing_part() -> None:
+    two = Two("local")
+    two.shard(1).away = True
+    assert [two.check()[0] for _ in range(4)] == [True, True, True, False]
+    two.shard(1).away = False
+    assert two.remaining(0, two.here) == 0
+    assert two.remaining(1, two.there) == 3
+
+
+def test_a_local_denial_gives_back_what_was_charged_elsewhere() -> None:
+    two = Two("local")
+    two.shard(1).away = True
+    for _ in range(3):
+        two.limiter.check(two.there, Limit(3, 3600, name="limit"))
+    assert two.check() == (False, ["ok", "fallback"])
+    assert two.remaining(0, two.here) == 3
+
+
+def test_everything_away() -> None:
+    two = Two("closed")
+    two.shard(0).away = two.shard(1).away = True
+    assert two.check() == (False, ["fail_closed", "fail_closed"])
+
+
+def test_check_many_over_two_shards() -> None:
+    two = Two("open")
+    two.shard(1).away = True
+    answers = two.limiter.check_many([(two.here, "3/hour"), (two.there, "3/hour")])
+    assert [answer.reason for answer in answers] == ["ok", "fail_open"]
+
+
+def test_a_reset_that_is_not_done_is_an_error() -> None:
+    two = Two("open")
+    two.shard(1).away = True
+    two.limiter.reset(two.here, "3/hour")
+    with pytest.raises(StoreError, match="away"):
+        two.limiter.reset(two.there, "3/hour")
+
+
+def test_a_reservation_made_while_the_store_was_away_gives_nothing_back() -> None:
+    two = Two("open")
+    two.shard(1).away = True
+    with two.limiter.reserve(two.there, Limit(3, 3600, name="limit"), cost=2) as reservation:
+        two.shard(1).away = False
+        reservation.settle(0)
+    assert two.remaining(1, two.there) == 3
+    with pytest.raises(RateLimitExceeded):
+        two.limiter.reserve(two.there, "0/hour")

@@ -1,0 +1,160 @@
+"""Several stores as one: shares, what moves when one is taken out, and what a hung one may hold up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from headgate import AsyncLimiter, ConfigError, Limiter, StoreError
+from headgate.core.algorithms import build
+from headgate.core.limit import Limit
+from headgate.stores.memory import MemoryStore
+from headgate.stores.port import LocalStore, Member, Op, Replies, Request, Store
+from headgate.stores.remote import RemoteStore
+from headgate.stores.sharded import ShardedStore
+from headgate.stores.url import open_store
+from headgate.testing import FakeClock, StoreConformance, differences, read_vectors
+
+SUBJECTS = [f"user:{number}" for number in range(20_000)]
+VECTORS = Path(__file__).parents[2] / "vectors" / "vectors.jsonl"
+
+
+def sharded(*addresses: str) -> ShardedStore:
+    return ShardedStore({address: MemoryStore() for address in addresses})
+
+
+def owners(*addresses: str) -> dict[str, str]:
+    store = sharded(*addresses)
+    return {subject: sorted(addresses)[store.place_of(subject)] for subject in SUBJECTS}
+
+
+class TestSharded(StoreConformance):
+    def make_store(self, clock: FakeClock) -> Store:
+        return open_store(["memory://"] * 3, clock)
+
+
+def test_vectors() -> None:
+    def make_store(clock: FakeClock) -> Store:
+        return open_store(["memory://"] * 3, clock)
+
+    with VECTORS.open() as lines:
+        sequences = list(itertools.islice(read_vectors(lines), 0, None, 5))
+    assert [wrong for sequence in sequences for wrong in differences(sequence, make_store)] == []
+
+
+@pytest.mark.parametrize("stores", [2, 3, 5, 10])
+def test_shares_are_even_and_removing_one_moves_only_its_own(stores: int) -> None:
+    addresses = [f"redis://node-{number}:6379/0" for number in range(stores)]
+    before = owners(*addresses)
+    for share in Counter(before.values()).values():
+        assert 0.8 / stores < share / len(SUBJECTS) < 1.25 / stores
+    after = owners(*addresses[1:])
+    moved = {subject for subject in SUBJECTS if before[subject] != after[subject]}
+    assert moved == {subject for subject in SUBJECTS if before[subject] == addresses[0]}
+    assert 0.8 / stores < len(moved) / len(SUBJECTS) < 1.25 / stores
+
+
+def test_neither_order_nor_credentials_nor_options_move_anybody() -> None:
+    clock = FakeClock(1_700_000_000)
+    one = open_store(["redis://u:old@a:1/0?prefix=x", "redis://b:2/0"], clock)
+    two = open_store(["redis://b:2/0?timeout_ms=50", "redis://u:new@a:1/0"], clock)
+    assert isinstance(one, ShardedStore)
+    assert isinstance(two, ShardedStore)
+    assert [one.place_of(subject) for subject in SUBJECTS] == [two.place_of(subject) for subject in SUBJECTS]
+
+
+def test_placement_is_the_same_in_every_process_and_version() -> None:
+    store = sharded("redis://a:6379/0", "redis://b:6379/0", "redis://c:6379/0")
+    assert [store.place_of(f"user:{number}") for number in range(12)] == PLACES
+
+
+PLACES = [1, 0, 0, 1, 2, 0, 2, 2, 1, 2, 1, 1]
+
+
+def test_a_list_needs_stores_that_differ() -> None:
+    with pytest.raises(ConfigError, match="listed twice"):
+        open_store(["redis://a:1/0?prefix=x", "redis://a:1/0?prefix=y"])
+    with pytest.raises(ConfigError, match="at least one"):
+        open_store([])
+    with pytest.raises(ConfigError, match="unknown store URL"):
+        Limiter(["memory://", "nowhere://"])
+
+
+def test_a_limiter_over_a_list() -> None:
+    limiter = Limiter(["memory://", "memory://"])
+    answers = limiter.check_many([(f"user:{number}", "1/hour") for number in range(20)] * 2)
+    assert [answer.allowed for answer in answers] == [True] * 20 + [False] * 20
+    limiter.close()
+
+
+class Hung(RemoteStore):
+    """A store that never answers: its calls end at their deadline."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(1_700_000_000)
+        self.timeout = 0.2
+        self.ended = threading.Event()
+
+    def connect(self) -> None:
+        pass
+
+    async def connect_async(self) -> None:
+        pass
+
+    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+        self.ended.wait(max(deadline - time.monotonic(), 0.0))
+        raise StoreError("it hangs")
+
+    def begin(self, batch: object, deadline: float, done: object) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(max(deadline - time.monotonic(), 0.0), done, StoreError("it hangs"))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.ended.set()
+
+
+def with_one_hung() -> tuple[ShardedStore, str, str]:
+    stores: dict[str, LocalStore | RemoteStore] = {"a": MemoryStore(), "b": Hung(), "c": MemoryStore()}
+    store = ShardedStore(stores)
+    hung = next(subject for subject in SUBJECTS if store.place_of(subject) == 1)
+    alive = next(subject for subject in SUBJECTS if store.place_of(subject) == 2)
+    return store, hung, alive
+
+
+def test_one_that_hangs_does_not_use_up_the_time_of_the_others() -> None:
+    store, hung, alive = with_one_hung()
+    limiter = Limiter(store)
+    answers = limiter.check_many([(hung, "5/hour"), (alive, "5/hour")])
+    assert [answer.reason for answer in answers] == ["fail_open", "ok"]
+    store.close()
+
+
+def test_one_that_hangs_on_an_event_loop() -> None:
+    async def scenario() -> None:
+        store, hung, alive = with_one_hung()
+        async with AsyncLimiter(store) as limiter:
+            answers = await limiter.check_many([(hung, "5/hour"), (alive, "5/hour")])
+            assert [answer.reason for answer in answers] == ["fail_open", "ok"]
+        store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_chain_over_several_stores_is_all_or_nothing() -> None:
+    clock = FakeClock(1_700_000_000)
+    store = open_store(["memory://"] * 4, clock)
+    algorithm = build(Limit(5, 3600), "limit")
+    small = build(Limit(2, 3600), "limit")
+    members = [Member(f"user:{number}", algorithm, 1) for number in range(6)] + [Member("address", small, 1)]
+    verdicts = [all(o.decision.allowed for o in store.apply([Request(Op.TAKE, members)])[0]) for _ in range(4)]
+    assert verdicts == [True, True, False, False]
+    for number in range(6):
+        peeked = store.apply([Request(Op.PEEK, [Member(f"user:{number}", algorithm, 1)])])[0][0].decision
+        assert peeked.remaining == 3, "a chain that was denied elsewhere has given back"
