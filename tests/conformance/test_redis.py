@@ -6,9 +6,9 @@ the test's, given to the script with every batch.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import naive
 import pytest
@@ -22,7 +22,6 @@ from headgate.stores.url import open_store
 from headgate.testing import FakeClock, OnLoop, StoreConformance, differences, read_vectors
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
-NUMBERS = itertools.count()
 EXAMPLES = 20
 SERVERS = {"one": "redis_server", "cluster": "redis_cluster", "sentinel": "redis_sentinels"}
 
@@ -40,7 +39,7 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module", params=["sync", "async"])
 def make_store(request: pytest.FixtureRequest, url: str) -> MakeStore:
     def make(clock: FakeClock) -> Store:
-        store = open_store(f"{url}?prefix=conformance-{next(NUMBERS)}&timeout_ms=10000", clock)
+        store = open_store(f"{url}?prefix={uuid4()}&timeout_ms=10000", clock)
         assert isinstance(store, RemoteStore)
         return store if request.param == "sync" else OnLoop(store)
 

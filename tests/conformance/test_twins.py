@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import os
 import random
+from uuid import uuid4
 
 import naive
 import pytest
 
-from conformance.twins import Counter, Twins, magnitude, random_limit
+from conformance.twins import LARGEST_COST, Counter, Twins, magnitude, random_limit
+from headgate.core.algorithms import build
+from headgate.stores.memory import MemoryStore
+from headgate.stores.port import Member, Op, Replies, Request
+from headgate.stores.url import open_store
+from headgate.testing import FakeClock
 from servers.process import GivenServer
 from servers.redis import RedisServer
 
@@ -33,13 +39,41 @@ def test_changing_limits_and_algorithms(redis_server: RedisServer | GivenServer)
     assert agreed(redis_server.url, f"{SEED} changing", naive.ALGORITHMS, 4) >= STEPS
 
 
+@pytest.mark.slow
+def test_chains(redis_server: RedisServer | GivenServer) -> None:
+    """Several counters in a request, some of which do not bind; time only moves on, since memory forgets here."""
+    draw = random.Random(f"{SEED} chains")
+    clock = FakeClock(1_700_000_000)
+    memory = MemoryStore(clock=clock)
+    store = open_store(f"{redis_server.url}?prefix={uuid4()}&timeout_ms=60000", clock)
+    denied = 0
+    for _ in range(100):
+        limits = [random_limit(draw, draw.choice(naive.ALGORITHMS), 10**6) for _ in range(8)]
+        chain = [build(limit, f"{draw.random()}") for limit in limits]
+        batch = []
+        for _ in range(100):
+            members = draw.sample(chain, draw.randint(2, 5))
+            cost = magnitude(draw, min(LARGEST_COST, *(int(member.capacity) for member in members)))
+            batch.append(Request(Op.TAKE, [Member("key", member, cost, draw.random() < 0.8) for member in members]))
+        clock.advance(draw.random())
+        expected, replies = memory.apply(batch), store.apply(batch)
+        assert told(replies) == told(expected), f"seed {SEED}"
+        denied += sum(not outcome.decision.allowed for outcomes in expected for outcome in outcomes)
+    store.close()
+    assert denied > 1_000
+
+
+def told(replies: Replies) -> list[list[tuple[object, ...]]]:
+    return [[(outcome.decision, outcome.tick) for outcome in reply] for reply in replies]
+
+
 def agreed(url: str, seed: str, algorithms: tuple[str, ...] | list[str], limits: int) -> int:
     """How many steps Python and Lua agreed on."""
     twins = Twins(url, seed)
     draw = twins.random
     while twins.steps < STEPS:
         scale = magnitude(draw, LONGEST_SCALE)
-        # Each counter once in a batch, so that every state is seen; or a few of them often, within one run of the script.
+        # Each counter once in a batch, so that every state is seen; or a few often, within one run of the script.
         distinct = draw.choice((MEMBERS, MEMBERS, MEMBERS // 20))
         counters = [
             Counter(

@@ -7,12 +7,12 @@ in memory and, byte for byte as documented, in Redis.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
+from uuid import uuid4
 
 import redis
 
@@ -27,7 +27,7 @@ from headgate.stores.remote import RemoteStore
 from headgate.stores.url import open_store
 from headgate.testing import FakeClock
 
-__all__ = ["BUCKETS", "Counter", "Twins", "random_limit"]
+__all__ = ["LARGEST_COST", "Counter", "Twins", "magnitude", "random_limit"]
 
 BUCKETS = ("token_bucket", "leaky_bucket", "gcra")
 START = 1_700_000_000_000_000
@@ -38,7 +38,6 @@ LARGEST_COST = 2**31 - 1
 OPS = (Op.TAKE, Op.PEEK, Op.CHARGE, Op.GIVE_BACK, Op.RESET)
 WEIGHTS = (55, 12, 10, 20, 3)
 
-NUMBERS = itertools.count()
 HEADER = struct.Struct(">BBI5q")  # version, algorithm, tick; count, period, time, a, b
 LOG_HEADER = struct.Struct(">II")  # number of the oldest entry, entries stored
 ENTRY = struct.Struct(">qq")  # tick, cost
@@ -114,7 +113,7 @@ class Twins:
         self.random = random.Random(seed)
         self.seed = seed
         self.clock = FakeClock(START / 1_000_000)
-        self.prefix = f"twins-{next(NUMBERS)}"
+        self.prefix = f"{uuid4()}"
         store = open_store(f"{url}?prefix={self.prefix}&timeout_ms=60000", self.clock)
         assert isinstance(store, RemoteStore)
         self.store = store
@@ -151,7 +150,7 @@ class Twins:
         unique = {counter.key: counter for counter in counters}.values()
         stored = self.redis.mget([f"{self.prefix}:twins:{counter.key}" for counter in unique])
         for counter, value in zip(unique, stored, strict=True):
-            if (wanted := counter.state()) != (found := None if value is None else parsed(value)):
+            if (wanted := counter.state()) != (found := parsed(value) if isinstance(value, bytes) else None):
                 self.differ(counter, before, steps, f"leaves {wanted}, Lua {found}")
 
     def differ(
