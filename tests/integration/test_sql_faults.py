@@ -289,3 +289,18 @@ def test_processes_that_start_at_once_make_the_tables_once(url: str) -> None:
     assert errors == []
     assert take(store) == 999
     store.close()
+
+
+def test_a_transaction_whose_client_was_stopped_is_ended_by_the_server(direct: SqlStore) -> None:
+    take(direct)
+    dialect = direct.driver.dialect
+    deadline = time.monotonic() + 20
+    stopped = direct.driver.open(deadline)
+    digits = direct.identities.digits(LIMIT.name, "key")
+    if "idle" in str(getattr(direct.driver, "setup", "")):  # PostgreSQL: as if the store's timeout were 100 ms
+        stopped.run(["SET idle_in_transaction_session_timeout = 2100"], deadline)
+    stopped.run([dialect.begin, dialect.rows([digits], locking=True)], deadline)
+    before = time.monotonic()
+    assert take(direct) == 998  # MariaDB waits a second for a lock, and the transaction is then begun anew
+    assert 1.0 < time.monotonic() - before < 8.0
+    stopped.close()

@@ -6,7 +6,7 @@ import os
 
 from headgate.errors import ConfigError
 from headgate.stores.clock import Clock
-from headgate.stores.options import Options
+from headgate.stores.options import Options, masked
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS
 from headgate.stores.sql.session import Address, Driver
 from headgate.stores.sql.store import SqlStore
@@ -32,11 +32,10 @@ def open_sql(options: Options, clock: Clock | None) -> SqlStore:
 
 def open_driver(options: Options) -> Driver:
     """The driver that a URL names; nothing is connected yet."""
-    if options.scheme == "sqlite":
-        return _sqlite(options)
-    if options.scheme in ("postgresql", "postgres"):
-        return _postgres(options)
-    return _mysql(options)
+    openers = {"sqlite": _sqlite, "postgresql": _postgres, "postgres": _postgres}
+    driver = openers.get(options.scheme, _mysql)(options)
+    driver.url = masked(options.url)
+    return driver
 
 
 def _sqlite(options: Options) -> Driver:

@@ -6,14 +6,17 @@ session that broke is closed and leaves its place empty.
 
 from __future__ import annotations
 
+import logging
 import time
 from queue import Empty, LifoQueue
 from typing import final
 
 from headgate.stores.forking import renew_after_fork
-from headgate.stores.sql.session import Broken, Driver, Session
+from headgate.stores.sql.session import Broken, Driver, Refused, Session
 
 __all__ = ["Pool"]
+
+_log = logging.getLogger("headgate")
 
 
 @final
@@ -49,6 +52,17 @@ class Pool:
             raise
         self.sessions.add(session)
         return session, True
+
+    def warm(self, count: int, deadline: float) -> None:
+        """Have so many sessions open, if that can be had; one that cannot is the business of whoever needs it."""
+        taken: list[Session] = []
+        try:
+            while len(taken) < count:
+                taken.append(self.take(deadline)[0])
+        except (Broken, Refused) as error:
+            _log.debug("%s: %d connections of %d: %s", self.driver.name, len(taken), count, error)
+        for session in taken:
+            self.give(session)
 
     def give(self, session: Session) -> None:
         if self.closed:

@@ -6,6 +6,7 @@ us, so a server that hangs costs a check its deadline and not a moment more. Sev
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Sequence
@@ -26,10 +27,12 @@ __all__ = ["PostgresDriver"]
 _AGAIN = ("40001", "40P01", "55P03")
 """Serialization failure, dead-lock, a lock not granted within lock_timeout."""
 _NO_TABLE = "42P01"
+_READ_ONLY = "25006"
+"""A primary that was replaced: a new connection may lead to the new one."""
 _SCHEMA_LOCK = 0x68656164676174  # "headgat"
 _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 _abandoned: list[PGconn] = []
-"""Connections of a parent process: to end one here would say goodbye in the parent's name."""
+"""Connections of a parent process. To end one here would say goodbye in the parent's name."""
 
 
 @final
@@ -48,6 +51,7 @@ class PostgresSession(Session):
                     connection.consume_input()
             answers: list[list[str]] = []
             refused: Refused | None = None
+            ended = False
             while True:
                 while connection.is_busy():
                     _wait(connection.socket, select.POLLIN, deadline)
@@ -59,8 +63,10 @@ class PostgresSession(Session):
                     value = result.get_value
                     answers.append([(value(row, 0) or b"").decode() for row in range(result.ntuples)])
                 elif result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY):
-                    refused = refused or _refused(result)
-            if connection.status != pq.ConnStatus.OK:
+                    code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+                    ended = ended or code == _READ_ONLY
+                    refused = refused or _refused(result, code)
+            if ended or connection.status != pq.ConnStatus.OK:
                 raise Broken(refused.args[0] if refused is not None else "the connection was lost")
         except psycopg.Error as error:
             raise Broken(_first_line(str(error))) from error
@@ -73,10 +79,13 @@ class PostgresSession(Session):
 
     def abandon(self) -> None:
         _abandoned.append(self.connection)
+        # Or the server would not notice the parent's end for as long as this process keeps its socket open, too.
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(nothing, self.connection.socket, inheritable=False)
+        os.close(nothing)
 
 
-def _refused(result: Any) -> Refused:
-    code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+def _refused(result: Any, code: str) -> Refused:
     message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
     message = message or _first_line(result.get_error_message())
     return Refused(f"{message} ({code})" if code else message, again=code in _AGAIN, no_table=code == _NO_TABLE)

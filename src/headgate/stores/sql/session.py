@@ -79,6 +79,8 @@ class Driver:
     dialect: Dialect
     own_clock: bool
     """Whether the database has a clock that all its clients share."""
+    url: str = "URL"
+    """The store's URL as it may be shown."""
     most_sessions: int | None = None
     """How many sessions are of use; None for as many as one likes."""
 

@@ -32,6 +32,8 @@ __all__ = ["SqlStore"]
 
 CONNECT_SECONDS = 5.0
 """The time for the first connection, which no request waits for."""
+MOST_WARM = 4
+"""Connections that are made at the start, so that no check is the first to."""
 MOST_KNOWN = 100_000
 """Ids remembered to have a row. More than that, and all are forgotten: each is then inserted once more, in vain."""
 LONGEST_NAP = 0.004
@@ -80,6 +82,7 @@ class SqlStore(ThreadedStore):
                 prepare(self.driver, session, deadline)
             finally:
                 self.pool.give(session)
+            self.pool.warm(min(self.lanes, MOST_WARM), deadline)
         except (Broken, Refused) as error:
             raise self._error(str(error)) from error
 

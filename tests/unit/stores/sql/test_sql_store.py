@@ -194,7 +194,10 @@ def test_a_log_that_becomes_another_limit_and_a_log_again(store: SqlStore, path:
 
 
 def test_a_database_of_another_version_is_refused_and_left_alone(store: SqlStore, path: Path) -> None:
-    for version, advice in (("0000", "headgate db upgrade --store URL"), ("0099", "newer Headgate")):
+    for version, advice in (
+        ("0000", "headgate db upgrade --store 'sqlite:///.*counters.db'"),
+        ("0099", "newer Headgate"),
+    ):
         with sqlite3.connect(path) as connection:
             connection.execute("UPDATE headgate_version SET version_num = ?", (version,))
         with pytest.raises(StoreError, match=rf"SQLite file .*version {version}, .* needs version 0001: .*{advice}"):
