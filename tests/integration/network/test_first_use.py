@@ -1,7 +1,8 @@
-"""Processes that find an empty database at the same moment: one makes the tables, the others wait for it."""
+"""The first steps with a database: tables that are made while others wait, and connections that cost no time."""
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 
@@ -10,6 +11,7 @@ import pytest
 from headgate import Limiter
 from headgate.stores.sql import store
 from servers.mariadb import MariaDB
+from servers.process import GivenServer
 
 
 def test_waiting_for_those_who_make_the_tables_costs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +30,16 @@ def test_waiting_for_those_who_make_the_tables_costs_no_time(monkeypatch: pytest
                 assert limiter.check("key", "1/year").reason == "ok"
         finally:
             other.join()
+
+
+def test_connecting_reads_no_certificates(mariadb: MariaDB | GivenServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take a third of a check's time, and of everybody else's: no other thread runs meanwhile."""
+    with Limiter(f"{mariadb.url}?timeout_ms=5000"):
+        pass  # the tables are there now
+
+    def read(*_: object) -> None:
+        raise AssertionError("the authorities of the machine were read")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", read)
+    with Limiter(f"{mariadb.url}?timeout_ms=5000") as limiter:
+        assert limiter.check("certificates", "1/year").reason in ("ok", "limited")
