@@ -7,10 +7,15 @@ well. It is shown at the end of the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import pytest
 
 from integration.network.crew import Crew
+from integration.network.sites import Site
+from servers.mariadb import MariaDB
+from servers.proxy import CuttingProxy
+from servers.redis import RedisServer
 
 _figures: list[str] = []
 
@@ -26,6 +31,19 @@ def crew(eight: Crew) -> Crew:
     """Eight processes."""
     eight.assemble()
     return eight
+
+
+@pytest.fixture(scope="module", params=["redis", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer | MariaDB]:
+    """A server that is ours to harm. What MariaDB commits outlives its process, if not the machine."""
+    with RedisServer() if request.param == "redis" else MariaDB(flush_log=2) as started:
+        yield started
+
+
+@pytest.fixture
+def site(server: RedisServer | MariaDB) -> Iterator[Site]:
+    with CuttingProxy(server.port) as proxy:
+        yield Site(server, proxy, uuid4().hex)
 
 
 @pytest.fixture
