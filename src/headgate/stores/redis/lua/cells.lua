@@ -16,9 +16,10 @@ local function read_cell(key, alg)
     return {key = key, state = nil, kind = 0, tick = 0, count = 0, period_us = 0, writer = nil, changed = false}
   end
   local version, kind, tick, count, period_us, time, a, b = unpack_from('>BBI4i8i8i8i8i8', bytes)
-  if version ~= STATE_VERSION or not makers[kind] then
+  if version ~= STATE_VERSION then
     error('HEADGATE: ' .. key .. ' was written with layout version ' .. version .. ', and version 1 is read here', 0)
   end
+  if not makers[kind] then error('HEADGATE: ' .. key .. ' was written by algorithm ' .. kind .. ', unknown here', 0) end
   local state = {time = time, a = a, b = b, log = nil}
   if kind == SLIDING_WINDOW_LOG then
     local head, stored = unpack_from('>I4I4', bytes, STATE_BYTES + 1)

@@ -1,0 +1,24 @@
+"""A Redis of their own for the tests that reconfigure it, flush its scripts or count its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from servers.redis import RedisServer
+
+
+@pytest.fixture(scope="package")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[redis.Redis]:
+    """A plain client of an empty server."""
+    with redis.Redis.from_url(server.url) as connected:
+        connected.flushall()
+        yield connected

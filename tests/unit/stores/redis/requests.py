@@ -1,0 +1,48 @@
+"""Short ways to put requests to a store."""
+
+from __future__ import annotations
+
+from headgate.core.algorithms import Algorithm, build
+from headgate.core.decision import Decision
+from headgate.core.limit import Limit
+from headgate.stores.port import Member, Op, Outcome, Request, Store
+from headgate.stores.redis import RedisStore
+from headgate.stores.url import open_store
+from headgate.testing import FakeClock
+
+__all__ = ["ALGORITHMS", "apply", "limit", "peek", "store_at", "take"]
+
+ALGORITHMS = (
+    "token_bucket",
+    "leaky_bucket",
+    "fixed_window",
+    "sliding_window_log",
+    "sliding_window_counter",
+    "gcra",
+)
+
+
+def store_at(url: str, clock: FakeClock | None = None, **options: object) -> RedisStore:
+    """The store of a URL with options; its time is long enough for a busy machine."""
+    text = "&".join(f"{name}={value}" for name, value in ({"timeout_ms": 10_000} | options).items())
+    store = open_store(f"{url}{'&' if '?' in url else '?'}{text}", clock)
+    assert isinstance(store, RedisStore)
+    return store
+
+
+def limit(text: str, name: str = "limit") -> Algorithm:
+    """A compiled limit, such as `5/hour using gcra`."""
+    return build(Limit.parse(text), name)
+
+
+def apply(store: Store, op: Op, *members: Member) -> list[Outcome]:
+    """One request."""
+    return store.apply([Request(op, members)])[0]
+
+
+def take(store: Store, algorithm: Algorithm, key: str = "key", cost: int = 1) -> Decision:
+    return apply(store, Op.TAKE, Member(key, algorithm, cost))[0].decision
+
+
+def peek(store: Store, algorithm: Algorithm, key: str = "key", cost: int = 1) -> Decision:
+    return apply(store, Op.PEEK, Member(key, algorithm, cost))[0].decision
