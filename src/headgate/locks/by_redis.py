@@ -60,25 +60,26 @@ class RedisLocks(Locks[Pipeline]):
 
     def attempt(self, name: str, holder: str, seconds: float) -> int | None:
         with self._ours():
-            lock = Lock(self.client, self._lock_key(name), timeout=seconds, thread_local=False)
+            lock = self._lock(name, seconds)
             if not lock.acquire(blocking=False, token=holder):
                 return None
-            version = self._taken(keys=[lock.name, self._record_key(name)], args=[holder, RECORD_MS])
+            version = self._taken(keys=[lock.name, self._key("lease", name)], args=[holder, RECORD_MS])
             return int(version) or None  # 0: the lease ended before we came to say so
 
     def release(self, lease: Lease) -> None:
         with self._ours(), suppress(LockNotOwnedError):  # it ended by itself, and may be another's by now
-            Lock(self.client, self._lock_key(lease.name)).do_release(lease.holder)
+            self._lock(lease.name).do_release(lease.holder)
 
     @contextmanager
     def guarded(self, lease: Lease) -> Iterator[Pipeline]:
         """A pipeline that collects commands. They are carried out when the block ends well, all together."""
         self.check_open()
-        pipeline = self.client.pipeline(transaction=True)
+        record = self._key("lease", lease.name)
+        pipeline = self._pipeline()
         try:
             with self._ours():
-                pipeline.watch(self._record_key(lease.name))
-                found = pipeline.hmget(self._record_key(lease.name), "version", "holder")
+                pipeline.watch(record)
+                found = pipeline.hmget(record, "version", "holder")
             if found != [str(lease.version).encode(), lease.holder.encode()]:
                 raise lost(lease)
             pipeline.multi()
@@ -88,23 +89,29 @@ class RedisLocks(Locks[Pipeline]):
                     pipeline.execute()
                 except WatchError as error:
                     if isinstance(error.__context__, _FAILURES):  # redis-py calls a lost connection by this name too
+                        pipeline.watching = False
                         raise error.__context__ from None
                     raise lost(lease) from None
         finally:
-            pipeline.reset()
+            _let_go(pipeline)
 
     def close(self) -> None:
         super().close()
         self.client.close()
 
-    def _lock_key(self, name: str) -> str:
-        return self._key("lock", name)
+    def _pipeline(self) -> Any:
+        """In a cluster one of the node that has our slot: a cluster's own pipeline is another thing."""
+        node = self.client
+        if isinstance(node, RedisCluster):
+            node = self.client.get_redis_connection(self.client.get_node_from_key(self.tag))
+        return node.pipeline(transaction=True)
 
-    def _record_key(self, name: str) -> str:
-        return self._key("lease", name)
+    def _lock(self, name: str, seconds: float | None = None) -> Lock:
+        key: Any = self._key("lock", name)  # bytes are fine too, whatever Lock's type says
+        return Lock(self.client, key, timeout=seconds, thread_local=False)
 
-    def _key(self, kind: str, name: str) -> str:
-        return f"{self.tag}:{kind}:{short_name(name).decode('utf-8', 'surrogatepass')}"
+    def _key(self, kind: str, name: str) -> bytes:
+        return f"{self.tag}:{kind}:".encode() + short_name(name)
 
     @contextmanager
     def _ours(self, doubt: str = "") -> Iterator[None]:
@@ -113,3 +120,12 @@ class RedisLocks(Locks[Pipeline]):
             yield
         except _FAILURES as error:
             raise StoreError(f"{self.address}: {error}{doubt}") from error
+
+
+def _let_go(pipeline: Pipeline) -> None:
+    """Give its connection back, watching nothing."""
+    try:
+        pipeline.reset()
+    except _FAILURES:
+        pipeline.watching = False  # the connection that did is closed by now
+        pipeline.reset()

@@ -185,5 +185,5 @@ def _is_busy(error: DBAPIError) -> bool:
         return True  # has just made the row that we wanted to make
     if isinstance(cause, sqlite3.Error):
         return cause.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    code = getattr(cause, "sqlstate", None) or (cause.args[0] if cause is not None and cause.args else None)
-    return code in _BUSY
+    codes = {getattr(cause, "sqlstate", None), *(cause.args[:1] if cause is not None else ())}
+    return not codes.isdisjoint(_BUSY)

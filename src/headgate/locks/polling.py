@@ -11,7 +11,7 @@ __all__ = ["poll"]
 
 T = TypeVar("T")
 FIRST_NAP = 0.002
-LONGEST_NAP = 0.05
+LONGEST_NAP = 0.03
 
 
 def poll(attempt: Callable[[], T | None], seconds: float) -> T | None:

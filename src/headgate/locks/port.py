@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
 
 __all__ = ["LEASE", "MOST_LEASE", "WAIT", "Lease", "LockService"]
 
@@ -57,3 +58,10 @@ class LockService(Protocol[T_co]):
 
     def close(self) -> None:
         """Let go of connections. Closing twice is fine; taking a lock afterwards is a StoreClosed."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes."""

@@ -1,0 +1,134 @@
+"""Locks whose server goes away, hangs or breaks off: every call ends, says where, and does not claim what it cannot."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from headgate.errors import StoreError
+from headgate.locks import open_locks
+from integration.lockers import make_room, read, write
+from servers.machine import free_port
+from servers.proxy import CuttingProxy
+
+NAME = "client:42"
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=["redis_server", "mariadb", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    prefix = f"faults-{os.getpid()}-{next(_numbers)}"
+    return f"{request.getfixturevalue(request.param).url}?prefix={prefix}&timeout_ms=400"
+
+
+@pytest.fixture
+def value() -> str:
+    """What is written under the lock, by a name that no other test uses."""
+    return f"value-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[CuttingProxy]:
+    port = urlsplit(url).port
+    assert port is not None
+    with CuttingProxy(port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def locks(url: str, proxy: CuttingProxy) -> Iterator[Any]:
+    """Through the proxy."""
+    with open_locks(url.replace(f":{urlsplit(url).port}/", f":{proxy.port}/")) as locks:
+        make_room(locks)
+        yield locks
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("redis://user:secret@127.0.0.1:{port}/0", "Redis at 127.0.0.1:{port}: "),
+        ("redis+unix://:secret@/nowhere/{port}", "Redis at /nowhere/{port}: "),
+        ("redis+sentinel://:secret@127.0.0.1:{port}/mymaster", "Redis 'mymaster' of the Sentinels 127.0.0.1:{port}: "),
+        ("redis+cluster://:secret@127.0.0.1:{port}", "Redis Cluster at 127.0.0.1:{port}: "),
+        ("mysql://user:secret@127.0.0.1:{port}/limits", "MySQL at 127.0.0.1:{port}/limits: "),
+        ("postgresql://user:secret@127.0.0.1:{port}/limits", "PostgreSQL at 127.0.0.1:{port}/limits: "),
+        ("sqlite:////nowhere/{port}.db", "SQLite file /nowhere/{port}.db: "),
+        ("file:///proc/{port}", "lock files in /proc/{port}: "),
+    ],
+)
+def test_nobody_there(url: str, where: str) -> None:
+    port = str(free_port())
+    with pytest.raises(StoreError, match=re.escape(where.replace("{port}", port))) as raised:
+        open_locks(url.replace("{port}", port))
+    assert "secret" not in str(raised.value)
+
+
+def test_a_wrong_password_is_not_shown(url: str) -> None:
+    wrong = re.sub(r"//.*@|//", "//headgate:wrong-secret@", url, count=1)
+    with pytest.raises(StoreError, match=rf"at 127.0.0.1:{urlsplit(url).port}") as raised:
+        open_locks(wrong)
+    assert "wrong-secret" not in str(raised.value)
+
+
+def test_a_server_that_dies_while_a_lock_is_held(
+    locks: Any, proxy: CuttingProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    with locks.hold(NAME, lease=0.2) as lease:
+        proxy.refuse()
+        with pytest.raises(StoreError, match=f"at 127.0.0.1:{proxy.port}"), locks.guarded(lease):
+            pytest.fail("it cannot have been compared")
+        with pytest.raises(StoreError, match=f"at 127.0.0.1:{proxy.port}"), locks.hold("another"):
+            pytest.fail("it cannot have been taken")
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "a lock could not be given back, and stays until its lease ends" in caplog.text
+    proxy.pass_all()
+    with locks.hold(NAME, wait=20) as again:
+        assert again.version > lease.version
+
+
+def test_connections_that_were_cut_are_made_anew(locks: Any, value: str, proxy: CuttingProxy) -> None:
+    with locks.hold(NAME):
+        pass
+    proxy.cut()
+    with locks.hold(NAME, wait=20) as lease:
+        proxy.cut()
+        with locks.guarded(lease) as transaction:
+            write(locks, transaction, value, 1)
+    assert read(locks, value) == 1
+
+
+def test_a_server_that_hangs(locks: Any, proxy: CuttingProxy) -> None:
+    with locks.hold(NAME, lease=0.2):
+        proxy.hang()
+        began = time.monotonic()
+        with pytest.raises(StoreError, match=f"at 127.0.0.1:{proxy.port}"), locks.hold("another", wait=0):
+            pytest.fail("it cannot have been taken")
+        assert time.monotonic() - began < 5  # an answer's time, and that of a new connection
+    proxy.cut()
+    proxy.pass_all()
+    with locks.hold(NAME, wait=20):
+        pass
+
+
+def test_an_answer_that_is_lost_at_the_end_leaves_a_doubt(
+    url: str, locks: Any, value: str, proxy: CuttingProxy
+) -> None:
+    def write_in_doubt() -> None:
+        with locks.hold(NAME, lease=0.3) as lease, locks.guarded(lease) as transaction:
+            write(locks, transaction, value, 1)
+            proxy.hang(replies_only=True)
+
+    with pytest.raises(StoreError, match="whether it has written is not known"):
+        write_in_doubt()
+    proxy.cut()
+    proxy.pass_all()
+    with open_locks(url) as direct, direct.hold(NAME, wait=20):
+        assert read(direct, value) == 1

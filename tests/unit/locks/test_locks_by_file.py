@@ -1,0 +1,142 @@
+"""Locks by files: clocks, boots, records that are not ours."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from headgate.errors import LeaseLost, StoreError
+from headgate.locks import by_file, open_locks
+from headgate.locks.by_file import LENGTH, FileLocks
+
+NAME = "client:42"
+
+
+class Time:
+    """Two clocks that a test sets: the machine's since its start, and the wall's."""
+
+    def __init__(self) -> None:
+        self.monotonic, self.wall = 5_000.0, 1_700_000_000.0
+
+    def monotonic_ns(self) -> int:
+        return int(self.monotonic * 1e9)
+
+    def time_ns(self) -> int:
+        return int(self.wall * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    clock = Time()
+    monkeypatch.setattr(by_file, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> FileLocks:
+    return cast(FileLocks, open_locks(f"file://{tmp_path}/locks?timeout_ms=20"))
+
+
+@pytest.fixture
+def file(locks: FileLocks) -> Path:
+    return Path(locks.folder, "hg:client%3A42.lock")
+
+
+def test_a_lease_lasts_by_the_machines_clock_and_not_by_the_walls(locks: FileLocks, clock: Time) -> None:
+    first = locks.attempt(NAME, "first", 10.0)
+    for wall in (0.0, 1e9, 9e9):
+        clock.wall = wall
+        assert locks.attempt(NAME, "second", 10.0) is None
+    clock.monotonic += 9.999
+    assert locks.attempt(NAME, "second", 10.0) is None
+    clock.monotonic += 0.001
+    second = locks.attempt(NAME, "second", 10.0)
+    assert first is not None
+    assert second is not None
+    assert second > first
+
+
+def test_a_lease_ends_with_the_boot(locks: FileLocks, clock: Time) -> None:
+    assert locks.attempt(NAME, "first", 3600.0) is not None
+    locks.boot = "another"
+    assert locks.attempt(NAME, "second", 10.0) is not None
+
+
+def test_a_machine_that_does_not_tell_its_boots(locks: FileLocks, clock: Time) -> None:
+    """Its clock starts anew; what would be held for longer than a lease may last is not believed."""
+    locks.boot = ""
+    assert locks.attempt(NAME, "first", 3600.0) is not None
+    clock.monotonic = 60.0
+    assert locks.attempt(NAME, "second", 10.0) is not None
+
+
+def test_versions_grow_when_the_wall_is_set_back_and_when_files_are_lost(
+    locks: FileLocks, clock: Time, file: Path
+) -> None:
+    versions = []
+    for wall in (1_700_000_000.0, 5.0, 1_700_000_001.0):
+        clock.wall = wall
+        with locks.hold(NAME) as lease:
+            versions.append(lease.version)
+    file.unlink()
+    clock.wall += 1
+    with locks.hold(NAME) as lease:
+        versions.append(lease.version)
+    assert versions == [1_700_000_000_000_000, 1_700_000_000_000_001, 1_700_000_001_000_000, 1_700_000_002_000_000]
+
+
+def test_a_lease_of_a_file_that_was_removed_is_lost(locks: FileLocks, file: Path) -> None:
+    with locks.hold(NAME) as lease:
+        file.unlink()
+        with pytest.raises(LeaseLost), locks.guarded(lease):
+            pytest.fail("must not run")
+
+
+def test_records_always_have_the_same_length(locks: FileLocks, file: Path) -> None:
+    with locks.hold(NAME):
+        assert (file.stat().st_size, file.stat().st_mode & 0o777) == (LENGTH, 0o600)
+        assert file.read_text().endswith(" \n")
+    assert file.stat().st_size == LENGTH
+
+
+@pytest.mark.parametrize("found", [b"", b"\0" * LENGTH])
+def test_a_file_without_a_record_is_a_lock_that_nobody_had(locks: FileLocks, file: Path, found: bytes) -> None:
+    file.write_bytes(found)
+    with locks.hold(NAME, wait=0):
+        pass
+
+
+@pytest.mark.parametrize("found", [b"something", b"{}", b"[1]", b'{"version": 1}', b"\xff" * 300])
+def test_a_file_that_is_not_ours(locks: FileLocks, file: Path, found: bytes) -> None:
+    file.write_bytes(found)
+    with pytest.raises(StoreError, match=r"client%3A42.lock: this is not the record of a lock"), locks.hold(NAME):
+        pass
+    assert file.read_bytes() == found
+
+
+def test_a_link_is_not_followed(locks: FileLocks, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"")
+    file.symlink_to(tmp_path / "target")
+    with pytest.raises(StoreError, match="lock files in "), locks.hold(NAME):
+        pass
+
+
+def test_a_file_that_another_keeps_locked(locks: FileLocks, file: Path) -> None:
+    with locks.hold(NAME) as lease:
+        other = os.open(file, os.O_RDWR)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(StoreError, match="another process kept this file locked for"), locks.guarded(lease):
+            pytest.fail("must not run")
+        with pytest.raises(TimeoutError), locks.hold(NAME, wait=0):
+            pytest.fail("must not run")
+        os.close(other)
+        with locks.guarded(lease):
+            began = time.monotonic()
+            with pytest.raises(TimeoutError), locks.hold(NAME, wait=0):
+                pytest.fail("nobody takes it while a guarded write runs")
+            assert time.monotonic() - began < 1
