@@ -24,23 +24,7 @@ from servers.redis import RedisCluster, RedisServer
 from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at, take
 
 NAMES = [
-    "a",
-    "A",
-    "a:b",
-    "b",
-    "a:",
-    ":",
-    "a%3A",
-    "a%",
-    "{a}",
-    "{",
-    "}",
-    "{}",
-    "a{b}c",
-    "a\n",
-    "a\0",
-    "\u00e9",
-    "e\u0301",
+    *("a", "A", "a:b", "b", "a:", ":", "a%3A", "a%", "{a}", "{", "}", "{}", "a{b}c", "a\n", "a\0", "\u00e9", "e\u0301"),
     "a ",
 ]
 SUBJECTS = [
