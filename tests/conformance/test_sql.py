@@ -18,8 +18,8 @@ from headgate.stores.port import Store
 from headgate.testing import FakeClock, StoreConformance, differences, read_vectors
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
-EXAMPLES = {"sqlite": 60, "mariadb": 12, "postgres": 12}
-EVERY = {"sqlite": 1, "mariadb": 4, "postgres": 4}
+EXAMPLES = {"sqlite": 40, "mariadb": 10, "postgres": 10}
+EVERY = {"sqlite": 1, "mariadb": 6, "postgres": 6}
 """A server flushes its log to the disk at each call, so it is given fewer."""
 
 
