@@ -155,7 +155,13 @@ class AsyncLimiter(Limiting):
         store = self._store
         try:
             if isinstance(store, RemoteStore):
-                return await (await self._coalescer(store)).ask(batch)
+                coalescer = await self._coalescer(store)
+                decided = coalescer.ask(batch)
+                try:
+                    return await decided
+                except asyncio.CancelledError:
+                    coalescer.abandoned(batch, decided)
+                    raise
             if not isinstance(store, LocalStore):
                 return await self._apply_in_thread(batch)
             reply = store.apply_within(batch, 0.0)

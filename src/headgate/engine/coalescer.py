@@ -47,11 +47,13 @@ class Ticket:
         self.future: asyncio.Future[Replies] | None = None
 
 
-def next_batch(waiting: deque[Ticket], most_members: int, first: Ticket | None = None) -> list[Ticket]:
-    """Take from the queue what leaves together, behind `first` if one is given."""
+def next_batch(
+    waiting: deque[Ticket], most_members: int, first: Ticket | None = None, most: int = MOST_WAITING
+) -> list[Ticket]:
+    """Take from the queue what leaves together, behind `first` if one is given; at most so many tickets."""
     batch = [first] if first is not None else []
     members = first.members if first is not None else 0
-    while waiting and (not batch or members + waiting[0].members <= most_members):
+    while waiting and (not batch or members + waiting[0].members <= most_members) and len(batch) < most:
         ticket = waiting.popleft()
         ticket.queued = False
         batch.append(ticket)
@@ -228,8 +230,10 @@ class LoopCoalescer:
     def leave(self) -> None:
         self.leaving = False
         self.expire_waiting()
+        # Shared out over the free lanes where that pays: the next batch is made ready while the last one is decided.
+        share = max(-(-len(self.waiting) // (self.store.lanes - self.flying or 1)), self.store.worth_a_call)
         while self.waiting and self.flying < self.store.lanes:
-            batch = [t for t in next_batch(self.waiting, self.store.most_members) if not _gone(t)]
+            batch = [t for t in next_batch(self.waiting, self.store.most_members, None, share) if not _gone(t)]
             if not batch:
                 continue
             self.flying += 1
@@ -254,14 +258,23 @@ class LoopCoalescer:
         assert future is not None
         if future.done():  # its task was cancelled while the call was under way
             if isinstance(answer, list):
-                undoing = self.undo(ticket.requests, answer)
-                if undoing:
-                    self.ask(undoing).add_done_callback(_heard)
+                self.give_back(ticket.requests, answer)
         elif isinstance(answer, StoreError):
             future.set_exception(answer)
         else:
             assert answer is not None
             future.set_result(answer)
+
+    def abandoned(self, requests: Sequence[Request], future: asyncio.Future[Replies]) -> None:
+        """A caller was cancelled. If its answer had come, and only its turn had not, nobody will ever hear it."""
+        if future.done() and not future.cancelled() and future.exception() is None:
+            self.give_back(requests, future.result())
+
+    def give_back(self, requests: Sequence[Request], replies: Replies) -> None:
+        """Return what was taken for somebody who has gone."""
+        undoing = self.undo(requests, replies)
+        if undoing:
+            self.ask(undoing).add_done_callback(_heard)
 
     def expire(self) -> None:
         """Whoever has waited for a whole deadline need not wait longer; the oldest come first."""
