@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary
+from contextlib import suppress
 
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
+from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import DEFAULT_PREFIX, Done, Member, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.redis.blocking import BlockingServers
 from headgate.stores.redis.cluster import ClusterTopology
@@ -55,7 +56,8 @@ class RedisStore(RemoteStore):
         self._wire = Wire(prefix, self._cluster.tag_of if self._cluster is not None else None)
         self._breakers: dict[Address, Breaker] = {}
         self._blocking = BlockingServers(settings, self.pool_size, self.breaker)
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopServers] = WeakKeyDictionary()
+        self._loops: dict[asyncio.AbstractEventLoop, LoopServers] = {}
+        self._loops_lock = fork_safe_lock()
         self._closed = False
 
     def breaker(self, address: Address) -> Breaker:
@@ -85,7 +87,7 @@ class RedisStore(RemoteStore):
 
     def call(self, batch: Sequence[Request], deadline: float) -> Replies:
         topology = self._topology
-        if topology.can_move() or self._closed or (len(batch) > 1 and len(self._pieces(batch)) > 1):
+        if topology.can_move() or self._closed or (len(batch) > 1 and not self.fits(batch)):
             return self._blocking.run(self._decide(batch), deadline)
         # One server and one piece, the usual case: the same without the conversation.
         keys, body = self._wire.encode(batch, self._now())
@@ -107,8 +109,10 @@ class RedisStore(RemoteStore):
     def close(self) -> None:
         self._closed = True
         self._blocking.close()
-        for loop, servers in list(self._loops.items()):
-            if not loop.is_closed():
+        with self._loops_lock:
+            loops = list(self._loops.items())
+        for loop, servers in loops:
+            with suppress(RuntimeError):  # the loop is closed, and its connections are no longer in use
                 loop.call_soon_threadsafe(servers.close)
 
     async def aclose(self) -> None:
@@ -120,7 +124,10 @@ class RedisStore(RemoteStore):
         servers = self._loops.get(loop)
         if servers is None:
             servers = LoopServers(loop, self._settings, self.pool_size, self.breaker)
-            self._loops[loop] = servers
+            with self._loops_lock:
+                for over in [other for other in self._loops if other.is_closed()]:
+                    del self._loops[over]  # and with it go its connections
+                self._loops[loop] = servers
         return servers
 
     def _prepare(self) -> Talk[None]:
@@ -139,7 +146,7 @@ class RedisStore(RemoteStore):
         now = self._now()
         if self._cluster is not None:
             return (yield from self._decide_in_cluster(self._cluster, batch, now))
-        pieces = [batch] if len(batch) == 1 else self._pieces(batch)
+        pieces = self.pieces(batch)
         evaluations = [Evaluation(*self._wire.encode(piece, now), 0) for piece in pieces]
         yield from evaluate(self._topology, evaluations)
         return _joined(pieces, [_replies(p, e) for p, e in zip(pieces, evaluations, strict=True)])
@@ -151,7 +158,7 @@ class RedisStore(RemoteStore):
         rounds = spread(batch, place_of)
         asked = next(rounds, None)
         while asked is not None:
-            pieces = [(tag, piece) for tag, requests in asked.items() for piece in self._pieces(requests)]
+            pieces = [(tag, piece) for tag, requests in asked.items() for piece in self.pieces(requests)]
             evaluations = [Evaluation(*self._wire.encode(piece, now), cluster.slots[tag]) for tag, piece in pieces]
             yield from evaluate(self._topology, evaluations)
             answers: dict[int, Replies | StoreError] = {}
@@ -163,21 +170,6 @@ class RedisStore(RemoteStore):
                 replies: Replies = over.value
                 return replies
         return []
-
-    def _pieces(self, batch: Sequence[Request]) -> list[Sequence[Request]]:
-        """A batch in pieces that one script call can take."""
-        pieces: list[Sequence[Request]] = []
-        piece: list[Request] = []
-        members = 0
-        for request in batch:
-            if piece and members + len(request.members) > self.most_members:
-                pieces.append(piece)
-                piece, members = [], 0
-            piece.append(request)
-            members += len(request.members)
-        if piece:
-            pieces.append(piece)
-        return pieces
 
     def _check_open(self) -> None:
         if self._closed:

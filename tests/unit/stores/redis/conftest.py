@@ -18,7 +18,8 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def client(server: RedisServer) -> Iterator[redis.Redis]:
-    """A plain client of an empty server."""
+    """A plain client, the only one, of an empty server."""
     with redis.Redis.from_url(server.url) as connected:
+        connected.client_kill_filter(_type="normal", skipme=True)
         connected.flushall()
         yield connected

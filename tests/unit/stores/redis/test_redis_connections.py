@@ -1,0 +1,239 @@
+"""Ways to a Redis: passwords, users, TLS, sockets, databases, several loops, forks; and the end of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+import redis
+
+from headgate import AsyncLimiter, ConfigError, Limit, Limiter, StoreError, register_algorithm
+from headgate.core.algorithms.registered import Numbers, Verdict
+from headgate.errors import StoreClosed
+from headgate.stores.port import Member, Op, Replies, Request
+from headgate.stores.redis import RedisStore
+from headgate.testing import OnLoop
+from servers.machine import until
+from servers.redis import RedisCluster, RedisSentinels, RedisServer
+from unit.stores.redis.requests import limit, peek, store_at, take
+
+SECRET = "s3cr:t/%@#?"  # with all that has a meaning in a URL
+WRITTEN = "s3cr%3At%2F%25%40%23%3F"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[RedisServer]:
+    """With a password, a user of its own, and a unix socket."""
+    with RedisServer(password=SECRET, unix=True) as server:
+        server.cli("ACL", "SETUSER", "app@shop", "on", f">{SECRET}", "~*", "+@all", "-flushall")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def encrypted() -> Iterator[RedisServer]:
+    with RedisServer(tls=True) as server:
+        yield server
+
+
+def decides(url: str) -> None:
+    """On both sides, and both in one place."""
+    prefix = uuid4()
+    store = store_at(url, prefix=prefix)
+    store.connect()
+    assert take(store, limit("2/year")).allowed
+    on_loop = OnLoop(store_at(url, prefix=prefix))
+    assert take(on_loop, limit("2/year")).allowed
+    assert not take(store, limit("2/year")).allowed
+    assert not take(on_loop, limit("2/year")).allowed
+    store.close()
+    on_loop.close()
+
+
+def test_a_password(guarded: RedisServer) -> None:
+    decides(f"redis://:{WRITTEN}@127.0.0.1:{guarded.port}/0")
+
+
+def test_a_user(guarded: RedisServer) -> None:
+    decides(f"redis://app%40shop:{WRITTEN}@127.0.0.1:{guarded.port}")
+
+
+def test_a_unix_socket(guarded: RedisServer) -> None:
+    decides(f"redis+unix://:{WRITTEN}@{guarded.socket}")
+    decides(f"valkey+unix://app%40shop:{WRITTEN}@{guarded.socket}?db=3")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_tls(encrypted: RedisServer, host: str) -> None:
+    decides(f"rediss://{host}:{encrypted.port}/1?ssl_ca_certs={encrypted.certificate}")
+    decides(f"valkeys://{host}:{encrypted.port}?ssl_cert_reqs=none")
+
+
+def test_large_batches_over_tls(encrypted: RedisServer) -> None:
+    url = f"rediss://localhost:{encrypted.port}?ssl_ca_certs={encrypted.certificate}"
+    for store in (store_at(url, prefix=uuid4()), OnLoop(store_at(url, prefix=uuid4()))):
+        batch = [Request(Op.TAKE, [Member("k" * 1000 + str(i), limit("5/year"), 1)]) for i in range(2000)]
+        assert all(outcome.decision.allowed for (outcome,) in store.apply(batch))
+        assert {outcome.decision.remaining for (outcome,) in store.apply(batch)} == {3}
+        store.close()
+
+
+def test_databases_are_apart(server: RedisServer, client: redis.Redis) -> None:
+    host = f"redis://127.0.0.1:{server.port}"
+    for number, place in enumerate((f"{host}/0", f"{host}/1", f"{host}/15", f"valkey://127.0.0.1:{server.port}/2")):
+        store = store_at(place)
+        assert take(store, limit("1/year")).allowed, number
+        assert not take(store, limit("1/year")).allowed
+        assert not take(OnLoop(store_at(place)), limit("1/year")).allowed
+        store.close()
+
+
+# -- several of everything --------------------------------------------------------------------------------------------
+
+
+def connections(client: redis.Redis) -> int:
+    """Of others than ourselves."""
+    return len(client.client_list(_type="normal")) - 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_no_more_connections_are_kept_than_the_pool_has_room_for(
+    server: RedisServer, client: redis.Redis, size: int
+) -> None:
+    store = store_at(server.url, pool_size=size)
+    together = threading.Barrier(8)
+
+    def check(number: int) -> bool:
+        together.wait()
+        return all(take(store, limit("100000/year")).allowed for _ in range(50))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(check, range(8)))
+    until("the others are closed", lambda: connections(client) <= size, patience=5)
+    store.close()
+    until("all are closed", lambda: connections(client) == 0, patience=5)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_no_more_connections_of_a_loop_are_kept_either(server: RedisServer, client: redis.Redis, size: int) -> None:
+    store = OnLoop(store_at(server.url, pool_size=size))
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda _: take(store, limit("100000/year")).allowed, range(400)))
+    until("the others are closed", lambda: connections(client) <= size, patience=5)
+    store.close()
+    until("all are closed", lambda: connections(client) == 0, patience=5)
+
+
+def test_two_loops_and_threads_share_a_store(server: RedisServer, client: redis.Redis) -> None:
+    store = store_at(server.url)
+    admitted: list[int] = []
+
+    def loop() -> None:
+        async def load() -> None:
+            limiter = AsyncLimiter(store)
+            decisions = await asyncio.gather(*(limiter.check("key", "500/year") for _ in range(400)))
+            admitted.append(sum(decision.allowed for decision in decisions))
+
+        asyncio.run(load())
+
+    def plain() -> None:
+        limiter = Limiter(store)
+        admitted.append(sum(limiter.check("key", "500/year").allowed for _ in range(200)))
+
+    threads = [threading.Thread(target=target) for target in (loop, loop, plain, plain)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(admitted) == 500
+    store.close()
+
+
+def test_loops_that_are_over_leave_nothing(server: RedisServer, client: redis.Redis) -> None:
+    store = store_at(server.url)
+
+    async def check() -> bool:
+        decided: asyncio.Future[Replies | StoreError] = asyncio.get_running_loop().create_future()
+        batch = [Request(Op.TAKE, [Member("key", limit("100/year"), 1)])]
+        store.begin(batch, time.monotonic() + 10, decided.set_result)
+        return isinstance(await decided, list)
+
+    assert all(asyncio.run(check()) for _ in range(20))
+    gc.collect()
+    assert connections(client) <= 2
+    assert len(store._loops) <= 1
+    store.close()
+
+
+def test_a_forked_child_has_connections_of_its_own(server: RedisServer, client: redis.Redis) -> None:
+    limiter = Limiter(f"{server.url}?timeout_ms=10000")
+    for _ in range(100):
+        assert limiter.check("key", "1000/year").allowed
+    mine = connections(client)
+    child = os.fork()
+    if child == 0:
+        try:
+            good = all(limiter.check("key", "1000/year").allowed for _ in range(200))
+            good = good and connections(redis.Redis.from_url(server.url)) > mine
+            good = good and all(asyncio.run(tasks(server.url)))
+        finally:
+            os._exit(0 if good else 1)
+    for _ in range(200):
+        assert limiter.check("key", "1000/year").reason == "ok"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert limiter.peek("key", "1000/year").remaining == 1000 - 100 - 200 - 200
+    limiter.close()
+
+
+async def tasks(url: str) -> list[bool]:
+    async with AsyncLimiter(f"{url}?timeout_ms=10000") as limiter:
+        return [(await limiter.check("other", "1000/year")).allowed for _ in range(50)]
+
+
+# -- the end, and what never begins -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["server", "redis_cluster", "redis_sentinels"])
+def test_a_closed_store_says_so(place: str, request: pytest.FixtureRequest) -> None:
+    running: RedisServer | RedisCluster | RedisSentinels = request.getfixturevalue(place)
+    for made in (store_at, lambda url: OnLoop(store_at(url))):
+        open_store: Callable[[str], RedisStore | OnLoop] = made
+        store = open_store(running.url)
+        take(store, limit("5/year"), str(uuid4()))
+        store.close()
+        store.close()
+        with pytest.raises(StoreClosed):
+            peek(store, limit("5/year"))
+    with pytest.raises(StoreClosed):
+        store_at_closed(running.url).connect()
+    limiter = Limiter(running.url)
+    limiter.close()
+    with pytest.raises(StoreClosed):
+        limiter.check("key", "5/year")
+
+
+def store_at_closed(url: str) -> RedisStore:
+    store = store_at(url)
+    store.close()
+    return store
+
+
+def test_an_algorithm_without_a_twin_is_refused_when_the_limiter_is_built(server: RedisServer) -> None:
+    name = f"own_{uuid4().hex}"
+
+    def step(ours: Limit, state: Numbers | None, now: int, cost: int) -> tuple[Numbers | None, Verdict]:
+        return None, Verdict(True, ours.count, 0, 0)
+
+    register_algorithm(name, step)
+    plans = {"gold": Limit(5, 60, algorithm=name)}
+    for make in (Limiter, AsyncLimiter):
+        with pytest.raises(ConfigError, match=f"RedisStore cannot decide by the algorithm '{name}'"):
+            make(server.url, plans=plans)
+    with Limiter(server.url) as limiter, pytest.raises(ConfigError, match=name):
+        limiter.bind(Limit(5, 60, algorithm=name))
