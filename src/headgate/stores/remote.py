@@ -29,6 +29,8 @@ class RemoteStore:
     """Seconds that a check may take, waiting included."""
     lanes: int = 4
     """How many batches may be under way at once."""
+    worth_a_call: int = 500
+    """How many requests are better sent together than shared out over free lanes."""
     most_members: int = 500
     """How many members a batch should have at most; a larger one is taken too, and split."""
 
@@ -54,6 +56,25 @@ class RemoteStore:
 
     def apply(self, batch: Sequence[Request]) -> Replies:
         return self.call(batch, time.monotonic() + self.timeout)
+
+    def fits(self, batch: Sequence[Request]) -> bool:
+        """Whether a batch is small enough to be decided in one go."""
+        return sum([len(request.members) for request in batch]) <= self.most_members
+
+    def pieces(self, batch: Sequence[Request]) -> list[Sequence[Request]]:
+        """A batch in pieces that are; a request stays whole."""
+        if self.fits(batch):
+            return [batch]
+        pieces: list[Sequence[Request]] = []
+        piece: list[Request] = []
+        members = 0
+        for request in batch:
+            if piece and members + len(request.members) > self.most_members:
+                pieces.append(piece)
+                piece, members = [], 0
+            piece.append(request)
+            members += len(request.members)
+        return [*pieces, piece]
 
     def close(self) -> None:
         """Let go of the connections. Closing twice is fine; deciding afterwards is a StoreClosed."""

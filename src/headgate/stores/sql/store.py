@@ -90,7 +90,7 @@ class SqlStore(ThreadedStore):
         self._check_open()
         if not self.breaker.admits(time.monotonic()):
             raise self._error("it has failed several times in a row, and is not asked for a moment")
-        pieces = self._pieces(batch)
+        pieces = self.pieces(batch)
         replies: Replies = []
         for number, piece in enumerate(pieces):
             try:
@@ -208,21 +208,6 @@ class SqlStore(ThreadedStore):
         if len(self.known) + len(plan.counters) > MOST_KNOWN:
             self.known.clear()
         self.known.update([counter.digits for counter in plan.counters.values() if counter.charges])
-
-    def _pieces(self, batch: Sequence[Request]) -> list[Sequence[Request]]:
-        """A batch in pieces of which each is one transaction."""
-        if sum([len(request.members) for request in batch]) <= self.most_members:
-            return [batch]
-        pieces: list[Sequence[Request]] = []
-        piece: list[Request] = []
-        members = 0
-        for request in batch:
-            if piece and members + len(request.members) > self.most_members:
-                pieces.append(piece)
-                piece, members = [], 0
-            piece.append(request)
-            members += len(request.members)
-        return [*pieces, piece]
 
     def _check_open(self) -> None:
         if self.closed:
