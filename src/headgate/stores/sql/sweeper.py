@@ -46,7 +46,11 @@ class Sweeper:
         """A batch was decided: sweep if it is time."""
         if not self.busy and time.monotonic() >= self.next:
             self.busy = True
-            Thread(target=self.run, name="headgate sweep", daemon=True).start()
+            try:
+                Thread(target=self.run, name="headgate sweep", daemon=True).start()
+            except RuntimeError:  # no more threads: the interpreter is ending, or the machine is full
+                self.next = time.monotonic() + PAUSE
+                self.busy = False
 
     def run(self) -> None:
         try:
