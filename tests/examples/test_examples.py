@@ -104,6 +104,12 @@ PRINTED = {
         allowed=False by uploads, 6 left
         [('uploads', 6), ('daily', 46)]
         """,
+    "locks.py": """
+        raised to 110
+        too late: nothing was written
+        it is 115
+        lock 'client:42' was not free within 0.1 s
+        """,
     "sharded.py": """
         allowed: 300
         again: 0

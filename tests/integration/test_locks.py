@@ -141,20 +141,22 @@ def test_the_lock_of_a_process_that_was_killed_comes_free(url: str, locks: Any, 
 
 
 def test_a_fork_has_connections_of_its_own(locks: Any, name: str) -> None:
-    with locks.hold(name) as lease:
-        put(locks, lease, name, 1)
+    def add(times: int) -> None:
+        for _ in range(times):
+            with locks.hold(name, wait=20) as lease:
+                put(locks, lease, name, read(locks, name) + 1)
+
+    add(1)
     child = os.fork()
     if child == 0:
         try:
-            with locks.hold(name, wait=20) as lease:
-                put(locks, lease, name, read(locks, name) + 1)
+            add(10)
             os._exit(0)
         finally:
             os._exit(1)
+    add(10)
     assert os.waitpid(child, 0)[1] == 0
-    with locks.hold(name, wait=20) as lease:
-        put(locks, lease, name, read(locks, name) + 1)
-    assert read(locks, name) == 3
+    assert read(locks, name) == 21
 
 
 # -- one process ------------------------------------------------------------------------------------------------------
