@@ -17,7 +17,9 @@ from headgate.errors import StoreError
 from headgate.locks import open_locks
 from integration.lockers import make_room, read, write
 from servers.machine import free_port
+from servers.process import GivenServer
 from servers.proxy import CuttingProxy
+from servers.redis import RedisServer
 
 NAME = "client:42"
 _numbers = itertools.count()
@@ -132,3 +134,13 @@ def test_an_answer_that_is_lost_at_the_end_leaves_a_doubt(
     proxy.pass_all()
     with open_locks(url) as direct, direct.hold(NAME, wait=20):
         assert read(direct, value) == 1
+
+
+def test_a_command_that_redis_refuses_is_told_as_it_is(redis_server: RedisServer | GivenServer) -> None:
+    def refused() -> None:
+        with open_locks(redis_server.url) as locks, locks.hold(NAME) as lease, locks.guarded(lease) as pipeline:
+            pipeline.execute_command("NO-SUCH-COMMAND")
+
+    with pytest.raises(StoreError, match=r"(?i)unknown command") as raised:
+        refused()
+    assert "not known" not in str(raised.value)

@@ -107,7 +107,7 @@ class FileLocks(Locks[None]):
         except OSError as error:
             raise StoreError(f"{self.address}: {error}") from error
         try:
-            yield poll(lambda: _alone(file), patience)
+            yield poll(lambda: _alone(file, path), patience)
         finally:
             os.close(file)  # which unlocks it
 
@@ -115,11 +115,13 @@ class FileLocks(Locks[None]):
         return StoreError(f"{self._path(name)}: another process kept this file locked for {self.timeout:g} s")
 
 
-def _alone(file: int) -> int | None:
+def _alone(file: int, path: str) -> int | None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return None
+    except OSError as error:
+        raise StoreError(f"{path}: {error}") from error
     return file
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from redis import Redis, RedisCluster
 from redis.client import Pipeline
-from redis.exceptions import LockNotOwnedError, RedisClusterException, RedisError, WatchError
+from redis.exceptions import LockNotOwnedError, RedisClusterException, RedisError, ResponseError, WatchError
 from redis.lock import Lock
 
 from headgate.errors import StoreError
@@ -119,7 +119,8 @@ class RedisLocks(Locks[Pipeline]):
         try:
             yield
         except _FAILURES as error:
-            raise StoreError(f"{self.address}: {error}{doubt}") from error
+            answered = isinstance(error, ResponseError)
+            raise StoreError(f"{self.address}: {error}{'' if answered else doubt}") from error
 
 
 def _let_go(pipeline: Pipeline) -> None:

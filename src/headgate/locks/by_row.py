@@ -78,9 +78,9 @@ class RowLocks(Locks[Connection]):
                 raise self._busy()
             if not rows or not _is_of(rows[0], lease):
                 raise lost(lease)
-            with self._ours():
+            with self._ours(only_lost=True):
                 yield connection
-            with self._ours("; whether it has written is not known"):
+            with self._ours("; whether it has written is not known", only_lost=True):
                 connection.commit()
 
     def close(self) -> None:
@@ -157,14 +157,15 @@ class RowLocks(Locks[Connection]):
         return StoreError(f"{self.address}: a transaction of somebody else kept a lock's row for {self.timeout:g} s")
 
     @contextmanager
-    def _ours(self, doubt: str = "") -> Iterator[None]:
-        """Errors of the connection become ours; those of a statement that cannot be carried out stay what they are."""
+    def _ours(self, doubt: str = "", *, only_lost: bool = False) -> Iterator[None]:
+        """Errors of the database become ours; what the writer's own statements did wrong stays the writer's affair."""
         try:
             yield
         except NoConnectionFree as error:
             raise StoreError(f"{self.address}: all connections of the pool are busy; see pool_size") from error
         except DBAPIError as error:
-            if not isinstance(error, OperationalError | InterfaceError) and not error.connection_invalidated:
+            lost_it = isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
+            if only_lost and not lost_it:
                 raise
             problem = str(error.orig).strip().partition("\n")[0]
             raise StoreError(f"{self.address}: {problem}{doubt}") from error
