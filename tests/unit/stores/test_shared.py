@@ -117,8 +117,9 @@ def test_a_log_used_again_is_not_taken_for_expired(tmp_path: Path) -> None:
     slot = store.find_slot(stripe, digest)
     blocks = store.arena.owned(stripe, slot)
     # A taker that died before it could link its block in left it with a slot that is now a bucket's.
-    store.words[(store.arena.owners_at + 7 * 8) >> 3] = 3 + 1
-    assert store.arena.free_owner(0, 3, [7]) == 1
+    other = (slot + 1) % 10
+    store.words[(store.arena.owners_at + 7 * 8) >> 3] = other + 1
+    assert store.arena.free_owner(0, other, [7]) == 1
     assert store.find_slot(stripe, digest) == slot
     assert store.arena.owned(stripe, slot) == blocks
     assert not store.arena.reclaim(stripe, clock.ticks(), {slot})
