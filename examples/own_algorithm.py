@@ -1,4 +1,4 @@
-"""An algorithm of your own: a pure step over three whole numbers, which then works in chains and in every local store.
+"""An algorithm of your own: a pure step over three whole numbers, which works in chains, and in every store but Redis.
 
 `cooldown`: so many attempts, and each attempt starts the wait of one whole period anew. Good for passwords.
 """
