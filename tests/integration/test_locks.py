@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import LeaseLost, StoreClosed
+from headgate.errors import LeaseLost, StoreClosed, StoreError
 from headgate.locks import Lease, open_locks
 from headgate.locks.by_file import FileLocks
 from headgate.locks.by_redis import RECORD_MS
 from integration.children import Child, stopped, until
 from integration.lockers import make_room, read, write
+from servers.redis import RedisServer
 
 KINDS = ["file", "sqlite", "redis_server", "mariadb", "postgres"]
 TOPOLOGIES = ["redis_sentinels", "redis_cluster"]
@@ -293,3 +294,16 @@ def test_a_version_that_was_forgotten_is_still_surpassed(name: str, request: pyt
                 put(locks, first, name, 1)
         with locks.hold(name) as second:
             assert second.version > first.version
+
+
+def test_tls_passwords_and_sockets(name: str) -> None:
+    with RedisServer(tls=True, password="secret") as encrypted, RedisServer(unix=True, password="secret") as local:
+        trusted = f"{encrypted.url}?ssl_ca_certs={encrypted.certificate}"
+        for url in (trusted, f"{encrypted.url}?ssl_cert_reqs=none", local.url, local.unix_url):
+            with open_locks(url) as locks, locks.hold(name) as lease, locks.guarded(lease):
+                pass
+        for wrong in (encrypted.url, trusted.replace("secret", "wrong")):
+            with pytest.raises(StoreError, match="Redis at") as raised:
+                open_locks(wrong)
+            assert "secret" not in str(raised.value)
+            assert "wrong" not in str(raised.value).replace("WRONGPASS", "")

@@ -82,6 +82,7 @@ def _common(options: Options, timeout: float) -> dict[str, Any]:
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
         "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,  # with 3, redis-py 8.0 does not notice that an idle connection was cut
     }
     if options.pool_size() is not None:
         given["max_connections"] = options.pool_size()
