@@ -19,7 +19,7 @@ from headgate.errors import StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.forking import Renewal
 from headgate.stores.redis.settings import Settings
-from headgate.stores.redis.talk import Address, Answer, Call, Lost, Talk
+from headgate.stores.redis.talk import NOT_REDIS, Address, Answer, Call, Lost, Talk
 
 __all__ = ["NOT_ASKED", "BlockingServers", "problem_of"]
 
@@ -40,7 +40,7 @@ def problem_of(error: Exception, seconds: float | None = None) -> str:
     if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
         return "it closed the connection"
     if isinstance(error, hiredis.ProtocolError):
-        return "what answers there is not a Redis"
+        return NOT_REDIS
     if isinstance(error, ssl.SSLError):
         return f"no TLS connection could be made ({error.reason or error})"
     return str(error) or type(error).__name__
@@ -198,7 +198,7 @@ class BlockingServers:
         except StoreError as error:  # it answered, and does not want us
             breaker.succeeded()
             return Lost(str(error), False)
-        except (OSError, EOFError, hiredis.ProtocolError) as error:
+        except (OSError, EOFError, UnicodeError, hiredis.ProtocolError) as error:  # Unicode: a name no host has
             breaker.failed(time.monotonic())
             return Lost(problem_of(error, deadline - started), False)
         try:

@@ -65,15 +65,25 @@ class ClusterTopology(Topology):
                     self.seeds.remove(node)
                     self.seeds.append(node)
                 continue
-            ranges = answer[0]
-            if not isinstance(ranges, list) or not ranges:
-                problems.append(f"{node}: {error_in(ranges) or 'it serves no slots'}")
+            owners = _owners(answer[0], node)
+            if owners is None:
+                problems.append(f"{node}: {error_in(answer[0]) or 'it serves no slots'}")
                 continue
-            owners: list[Address | None] = [None] * SLOTS
-            for first, last, master, *_ in ranges:
-                host = master[0].decode() if master[0] else node.host
-                owners[first : last + 1] = [Address(host, int(master[1]))] * (last + 1 - first)
             self.owners = owners
             self.doubtful = False
             return
         raise StoreError(f"no node of the Redis Cluster answered: {'; '.join(problems)}")
+
+
+def _owners(ranges: object, node: Address) -> list[Address | None] | None:
+    """The master of every slot, as CLUSTER SLOTS tells; None when it tells nothing of the kind."""
+    if not isinstance(ranges, list) or not ranges:
+        return None
+    owners: list[Address | None] = [None] * SLOTS
+    try:
+        for first, last, (name, port, *_), *_ in ranges:
+            host = name.decode() if name else node.host
+            owners[first : last + 1] = [Address(host, port)] * (last + 1 - first)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return owners

@@ -17,7 +17,7 @@ from headgate.errors import StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.redis.blocking import NOT_ASKED, problem_of
 from headgate.stores.redis.settings import Settings
-from headgate.stores.redis.talk import Address, Answer, Call, Lost, Talk
+from headgate.stores.redis.talk import NOT_REDIS, Address, Answer, Call, Lost, Talk
 
 __all__ = ["LoopServers"]
 
@@ -36,12 +36,16 @@ class LoopConnection(asyncio.Protocol):
         self.answers: list[object] = []
         self.heard: Callable[[Answer], None] | None = None
         self.lost = False
+        self.problem = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def ask(self, commands: bytes, answers: int, heard: Callable[[Answer], None]) -> None:
+        if self.lost:  # since it was made
+            heard(Lost(self.problem, False))
+            return
         self.expected = answers
         self.answers = []
         self.heard = heard
@@ -51,7 +55,7 @@ class LoopConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         heard = self.heard
         if heard is None:  # nobody asked: what comes next could be taken for an answer
-            self.drop()
+            self.fail(NOT_REDIS)
             return
         reader = self.reader
         answers = self.answers
@@ -71,10 +75,11 @@ class LoopConnection(asyncio.Protocol):
         heard(answers)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.lost = True
         self.fail(problem_of(error if isinstance(error, OSError) else EOFError()))
 
     def fail(self, problem: str) -> None:
+        if not self.lost:
+            self.problem = problem
         self.drop()
         heard, self.heard = self.heard, None
         if heard is not None:
@@ -150,7 +155,7 @@ class LoopServers:
                 connection.drop()
                 raise
             if isinstance(answer, Lost):
-                raise EOFError
+                raise ConnectionError(answer.problem)
             for reply in answer:
                 if isinstance(reply, Exception):
                     connection.drop()
@@ -198,6 +203,9 @@ class _Conversation(Generic[T]):
             except StoreError as error:
                 self.end(error)
                 return
+            except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
+                self.end(StoreError(f"what Redis answered cannot be read: {error!r}"))
+                return
             self.answers = [None] * len(self.calls)
             self.missing = 1 + len(self.calls)  # one more while they are being sent
             for number, call in enumerate(self.calls):
@@ -234,7 +242,7 @@ class _Conversation(Generic[T]):
         except StoreError as error:  # it answered, and does not want us
             breaker.succeeded()
             self.heard(number, Lost(str(error), False))
-        except (OSError, EOFError, hiredis.ProtocolError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
             breaker.failed(time.monotonic())
             self.heard(number, Lost(problem_of(error), False))
         else:

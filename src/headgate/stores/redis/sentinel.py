@@ -42,12 +42,13 @@ class SentinelTopology(Topology):
                 continue
             master = Address(found[0].decode(), int(found[1]))
             (answer,) = yield [Call(master, pack(("ROLE",)), 1)]
+            named = f"{master}, which {sentinel} names"
             if isinstance(answer, Lost):
-                problems.append(f"{master}: {answer.problem}")
+                problems.append(f"{named}: {answer.problem}")
             elif isinstance(answer[0], list) and answer[0][0] == b"master":
                 self.address = master
                 self.doubtful = False
                 return
             else:
-                problems.append(f"{master}: {error_in(answer[0]) or 'it is not a master (any more, or yet)'}")
+                problems.append(f"{named}: {error_in(answer[0]) or 'it is not a master (any more, or yet)'}")
         raise StoreError(f"no master named {self.name!r} was found through the Sentinels: {'; '.join(problems)}")

@@ -19,6 +19,7 @@ from headgate.stores.redis.program import PROGRAM, PROGRAM_SHA
 __all__ = ["Address", "Answer", "Call", "Evaluation", "Lost", "Talk", "evalsha", "evaluate", "load_program", "pack"]
 
 T = TypeVar("T")
+NOT_REDIS = "what answers there is not a Redis"
 MOST_TRIES = 5
 SEARCH_PAUSE = 0.1
 """Seconds after a search for servers that found none before the next one: a flood of checks must not flood them."""
@@ -116,12 +117,20 @@ class Topology:
 
 def load_program(addresses: Sequence[Address]) -> Talk[None]:
     """Make the program known to the servers, so that no check is the first to bring it."""
-    load = pack(("SCRIPT", "LOAD", PROGRAM))
-    answers = yield [Call(address, load, 1) for address in addresses]
+    # To one who has not logged in a server says so only after a short command.
+    load = pack(("PING",)) + pack(("SCRIPT", "LOAD", PROGRAM))
+    answers = yield [Call(address, load, 2) for address in addresses]
     for address, answer in zip(addresses, answers, strict=True):
-        problem = answer.problem if isinstance(answer, Lost) else error_in(answer[0])
+        problem = answer.problem if isinstance(answer, Lost) else _not_loaded(answer[0], answer[1])
         if problem is not None:
             raise StoreError(f"Redis at {address}: {problem}")
+
+
+def _not_loaded(ping: object, load: object) -> str | None:
+    if load == PROGRAM_SHA.encode():
+        return None
+    hint = error_in(ping) or ""
+    return (hint if hint.startswith("NOAUTH") else error_in(load)) or NOT_REDIS
 
 
 def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None]:
@@ -168,7 +177,7 @@ def hear(topology: Topology, address: Address, group: Sequence[Evaluation], answ
         if isinstance(reply, bytes):
             evaluation.answer = reply
             continue
-        problem = error_in(reply) or "what it answered is not an answer"
+        problem = error_in(reply) or NOT_REDIS
         evaluation.answer = StoreError(f"Redis at {address}: {problem}")
         if understand(topology, evaluation, problem):
             again.append(evaluation)

@@ -1,0 +1,237 @@
+"""A server that cannot be reached, or is not a Redis: a StoreError with its address at once, and no password."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from headgate import AsyncLimiter, Limiter, StoreError
+from headgate.stores.redis import store as redis_store
+from headgate.testing import OnLoop
+from servers.machine import free_port
+from servers.redis import RedisCluster, RedisSentinels, RedisServer
+from unit.stores.redis.requests import limit, store_at, take
+
+SECRET = "hunter2"
+HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+MYSQL = b"\x4a\x00\x00\x00\x0a11.8.3-MariaDB\x00\x01\x00\x00\x00abcdefgh\x00"
+
+
+@contextmanager
+def listener(greeting: bytes = b"", answer: bytes | None = None) -> Iterator[int]:
+    """The port of another kind of server: it greets, answers whatever it is told, and hangs up; or never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    try:
+                        connection.sendall(greeting)
+                        while connection.recv(65536) and answer is None:
+                            pass
+                        connection.sendall(answer or b"")
+                    except OSError:
+                        pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def refused(url: str, *words: str) -> None:
+    """Both limiters say so when they begin, and tell all of this."""
+
+    async def enter() -> None:
+        async with AsyncLimiter(url):
+            raise AssertionError("it was let in")
+
+    for begin in (lambda: Limiter(url), lambda: asyncio.run(enter())):
+        with pytest.raises(StoreError) as raised:
+            begin()
+        for word in words:
+            assert word in str(raised.value)
+        told = "".join(traceback.format_exception(raised.value)) + repr(raised.value)
+        assert SECRET not in told
+
+
+def with_secret(port: int, scheme: str = "redis", rest: str = "") -> str:
+    return f"{scheme}://app:{SECRET}@127.0.0.1:{port}{rest}"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[RedisServer]:
+    with RedisServer(password="right") as server:
+        server.cli("ACL", "SETUSER", "reader", "on", f">{SECRET}", "~*", "+@read")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def encrypted() -> Iterator[RedisServer]:
+    with RedisServer(tls=True) as server:
+        yield server
+
+
+def test_a_wrong_password(guarded: RedisServer) -> None:
+    refused(with_secret(guarded.port), f"127.0.0.1:{guarded.port}", "WRONGPASS")
+    refused(f"redis://:{SECRET}@127.0.0.1:{guarded.port}", f"127.0.0.1:{guarded.port}", "WRONGPASS")
+
+
+def test_no_password_where_one_is_needed(guarded: RedisServer) -> None:
+    refused(f"redis://127.0.0.1:{guarded.port}", f"127.0.0.1:{guarded.port}", "NOAUTH")
+
+
+def test_a_password_where_none_is_known(server: RedisServer) -> None:
+    refused(f"redis://:{SECRET}@127.0.0.1:{server.port}", f"127.0.0.1:{server.port}", "AUTH")
+
+
+def test_a_user_who_may_not(guarded: RedisServer) -> None:
+    refused(f"redis://reader:{SECRET}@127.0.0.1:{guarded.port}", f"127.0.0.1:{guarded.port}", "NOPERM")
+
+
+def test_a_database_that_is_not_there(server: RedisServer) -> None:
+    refused(f"{server.url.removesuffix('/0')}/16", f"127.0.0.1:{server.port}", "out of range")
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey", "redis+cluster"])
+def test_nobody_listens(scheme: str) -> None:
+    port = free_port()
+    refused(with_secret(port, scheme), f"127.0.0.1:{port}", "refuses connections")
+
+
+def test_no_sentinel_listens() -> None:
+    ports = free_port(), free_port()
+    url = f"redis+sentinel://app:{SECRET}@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/mymaster?sentinel_password={SECRET}"
+    refused(url, *(f"127.0.0.1:{port}" for port in ports), "refuses connections", "mymaster")
+
+
+def test_no_such_socket() -> None:
+    refused(f"redis+unix://:{SECRET}@/nowhere/redis.sock", "/nowhere/redis.sock", "No such file")
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "a..b", "l" * 64 + ".example"])
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_a_host_that_has_no_address(scheme: str, host: str) -> None:
+    refused(f"{scheme}://:{SECRET}@{host}:6379", f"{host}:6379")
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster", "redis+sentinel"])
+@pytest.mark.parametrize(
+    ("greeting", "answer", "problem"),
+    [
+        (b"", HTTP, "not a Redis"),
+        (MYSQL, b"\x15\x00\x00\x01\xff\x13\x04bad handshake", "not a Redis"),
+        (b"220 mail.example ESMTP\r\n", b"500 what?\r\n", "not a Redis"),
+        (b"", b"", "closed the connection"),
+        (b"", b"+OK\r\n" * 9, ""),
+        (b"", b"*2\r\n$1\r\nx\r\n:7\r\n" * 9, ""),
+    ],
+)
+def test_another_kind_of_server(scheme: str, greeting: bytes, answer: bytes, problem: str) -> None:
+    with listener(greeting, answer) as port:
+        refused(with_secret(port, scheme, "/mymaster" if "sentinel" in scheme else ""), f"127.0.0.1:{port}", problem)
+        if scheme == "redis":
+            refused(f"redis://127.0.0.1:{port}", f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster"])
+def test_a_server_that_says_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_store, "CONNECT_SECONDS", 0.2)
+    with listener() as port:
+        refused(with_secret(port, scheme), f"127.0.0.1:{port}", "did not answer within 200 ms")
+
+
+def test_tls_where_none_is_spoken(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_store, "CONNECT_SECONDS", 0.2)
+    refused(with_secret(server.port, "rediss"), f"127.0.0.1:{server.port}")
+
+
+def test_no_tls_where_it_is_spoken(encrypted: RedisServer) -> None:
+    refused(f"redis://127.0.0.1:{encrypted.port}", f"127.0.0.1:{encrypted.port}")
+
+
+def test_a_certificate_that_nobody_vouches_for(encrypted: RedisServer) -> None:
+    refused(f"rediss://localhost:{encrypted.port}", f"localhost:{encrypted.port}", "CERTIFICATE_VERIFY_FAILED")
+
+
+def test_a_cluster_that_is_none(server: RedisServer) -> None:
+    refused(f"redis+cluster://127.0.0.1:{server.port}", f"127.0.0.1:{server.port}", "cluster support disabled")
+
+
+def test_a_sentinel_that_is_none(server: RedisServer) -> None:
+    refused(f"redis+sentinel://127.0.0.1:{server.port}/mymaster", f"127.0.0.1:{server.port}", "unknown command")
+
+
+def test_a_master_that_no_sentinel_knows(redis_sentinels: RedisSentinels) -> None:
+    refused(redis_sentinels.url.replace("mymaster", "other"), "knows no master named 'other'")
+
+
+# -- later on ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sync", "async"])
+def told(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """What a store says when it is asked without having been connected."""
+
+    def ask(url: str) -> str:
+        store = store_at(url, timeout_ms=300)
+        on = store if request.param == "sync" else OnLoop(store)
+        with pytest.raises(StoreError) as raised:
+            take(on, limit("5/hour"))
+        on.close()
+        return str(raised.value)
+
+    return ask
+
+
+def test_a_check_that_finds_nobody_says_the_same(told: Callable[[str], str], guarded: RedisServer) -> None:
+    port = free_port()
+    assert told(with_secret(port)) == f"Redis at 127.0.0.1:{port}: it refuses connections; is it running?"
+    assert told(with_secret(guarded.port)).startswith(f"Redis at 127.0.0.1:{guarded.port}: WRONGPASS")
+    assert "a..b:6379" in told("redis://a..b:6379")
+    with listener(b"", HTTP) as port:
+        assert told(f"redis://127.0.0.1:{port}") == f"Redis at 127.0.0.1:{port}: what answers there is not a Redis"
+    with listener(MYSQL, b"") as port:
+        assert told(f"redis://127.0.0.1:{port}").startswith(f"Redis at 127.0.0.1:{port}: ")
+    with listener() as port:
+        assert told(f"redis://127.0.0.1:{port}") == f"Redis at 127.0.0.1:{port}: it did not answer within 300 ms"
+
+
+def test_the_log_shows_no_password(guarded: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    url = f"redis://:right@127.0.0.1:{guarded.port}?timeout_ms=5000"
+    with caplog.at_level(logging.DEBUG), Limiter(url) as limiter:
+        guarded.cli("CONFIG", "SET", "requirepass", "other")
+        guarded.password = "other"
+        try:
+            guarded.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            time.sleep(0.15)  # a connection that was used just now is taken to live
+            assert limiter.check("key", "5/hour").reason == "fail_open"
+        finally:
+            guarded.cli("CONFIG", "SET", "requirepass", "right")
+            guarded.password = "right"
+    assert "right" not in caplog.text
+    assert f"127.0.0.1:{guarded.port}" in caplog.text
+
+
+def test_a_cluster_of_which_one_node_is_named_is_found(redis_cluster: RedisCluster) -> None:
+    first = redis_cluster.nodes[0].port
+    dead = free_port()
+    store = store_at(f"redis+cluster://127.0.0.1:{dead},127.0.0.1:{first}", prefix="found")
+    store.connect()
+    assert all(take(store, limit("5/hour"), f"user:{i}").allowed for i in range(20))
+    store.close()
