@@ -21,11 +21,11 @@ from headgate.stores.forking import Renewal
 from headgate.stores.redis.settings import Settings
 from headgate.stores.redis.talk import NOT_REDIS, Address, Answer, Call, Lost, Talk
 
-__all__ = ["NOT_ASKED", "BlockingServers", "problem_of"]
+__all__ = ["JUST_NOW", "NOT_ASKED", "BlockingServers", "problem_of"]
 
 T = TypeVar("T")
 NOT_ASKED = "it has failed several times in a row and is not asked for a moment"
-JUST_NOW = 0.1
+JUST_NOW = 0.01
 """Seconds after its last use for which a connection is taken to live: no server restarts faster."""
 _NOT_YET = object()
 _TIMEVAL = struct.Struct("@ll")

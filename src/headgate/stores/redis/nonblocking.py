@@ -7,6 +7,7 @@ dropped, and with it only its own call.
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, final
@@ -15,7 +16,7 @@ import hiredis
 
 from headgate.errors import StoreError
 from headgate.stores.breaker import Breaker
-from headgate.stores.redis.blocking import NOT_ASKED, problem_of
+from headgate.stores.redis.blocking import JUST_NOW, NOT_ASKED, problem_of
 from headgate.stores.redis.settings import Settings
 from headgate.stores.redis.talk import NOT_REDIS, Address, Answer, Call, Lost, Talk
 
@@ -35,6 +36,7 @@ class LoopConnection(asyncio.Protocol):
         self.expected = 0
         self.answers: list[object] = []
         self.heard: Callable[[Answer], None] | None = None
+        self.kept_at = 0.0
         self.lost = False
         self.problem = ""
 
@@ -90,6 +92,16 @@ class LoopConnection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
+    def alive(self) -> bool:
+        """Whether the other side has not hung up. A loop that was held up has not heard of it: so ask the socket."""
+        if self.lost or self.transport is None:
+            return False
+        if time.monotonic() - self.kept_at < JUST_NOW:
+            return True
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
 
 @final
 class LoopServers:
@@ -119,13 +131,15 @@ class LoopServers:
         idle = self.idle.get(address)
         while idle:
             connection = idle.pop()
-            if not connection.lost:
+            if connection.alive():
                 return connection
+            connection.drop()
         return None
 
     def keep(self, address: Address, connection: LoopConnection) -> None:
         idle = self.idle.setdefault(address, [])
         if len(idle) < self.pool_size and not self.closed and not connection.lost:
+            connection.kept_at = time.monotonic()
             idle.append(connection)
         else:
             connection.drop()
