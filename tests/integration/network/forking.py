@@ -1,0 +1,42 @@
+"""Programs that fork with a limiter for event loops in use. (The others are those of the shared store: forks.py.)"""
+
+from __future__ import annotations
+
+import asyncio
+
+from headgate import AsyncLimiter
+from integration.forks import Fork
+from integration.participants import say
+
+__all__ = ["fork_between_loops", "fork_in_a_loop"]
+
+
+async def admitted(limiter: AsyncLimiter, limit: str, checks: int) -> int:
+    """How many of so many checks at once are admitted; -1 when the store failed at one of them."""
+    decisions = await asyncio.gather(*(limiter.check("key", limit) for _ in range(checks)))
+    reasons = [decision.reason for decision in decisions]
+    return reasons.count("ok") if set(reasons) <= {"ok", "limited"} else -1
+
+
+def fork_between_loops(url: str, limit: str, checks: int) -> None:
+    """A loop is over when the process forks; parent and child begin another one each."""
+    limiter = AsyncLimiter(url, on_store_error="closed")
+    counts = [asyncio.run(admitted(limiter, limit, checks))]
+    child = Fork(lambda: asyncio.run(admitted(limiter, limit, checks)))
+    counts.append(asyncio.run(admitted(limiter, limit, checks)))
+    say([*counts, child.answer()])
+
+
+def fork_in_a_loop(url: str, limit: str, checks: int) -> None:
+    """The loop goes on in the parent, with its connections; the child begins another one."""
+
+    async def work() -> list[int]:
+        async with AsyncLimiter(url, on_store_error="closed") as limiter:
+            counts = [await admitted(limiter, limit, checks)]
+            under_way = [asyncio.create_task(admitted(limiter, limit, checks)) for _ in range(5)]
+            await asyncio.sleep(0)
+            child = Fork(lambda: asyncio.run(admitted(limiter, limit, checks)))
+            counts += await asyncio.gather(*under_way)
+            return [*counts, child.answer(), await admitted(limiter, limit, checks)]
+
+    say(asyncio.run(work()))

@@ -1,0 +1,41 @@
+"""A process that has used a store across a network forks: parent and child go on, each with connections of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from headgate import Limiter
+from integration.children import Child
+from integration.network.crew import with_options
+
+STORES = ["redis_server", "redis_cluster", "mariadb", "postgres"]
+LIMIT = "1000000/year using fixed_window"
+
+Start = Callable[..., Child]
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest) -> str:
+    return with_options(request.getfixturevalue(request.param).url, prefix=uuid4().hex, timeout_ms=10_000)
+
+
+def used(url: str) -> int:
+    with Limiter(url) as limiter:
+        return 1_000_000 - limiter.peek("key", LIMIT, 0).remaining
+
+
+def test_while_a_thread_checks(url: str, start: Start) -> None:
+    told = start("forks.fork_and_hammer", url=url, limits=[LIMIT], forks=8, checks=20).finish()
+    assert told["children"] == [20] * 8
+    assert told["parent"] > 0
+    assert told["used"] == told["parent"] + 8 * 20 == used(url)
+
+
+@pytest.mark.parametrize("program", ["fork_between_loops", "fork_in_a_loop"])
+def test_event_loops(url: str, program: str, start: Start) -> None:
+    counts = start(f"network.forking.{program}", url=url, limit=LIMIT, checks=20).finish()
+    assert set(counts) == {20}
+    assert used(url) == sum(counts)
