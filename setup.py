@@ -52,6 +52,9 @@ HOT = [
     "src/headgate/engine/bound.py",
 ]
 
+LENIENT = ["--ignore-missing-imports", "--no-warn-unused-ignores", "--no-warn-return-any"]
+"""The drivers of the stores are extras, and need not be there in a build; `make check` is strict, and has them."""
+
 
 def can_compile() -> bool:
     """Whether a module that includes Python.h compiles here: better to find out before than in the middle."""
@@ -86,7 +89,7 @@ def extensions() -> list[object]:
     from mypyc.build import mypycify
 
     print("headgate: compiling the hot modules with mypyc", file=sys.stderr)
-    return list(mypycify(HOT, opt_level="3", strip_asserts=False))
+    return list(mypycify([*LENIENT, *HOT], opt_level="3", strip_asserts=False))
 
 
 setup(ext_modules=extensions())

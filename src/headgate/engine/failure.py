@@ -50,9 +50,10 @@ class FailurePolicy:
         """Outcomes for a batch that the store did not decide, or decided only in part."""
         if isinstance(error, StoreClosed):
             raise error
-        self.note(error)
         if not isinstance(error, PartlyAnswered):
+            self.note(error, len(batch))
             return Answered([self._outcomes(request.op, request.members) for request in batch], [])
+        self.note(error, sum(any(isinstance(item, StoreError) for item in reply) for reply in error.replies))
         replies: Replies = []
         undoing: list[Request] = []
         for request, reply in zip(batch, error.replies, strict=True):
@@ -89,10 +90,10 @@ class FailurePolicy:
         (reply,) = self._local.apply([Request(op, members)])
         return [Outcome(_because(outcome.decision, "fallback"), outcome.tick) for outcome in reply]
 
-    def note(self, error: StoreError) -> None:
-        """Count and log a failure."""
-        self.failures += 1
-        self._unlogged += 1
+    def note(self, error: StoreError, requests: int = 1) -> None:
+        """Count and log what a store did not answer."""
+        self.failures += requests
+        self._unlogged += requests
         now = time.monotonic()
         if now - self._logged_at >= 1.0:
             _log.warning(

@@ -13,6 +13,16 @@ from headgate.stores.port import DEFAULT_PREFIX
 
 __all__ = ["Options", "masked"]
 
+_PORTS = {
+    "redis": 6379,
+    "rediss": 6379,
+    "valkey": 6379,
+    "valkeys": 6379,
+    "mysql": 3306,
+    "mariadb": 3306,
+    "postgres": 5432,
+    "postgresql": 5432,
+}
 _COMMON = ("prefix", "timeout_ms", "pool_size")
 _SECRET_OPTION = re.compile(r"(?i)([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&#]*")
 
@@ -61,8 +71,20 @@ class Options:
             self.values[name] = value
 
     def address(self) -> str:
-        """The store's own part of the URL, without user, password and options."""
-        return f"{self.scheme}://{self.place}{self.path}"
+        """The store's own part of the URL, without user, password and options, and however it is abbreviated.
+
+        >>> Options("redis://user:secret@Cache:6379?timeout_ms=50").address() == Options("redis://cache/0").address()
+        True
+        """
+        family = self.scheme.removesuffix("+unix").removesuffix("+sentinel").removesuffix("+cluster")
+        port = _PORTS.get(family) if self.place else None
+        if port is None:
+            return f"{self.scheme}://{self.place}{self.path}"
+        if self.scheme.endswith("+sentinel"):
+            port = 26379
+        servers = ",".join(f"{host.lower()}:{number}" for host, number in self.places(port))
+        path = self.path.rstrip("/") or ("/0" if port == _PORTS["redis"] else "")
+        return f"{self.scheme}://{servers}{path}"
 
     def allow(self, *names: str) -> None:
         known = names + _COMMON
