@@ -48,10 +48,9 @@ servers:
 	fi; \
 	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing
 
-# Side by side with other libraries; writes docs/benchmarks.md and its chart.
-bench:
-	@command -v redis-server >/dev/null || (apt-get update -q && apt-get install -y -q redis-server)
-	$(PYTHON) benchmarks/run.py
+# Side by side with other libraries; writes docs/benchmarks.md and its charts. BENCH="--only network" runs one part.
+bench: servers
+	$(PYTHON) benchmarks/run.py $(BENCH)
 
 $(VENV)/.ready: pyproject.toml
 	@command -v cc >/dev/null || command -v gcc >/dev/null || (apt-get update -q && apt-get install -y -q gcc libc6-dev)

@@ -13,9 +13,9 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from benchmarks.children import child
+from benchmarks.children import child, environment
 
-__all__ = ["BUILDS", "InstallError", "prepare", "python"]
+__all__ = ["BUILDS", "InstallError", "installed", "prepare", "python"]
 
 BUILDS = ("compiled", "pure")
 DRAWING = "matplotlib"
@@ -50,6 +50,20 @@ def prepare(root: Path) -> None:
             source = Path(temporary) / build
             _copy_source(root, source)
             _pip(root, build, temporary, "--force-reinstall", "--no-deps", str(source))
+
+
+def installed(root: Path) -> dict[str, str]:
+    """The builds to measure, by what they say of themselves. Without a C compiler there is only one."""
+    builds = {}
+    for name in BUILDS:
+        command = [str(python(root, name).with_name("headgate")), "--version"]
+        said = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+        builds[name] = said.stdout.strip()
+    if "(pure Python)" not in builds["pure"]:
+        raise RuntimeError(f"HEADGATE_PURE=1 was asked for, and installed is {builds['pure']}")
+    if "(compiled)" not in builds["compiled"]:
+        del builds["compiled"]
+    return builds
 
 
 def _copy_source(root: Path, copy: Path) -> None:

@@ -12,7 +12,18 @@ from statistics import median, quantiles
 
 from benchmarks.candidates import Setup
 
-__all__ = ["AIM", "MEMORY_TARGETS", "SHARED_TARGET", "Build", "Contest", "Peer", "Results", "Spread", "contest"]
+__all__ = [
+    "AIM",
+    "MEMORY_TARGETS",
+    "SHARED_TARGET",
+    "Build",
+    "Contest",
+    "Peer",
+    "Results",
+    "Spread",
+    "contest",
+    "spread",
+]
 
 MEMORY_TARGETS = {"compiled": 8.0, "pure": 2.5}
 """How many times faster than the fastest peer a check in memory is to be, by build."""
@@ -96,10 +107,11 @@ def contest(ours: Setup, theirs: Sequence[Setup], times: Mapping[Setup, list[flo
         other = times[setup]
         if not isinstance(other, str):
             ratios = [theirs / ours for theirs, ours in zip(other, mine, strict=True)]
-            peers.append(Peer(setup.library, setup.algorithm, median(other) / 1000, _spread(ratios)))
+            peers.append(Peer(setup.library, setup.algorithm, median(other) / 1000, spread(ratios)))
     return Contest(ours.algorithm, len(mine), median(mine) / 1000, peers) if peers else None
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Spread:
+    """Of at least two values."""
     tenths = quantiles(values, n=10, method="inclusive")
     return Spread(median(values), tenths[0], tenths[-1])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from benchmarks.candidates import ALGORITHMS
 from benchmarks.figures import AIM, MEMORY_TARGETS, SHARED_TARGET, Build, Contest, Results, Spread
 
-__all__ = ["targets", "write"]
+__all__ = ["table", "targets", "write"]
 
 SAID = {"compiled": "compiled", "pure": "plain Python"}
 
@@ -47,8 +47,8 @@ METHOD = """\
 - Redis is a server of its own on loopback, without persistence; the peers talk to it with redis-py and hiredis."""
 
 NOT_SAID = """\
-- Nothing about many threads or processes at once: one checks at a time here, and nobody contends for a lock.
-- Nothing about a Redis over a network, where a call takes longer for everybody.
+- Nothing about many threads or processes at once: one checks at a time here, and nobody contends for a lock. (What
+  Headgate does with many callers of a Redis or a database is the second half of this page.)
 - Nothing about a whole request, most of which is spent elsewhere than in a limiter.
 - Nothing about logs with very many entries: a key sees about two hundred checks.
 - No absolute time here is a promise, and the ratios too move with the processor and the version of Python."""
@@ -86,7 +86,7 @@ def targets(results: Results) -> str:
         name = f"shared, {SAID[build.name]}: {SHARED_TARGET:g}×"
         columns[name] = {one.algorithm: _verdict(one, SHARED_TARGET) for one in build.shared}
     rows = [[algorithm, *(found.get(algorithm, "–") for found in columns.values())] for algorithm in ALGORITHMS]
-    return _table(["algorithm", *columns], rows)
+    return table(["algorithm", *columns], rows)
 
 
 def _opening(results: Results) -> str:
@@ -129,7 +129,7 @@ def _contests(contests: Sequence[Contest]) -> str:
             ours = f"{one.microseconds:.2f}" if peer is one.fastest else ""
             name = one.algorithm if peer is one.fastest else ""
             rows.append([name, ours, peer.library, f"{peer.microseconds:.2f}", _times(peer.times)])
-    return _table(["algorithm", "Headgate, µs", "peer", "peer, µs", "times faster (noise)"], rows)
+    return table(["algorithm", "Headgate, µs", "peer", "peer, µs", "times faster (noise)"], rows)
 
 
 def _bytes(results: Results) -> Iterable[str]:
@@ -147,7 +147,7 @@ def _bytes(results: Results) -> Iterable[str]:
         shares = [f"{size / leanest:.2f}" if leanest else "–" for size in ours]
         rows.append([algorithm, *(f"{size:,.0f}" for size in ours), told, " / ".join(shares)])
     of_leanest = "Headgate ÷ leanest peer" + (" (" + " / ".join(SAID[name] for name in names) + ")")
-    yield _table(["algorithm", *(f"Headgate {SAID[name]}" for name in names), "peers", of_leanest], rows)
+    yield table(["algorithm", *(f"Headgate {SAID[name]}" for name in names), "peers", of_leanest], rows)
 
 
 def _shared(results: Results) -> Iterable[str]:
@@ -160,7 +160,7 @@ def _shared(results: Results) -> Iterable[str]:
         yield f"The peers' calls, in the rounds with Headgate {SAID[results.builds[0].name]}:"
         peers = sorted(results.builds[0].shared[0].peers, key=lambda peer: peer.microseconds)
         rows = [[peer.library, peer.algorithm, f"{peer.microseconds:.0f}"] for peer in peers]
-        yield _table(["peer with Redis", "algorithm", "µs"], rows)
+        yield table(["peer with Redis", "algorithm", "µs"], rows)
 
 
 def _shared_table(build: Build) -> str:
@@ -170,7 +170,7 @@ def _shared_table(build: Build) -> str:
         fastest = f"{_times(one.fastest.times)}"
         rows.append([one.algorithm, f"{one.microseconds:.2f}", fastest, alike])
     header = ["algorithm", "Headgate, µs", "times faster than the fastest call", "than the same algorithm"]
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _method(results: Results) -> str:
@@ -202,7 +202,8 @@ def _span(values: Iterable[int]) -> str:
     return " to ".join(str(value) for value in dict.fromkeys((ordered[0], ordered[-1])))
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that also reads well in a terminal."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join(

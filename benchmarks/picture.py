@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.candidates import ALGORITHMS
 from benchmarks.figures import MEMORY_TARGETS, SHARED_TARGET, Build, Contest, Results
 
-__all__ = ["draw"]
+__all__ = ["COLOURS", "INK", "draw"]
 
 COLOURS = {"compiled": "#5b9bd0", "pure": "#f2b56b"}
 DARK = {"compiled": "#12406b", "pure": "#9c5300"}

@@ -1,17 +1,17 @@
 """One command for the whole comparison, because a figure nobody can reproduce is worth nothing.
 
-    python benchmarks/run.py            the real run: a few minutes; writes docs/benchmarks.md and docs/benchmarks.svg
-    python benchmarks/run.py --quick    a trial of under a minute; writes the same pages into .bench-venv/quick/
+    python benchmarks/run.py                   the real run: some minutes; writes docs/benchmarks.md and its pictures
+    python benchmarks/run.py --only network    one of its two parts, machine or network; the page keeps the other half
+    python benchmarks/run.py --quick           a trial of a minute or two; writes the same pages into .bench-venv/quick/
 
 This file makes the two environments (Headgate compiled, and as plain Python) and goes on in the first of them, where
-the drawing library is: compare.py has the measuring.
+the drawing library is, with main.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -21,9 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare Headgate with other rate limiters for Python.")
     parser.add_argument("--quick", action="store_true", help="a short trial that leaves docs/ alone")
-    more = ["--quick"] if parser.parse_args().quick else []
-    if shutil.which("redis-server") is None:
-        sys.exit("redis-server is missing, which the peers are measured with: apt-get install redis-server")
+    parser.add_argument(
+        "--only", choices=("machine", "network"), help="one part: within a machine, or across a network"
+    )
+    arguments = parser.parse_args()
+    more = ["--quick"] * arguments.quick + ["--only", arguments.only] * bool(arguments.only)
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
     from benchmarks import children, environments
@@ -36,7 +38,7 @@ def main() -> None:
         sys.exit(str(error))
     python = str(environments.python(ROOT, "compiled"))
     # The same process goes on, so whoever stops it stops everything.
-    os.execve(python, [python, "-m", "benchmarks.compare", *more], children.environment())
+    os.execve(python, [python, "-m", "benchmarks.main", *more], children.environment())
 
 
 if __name__ == "__main__":

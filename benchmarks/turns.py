@@ -6,10 +6,6 @@ one, and who begins changes from round to round.
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,18 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.candidates import Setup
-from benchmarks.children import child
+from benchmarks.talk import ContenderError, Worker
 
-__all__ = ["ContenderError", "Pace", "bytes_per_key", "take_turns"]
+__all__ = ["Pace", "bytes_per_key", "take_turns"]
 
-REPLY_SECONDS = 60
 FEWEST_ROUNDS = 7
 UNTIMED_PART = 5
 """Before the timed checks of a turn there are a fifth as many to get back into step."""
-
-
-class ContenderError(Exception):
-    """A contender failed, or did not answer in time."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +47,11 @@ def take_turns(
     """For each contender the nanoseconds per check of every round, or why it could not take part."""
     times: dict[Setup, list[float] | str] = {}
     with ExitStack() as stack:
-        workers: list[tuple[Setup, _Worker, list[float]]] = []
+        workers: list[tuple[Setup, Worker, list[float]]] = []
         for setup in setups:  # all are started before the first is waited for
             order = {"task": "speed", "setup": asdict(setup), "admitted": admitted}
             order |= {"checks": pace.checks(setup), "untimed": pace.checks(setup) // UNTIMED_PART, "keys": pace.keys}
-            workers.append((setup, _Worker(stack, python, root, order), []))
+            workers.append((setup, _worker(stack, python, root, order), []))
         for setup, worker, mine in tuple(workers):
             try:
                 worker.read("ready")
@@ -86,38 +77,10 @@ def take_turns(
 def bytes_per_key(python: Path, root: Path, setup: Setup, keys: int) -> float:
     """What one key costs this contender in memory, measured in a fresh process."""
     with ExitStack() as stack:
-        worker = _Worker(stack, python, root, {"task": "bytes", "setup": asdict(setup), "keys": keys})
+        worker = _worker(stack, python, root, {"task": "bytes", "setup": asdict(setup), "keys": keys})
         return float(worker.read("bytes"))
 
 
-class _Worker:
-    """A worker process and the line-by-line talk with it."""
-
-    def __init__(self, stack: ExitStack, python: Path, root: Path, order: dict[str, Any]) -> None:
-        command = [str(python), "-m", "benchmarks.worker", json.dumps(order)]
-        process = stack.enter_context(child(command, folder=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self.orders = process.stdin.fileno()
-        self.close_orders = process.stdin.close
-        self.replies = process.stdout
-        self.name = f"{order['setup']['library']} {order['setup']['algorithm']}"
-
-    def go(self) -> None:
-        try:
-            os.write(self.orders, b"go\n")
-        except BrokenPipeError:
-            raise ContenderError(f"{self.name} ended too early") from None
-
-    def finish(self) -> None:
-        self.close_orders()
-
-    def read(self, what: str) -> Any:
-        """The one thing that the next line of the worker says."""
-        if not select.select([self.replies], [], [], REPLY_SECONDS)[0]:
-            raise ContenderError(f"{self.name} did not answer within {REPLY_SECONDS} seconds")
-        line = self.replies.readline()
-        reply: dict[str, Any] = json.loads(line) if line else {"error": "ended too early"}
-        if what not in reply:
-            raise ContenderError(f"{self.name}: {reply.get('error', reply)}")
-        return reply[what]
+def _worker(stack: ExitStack, python: Path, root: Path, order: dict[str, Any]) -> Worker:
+    name = f"{order['setup']['library']} {order['setup']['algorithm']}"
+    return Worker(stack, python, root, "benchmarks.worker", order, name)

@@ -1,0 +1,82 @@
+"""Headgate as a contender: as users have it, and one by one, which shows what its batches are worth."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from benchmarks.network.entry import Contender, Entry
+from headgate import AsyncLimiter, Decision, Limiter
+from headgate.errors import StoreError
+from headgate.stores.port import Op, Replies
+from headgate.stores.remote import RemoteStore
+from headgate.stores.url import open_store
+
+__all__ = ["batched", "batched_threads", "one_by_one", "one_by_one_threads"]
+
+SECONDS = 5
+"""The deadline of a check: what is late is slow here, and not an error."""
+
+
+async def batched(entry: Entry) -> Contender:
+    limiter = AsyncLimiter(_url(entry), on_store_error="closed")
+    await limiter.connect()
+    bound = limiter.bind(_limit(entry))
+    return Contender(bound.check, _admitted, lambda: limiter.store_failures)
+
+
+def batched_threads(entry: Entry) -> Contender:
+    limiter = Limiter(_url(entry), on_store_error="closed")
+    bound = limiter.bind(_limit(entry))
+    return Contender(bound.check, _admitted, lambda: limiter.store_failures)
+
+
+async def one_by_one(entry: Entry) -> Contender:
+    """Every check is a call of its own, as soon as it comes, on as many connections as there are callers."""
+    store = _store(entry)
+    await store.connect_async()
+    bound = Limiter(store, on_store_error="closed").bind(_limit(entry))
+    loop = asyncio.get_running_loop()
+
+    async def check(key: str) -> Decision:
+        answered: asyncio.Future[Replies] = loop.create_future()
+
+        def done(answer: Replies | StoreError) -> None:
+            if isinstance(answer, StoreError):
+                answered.set_exception(answer)
+            else:
+                answered.set_result(answer)
+
+        store.begin([bound.request(Op.TAKE, key, 1)], time.monotonic() + SECONDS, done)
+        return bound.finish(Op.TAKE, key, (await answered)[0])
+
+    return Contender(check, _admitted)
+
+
+def one_by_one_threads(entry: Entry) -> Contender:
+    store = _store(entry)
+    bound = Limiter(store, on_store_error="closed").bind(_limit(entry))
+
+    def check(key: str) -> Decision:
+        replies = store.call([bound.request(Op.TAKE, key, 1)], time.monotonic() + SECONDS)
+        return bound.finish(Op.TAKE, key, replies[0])
+
+    return Contender(check, _admitted)
+
+
+def _admitted(decision: Decision) -> bool:
+    return decision.allowed
+
+
+def _url(entry: Entry) -> str:
+    return f"{entry.store}?timeout_ms={SECONDS * 1000}&prefix={entry.space}"
+
+
+def _store(entry: Entry) -> RemoteStore:
+    store = open_store(f"{_url(entry)}&pool_size={entry.callers if entry.load != 'arrivals' else 100}")
+    assert isinstance(store, RemoteStore)
+    return store
+
+
+def _limit(entry: Entry) -> str:
+    return f"{entry.amount}/day using {entry.algorithm}"

@@ -1,0 +1,78 @@
+"""Contenders take turns, because a machine's speed drifts and a ratio within one round hardly does.
+
+All are started before the first round, which does not count. In each round everybody has one turn while the others
+wait, and who begins changes from round to round. Whoever fails is left out, with the reason; Headgate may not fail.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import environments
+from benchmarks.network.entry import Entry
+from benchmarks.network.load import Turn
+from benchmarks.talk import ContenderError, Worker
+
+__all__ = ["Pace", "Rounds", "take_turns"]
+
+WARM_UP = 1
+"""Rounds that do not count."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many rounds, and how long a turn lasts."""
+
+    rounds: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What came of a contest: for each entry its turns, of all the same number; and who could not take part."""
+
+    turns: dict[Entry, list[Turn]]
+    left_out: list[str]
+    seconds: float
+
+
+def take_turns(root: Path, entries: Sequence[Entry], pace: Pace) -> Rounds:
+    turns: dict[Entry, list[Turn]] = {entry: [] for entry in entries}
+    left_out: list[str] = []
+    began = time.monotonic()
+    with ExitStack() as stack:
+        workers = [(entry, _start(stack, root, entry, pace)) for entry in entries]
+
+        def ask(entry: Entry, worker: Worker, what: str) -> Any:
+            try:
+                if what == "turn":
+                    worker.go()
+                return worker.read(what)
+            except ContenderError as error:
+                if entry.library == "headgate" and entry.loop == "asyncio":
+                    raise  # a benchmark of Headgate without Headgate is none
+                left_out.append(str(error))
+                workers.remove((entry, worker))
+                del turns[entry]
+                return None
+
+        for entry, worker in tuple(workers):
+            ask(entry, worker, "ready")
+        for number in range(WARM_UP + pace.rounds):
+            begin = number % len(workers)
+            for entry, worker in workers[begin:] + workers[:begin]:
+                turn = ask(entry, worker, "turn")
+                if turn is not None and number >= WARM_UP:
+                    turns[entry].append(Turn(**turn))
+    return Rounds(turns, left_out, time.monotonic() - began)
+
+
+def _start(stack: ExitStack, root: Path, entry: Entry, pace: Pace) -> Worker:
+    order = {"entry": asdict(entry), "seconds": pace.seconds}
+    python = environments.python(root, entry.build)
+    return Worker(stack, python, root, "benchmarks.network.worker", order, entry.label)
