@@ -58,7 +58,6 @@ counters = Table(
     number("dropped"),
     number("expires_us"),
     Index("headgate_counters_expires_us", "expires_us"),
-    postgresql_with={"fillfactor": 50},
     **table_options,
 )
 
