@@ -32,6 +32,7 @@ class ClusterTopology(Topology):
         self.names = [b"%d" % tag for tag in range(tags)]
         self.slots = [crc_hqx(name, 0) % SLOTS for name in self.names]
         self.owners: list[Address | None] = [None] * SLOTS
+        self.informed: list[Address] = []  # who was last said to have a slot: it knows of the latest moves
         self.doubtful = True
 
     def tag(self, subject: bytes) -> int:
@@ -46,6 +47,7 @@ class ClusterTopology(Topology):
 
     def moved(self, slot: int, address: Address) -> None:
         self.owners[slot] = address
+        self.informed = [address]
         self.doubtful = True  # one slot that moved is seldom alone
 
     def can_move(self) -> bool:
@@ -57,7 +59,8 @@ class ClusterTopology(Topology):
     def find(self) -> Talk[None]:
         problems = []
         known = [address for address in self.masters() if address not in self.seeds]
-        for node in (*self.seeds, *known):
+        informed, self.informed = self.informed, []
+        for node in (*informed, *self.seeds, *known):
             (answer,) = yield [Call(node, pack(("CLUSTER", "SLOTS")), 1)]
             if isinstance(answer, Lost):
                 problems.append(f"{node}: {answer.problem}")

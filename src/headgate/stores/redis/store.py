@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from headgate.core.algorithms.algorithm import Algorithm
@@ -149,23 +149,49 @@ class RedisStore(RemoteStore):
         pieces = self.pieces(batch)
         evaluations = [Evaluation(*self._wire.encode(piece, now), 0) for piece in pieces]
         yield from evaluate(self._topology, evaluations)
-        return _joined(pieces, [_replies(p, e) for p, e in zip(pieces, evaluations, strict=True)])
+        replies = _joined(pieces, [_replies(p, e) for p, e in zip(pieces, evaluations, strict=True)])
+        if isinstance(replies, StoreError):
+            raise replies
+        return replies
 
     def _decide_in_cluster(self, cluster: ClusterTopology, batch: Sequence[Request], now: int) -> Talk[Replies]:
-        def place_of(member: Member) -> int:
+        def tag_of(member: Member) -> int:
             return cluster.tag(member.key.encode("utf-8", "surrogatepass"))
 
+        return (yield from self._decide_by_place(batch, tag_of, cluster.slots.__getitem__, now))
+
+    def _decide_key_by_key(self, batch: Sequence[Request], slot: int, now: int) -> Talk[Replies | StoreError]:
+        """While a slot is moving, its keys may be on two nodes: no script can have them all, but each finds its own."""
+        keys = sorted({(member.algorithm.name, member.key) for request in batch for member in request.members})
+        places = {key: place for place, key in enumerate(keys)}
+
+        def place_of(member: Member) -> int:
+            return places[member.algorithm.name, member.key]
+
+        try:
+            return (yield from self._decide_by_place(batch, place_of, lambda _: slot, now))
+        except StoreError as error:
+            return error
+
+    def _decide_by_place(
+        self, batch: Sequence[Request], place_of: Callable[[Member], int], slot_of: Callable[[int], int], now: int
+    ) -> Talk[Replies]:
+        """One script call for each place that a batch touches, and further rounds for chains over several."""
         rounds = spread(batch, place_of)
         asked = next(rounds, None)
         while asked is not None:
-            pieces = [(tag, piece) for tag, requests in asked.items() for piece in self.pieces(requests)]
-            evaluations = [Evaluation(*self._wire.encode(piece, now), cluster.slots[tag]) for tag, piece in pieces]
+            pieces = [(place, piece) for place, requests in asked.items() for piece in self.pieces(requests)]
+            evaluations = [Evaluation(*self._wire.encode(piece, now), slot_of(place)) for place, piece in pieces]
             yield from evaluate(self._topology, evaluations)
-            answers: dict[int, Replies | StoreError] = {}
-            for (tag, piece), evaluation in zip(pieces, evaluations, strict=True):
-                answers[tag] = _both(answers.get(tag, []), _replies(piece, evaluation))
+            answers: dict[int, list[Replies | StoreError]] = {place: [] for place in asked}
+            for (place, piece), evaluation in zip(pieces, evaluations, strict=True):
+                answer = _replies(piece, evaluation)
+                if evaluation.parted:
+                    answer = yield from self._decide_key_by_key(piece, evaluation.slot, now)
+                answers[place].append(answer)
+            joined = {place: _joined(self.pieces(asked[place]), answers[place]) for place in asked}
             try:
-                asked = rounds.send(answers)
+                asked = rounds.send(joined)
             except StopIteration as over:
                 replies: Replies = over.value
                 return replies
@@ -181,25 +207,18 @@ def _replies(piece: Sequence[Request], evaluation: Evaluation) -> Replies | Stor
     return decode(piece, answer) if isinstance(answer, bytes) else answer or StoreError("Redis was not asked")
 
 
-def _both(first: Replies | StoreError, second: Replies | StoreError) -> Replies | StoreError:
-    if isinstance(first, StoreError):
-        return first
-    return second if isinstance(second, StoreError) else first + second
-
-
-def _joined(pieces: Sequence[Sequence[Request]], answers: Sequence[Replies | StoreError]) -> Replies:
-    """The replies of all pieces in order; an error if there is any."""
-    errors = [answer for answer in answers if isinstance(answer, StoreError)]
-    if len(errors) == len(answers) and errors:
-        raise errors[0]
-    replies: list[list[Outcome]] = []
+def _joined(pieces: Sequence[Sequence[Request]], answers: Sequence[Replies | StoreError]) -> Replies | StoreError:
+    """What came of a batch, from what came of its pieces."""
+    if len(answers) == 1:
+        return answers[0]
+    replies: Replies = []
     partly: list[Sequence[Outcome | StoreError]] = []
     for piece, answer in zip(pieces, answers, strict=True):
-        if isinstance(answer, StoreError):
+        if isinstance(answer, PartlyAnswered):
+            partly += answer.replies
+        elif isinstance(answer, StoreError):
             partly += [[answer] * len(request.members) for request in piece]
         else:
             replies += answer
             partly += answer
-    if errors:
-        raise PartlyAnswered(partly)
-    return replies
+    return replies if len(replies) == len(partly) else PartlyAnswered(partly)

@@ -72,7 +72,7 @@ def evalsha(keys: Sequence[bytes], batch: bytes) -> bytes:
 class Evaluation:
     """One run of the program on one server: the keys, the batch, and, once it is over, what came of it."""
 
-    __slots__ = ("answer", "asking", "batch", "keys", "slot", "whole")
+    __slots__ = ("answer", "asking", "batch", "keys", "parted", "slot", "whole")
 
     def __init__(self, keys: Sequence[bytes], batch: bytes, slot: int) -> None:
         self.keys = keys
@@ -80,6 +80,7 @@ class Evaluation:
         self.slot = slot
         self.asking: Address | None = None  # a cluster is moving the slot, and this node must be asked this once
         self.whole = False  # the server does not know the program: send all of it
+        self.parted = False  # a cluster is moving the slot, and the keys are on two nodes by now
         self.answer: bytes | StoreError | None = None
 
     def packed(self) -> bytes:
@@ -147,11 +148,14 @@ def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None
             for address, group in groups.items()
         ]
         again: list[Evaluation] = []
+        lost = False
         for (address, group), answer in zip(groups.items(), answers, strict=True):
-            again += hear(topology, address, group, answer)
+            told, astray = hear(topology, address, group, answer)
+            again += told + astray
+            lost = lost or bool(astray)
         if not again:
             return
-        if topology.doubtful:
+        if lost:
             try:
                 yield from search(topology)
             except StoreError as error:
@@ -161,14 +165,22 @@ def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None
         waiting = again
 
 
-def hear(topology: Topology, address: Address, group: Sequence[Evaluation], answer: Answer) -> list[Evaluation]:
-    """Take note of a server's answers; returns what can be tried again, since nothing of it was carried out."""
+def hear(
+    topology: Topology, address: Address, group: Sequence[Evaluation], answer: Answer
+) -> tuple[list[Evaluation], list[Evaluation]]:
+    """Take note of a server's answers; returns what can be tried again, since nothing of it was carried out.
+
+    First what the server said how to try (it knows better than any table of servers), then what is lost without
+    looking for the servers anew.
+    """
+    told: list[Evaluation] = []
+    astray: list[Evaluation] = []
     if isinstance(answer, Lost):
         topology.doubtful = True
         for evaluation in group:
+            evaluation.asking = None
             evaluation.answer = StoreError(f"Redis at {address}: {answer.problem}")
-        return [] if answer.sent or not topology.can_move() else list(group)
-    again = []
+        return told, astray if answer.sent or not topology.can_move() else list(group)
     position = 0
     for evaluation in group:
         position += 1 if evaluation.asking else 0
@@ -179,9 +191,12 @@ def hear(topology: Topology, address: Address, group: Sequence[Evaluation], answ
             continue
         problem = error_in(reply) or NOT_REDIS
         evaluation.answer = StoreError(f"Redis at {address}: {problem}")
-        if understand(topology, evaluation, problem):
-            again.append(evaluation)
-    return again
+        if directed(topology, evaluation, problem):
+            told.append(evaluation)
+        elif topology.can_move() and not in_charge(problem):
+            topology.doubtful = True
+            astray.append(evaluation)
+    return told, astray
 
 
 def search(topology: Topology) -> Talk[None]:
@@ -195,16 +210,14 @@ def search(topology: Topology) -> Talk[None]:
         raise
 
 
-def understand(topology: Topology, evaluation: Evaluation, problem: str) -> bool:
-    """Whether an error means that nothing was carried out and that another try may help."""
+def directed(topology: Topology, evaluation: Evaluation, problem: str) -> bool:
+    """Whether an error says where, or how, to try again."""
     word, _, rest = problem.partition(" ")
     evaluation.asking = None
     if word == "NOSCRIPT":
         evaluation.whole = True
         return True
-    if not topology.can_move():
-        return False
-    if word in ("MOVED", "ASK"):
+    if word in ("MOVED", "ASK") and topology.can_move():
         slot, _, place = rest.partition(" ")
         host, _, port = place.rpartition(":")
         there = Address(host or topology.address_of(int(slot)).host, int(port))
@@ -213,11 +226,13 @@ def understand(topology: Topology, evaluation: Evaluation, problem: str) -> bool
         else:
             topology.moved(int(slot), there)
         return True
-    if "READONLY" in problem or word in ("MASTERDOWN", "CLUSTERDOWN"):
-        # A master that became a replica: the script stops at its first write, before anything is changed.
-        topology.doubtful = True
-        return True
+    evaluation.parted = word == "TRYAGAIN"
     return False
+
+
+def in_charge(problem: str) -> bool:
+    """Whether an error comes from a server that may decide. A replica's script stops before anything is changed."""
+    return "READONLY" not in problem and not problem.startswith(("MASTERDOWN", "CLUSTERDOWN"))
 
 
 def error_in(reply: object) -> str | None:

@@ -14,7 +14,8 @@ from typing import final
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.algorithms.level import Level
 from headgate.core.decision import Decision
-from headgate.stores.port import Member, Op, Outcome, Replies, Request
+from headgate.errors import StoreError
+from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Replies, Request
 
 __all__ = ["KINDS", "SERVER_TIME", "Wire", "decode"]
 
@@ -36,7 +37,7 @@ _REQUEST = struct.Struct(">BH")
 _MEMBER = struct.Struct(">HHBIqI")
 _TIME = struct.Struct(">q")
 _ANSWER = struct.Struct(">BqqqqI")
-_DENIED, _ADMITTED, _TAKEN = 0, 1, 3  # and 2: no waiting helps
+_DENIED, _ADMITTED, _TAKEN, _FOREIGN = 0, 1, 3, 4  # and 2: no waiting helps
 _ONE_TAKE = _REQUEST.pack(OPS[Op.TAKE], 1)
 
 Named = tuple[bytes, bytes]
@@ -115,9 +116,11 @@ def escaped(text: str) -> bytes:
 
 
 def decode(batch: Sequence[Request], answer: bytes) -> Replies:
-    """The outcomes that the program's answer to a batch stands for."""
+    """The outcomes that the program's answer to a batch stands for. PartlyAnswered where it could not read a key."""
     now: int = _TIME.unpack_from(answer)[0]
     records = _ANSWER.iter_unpack(memoryview(answer)[_TIME.size :])
+    if _FOREIGN in answer[_TIME.size :: _ANSWER.size]:  # the verdicts
+        raise PartlyAnswered([[_whatever(member, now, next(records)) for member in r.members] for r in batch])
     return [[_outcome(member, now, *next(records)) for member in request.members] for request in batch]
 
 
@@ -131,3 +134,14 @@ def _outcome(
         return Outcome(Decision(member.algorithm, True, remaining, wait, reset_us, None), taken_at)
     wait_us = (seen + wait) * tick - now if verdict == _DENIED else None
     return Outcome(Decision(member.algorithm, False, remaining, wait_us, reset_us, None), 0)
+
+
+def _whatever(member: Member, now: int, record: tuple[int, int, int, int, int, int]) -> Outcome | StoreError:
+    if record[0] != _FOREIGN:
+        return _outcome(member, now, *record)
+    version = record[1]
+    what = f"a counter of layout version {version}" if version else "something that is not a counter"
+    return StoreError(
+        f"the Redis key of {member.key!r} under {member.algorithm.name!r} holds {what}, and version 1 is read here: "
+        "use another prefix, or reset it"
+    )

@@ -4,22 +4,26 @@
 -- count that shapes the state, the period in microseconds, time, a, b. A log goes on with the number of its oldest
 -- entry (4) and how many are stored (4); then the entries, tick (8) and cost (8).
 
+-- A key that holds something else is left alone. `foreign` says what: a layout version, or 0 for no counter at all.
+local function foreign_cell(key, what)
+  return {key = key, state = nil, foreign = what, changed = false}
+end
+
 local function read_cell(key, alg)
   local bytes
   if alg.kind == SLIDING_WINDOW_LOG then
-    bytes = call('GETRANGE', key, 0, LOG_BYTES - 1) -- the entries are read when they are asked for
+    bytes = redis.pcall('GETRANGE', key, 0, LOG_BYTES - 1) -- the entries are read when they are asked for
   else
-    bytes = call('GET', key) or ''
+    bytes = redis.pcall('GET', key) or ''
   end
+  if type(bytes) == 'table' then return foreign_cell(key, 0) end
   if #bytes < STATE_BYTES then
-    if #bytes > 0 then error('HEADGATE: ' .. key .. ' holds something that is not a counter', 0) end
+    if #bytes > 0 then return foreign_cell(key, 0) end
     return {key = key, state = nil, kind = 0, tick = 0, count = 0, period_us = 0, writer = nil, changed = false}
   end
   local version, kind, tick, count, period_us, time, a, b = unpack_from('>BBI4i8i8i8i8i8', bytes)
-  if version ~= STATE_VERSION then
-    error('HEADGATE: ' .. key .. ' was written with layout version ' .. version .. ', and version 1 is read here', 0)
-  end
-  if not makers[kind] then error('HEADGATE: ' .. key .. ' was written by algorithm ' .. kind .. ', unknown here', 0) end
+  if version ~= STATE_VERSION then return foreign_cell(key, version) end
+  if not makers[kind] then return foreign_cell(key, 0) end
   local state = {time = time, a = a, b = b, log = nil}
   if kind == SLIDING_WINDOW_LOG then
     local head, stored = unpack_from('>I4I4', bytes, STATE_BYTES + 1)

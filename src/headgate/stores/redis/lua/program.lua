@@ -1,6 +1,6 @@
 -- The batch: limits, then requests with their members (wire.py writes it), answered in one string.
 
-local DENIED, ADMITTED, NEVER, TAKEN = 0, 1, 2, 3
+local DENIED, ADMITTED, NEVER, TAKEN, FOREIGN = 0, 1, 2, 3, 4
 
 local function step(cell, alg, now, cost)
   local state = cell.state
@@ -55,7 +55,18 @@ local function take_one(cell, alg, cost, now)
   return reply(TAKEN, remaining, wait, reset, seen or time, tick or alg.tick)
 end
 
+-- What cannot be read cannot be decided, and neither can a chain that has it; the rest of the batch can.
+local function refuse(cell)
+  return reply(FOREIGN, cell.foreign, 0, NEVER_MIND, 0, 1)
+end
+
 local function take(members, now, replies)
+  for _, m in ipairs(members) do
+    if m.cell.foreign then
+      for _ = 1, #members do replies[#replies + 1] = refuse(m.cell) end
+      return
+    end
+  end
   local admitted = true
   for _, m in ipairs(members) do
     catch_up(m.cell, now)
@@ -113,13 +124,15 @@ for _ = 1, requests_given do
         cell = cell, alg = alg, binds = binds == 1, cost = cost, allowed = false, time = 0, a = 0, b = 0,
         remaining = 0, wait = 0, reset = 0, seen = nil, tick = nil,
       }
+    elseif cell.foreign and op ~= RESET then
+      replies[#replies + 1] = refuse(cell)
     elseif op == TAKE then
       replies[#replies + 1] = take_one(cell, alg, cost, now)
     elseif op == PEEK then
       replies[#replies + 1] = peek(cell, alg, now, cost)
     else
       if op == RESET then
-        cell.state, cell.writer, cell.changed = nil, nil, true
+        cell.state, cell.writer, cell.foreign, cell.changed = nil, nil, nil, true
       elseif op == CHARGE then
         rare().charge(cell, alg, now, cost)
       else
