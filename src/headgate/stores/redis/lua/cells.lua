@@ -16,7 +16,10 @@ local function read_cell(key, alg)
   else
     bytes = redis.pcall('GET', key) or ''
   end
-  if type(bytes) == 'table' then return foreign_cell(key, 0) end
+  if type(bytes) == 'table' then
+    if not bytes.err:find('WRONGTYPE') then error(bytes.err, 0) end
+    return foreign_cell(key, 0)
+  end
   if #bytes < STATE_BYTES then
     if #bytes > 0 then return foreign_cell(key, 0) end
     return {key = key, state = nil, kind = 0, tick = 0, count = 0, period_us = 0, writer = nil, changed = false}
