@@ -19,7 +19,7 @@ from headgate.errors import StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.forking import Renewal
 from headgate.stores.redis.settings import Settings
-from headgate.stores.redis.talk import NOT_REDIS, Address, Answer, Call, Lost, Talk
+from headgate.stores.redis.talk import NO_TIME, NOT_REDIS, Address, Answer, Call, Lost, Talk
 
 __all__ = ["JUST_NOW", "NOT_ASKED", "BlockingServers", "problem_of"]
 
@@ -175,6 +175,7 @@ class BlockingServers:
     def ask(self, call: Call, deadline: float) -> Answer:
         """One call to one server."""
         started = time.monotonic()
+        deadline = started + (deadline - started) * call.share
         sent = self.send(call, deadline, started)
         return sent if isinstance(sent, Lost) else self.receive(call, sent, deadline, started)
 
@@ -190,6 +191,8 @@ class BlockingServers:
         ]
 
     def send(self, call: Call, deadline: float, started: float) -> Connection | Lost:
+        if deadline <= started:
+            return Lost(NO_TIME, False)
         breaker = self.breaker_of(call.address)
         if not breaker.admits(started):
             return Lost(NOT_ASKED, False)

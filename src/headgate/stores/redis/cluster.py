@@ -13,7 +13,7 @@ from typing import final
 from zlib import crc32
 
 from headgate.errors import StoreError
-from headgate.stores.redis.talk import Address, Call, Lost, Talk, Topology, error_in, pack
+from headgate.stores.redis.talk import NO_TIME, PART, Address, Call, Lost, Talk, Topology, error_in, pack
 
 __all__ = ["DEFAULT_TAGS", "SLOTS", "ClusterTopology"]
 
@@ -60,8 +60,12 @@ class ClusterTopology(Topology):
         problems = []
         known = [address for address in self.masters() if address not in self.seeds]
         informed, self.informed = self.informed, []
-        for node in (*informed, *self.seeds, *known):
-            (answer,) = yield [Call(node, pack(("CLUSTER", "SLOTS")), 1)]
+        nodes = [*informed, *self.seeds, *known]
+        for node in nodes:
+            share = PART if node is not nodes[-1] else 1.0
+            (answer,) = yield [Call(node, pack(("CLUSTER", "SLOTS")), 1, share)]
+            if isinstance(answer, Lost) and answer.problem == NO_TIME:
+                break
             if isinstance(answer, Lost):
                 problems.append(f"{node}: {answer.problem}")
                 if node in self.seeds:  # the next search begins with another one

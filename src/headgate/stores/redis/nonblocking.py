@@ -18,7 +18,7 @@ from headgate.errors import StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.redis.blocking import JUST_NOW, NOT_ASKED, problem_of
 from headgate.stores.redis.settings import Settings
-from headgate.stores.redis.talk import NOT_REDIS, Address, Answer, Call, Lost, Talk
+from headgate.stores.redis.talk import NO_TIME, NOT_REDIS, Address, Answer, Call, Lost, Talk
 
 __all__ = ["LoopServers"]
 
@@ -204,6 +204,7 @@ class _Conversation(Generic[T]):
         self.using: dict[int, LoopConnection] = {}
         self.opening: dict[int, asyncio.Task[None]] = {}
         self.late = False
+        self.round = 0
         self.timer = servers.loop.call_later(max(deadline - self.started, 0.0), self.time_is_up)
 
     def go_on(self, answers: list[Answer] | None) -> None:
@@ -220,6 +221,7 @@ class _Conversation(Generic[T]):
             except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
                 self.end(StoreError(f"what Redis answered cannot be read: {error!r}"))
                 return
+            self.round += 1
             self.answers = [None] * len(self.calls)
             self.missing = 1 + len(self.calls)  # one more while they are being sent
             for number, call in enumerate(self.calls):
@@ -231,11 +233,14 @@ class _Conversation(Generic[T]):
 
     def send(self, number: int, call: Call) -> None:
         if self.late:
-            self.heard(number, Lost("there was no time left to ask it", False))
+            self.heard(number, Lost(NO_TIME, False))
             return
         if not self.servers.breaker_of(call.address).admits(time.monotonic()):
             self.heard(number, Lost(NOT_ASKED, False))
             return
+        if call.share < 1.0:
+            left = max(self.deadline - time.monotonic(), 0.0)
+            self.servers.loop.call_later(left * call.share, self.too_slow, self.round, number)
         connection = self.servers.take(call.address)
         if connection is not None:
             self.ask(number, call, connection)
@@ -289,6 +294,15 @@ class _Conversation(Generic[T]):
 
     def all_answers(self) -> list[Answer]:
         return [answer for answer in self.answers if answer is not None]
+
+    def too_slow(self, asked_in: int, number: int) -> None:
+        """One server has used up its share of the time."""
+        if asked_in != self.round or self.answers[number] is not None:
+            return
+        if number in self.using:
+            self.using[number].fail(problem_of(TimeoutError()))
+        elif number in self.opening:
+            self.opening[number].cancel()
 
     def time_is_up(self) -> None:
         """Whatever is still missing is lost, and so is its connection."""

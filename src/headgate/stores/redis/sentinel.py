@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import final
 
 from headgate.errors import StoreError
-from headgate.stores.redis.talk import Address, Call, Lost, Talk, Topology, error_in, pack
+from headgate.stores.redis.talk import NO_TIME, PART, Address, Call, Lost, Talk, Topology, error_in, pack
 
 __all__ = ["SentinelTopology"]
 
@@ -27,9 +27,13 @@ class SentinelTopology(Topology):
     def find(self) -> Talk[None]:
         question = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name))
         problems = []
-        for sentinel in tuple(self.sentinels):
-            (answer,) = yield [Call(sentinel, question, 1)]
+        sentinels = tuple(self.sentinels)
+        for sentinel in sentinels:
+            share = PART if sentinel is not sentinels[-1] else 1.0
+            (answer,) = yield [Call(sentinel, question, 1, share)]
             found = None if isinstance(answer, Lost) else answer[0]
+            if isinstance(answer, Lost) and answer.problem == NO_TIME:
+                break
             if isinstance(answer, Lost) or isinstance(found, Exception):
                 # The next search begins with another one.
                 self.sentinels.remove(sentinel)
@@ -41,7 +45,7 @@ class SentinelTopology(Topology):
                 problems.append(f"{sentinel} knows no master named {self.name!r}")
                 continue
             master = Address(found[0].decode(), int(found[1]))
-            (answer,) = yield [Call(master, pack(("ROLE",)), 1)]
+            (answer,) = yield [Call(master, pack(("ROLE",)), 1, share)]
             named = f"{master}, which {sentinel} names"
             if isinstance(answer, Lost):
                 problems.append(f"{named}: {answer.problem}")

@@ -12,29 +12,48 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from headgate.core.algorithms import build
 from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.limit import Limit
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
 from headgate.stores.forking import fork_safe_lock
-from headgate.stores.port import DEFAULT_PREFIX, Done, Member, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.port import DEFAULT_PREFIX, Done, Member, Op, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.redis.blocking import BlockingServers
 from headgate.stores.redis.cluster import ClusterTopology
 from headgate.stores.redis.nonblocking import LoopServers
 from headgate.stores.redis.settings import Settings
-from headgate.stores.redis.talk import Address, Call, Evaluation, Lost, Talk, Topology, evalsha, evaluate, load_program
+from headgate.stores.redis.talk import (
+    Address,
+    Call,
+    Evaluation,
+    Lost,
+    Talk,
+    Topology,
+    error_of,
+    evalsha,
+    evaluate,
+    load_program,
+    refuse_nodes_of_a_cluster,
+)
 from headgate.stores.redis.wire import KINDS, SERVER_TIME, Wire, decode
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS, RemoteStore
 from headgate.stores.spread import spread
 
 __all__ = ["RedisStore"]
 
+PROBE = "headgate-probe"
+"""The counter that is counted once at the start, and forgotten at once."""
 CONNECT_SECONDS = 5.0
 """The time for the first connection, which no request waits for."""
 
 
 class RedisStore(RemoteStore):
-    """Counters on the servers that `topology` finds. `clock` replaces the server's, for tests."""
+    """Counters on the servers that `topology` finds. `clock` replaces the server's, for tests.
+
+    As many calls as `pool_size` are under way at once to each server, each on a connection of its own.
+    """
 
     def __init__(
         self,
@@ -47,7 +66,7 @@ class RedisStore(RemoteStore):
         clock: Clock | None = None,
     ) -> None:
         self.timeout = timeout_ms / 1000
-        self.pool_size = pool_size or self.lanes
+        self.lanes = self.pool_size = pool_size or self.lanes
         self.clock = clock or MachineClock(wall_minus_monotonic())
         self._given_clock = clock
         self._topology = topology
@@ -101,7 +120,7 @@ class RedisStore(RemoteStore):
         problem = str(reply)
         if problem.startswith("NOSCRIPT"):  # nothing was carried out, and the conversation brings the program
             return self._blocking.run(self._decide(batch), deadline)
-        raise StoreError(f"Redis at {address}: {problem}")
+        raise error_of(address, problem)
 
     def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
         self._on_loop().run(self._decide(batch), deadline, done)
@@ -131,12 +150,17 @@ class RedisStore(RemoteStore):
         return servers
 
     def _prepare(self) -> Talk[None]:
-        """Find the servers and bring them the program."""
+        """Find the servers, bring them the program, and let it count once: what is wrong is said now."""
         self._check_open()
         yield from self._topology.find()
         cluster = self._cluster
         masters = cluster.masters() if cluster is not None else [self._topology.address_of(0)]
         yield from load_program(masters)
+        if not self._topology.can_move():
+            yield from refuse_nodes_of_a_cluster(masters[0])
+        probe = [Member(PROBE, build(Limit(1_000_000, 1), PROBE), 1)]
+        for op in (Op.TAKE, Op.RESET):
+            yield from self._decide([Request(op, probe)])
 
     def _now(self) -> int:
         return SERVER_TIME if self._given_clock is None else self._given_clock.ticks()
@@ -204,7 +228,12 @@ class RedisStore(RemoteStore):
 
 def _replies(piece: Sequence[Request], evaluation: Evaluation) -> Replies | StoreError:
     answer = evaluation.answer
-    return decode(piece, answer) if isinstance(answer, bytes) else answer or StoreError("Redis was not asked")
+    if not isinstance(answer, bytes):
+        return answer or StoreError("Redis was not asked")
+    try:
+        return decode(piece, answer)
+    except PartlyAnswered as partly:
+        return partly
 
 
 def _joined(pieces: Sequence[Sequence[Request]], answers: Sequence[Replies | StoreError]) -> Replies | StoreError:

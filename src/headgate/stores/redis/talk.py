@@ -16,10 +16,26 @@ import hiredis
 from headgate.errors import StoreError
 from headgate.stores.redis.program import PROGRAM, PROGRAM_SHA
 
-__all__ = ["Address", "Answer", "Call", "Evaluation", "Lost", "Talk", "evalsha", "evaluate", "load_program", "pack"]
+__all__ = [
+    "Address",
+    "Answer",
+    "Call",
+    "Evaluation",
+    "Lost",
+    "Talk",
+    "error_of",
+    "evalsha",
+    "evaluate",
+    "load_program",
+    "pack",
+    "refuse_nodes_of_a_cluster",
+]
 
 T = TypeVar("T")
 NOT_REDIS = "what answers there is not a Redis"
+NO_TIME = "there was no time left to ask it"
+PART = 1 / 3
+"""The share of the time that is left for each server that is asked where the others are."""
 MOST_TRIES = 5
 SEARCH_PAUSE = 0.1
 """Seconds after a search for servers that found none before the next one: a flood of checks must not flood them."""
@@ -45,6 +61,8 @@ class Call(NamedTuple):
     address: Address
     commands: bytes
     answers: int
+    share: float = 1.0
+    """How much of the time that is left it may take: who asks one server after the other keeps some for the next."""
 
 
 class Lost(NamedTuple):
@@ -114,6 +132,13 @@ class Topology:
     def can_move(self) -> bool:
         """Whether looking again may help when a server is away or no longer in charge."""
         return False
+
+
+def refuse_nodes_of_a_cluster(address: Address) -> Talk[None]:
+    """A node of a cluster would decide some keys and refuse the others. (Who may not ask that is not told.)"""
+    (answer,) = yield [Call(address, pack(("INFO", "server")), 1)]
+    if not isinstance(answer, Lost) and isinstance(answer[0], bytes) and b"redis_mode:cluster" in answer[0]:
+        raise StoreError(f"Redis at {address}: this is a node of a cluster: write redis+cluster://{address}")
 
 
 def load_program(addresses: Sequence[Address]) -> Talk[None]:
@@ -190,7 +215,7 @@ def hear(
             evaluation.answer = reply
             continue
         problem = error_in(reply) or NOT_REDIS
-        evaluation.answer = StoreError(f"Redis at {address}: {problem}")
+        evaluation.answer = error_of(address, problem)
         if directed(topology, evaluation, problem):
             told.append(evaluation)
         elif topology.can_move() and not in_charge(problem):
@@ -233,6 +258,15 @@ def directed(topology: Topology, evaluation: Evaluation, problem: str) -> bool:
 def in_charge(problem: str) -> bool:
     """Whether an error comes from a server that may decide. A replica's script stops before anything is changed."""
     return "READONLY" not in problem and not problem.startswith(("MASTERDOWN", "CLUSTERDOWN"))
+
+
+def error_of(address: Address, problem: str) -> StoreError:
+    """An error answer, with what to do about it where that is known."""
+    if not in_charge(problem):
+        problem += " (write the address of the master, or redis+sentinel:// to have it found)"
+    elif problem.startswith("MOVED"):
+        problem += " (this is a node of a cluster: write redis+cluster://)"
+    return StoreError(f"Redis at {address}: {problem}")
 
 
 def error_in(reply: object) -> str | None:
