@@ -24,6 +24,7 @@ _PORTS = {
     "postgresql": 5432,
 }
 _COMMON = ("prefix", "timeout_ms", "pool_size")
+_SERVER = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.~-]+)?)\]|([^\[\]:/@\s]+))(?::([0-9]{1,5}))?")
 _SECRET_OPTION = re.compile(r"(?i)([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&#]*")
 
 
@@ -62,6 +63,9 @@ class Options:
         self.place = place
         self.host = unquote(parts.netloc)
         self.path = unquote(parts.path)
+        if not userinfo and "@" in url and ":" in place and not all(map(_SERVER.fullmatch, place.split(","))):
+            # What looks like a server is the beginning of a password, and the rest of it must not be shown either.
+            raise self.error("in a user name or password, '/', '?', '#' and '@' are written %2F, %3F, %23 and %40")
         if parts.fragment or "\0" in self.path:
             raise self.error("a path may not hold a NUL, and a '#' in it is written %23")
         self.values: dict[str, str] = {}
@@ -96,11 +100,8 @@ class Options:
         """The servers named between `//` and `/`: `host`, `host:port`, `[::1]:port`, separated by commas."""
         found = []
         for item in self.place.split(",") if self.place else ["localhost"]:
-            match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\[\]:/@\s]+))(?::([0-9]{1,5}))?", item)
+            match = _SERVER.fullmatch(item)
             port = int(match[3]) if match and match[3] else default_port
-            if match is None and self.username is None and "@" in self.url:
-                # What looks like a server is the beginning of a password: not to be shown.
-                raise self.error("in a user name or password, '/', '?', '#' and '@' are written %2F, %3F, %23 and %40")
             if match is None or not 0 < port < 65536:
                 raise self.error(f"{item!r} is not a server: write host, host:port or [address]:port")
             found.append((unquote(match[1] or match[2]), port))
