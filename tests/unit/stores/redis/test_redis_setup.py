@@ -1,0 +1,93 @@
+"""What is wrong with a setup is said at the start, and a server that hangs does not hide the others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from headgate import AsyncLimiter, Limiter, StoreError
+from headgate.stores.redis import RedisStore
+from servers.redis import RedisCluster, RedisSentinels, RedisServer
+
+
+@pytest.fixture
+def hanging() -> Iterator[int]:
+    """The port of a server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def refused_at_the_start(url: str, message: str) -> None:
+    async def enter() -> None:
+        async with AsyncLimiter(url):
+            pass
+
+    with pytest.raises(StoreError, match=message):
+        Limiter(url)
+    with pytest.raises(StoreError, match=message):
+        asyncio.run(enter())
+
+
+def test_a_replica(redis_sentinels: RedisSentinels) -> None:
+    refused_at_the_start(redis_sentinels.replica.url, "write the address of the master")
+
+
+def test_a_node_of_a_cluster(redis_cluster: RedisCluster) -> None:
+    node = redis_cluster.nodes[0]
+    refused_at_the_start(node.url, f"write redis\\+cluster://127.0.0.1:{node.port}")
+
+
+def test_a_user_that_may_not_write_under_the_prefix(redis_server: RedisServer) -> None:
+    redis_server.cli("ACL", "SETUSER", "narrow", "on", ">secret", "~other:*", "+@all")
+    url = redis_server.url.replace("//", "//narrow:secret@")
+    refused_at_the_start(url, "(?i)permission")
+    with Limiter(f"{url}?prefix=other") as limiter:
+        assert limiter.check("user:42", "5/hour").reason == "ok"
+
+
+def test_nothing_is_left_of_the_probe(redis_server: RedisServer) -> None:
+    with Limiter(f"{redis_server.url}?prefix=probed"):
+        assert redis_server.cli("KEYS", "probed:*") == ""
+
+
+@pytest.mark.parametrize("side", ["sync", "async"])
+def test_a_cluster_whose_first_node_hangs(redis_cluster: RedisCluster, hanging: int, side: str) -> None:
+    nodes = redis_cluster.url.partition("//")[2]
+    goes_on(f"redis+cluster://127.0.0.1:{hanging},{nodes}?timeout_ms=1500", side)
+
+
+@pytest.mark.parametrize("side", ["sync", "async"])
+def test_sentinels_of_which_the_first_hangs(redis_sentinels: RedisSentinels, hanging: int, side: str) -> None:
+    others = redis_sentinels.url.partition("//")[2]
+    goes_on(f"redis+sentinel://127.0.0.1:{hanging},{others}?timeout_ms=1500", side)
+
+
+def goes_on(url: str, side: str) -> None:
+    """Each check looks for the servers anew and meets the one that hangs first, until its breaker opens."""
+
+    def doubt(limiter: Limiter | AsyncLimiter) -> None:
+        store = limiter._store
+        assert isinstance(store, RedisStore)
+        topology = store._topology
+        topology.doubtful = True
+        asked = topology.seeds if hasattr(topology, "seeds") else topology.sentinels  # type: ignore[attr-defined]
+        asked.sort(key=lambda address: f":{address.port}" not in url.partition(",")[0])
+
+    async def check_async() -> list[str]:
+        async with AsyncLimiter(url) as limiter:
+            reasons = []
+            for _ in range(4):
+                doubt(limiter)
+                reasons.append((await limiter.check("user:42", "100/hour")).reason)
+            return reasons
+
+    if side == "async":
+        assert asyncio.run(check_async()) == ["ok"] * 4
+        return
+    with Limiter(url) as limiter:
+        for _ in range(4):
+            doubt(limiter)
+            assert limiter.check("user:42", "100/hour").reason == "ok"
