@@ -5,6 +5,7 @@ Timeouts follow the deadline of each check: the socket gives up when it has pass
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 from collections.abc import Sequence
@@ -107,7 +108,11 @@ class MysqlSession(Session):
             self.connection._force_close()
 
     def abandon(self) -> None:
-        self.close()  # closes this process's copy of the socket and says nothing on it
+        """Close this process's copy of the socket, and say nothing on it. Not through the reader that PyMySQL puts on
+        top of it: a thread of the parent may have been inside, and would keep it locked here for ever."""
+        socket = self.connection._sock
+        if socket is not None:
+            os.close(socket.detach())
 
 
 def _translated(error: pymysql.MySQLError, deadline: float) -> Broken | Refused:
