@@ -26,22 +26,16 @@ def classic(entry: Entry) -> Contender:
     table = entry.space.replace("-", "_").lower()
     select, update = SELECT.format(table, mark, locking), UPDATE.format(table, mark, mark, mark)
     begins = mark == "?"  # SQLite, which would begin to read, and then could not write
-    with_rows = open_one()
-    cursor = with_rows.cursor()
+    connections = [open_one() for _ in range(entry.callers)]
+    cursor = connections[0].cursor()
     cursor.execute(CREATE.format(table))
     cursor.executemany(INSERT.format(table, mark), [(f"user:{number}",) for number in range(entry.keys)])
-    with_rows.commit()
-    with_rows.close()
-    idle: list[tuple[Any, Callable[[], None]]] = []
+    connections[0].commit()
+    idle = [(connection.cursor(), connection.commit) for connection in connections]
     amount = entry.amount
 
     def check(key: str) -> bool:
-        try:
-            pair = idle.pop()
-        except IndexError:
-            connection = open_one()
-            pair = connection.cursor(), connection.commit
-        cursor, commit = pair
+        pair = cursor, commit = idle.pop()
         if begins:
             cursor.execute("BEGIN IMMEDIATE")
         cursor.execute(select, (key,))
@@ -71,7 +65,12 @@ def _mariadb(entry: Entry) -> Opener:
 
     def open_one() -> Any:
         connection = pymysql.connect(
-            host=url.host, port=url.port, user=url.username, password=url.password, database=url.database
+            host=url.host,
+            port=url.port,
+            user=url.username,
+            password=url.password,
+            database=url.database,
+            ssl_disabled=True,  # the server has no TLS, and to find that out takes PyMySQL 30 ms
         )
         connection.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         return connection

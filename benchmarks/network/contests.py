@@ -126,7 +126,7 @@ CONTESTS = (
     Contest("one key", "redis", one_key, Pace(11, 0.3)),
     Contest("1,000 callers", "redis", thousand_callers, Pace(7, 0.4)),
     Contest("sequence", "redis", sequence, Pace(60, 0.08)),
-    Contest("light load", "redis", light_load, Pace(13, 2.0)),
+    Contest("light load", "redis", light_load, Pace(11, 2.0)),
     Contest("mariadb", "mariadb", mariadb, Pace(9, 0.6)),
     Contest("postgresql", "postgresql", database, Pace(7, 0.5)),
     Contest("sqlite", "sqlite", sqlite, Pace(7, 0.5)),
