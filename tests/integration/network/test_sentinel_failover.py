@@ -1,0 +1,59 @@
+"""The master is killed under load, and the sentinels promote its replica: service goes on, within the stated bound.
+
+The bound: at most those are admitted too much that the old master admitted within the replication's lag before its
+death; see failover.py. Here, on one machine, we allow a lag of LAG. In a second run the replica is cut off before
+the death, so that the lag is known and something is really forgotten: then the bound is what is seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from headgate import Limiter
+from integration.network.crew import Crew, with_options
+from integration.network.failover import Failover
+from integration.network.workers import Target
+from servers.machine import free_port, until
+from servers.redis import RedisSentinels
+
+CAPACITY = 6000
+LIMIT = f"{CAPACITY}/year using fixed_window"
+LAG = 0.5
+"""Seconds that a replica on a busy machine may be behind."""
+AWAY = 15.0
+"""Seconds after which the service goes on. The sentinels wait 1.5 s, agree, and promote."""
+
+
+@pytest.mark.parametrize("link", ["in step", "cut off"])
+def test_the_master_is_killed(link: str, crew: Crew, report: Callable[[str], None]) -> None:
+    with RedisSentinels() as sentinels:
+        url = with_options(sentinels.url, timeout_ms=500)
+        crew.begin(url, [Target("key", [LIMIT])], callers=5, pause=0.02, policy="open")
+        time.sleep(1)  # a second of load before the death
+        cut_off = time.monotonic()
+        if link == "cut off":
+            sentinels.replica.cli("REPLICAOF", "127.0.0.1", free_port())
+        surely_cut_off = time.monotonic()
+        if link == "cut off":
+            time.sleep(0.4)
+        before_death = time.monotonic()
+        sentinels.master.kill()
+        after_death = time.monotonic()
+        until("the replica is promoted", lambda: sentinels.replica.role == "master")
+        with Limiter(with_options(sentinels.replica.url, timeout_ms=5000)) as direct:
+            until("the capacity is used up", lambda: direct.peek("key", LIMIT).remaining == 0)
+        used_up = time.monotonic()
+        time.sleep(0.5)  # all of them are denied now
+        failover = Failover(crew.end(), CAPACITY, before_death, after_death)
+
+    bound = failover.admitted_since(cut_off if link == "cut off" else before_death - LAG)
+    report(failover.figures(bound))
+    assert failover.admitted_since(float("-inf")) > 100, "there was load before"
+    assert failover.outage < AWAY
+    assert failover.recovered(used_up)
+    assert -failover.lost_in_flight <= failover.over <= bound
+    if link == "cut off":
+        assert failover.over >= failover.admitted_since(surely_cut_off, surely=True) - failover.lost_in_flight > 0
