@@ -45,6 +45,8 @@ HOT = [
     "src/headgate/stores/sql/plan.py",
     "src/headgate/stores/sql/transaction.py",
     "src/headgate/stores/redis/talk.py",
+    "src/headgate/stores/redis/sentinel.py",
+    "src/headgate/stores/redis/cluster.py",
     "src/headgate/stores/redis/wire.py",
     "src/headgate/stores/redis/blocking.py",
     "src/headgate/stores/redis/store.py",
