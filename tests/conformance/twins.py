@@ -25,7 +25,6 @@ from headgate.stores.port import Member, Op, Outcome, Request
 from headgate.stores.redis.wire import KINDS
 from headgate.stores.remote import RemoteStore
 from headgate.stores.url import open_store
-from headgate.testing import FakeClock
 
 __all__ = ["LARGEST_COST", "Counter", "Twins", "magnitude", "random_limit"]
 
@@ -64,10 +63,23 @@ def magnitude(random: random.Random, most: int) -> int:
     return min(int(math.exp(random.uniform(0, math.log(most + 1)))), most)
 
 
+class SetClock:
+    """A clock that is set to any microsecond, exactly."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def ticks(self) -> int:
+        return self.now
+
+    def wait(self, seconds: float) -> float:
+        return seconds
+
+
 class Counter:
     """One counter, the limits it is used under (one, unless limits change), and what was taken from it."""
 
-    def __init__(self, key: str, limits: Sequence[Limit], clock: FakeClock) -> None:
+    def __init__(self, key: str, limits: Sequence[Limit], clock: SetClock) -> None:
         self.key = key
         self.algorithms = [build(limit, "twins") for limit in limits]
         self.memory = MemoryStore(1, clock)
@@ -112,7 +124,7 @@ class Twins:
     def __init__(self, url: str, seed: str) -> None:
         self.random = random.Random(seed)
         self.seed = seed
-        self.clock = FakeClock(START / 1_000_000)
+        self.clock = SetClock()
         self.prefix = f"{uuid4()}"
         store = open_store(f"{url}?prefix={self.prefix}&timeout_ms=60000", self.clock)
         assert isinstance(store, RemoteStore)
@@ -132,9 +144,8 @@ class Twins:
         elif draw < 0.96:
             ticks = -round(scale * 10 ** self.random.uniform(-5, 1.5))
         else:
-            ticks = self.random.randint(0, LATEST) - self.clock.ticks()
-        now = min(max(self.clock.ticks() + ticks, 0), LATEST)
-        self.clock.advance((now - self.clock.ticks()) / 1_000_000)
+            ticks = self.random.randint(0, LATEST) - self.clock.now
+        self.clock.now = min(max(self.clock.now + ticks, 0), LATEST)
 
     def batch(self, counters: Sequence[Counter]) -> None:
         """One random step on each of the counters (which may be named several times), all in one call."""
@@ -156,7 +167,7 @@ class Twins:
     def differ(
         self, counter: Counter, before: dict[str, StateNumbers | None], steps: Sequence[Request], what: str
     ) -> None:
-        lines = [f"seed {self.seed}, step {self.steps}, now {self.clock.ticks()}: Python {what}"]
+        lines = [f"seed {self.seed}, step {self.steps}, now {self.clock.now}: Python {what}"]
         lines += [f"state before: {before[counter.key]}"]
         for step in steps:
             (m,) = step.members
