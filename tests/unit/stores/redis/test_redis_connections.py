@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -22,8 +24,9 @@ from headgate.stores.redis import RedisStore
 from headgate.testing import OnLoop
 from servers.machine import until
 from servers.redis import RedisCluster, RedisSentinels, RedisServer
-from unit.stores.redis.requests import limit, peek, store_at, take
+from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at, take
 
+STORES_PAGE = Path(__file__).parents[4] / "docs" / "stores.md"
 SECRET = "s3cr:t/%@#?"  # with all that has a meaning in a URL
 WRITTEN = "s3cr%3At%2F%25%40%23%3F"
 
@@ -62,6 +65,29 @@ def test_a_password(guarded: RedisServer) -> None:
 
 def test_a_user(guarded: RedisServer) -> None:
     decides(f"redis://app%40shop:{WRITTEN}@127.0.0.1:{guarded.port}")
+
+
+def test_the_documented_rights_of_a_user_are_enough(guarded: RedisServer) -> None:
+    (line,) = re.findall(r"ACL SETUSER limiter .*", STORES_PAGE.read_text())
+    guarded.cli(*line.replace(">password", f">{SECRET}").split())
+    for make in (store_at, on_loop_at):
+        guarded.cli("SCRIPT", "FLUSH")
+        store: RedisStore | OnLoop = make(f"redis://limiter:{WRITTEN}@127.0.0.1:{guarded.port}")
+        for algorithm in ALGORITHMS:
+            ours = limit(f"100/hour using {algorithm}", str(uuid4()))
+            taken = apply(store, Op.TAKE, Member("key", ours, 5))[0]
+            apply(store, Op.CHARGE, Member("key", ours, 1))
+            apply(store, Op.GIVE_BACK, Member("key", ours, 5, True, taken.tick, 2))
+            take(store, ours)
+            take(store, limit("50/minute using gcra", ours.name))
+            assert peek(store, ours).remaining in (95, 94)
+            apply(store, Op.RESET, Member("key", ours, 0))
+            assert peek(store, ours).remaining == 100
+        store.close()
+
+
+def on_loop_at(url: str) -> OnLoop:
+    return OnLoop(store_at(url))
 
 
 def test_a_unix_socket(guarded: RedisServer) -> None:
@@ -202,9 +228,8 @@ async def tasks(url: str) -> list[bool]:
 @pytest.mark.parametrize("place", ["server", "redis_cluster", "redis_sentinels"])
 def test_a_closed_store_says_so(place: str, request: pytest.FixtureRequest) -> None:
     running: RedisServer | RedisCluster | RedisSentinels = request.getfixturevalue(place)
-    for made in (store_at, lambda url: OnLoop(store_at(url))):
-        open_store: Callable[[str], RedisStore | OnLoop] = made
-        store = open_store(running.url)
+    for make in (store_at, on_loop_at):
+        store: RedisStore | OnLoop = make(running.url)
         take(store, limit("5/year"), str(uuid4()))
         store.close()
         store.close()

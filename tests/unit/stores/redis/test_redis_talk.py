@@ -65,6 +65,11 @@ def cluster(*seeds: Address, owner: Address | None = None) -> ClusterTopology:
     return topology
 
 
+def test_addresses_as_they_are_shown() -> None:
+    shown = [str(address) for address in (A, Address("::1", 6379), Address("", 0, path="/run/redis.sock"))]
+    assert shown == ["10.0.0.1:7001", "[::1]:6379", "/run/redis.sock"]
+
+
 def test_a_program_that_is_not_known_is_sent_whole() -> None:
     evaluation, servers = run(Topology(A), {A: [[error("NOSCRIPT No matching script.")], [DONE]]})
     assert evaluation.answer == DONE
