@@ -10,7 +10,7 @@ import asyncio
 import select
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, cast, final
 
 import hiredis
 
@@ -41,8 +41,7 @@ class LoopConnection(asyncio.Protocol):
         self.problem = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # other loops have transports of their own kind
 
     def ask(self, commands: bytes, answers: int, heard: Callable[[Answer], None]) -> None:
         if self.lost:  # since it was made
