@@ -60,6 +60,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 $(VENV)/.compiled: $(VENV)/.ready $(SOURCES)
+	rm -rf build  # what was compiled before may be of modules that no longer are
 	$(BIN)/python -m pip install -q --force-reinstall --no-deps .
 	$(BIN)/headgate --version
 	touch $@
