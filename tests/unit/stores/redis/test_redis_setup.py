@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 
 from headgate import AsyncLimiter, Limiter, StoreError
 from headgate.stores.redis import RedisStore
@@ -91,3 +92,12 @@ def goes_on(url: str, side: str) -> None:
         for _ in range(4):
             doubt(limiter)
             assert limiter.check("user:42", "100/hour").reason == "ok"
+
+
+def test_on_an_event_loop_of_another_kind(redis_server: RedisServer) -> None:
+    async def checks() -> list[str]:
+        async with AsyncLimiter(f"{redis_server.url}?prefix=uvloop&timeout_ms=10000") as limiter:
+            return [(await limiter.check("user:42", "2/hour")).reason for _ in range(3)]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(checks()) == ["ok", "ok", "limited"]
