@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from headgate.core.decision import Decision
 from headgate.engine.bound import Bound, check_input, whole_cost
@@ -146,7 +146,7 @@ class AsyncLimiter(Limiting):
         await self.aclose()
 
     def _start(self) -> None:
-        self._coalescers: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopCoalescer] = WeakKeyDictionary()
+        self._coalescers: dict[asyncio.AbstractEventLoop, LoopCoalescer] = {}
         self._connected: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         self._connecting: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
 
@@ -179,6 +179,8 @@ class AsyncLimiter(Limiting):
         loop = asyncio.get_running_loop()
         coalescer = self._coalescers.get(loop)
         if coalescer is None:
+            for over in [other for other in list(self._coalescers) if other.is_closed()]:
+                self._coalescers.pop(over, None)
             coalescer = self._coalescers[loop] = LoopCoalescer(store, loop, undoing)
             if loop not in self._connected:
                 self._connecting[loop] = loop.create_task(store.connect_async())

@@ -87,12 +87,12 @@ def _part(replies: Sequence[Sequence[Outcome | StoreError]]) -> Replies | StoreE
     return PartlyAnswered(replies)
 
 
-def too_many() -> StoreError:
-    return StoreError(f"more than {MOST_WAITING:,} checks are waiting for the store")
+def too_many(store: RemoteStore) -> StoreError:
+    return StoreError(f"{store.title}: more than {MOST_WAITING:,} checks are waiting for it")
 
 
 def too_late(store: RemoteStore) -> StoreError:
-    return StoreError(f"the store was too busy to be asked within {store.timeout * 1000:.0f} ms")
+    return StoreError(f"{store.title}: the calls before this one took all of its {store.timeout * 1000:.0f} ms")
 
 
 @final
@@ -132,7 +132,7 @@ class ThreadCoalescer:
         ticket.wake = wake
         with self.lock:
             if len(self.waiting) >= MOST_WAITING:
-                raise too_many()
+                raise too_many(self.store)
             self.waiting.append(ticket)
             ticket.queued = True
             if self.flying < self.store.lanes:  # a lane became free since we looked
@@ -212,7 +212,7 @@ class LoopCoalescer:
         ticket = Ticket(requests, time.monotonic() + self.store.timeout)
         ticket.future = future = self.loop.create_future()
         if len(self.waiting) >= MOST_WAITING:
-            future.set_exception(too_many())
+            future.set_exception(too_many(self.store))
             return future
         self.waiting.append(ticket)
         if self.flying < self.store.lanes:

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, get_args
 from headgate.core.decision import NORMAL, Decision, Detail
 from headgate.errors import ConfigError, StoreClosed, StoreError
 from headgate.stores.clock import Clock
+from headgate.stores.forking import fork_safe_lock
 from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Replies, Request
 
@@ -43,6 +44,7 @@ class FailurePolicy:
         self.policy = policy
         self.failures = 0
         self._local = MemoryStore(clock=clock) if policy == "local" else None
+        self._lock = fork_safe_lock()
         self._logged_at = float("-inf")
         self._unlogged = 0
 
@@ -92,18 +94,17 @@ class FailurePolicy:
 
     def note(self, error: StoreError, requests: int = 1) -> None:
         """Count and log what a store did not answer."""
-        self.failures += requests
-        self._unlogged += requests
         now = time.monotonic()
-        if now - self._logged_at >= 1.0:
-            _log.warning(
-                "store error, answering by on_store_error=%s (%d since last said): %s",
-                self.policy,
-                self._unlogged,
-                error,
-            )
+        with self._lock:
+            self.failures += requests
+            self._unlogged += requests
+            if now - self._logged_at < 1.0:
+                return
             self._logged_at = now
-            self._unlogged = 0
+            unlogged, self._unlogged = self._unlogged, 0
+        _log.warning(
+            "store error, answering by on_store_error=%s (%d since last said): %s", self.policy, unlogged, error
+        )
 
     def _outcome(self, member: Member) -> Outcome:
         algorithm = member.algorithm

@@ -20,6 +20,7 @@ from headgate.engine.reservation import charged, returning
 from headgate.errors import ConfigError, RateLimitExceeded, StoreClosed, StoreError
 from headgate.stores.clock import Clock
 from headgate.stores.port import Op, Replies, Request, Store
+from headgate.stores.remote import RemoteStore
 from headgate.stores.url import open_store
 
 __all__ = ["Limiting", "ManyItem", "acquire_input", "admitted", "decorator_cost", "undoing"]
@@ -51,7 +52,9 @@ class Limiting:
             self._store: Store = open_store(store, clock)
             self._owns_store = True
         elif not callable(getattr(store, "apply", None)):
-            raise ConfigError(f"a limiter needs a store URL such as 'memory://', or a store, not {store!r}")
+            raise ConfigError(
+                f"a limiter needs a store URL such as 'memory://', or a store, not {type(store).__name__}"
+            )
         elif clock is not None:
             raise ConfigError("clock= goes with a store URL; a store object has a clock of its own")
         else:
@@ -67,6 +70,15 @@ class Limiting:
 
     def _start(self) -> None:
         """What is to be done before the first check."""
+
+    def __repr__(self) -> str:
+        where = self._store.title if isinstance(self._store, RemoteStore) else type(self._store).__name__
+        return f"<{type(self).__name__} on {where}>"
+
+    def __reduce__(self) -> str:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be sent to another process: build one there, with the same URL"
+        )
 
     @property
     def store_failures(self) -> int:

@@ -128,9 +128,10 @@ def _in_time(decision: Decision, left: float | None, timeout: float | None) -> f
     if wait is None:
         raise TimeoutError(f"this can never pass the limit {decision.name!r}: {decision.reason}")
     if left is not None and wait > left:
-        raise _too_late(timeout)
+        raise _too_late(timeout, decision.reason == "fail_closed")
     return wait
 
 
-def _too_late(timeout: float | None) -> TimeoutError:
-    return TimeoutError(f"not admitted within {timeout:g} s" if timeout is not None else "not admitted")
+def _too_late(timeout: float | None, store_failed: bool = False) -> TimeoutError:
+    why = ", for the store could not be asked" if store_failed else ""
+    return TimeoutError(f"not admitted within {timeout:g} s{why}" if timeout is not None else f"not admitted{why}")

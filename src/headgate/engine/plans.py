@@ -125,7 +125,7 @@ class Resolver:
         try:
             return Limit.parse_chain(text)
         except ConfigError as error:
-            if self._plans is None or any(c in text for c in "/;,"):
+            if self._plans is None or text[:1].isdigit() or any(c in text for c in "/;,"):
                 raise
             names = list(self._plans) if isinstance(self._plans, Mapping) else []
             close = get_close_matches(text, names, n=1)

@@ -35,12 +35,19 @@ class Breaker:
         self._lock = fork_safe_lock()
         self._failures = 0
         self._probe_at = 0.0
+        self.problem = ""
+        """What went wrong last, in words."""
 
     def state(self, now: float) -> BreakerState:
         """How it stands, for metrics and messages."""
         if self._failures < FAILURES:
             return "closed"
         return "open" if now < self._probe_at else "half-open"
+
+    def refusal(self) -> str:
+        """Why a request was not sent."""
+        last = f"; last, {self.problem}" if self.problem else ""
+        return f"it has failed several times in a row and is not asked for a moment{last}"
 
     def admits(self, now: float) -> bool:
         """Whether a request may be sent now. In the half-open state one may, and is the probe."""
@@ -59,8 +66,9 @@ class Breaker:
             with self._lock:
                 self._failures = 0
 
-    def failed(self, now: float) -> None:
+    def failed(self, now: float, problem: str = "") -> None:
         with self._lock:
             self._failures += 1
+            self.problem = problem
             if self._failures >= FAILURES:
                 self._probe_at = now + PAUSE

@@ -25,7 +25,7 @@ _PORTS = {
 }
 _COMMON = ("prefix", "timeout_ms", "pool_size")
 _SERVER = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.~-]+)?)\]|([^\[\]:/@\s]+))(?::([0-9]{1,5}))?")
-_SECRET_OPTION = re.compile(r"(?i)([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&#]*")
+_SECRET = re.compile(r"(?i)(\b[^\s=&?]*(?:pas+w|pass|pwd|secret|token)[^\s=&]*\s*=\s*)[^&#\s]*")
 
 
 def masked(url: str) -> str:
@@ -40,10 +40,13 @@ def masked(url: str) -> str:
     'mysql://user:***@localhost/db'
     """
     scheme, colon, rest = url.partition("://")
+    if not colon:  # not a URL at all: whatever stands before an @ may be a secret
+        before, at, after = url.rpartition("@")
+        return _SECRET.sub(r"\1***", f"***@{after}" if at else before + after)
     userinfo, at, place = rest.rpartition("@")
     if at and ":" in userinfo and not rest.startswith("/"):
         rest = f"{userinfo.partition(':')[0]}:***@{place}"
-    return _SECRET_OPTION.sub(r"\1***", f"{scheme}{colon}{rest}")
+    return _SECRET.sub(r"\1***", f"{scheme}{colon}{rest}")
 
 
 class Options:
@@ -63,7 +66,10 @@ class Options:
         self.place = place
         self.host = unquote(parts.netloc)
         self.path = unquote(parts.path)
+        astray = ":" in parts.netloc and "@" in parts.path + parts.fragment
         if not userinfo and "@" in url and ":" in place and not all(map(_SERVER.fullmatch, place.split(","))):
+            astray = True
+        if astray:
             # What looks like a server is the beginning of a password, and the rest of it must not be shown either.
             raise self.error("in a user name or password, '/', '?', '#' and '@' are written %2F, %3F, %23 and %40")
         if parts.fragment or "\0" in self.path:

@@ -24,6 +24,8 @@ class RemoteStore:
     may have reached the other side is never sent twice.
     """
 
+    title: str = "the store"
+    """What it is and where, for messages; without any password."""
     clock: Clock
     timeout: float
     """Seconds that a check may take, waiting included."""

@@ -45,6 +45,7 @@ class ShardedStore(RemoteStore):
         )
         self._hashes = [point for point, _ in ring]
         self._places = [place for _, place in ring]
+        self.title = f"{len(self.stores)} stores"
         self.clock = self.stores[0].clock
         self.timeout = max(store.timeout for store in self.stores) or 0.1
         self.lanes = max((store.lanes for store in self.stores if isinstance(store, RemoteStore)), default=1)

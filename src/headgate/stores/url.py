@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 
 from headgate.errors import ConfigError
 from headgate.stores.clock import Clock
@@ -16,7 +17,10 @@ from headgate.stores.remote import RemoteStore
 __all__ = ["open_store"]
 
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - only a file of this user's own is opened there
-_EXAMPLES = "memory://, shared://name, redis://host:6379/0, mysql://user:password@host/database or sqlite:///file"
+_EXAMPLES = (
+    "memory://, shared://name, redis://host:6379/0, mysql://user:password@host/database, "
+    "postgresql://user:password@host/database or sqlite:///file"
+)
 
 
 def open_store(url: str | Sequence[str], clock: Clock | None = None) -> LocalStore | RemoteStore:
@@ -30,11 +34,15 @@ def open_store(url: str | Sequence[str], clock: Clock | None = None) -> LocalSto
     if isinstance(url, list | tuple):
         return _sharded(url, clock)
     if not isinstance(url, str):
-        raise ConfigError(f"a store is given as a URL, such as {_EXAMPLES}, or as a store object, not {url!r}")
+        raise ConfigError(
+            f"a store is given as a URL, such as {_EXAMPLES}, or as a store object, not {type(url).__name__}"
+        )
     scheme, colon, _ = url.partition("://")
     opener = _OPENERS.get(scheme.lower()) if colon else None
     if opener is None:
-        raise ConfigError(f"unknown store URL {masked(url)!r}: write {_EXAMPLES}")
+        close = get_close_matches(scheme.lower().partition("+")[0], _OPENERS, n=1) if colon else []
+        hint = f"did you mean {close[0]}://? There are " if close else "write "
+        raise ConfigError(f"unknown store URL {masked(url)!r}: {hint}{_EXAMPLES}")
     return opener(Options(url), clock)
 
 
@@ -45,6 +53,8 @@ def _sharded(urls: Sequence[str], clock: Clock | None) -> RemoteStore:
     stores: dict[str, LocalStore | RemoteStore] = {}
     try:
         for url in urls:
+            if not isinstance(url, str):
+                raise ConfigError(f"a list of stores is a list of URLs, and has one {type(url).__name__} in it")
             store = open_store(url, clock)
             address = Options(url).address()
             if isinstance(store, MemoryStore):  # they have no address, and each is a store of its own

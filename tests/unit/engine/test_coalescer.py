@@ -317,3 +317,4 @@ def test_one_limiter_on_two_loops() -> None:
 
     assert [asyncio.run(scenario()).remaining for _ in range(2)] == [4, 3]
     assert store.connected == 2
+    assert len(limiter._coalescers) == 1, "a loop that is over is let go"

@@ -43,7 +43,7 @@ def test_prefixes_keep_counters_apart(tmp_path: Path) -> None:
         ("", "unknown store URL ''"),
         ("memory", "unknown store URL 'memory'"),
         ("memory:", "unknown store URL"),
-        ("mem://", "write memory://, shared://name, redis://"),
+        ("mem://", "memory://, shared://name, redis://"),
         ("memory://name", "a memory store has no name"),
         ("memory://?max_key=5", "unknown option 'max_key'; there are max_keys"),
         ("memory://?max_keys=0", "max_keys must be a whole number from 1"),

@@ -21,10 +21,9 @@ from headgate.stores.forking import Renewal
 from headgate.stores.redis.settings import Settings
 from headgate.stores.redis.talk import NO_TIME, NOT_REDIS, Address, Answer, Call, Lost, Talk
 
-__all__ = ["JUST_NOW", "NOT_ASKED", "BlockingServers", "problem_of"]
+__all__ = ["JUST_NOW", "BlockingServers", "problem_of"]
 
 T = TypeVar("T")
-NOT_ASKED = "it has failed several times in a row and is not asked for a moment"
 JUST_NOW = 0.01
 """Seconds after its last use for which a connection is taken to live: no server restarts faster."""
 _NOT_YET = object()
@@ -42,7 +41,7 @@ def problem_of(error: Exception, seconds: float | None = None) -> str:
     if isinstance(error, hiredis.ProtocolError):
         return NOT_REDIS
     if isinstance(error, ssl.SSLError):
-        return f"no TLS connection could be made ({error.reason or error})"
+        return f"no TLS connection could be made ({getattr(error, 'verify_message', '') or error.reason or error})"
     return str(error) or type(error).__name__
 
 
@@ -195,21 +194,19 @@ class BlockingServers:
             return Lost(NO_TIME, False)
         breaker = self.breaker_of(call.address)
         if not breaker.admits(started):
-            return Lost(NOT_ASKED, False)
+            return Lost(breaker.refusal(), False)
         try:
             connection = self.connection(call.address, deadline)
         except StoreError as error:  # it answered, and does not want us
             breaker.succeeded()
             return Lost(str(error), False)
         except (OSError, EOFError, UnicodeError, hiredis.ProtocolError) as error:  # Unicode: a name no host has
-            breaker.failed(time.monotonic())
-            return Lost(problem_of(error, deadline - started), False)
+            return self.lost(breaker, problem_of(error, deadline - started), False)
         try:
             connection.send(call.commands, deadline)
         except OSError as error:
             connection.close()
-            breaker.failed(time.monotonic())
-            return Lost(problem_of(error, deadline - started), True)
+            return self.lost(breaker, problem_of(error, deadline - started), True)
         return connection
 
     def receive(self, call: Call, connection: Connection, deadline: float, started: float) -> Answer:
@@ -218,8 +215,7 @@ class BlockingServers:
             answers = connection.receive(call.answers, deadline)
         except (OSError, EOFError, hiredis.ProtocolError) as error:
             connection.close()
-            breaker.failed(time.monotonic())
-            return Lost(problem_of(error, deadline - started), True)
+            return self.lost(breaker, problem_of(error, deadline - started), True)
         except BaseException:
             connection.close()
             raise
@@ -227,6 +223,10 @@ class BlockingServers:
         connection.used_at = started
         self.keep(call.address, connection)
         return answers
+
+    def lost(self, breaker: Breaker, problem: str, sent: bool) -> Lost:
+        breaker.failed(time.monotonic(), problem)
+        return Lost(problem, sent)
 
     def connection(self, address: Address, deadline: float) -> Connection:
         """An idle connection that still lives, or a new one."""

@@ -16,7 +16,7 @@ import hiredis
 
 from headgate.errors import StoreError
 from headgate.stores.breaker import Breaker
-from headgate.stores.redis.blocking import JUST_NOW, NOT_ASKED, problem_of
+from headgate.stores.redis.blocking import JUST_NOW, problem_of
 from headgate.stores.redis.settings import Settings
 from headgate.stores.redis.talk import NO_TIME, NOT_REDIS, Address, Answer, Call, Lost, Talk
 
@@ -234,8 +234,9 @@ class _Conversation(Generic[T]):
         if self.late:
             self.heard(number, Lost(NO_TIME, False))
             return
-        if not self.servers.breaker_of(call.address).admits(time.monotonic()):
-            self.heard(number, Lost(NOT_ASKED, False))
+        breaker = self.servers.breaker_of(call.address)
+        if not breaker.admits(time.monotonic()):
+            self.heard(number, Lost(breaker.refusal(), False))
             return
         if call.share < 1.0:
             left = max(self.deadline - time.monotonic(), 0.0)
@@ -254,14 +255,15 @@ class _Conversation(Generic[T]):
         try:
             connection = await self.servers.open(call.address)
         except asyncio.CancelledError:
-            breaker.failed(time.monotonic())
-            self.heard(number, Lost(problem_of(TimeoutError(), self.deadline - self.started), False))
+            problem = problem_of(TimeoutError(), self.deadline - self.started)
+            breaker.failed(time.monotonic(), problem)
+            self.heard(number, Lost(problem, False))
             raise
         except StoreError as error:  # it answered, and does not want us
             breaker.succeeded()
             self.heard(number, Lost(str(error), False))
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
-            breaker.failed(time.monotonic())
+            breaker.failed(time.monotonic(), problem_of(error))
             self.heard(number, Lost(problem_of(error), False))
         else:
             if self.late:
@@ -276,7 +278,7 @@ class _Conversation(Generic[T]):
             self.using.pop(number, None)
             breaker = self.servers.breaker_of(call.address)
             if isinstance(answer, Lost):
-                breaker.failed(time.monotonic())
+                breaker.failed(time.monotonic(), answer.problem)
             else:
                 breaker.succeeded()
                 self.servers.keep(call.address, connection)

@@ -25,6 +25,8 @@ def open_redis(options: Options, clock: Clock | None) -> RedisStore:
     """The store of a `redis://`, `rediss://`, `valkey://`, `redis+unix://`, `+sentinel://` or `+cluster://` URL."""
     topology: Topology
     database = 0
+    if options.username is not None and options.password is None:
+        raise options.error("a user name goes with a password: redis://user:password@host:6379/0")
     if options.scheme.endswith("+sentinel"):
         options.allow("tls", "sentinel_username", "sentinel_password", *_TLS)
         name, _, rest = options.path.strip("/").partition("/")
@@ -81,7 +83,8 @@ def _tls(options: Options) -> ssl.SSLContext | None:
     if not wanted:
         given = [name for name in _TLS if name in options.values]
         if given:
-            raise options.error(f"{given[0]} goes with TLS: write rediss://, or tls=yes")
+            how = "tls=yes" if options.scheme.endswith(("+sentinel", "+cluster")) else "rediss://"
+            raise options.error(f"{given[0]} goes with TLS: write {how}")
         return None
     required = options.values.get("ssl_cert_reqs", "required")
     if required not in ("required", "none"):

@@ -71,6 +71,7 @@ class RedisStore(RemoteStore):
         self._given_clock = clock
         self._topology = topology
         self._settings = settings
+        self.title = f"Redis at {topology.address}"
         self._cluster = topology if isinstance(topology, ClusterTopology) else None
         self._wire = Wire(prefix, self._cluster.tag_of if self._cluster is not None else None)
         self._breakers: dict[Address, Breaker] = {}

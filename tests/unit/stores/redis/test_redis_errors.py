@@ -153,7 +153,7 @@ def test_another_kind_of_server(scheme: str, greeting: bytes, answer: bytes, pro
 def test_a_server_that_says_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_store, "CONNECT_SECONDS", 0.2)
     with listener() as port:
-        refused(with_secret(port, scheme), f"127.0.0.1:{port}", "did not answer within 200 ms")
+        refused(with_secret(port, scheme), f"127.0.0.1:{port}", "did not answer within")
 
 
 def test_tls_where_none_is_spoken(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_no_tls_where_it_is_spoken(encrypted: RedisServer) -> None:
 
 
 def test_a_certificate_that_nobody_vouches_for(encrypted: RedisServer) -> None:
-    refused(f"rediss://localhost:{encrypted.port}", f"localhost:{encrypted.port}", "CERTIFICATE_VERIFY_FAILED")
+    refused(f"rediss://localhost:{encrypted.port}", f"localhost:{encrypted.port}", "self-signed certificate")
 
 
 def test_a_cluster_that_is_none(server: RedisServer) -> None:

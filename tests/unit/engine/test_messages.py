@@ -1,0 +1,98 @@
+"""What a limiter says of itself and of its troubles: in words, without secrets, and not more often than promised."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headgate import ConfigError, Limiter, StoreError
+from headgate.stores.redis import RedisStore
+from headgate.stores.url import open_store
+from slow_store import SlowStore
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis:/:SECRET@h",
+        "redis//:SECRET@h",
+        "u:SECRET@localhost:6379",
+        "host=localhost password=SECRET dbname=x",
+        "redis://localhost:6379/0?pasword=SECRET",
+        "redis+sentinel://localhost/m?sentinel_pasword=SECRET",
+        "redis://:p@SECRET/1@localhost:6379/0",
+        "mysql://app:p@SECRET/1@127.0.0.1/db",
+        "mysql://u:p@SECRET#1@localhost/db",
+        "redsi://u:SECRET@h/0",
+        b"redis://:SECRET@h",
+        {"a": "redis://:SECRET@h"},
+        ["redis://:SECRET@h", ("redis://:SECRET@h",)],
+    ],
+)
+def test_no_url_however_wrong_shows_its_password(url: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Limiter(url)
+    assert "SECRET" not in str(raised.value)
+
+
+def test_a_password_that_is_not_escaped_is_told_how() -> None:
+    for url in ("redis://:p@ss/1@localhost:6379/0", "mysql://app:p@ss/1@127.0.0.1/db", "mysql://u:p@s#1@h/db"):
+        with pytest.raises(ConfigError, match="written %2F"):
+            open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("redsi://h", "did you mean redis://"),
+        ("sqllite:///x.db", "did you mean sqlite://"),
+        ("postgresql+psycopg://u:p@h/db", "did you mean postgresql://"),
+        ("mysql+pymysql://u:p@h/db", "did you mean mysql://"),
+        ("nowhere", "postgresql://"),
+        ("redis://limiter@h", "a user name goes with a password"),
+        ("redis://h?ssl_cert_reqs=none", "write rediss://"),
+        ("redis+cluster://h?ssl_cert_reqs=none", "write tls=yes"),
+    ],
+)
+def test_a_url_that_is_not_quite_right_is_told_what_to_write(url: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint):
+        open_store(url)
+
+
+def test_text_that_begins_like_a_limit_is_read_as_one_with_plans_too() -> None:
+    limiter = Limiter(plans={"gold": "10/second"})
+    with pytest.raises(ConfigError, match="did you mean 'minute'"):
+        limiter.check("k", "10 per mintue")
+
+
+def test_a_limiter_names_its_store_and_stays_in_its_process() -> None:
+    store = open_store("redis://user:SECRET@somewhere:6379/0")
+    assert isinstance(store, RedisStore)
+    assert store.title == "Redis at somewhere:6379"
+    assert repr(Limiter()) == "<Limiter on MemoryStore>"
+    with pytest.raises(TypeError, match="build one there, with the same URL"):
+        pickle.dumps(Limiter())
+
+
+def test_many_threads_log_a_failure_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    store = SlowStore(timeout=0.2)
+    store.failure = StoreError("it is broken")
+    store.gate.release(1000)
+    limiter = Limiter(store)
+    with caplog.at_level(logging.WARNING, "headgate"), ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda n: limiter.check(f"k{n}", "5/hour"), range(200)))
+    assert limiter.store_failures == 200
+    said = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(said) <= 3, said
+
+
+def test_waiting_for_a_store_that_is_away_says_so() -> None:
+    store = SlowStore()
+    store.failure = StoreError("it is broken")
+    store.gate.release(1000)
+    limiter = Limiter(store, on_store_error="closed")
+    with pytest.raises(TimeoutError, match="the store could not be asked"):
+        limiter.acquire("k", "5/hour", timeout=0.5)
