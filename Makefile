@@ -11,8 +11,9 @@ SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
 serve: $(VENV)/.compiled
 	$(BIN)/python examples/demo.py --port $(PORT)
 
-# Lint, types and imports; then the same tests on the compiled and on the pure build.
-test: check doctest compiled pure
+# Lint, types and imports; then the tests on the compiled and on the pure build, both at once: they wait a lot.
+test: check doctest servers $(VENV)/.compiled
+	$(MAKE) -j2 --output-sync=target compiled pure
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -24,11 +25,16 @@ check: $(VENV)/.ready
 doctest: $(VENV)/.ready
 	PYTHONPATH=src $(BIN)/python -m pytest -q --doctest-modules src/headgate
 
+# What is never compiled is tested once, and so is what waits for servers more than it computes.
+NEVER_COMPILED := tests/servers tests/unit/locks tests/integration/test_locks.py tests/integration/test_locks_faults.py
+MOSTLY_WAITING := tests/integration/network tests/integration/test_sql_processes.py tests/integration/test_sql_faults.py \
+	$(addprefix tests/conformance/,test_redis.py test_redis_kinds.py test_sql.py test_twins.py)
+
 compiled: servers $(VENV)/.compiled
-	HEADGATE_EXPECT=compiled $(BIN)/python -m pytest -q tests
+	HEADGATE_EXPECT=compiled $(BIN)/python -m pytest -q tests $(addprefix --ignore=,$(NEVER_COMPILED))
 
 pure: servers $(VENV)/.compiled
-	HEADGATE_EXPECT="pure Python" PYTHONPATH=src $(BIN)/python -m pytest -q tests
+	HEADGATE_EXPECT="pure Python" PYTHONPATH=src $(BIN)/python -m pytest -q tests $(addprefix --ignore=,$(MOSTLY_WAITING))
 
 # The servers that the tests start for themselves, on free ports and with data of their own; those of the machine are
 # left alone. None is installed in place of one that is named, such as HEADGATE_TEST_REDIS_URL=redis://127.0.0.1:6379/0.
