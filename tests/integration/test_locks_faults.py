@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,6 +54,13 @@ def locks(url: str, proxy: CuttingProxy) -> Iterator[Any]:
         yield locks
 
 
+def only_ours(error: StoreError) -> None:
+    """Nothing of the libraries below is shown with it."""
+    assert error.__cause__ is None
+    assert error.__suppress_context__
+    assert not re.search("pymysql|psycopg|sqlalchemy|/redis/", "".join(traceback.format_exception(error)))
+
+
 @pytest.mark.parametrize(
     ("url", "where"),
     [
@@ -71,6 +79,7 @@ def test_nobody_there(url: str, where: str) -> None:
     with pytest.raises(StoreError, match=re.escape(where.replace("{port}", port))) as raised:
         open_locks(url.replace("{port}", port))
     assert "secret" not in str(raised.value)
+    only_ours(raised.value)
 
 
 def test_a_wrong_password_is_not_shown(url: str) -> None:
@@ -78,6 +87,7 @@ def test_a_wrong_password_is_not_shown(url: str) -> None:
     with pytest.raises(StoreError, match=rf"at 127.0.0.1:{urlsplit(url).port}") as raised:
         open_locks(wrong)
     assert "wrong-secret" not in str(raised.value)
+    only_ours(raised.value)
 
 
 def test_a_server_that_dies_while_a_lock_is_held(
@@ -85,8 +95,9 @@ def test_a_server_that_dies_while_a_lock_is_held(
 ) -> None:
     with locks.hold(NAME, lease=0.2) as lease:
         proxy.refuse()
-        with pytest.raises(StoreError, match=f"at 127.0.0.1:{proxy.port}"), locks.guarded(lease):
+        with pytest.raises(StoreError, match=f"at 127.0.0.1:{proxy.port}") as raised, locks.guarded(lease):
             pytest.fail("it cannot have been compared")
+        only_ours(raised.value)
         with pytest.raises(StoreError, match=f"at 127.0.0.1:{proxy.port}"), locks.hold("another"):
             pytest.fail("it cannot have been taken")
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

@@ -10,6 +10,7 @@ new one. Files are never removed, because another process may just have opened o
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -59,10 +60,10 @@ class FileLocks(Locks[None]):
         self.prefix = prefix
         self.timeout = timeout
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            _make_folder(folder)
             self.boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
         except OSError as error:
-            raise StoreError(f"{self.address}: {error}") from error
+            raise StoreError(f"{self.address}: {error.strerror}") from None
 
     def attempt(self, name: str, holder: str, seconds: float) -> int | None:
         with self._file(name, 0.0) as file:
@@ -105,7 +106,7 @@ class FileLocks(Locks[None]):
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise StoreError(f"{self.address}: {error}") from error
+            raise StoreError(f"{self.address}: {error}") from None
         try:
             yield poll(lambda: _alone(file, path), patience)
         finally:
@@ -115,13 +116,27 @@ class FileLocks(Locks[None]):
         return StoreError(f"{self._path(name)}: another process kept this file locked for {self.timeout:g} s")
 
 
+def _make_folder(folder: str) -> None:
+    """One folder at most: what lies above it was mistyped if it is not there."""
+    if os.path.isdir(folder):
+        return
+    above = os.path.dirname(folder.rstrip("/"))
+    if not os.path.isdir(above):
+        raise FileNotFoundError(errno.ENOENT, f"the folder {above} does not exist, and is not made")
+    try:
+        os.mkdir(folder, mode=0o700)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise NotADirectoryError(errno.ENOTDIR, "this is not a folder") from None
+
+
 def _alone(file: int, path: str) -> int | None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return None
     except OSError as error:
-        raise StoreError(f"{path}: {error}") from error
+        raise StoreError(f"{path}: {error}") from None
     return file
 
 
@@ -129,12 +144,12 @@ def _read(file: int, path: str) -> Record:
     try:
         data = os.pread(file, LENGTH, 0).strip(b" \n\0")
         return Record(**json.loads(data)) if data else _NOBODY  # after a power failure there may be zeros
-    except (OSError, ValueError, TypeError) as error:
-        raise StoreError(f"{path}: this is not the record of a lock; remove it if nothing else needs it") from error
+    except (OSError, ValueError, TypeError):
+        raise StoreError(f"{path}: this is not the record of a lock; remove it if nothing else needs it") from None
 
 
 def _write(file: int, path: str, record: Record) -> None:
     try:
         os.pwrite(file, json.dumps(asdict(record)).encode().ljust(LENGTH - 1) + b"\n", 0)
     except OSError as error:
-        raise StoreError(f"{path}: {error}") from error
+        raise StoreError(f"{path}: {error}") from None

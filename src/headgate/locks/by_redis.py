@@ -120,7 +120,7 @@ class RedisLocks(Locks[Pipeline]):
             yield
         except _FAILURES as error:
             answered = isinstance(error, ResponseError)
-            raise StoreError(f"{self.address}: {error}{'' if answered else doubt}") from error
+            raise StoreError(f"{self.address}: {error}{'' if answered else doubt}") from None
 
 
 def _let_go(pipeline: Pipeline) -> None:

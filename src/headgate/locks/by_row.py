@@ -161,14 +161,14 @@ class RowLocks(Locks[Connection]):
         """Errors of the database become ours; what the writer's own statements did wrong stays the writer's affair."""
         try:
             yield
-        except NoConnectionFree as error:
-            raise StoreError(f"{self.address}: all connections of the pool are busy; see pool_size") from error
+        except NoConnectionFree:
+            raise StoreError(f"{self.address}: all connections of the pool are busy; see pool_size") from None
         except DBAPIError as error:
             lost_it = isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
             if only_lost and not lost_it:
                 raise
             problem = str(error.orig).strip().partition("\n")[0]
-            raise StoreError(f"{self.address}: {problem}{doubt}") from error
+            raise StoreError(f"{self.address}: {problem}{doubt}") from None
 
 
 def _held(row: Found) -> bool:

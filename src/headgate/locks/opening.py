@@ -25,7 +25,7 @@ def open_locks(url: str) -> LockService[Any]:
     headgate.errors.ConfigError: unknown URL of locks 'memory://': write redis://host:6379/0, ...
     """
     if not isinstance(url, str):
-        raise ConfigError(f"locks are given as a URL, such as {_EXAMPLES}, not {url!r}")
+        raise ConfigError(f"locks are given as a URL, such as {_EXAMPLES}, not {type(url).__name__}")
     scheme, colon, _ = url.partition("://")
     opener = _OPENERS.get(scheme.lower()) if colon else None
     if opener is None:
@@ -62,7 +62,7 @@ def _sql(options: Options, timeout: float) -> Locks[Any]:
         finally:
             session.close()
     except (Broken, Refused) as error:
-        raise StoreError(f"{driver.name}: {error}") from error
+        raise StoreError(f"{driver.name}: {error}") from None
     return RowLocks(driver, prefix=options.prefix(), timeout=timeout, pool_size=options.pool_size())
 
 

@@ -72,7 +72,7 @@ def _cluster(options: Options, timeout: float) -> tuple[RedisCluster, str]:
         nodes = [ClusterNode(host, port) for host, port in places]  # type: ignore[no-untyped-call]  # redis-py's
         return RedisCluster(startup_nodes=nodes, **_common(options, timeout)), address
     except (RedisError, RedisClusterException, OSError) as error:
-        raise StoreError(f"{address}: {error}") from error
+        raise StoreError(f"{address}: {error}") from None
 
 
 def _common(options: Options, timeout: float) -> dict[str, Any]:

@@ -8,17 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, StoreError
 from headgate.locks import open_locks
 from headgate.locks.by_file import FileLocks
 from headgate.locks.by_row import RowLocks
 
 
 def test_file(tmp_path: Path) -> None:
-    locks = open_locks(f"file://{tmp_path}/with%20blank/deep?prefix=app&timeout_ms=50")
-    assert isinstance(locks, FileLocks)
-    assert (locks.folder, locks.prefix, locks.timeout) == (f"{tmp_path}/with blank/deep", "app", 0.05)
-    assert Path(locks.folder).is_dir()
+    for _ in range(2):
+        locks = open_locks(f"file://{tmp_path}/with%20blank/?prefix=app&timeout_ms=50")
+        assert isinstance(locks, FileLocks)
+        assert (locks.folder, locks.prefix, locks.timeout) == (f"{tmp_path}/with blank/", "app", 0.05)
+        assert Path(locks.folder).is_dir()
+
+
+def test_one_folder_is_made_and_none_above_it(tmp_path: Path) -> None:
+    with pytest.raises(
+        StoreError, match=f"lock files in .*: the folder {tmp_path}/none does not exist, and is not made"
+    ):
+        open_locks(f"file://{tmp_path}/none/deep")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=f"lock files in {tmp_path}/file: this is not a folder"):
+        open_locks(f"file://{tmp_path}/file")
 
 
 def test_sqlite(tmp_path: Path) -> None:
@@ -59,8 +71,9 @@ def test_what_is_refused(url: str, told: str) -> None:
 
 
 def test_something_else_than_a_url() -> None:
-    with pytest.raises(ConfigError, match="locks are given as a URL, such as redis://"):
-        open_locks(42)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"locks are given as a URL, such as redis://.*, not list$") as raised:
+        open_locks(["redis://:secret@host"])  # type: ignore[arg-type]
+    assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

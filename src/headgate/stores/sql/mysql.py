@@ -98,10 +98,10 @@ class MysqlSession(Session):
                 if not cursor.nextset():
                     return answers
         except pymysql.MySQLError as error:
-            raise _translated(error, deadline) from error
+            raise _translated(error, deadline) from None
         except (OSError, AttributeError, ValueError, IndexError) as error:
             # What PyMySQL raises on a connection that was closed or cut in the middle of a packet.
-            raise Broken(f"the connection broke: {error}", late=time.monotonic() >= deadline) from error
+            raise Broken(f"the connection broke: {error}", late=time.monotonic() >= deadline) from None
 
     def close(self) -> None:
         with suppress(Exception):
@@ -157,10 +157,13 @@ class MysqlDriver(Driver):
             connection.connect()
             session = MysqlSession(connection)
         except pymysql.MySQLError as error:
-            raise _translated(error, deadline) from error
+            problem = _translated(error, deadline)
+            if isinstance(problem, Broken) and problem.late:
+                problem = self.silent(left)
+            raise problem from None
         except (OSError, RuntimeError, ValueError, AttributeError, IndexError) as error:
             # RuntimeError: a way of logging in that needs the package `cryptography`.
-            raise Broken(str(error)) from error
+            raise Broken(str(error)) from None
         try:
             session.run(_SETUP, deadline)
         except (Broken, Refused):

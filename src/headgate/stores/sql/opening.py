@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 from headgate.errors import ConfigError
 from headgate.stores.clock import Clock
 from headgate.stores.options import Options, masked
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS
+from headgate.stores.sql.dialect import MYSQL, POSTGRES, SQLITE
 from headgate.stores.sql.session import Address, Driver
 from headgate.stores.sql.store import SqlStore
 
@@ -16,6 +18,10 @@ __all__ = ["SCHEMES", "open_driver", "open_sql"]
 SCHEMES = ("mysql", "mariadb", "postgresql", "postgres", "sqlite")
 _MYSQL_OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
 _POSTGRES_OPTIONS = ("unix_socket", "sslmode", "sslrootcert", "sslcert", "sslkey")
+_FILES = ("ssl_ca", "ssl_cert", "ssl_key", "sslrootcert", "sslcert", "sslkey")
+_TABLE_MAKERS = ("sqlalchemy", "alembic")
+"""Packages that are of use as long as there are no tables."""
+_EXTRAS = {MYSQL: "mysql", POSTGRES: "postgres", SQLITE: "sqlite"}
 _SSLMODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
@@ -34,6 +40,9 @@ def open_driver(options: Options) -> Driver:
     """The driver that a URL names; nothing is connected yet."""
     openers = {"sqlite": _sqlite, "postgresql": _postgres, "postgres": _postgres}
     driver = openers.get(options.scheme, _mysql)(options)
+    absent = next((name for name in _TABLE_MAKERS if find_spec(name) is None), None)
+    if absent is not None and not driver.has_tables():
+        raise _missing(options, ModuleNotFoundError(name=absent), _EXTRAS[driver.dialect])
     driver.url = masked(options.url)
     return driver
 
@@ -81,7 +90,20 @@ def _address(options: Options, port: int, known: tuple[str, ...]) -> Address:
     if not database or "/" in database:
         raise options.error(f"name the database: {options.scheme}://user:password@host/database")
     given = {name: value for name, value in options.values.items() if name in known}
+    for name in _FILES:
+        _check_file(options, name, given.get(name))
     return Address(*places[0], options.username, options.password, database, given)
+
+
+def _check_file(options: Options, name: str, path: str | None) -> None:
+    """What libpq does not take for a file is none: the system's authorities, a key that an engine keeps."""
+    if path is None or (name, path) == ("sslrootcert", "system") or (name == "sslkey" and ":" in path):
+        return
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise options.error(f"{name}: the file {path!r} cannot be read: {error.strerror}") from None
 
 
 def _missing(options: Options, error: ImportError, extra: str) -> ConfigError:

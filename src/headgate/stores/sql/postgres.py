@@ -69,7 +69,7 @@ class PostgresSession(Session):
             if ended or connection.status != pq.ConnStatus.OK:
                 raise Broken(refused.args[0] if refused is not None else "the connection was lost")
         except psycopg.Error as error:
-            raise Broken(_first_line(str(error))) from error
+            raise Broken(_first_line(str(error))) from None
         if refused is not None:
             raise refused
         return answers
@@ -142,17 +142,20 @@ class PostgresDriver(Driver):
 
     def open(self, deadline: float) -> Session:
         connection = pq.PGconn.connect_start(self.conninfo().encode())
+        left = deadline - time.monotonic()
         try:
             _connect(connection, deadline)
             connection.nonblocking = 1
             session = PostgresSession(connection)
             session.run(self.setup, deadline)
-        except (Broken, Refused):
+        except (Broken, Refused) as problem:
             connection.finish()
+            if isinstance(problem, Broken) and problem.late:
+                raise self.silent(left) from None
             raise
         except psycopg.Error as error:
             connection.finish()
-            raise Broken(_first_line(str(error))) from error
+            raise Broken(_first_line(str(error))) from None
         return session
 
     def engine(self) -> Engine:

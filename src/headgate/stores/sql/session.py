@@ -88,6 +88,15 @@ class Driver:
         """A new session, set up. Broken or Refused when that is not possible by the deadline."""
         raise NotImplementedError
 
+    def has_tables(self) -> bool:
+        """Whether Headgate's tables are there already, as far as it can be seen without asking a server."""
+        return False
+
+    def silent(self, seconds: float) -> Broken:
+        """Whoever listens there said nothing for so long while a session was opened."""
+        kind = self.name.partition(" ")[0]
+        return Broken(f"no answer in time ({seconds:.2g} s): does a {kind} server listen there?", late=True)
+
     def engine(self) -> Engine:
         """The same database for SQLAlchemy, which makes and changes the tables."""
         raise NotImplementedError

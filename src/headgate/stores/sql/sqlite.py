@@ -6,10 +6,12 @@ taken asks again soon. SQLite's own waiting backs off to a tenth of a second, wh
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, final
 
 from headgate.stores.sql.dialect import SQLITE
@@ -50,7 +52,7 @@ class SqliteSession(Session):
             except sqlite3.Error as error:
                 code = getattr(error, "sqlite_errorcode", 0) & 0xFF
                 if code not in _BUSY:
-                    raise Refused(str(error), no_table="no such table" in str(error)) from error
+                    raise Refused(str(error), no_table="no such table" in str(error)) from None
             # A statement that found the file locked has done nothing.
             left = deadline - time.monotonic()
             if left <= 0:
@@ -78,11 +80,22 @@ class SqliteDriver(Driver):
     def connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
 
+    def has_tables(self) -> bool:
+        """Creates no file. What else is wrong with it shows when it is opened."""
+        if not os.path.exists(self.path):
+            return False
+        try:
+            with closing(self.connect()) as connection:
+                connection.execute("SELECT 1 FROM headgate_version")
+        except sqlite3.Error as error:
+            return "no such table" not in str(error)
+        return True
+
     def open(self, deadline: float) -> Session:
         try:
             session = SqliteSession(self.connect(), self.name)
         except sqlite3.Error as error:
-            raise Broken(str(error)) from error
+            raise Broken(str(error)) from None
         try:
             session.run(_SETUP, deadline)
         except (Broken, Refused):

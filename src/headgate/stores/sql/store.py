@@ -84,7 +84,7 @@ class SqlStore(ThreadedStore):
                 self.pool.give(session)
             self.pool.warm(min(self.lanes, MOST_WARM), deadline)
         except (Broken, Refused) as error:
-            raise self._error(str(error)) from error
+            raise self._error(str(error)) from None
 
     def call(self, batch: Sequence[Request], deadline: float) -> Replies:
         self._check_open()
@@ -113,7 +113,7 @@ class SqlStore(ThreadedStore):
         try:
             return self.sweeper.bite(time.monotonic() + CONNECT_SECONDS)
         except (Broken, Refused) as error:
-            raise self._error(str(error)) from error
+            raise self._error(str(error)) from None
 
     # -- one piece of a batch ---------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class SqlStore(ThreadedStore):
         try:
             session, is_new = self.pool.take(deadline)
         except (Broken, Refused) as error:
-            raise self._failed(str(error)) from error
+            raise self._failed(str(error)) from None
         while True:
             try:
                 replies = self._converse(session, self._conversation(plan), deadline)
@@ -136,14 +136,14 @@ class SqlStore(ThreadedStore):
                 again = self._roll_back(session, deadline)
                 if not refused.again or not again:
                     self._settle(session, again)
-                    raise self._error(str(refused)) from refused
+                    raise self._error(str(refused)) from None
                 # The other one is to go first: coming back at once, the victim would meet it in the same place.
                 time.sleep(random.random() * LONGEST_NAP)  # noqa: S311 - no secret
             except _Cut as cut:
                 if cut.may_be_counted or cut.late or is_new:
                     self.pool.drop(session)
                     counted = "; the requests may have been counted" if cut.may_be_counted else ""
-                    raise self._failed(f"{cut}{counted}") from cut
+                    raise self._failed(f"{cut}{counted}") from None
                 session, again = self._replaced(session, deadline), True
                 is_new = True
             except BaseException:
@@ -172,7 +172,7 @@ class SqlStore(ThreadedStore):
             try:
                 answers = session.run(trip.statements, deadline)
             except Broken as broken:
-                raise _Cut(broken, may_be_counted=trip.commits) from broken
+                raise _Cut(broken, may_be_counted=trip.commits) from None
             try:
                 trip = conversation.send(answers)
             except StopIteration as over:
@@ -199,7 +199,7 @@ class SqlStore(ThreadedStore):
         try:
             return self.pool.replace(session, deadline)
         except (Broken, Refused) as error:
-            raise self._failed(str(error)) from error
+            raise self._failed(str(error)) from None
 
     def _learn(self, plan: Plan) -> None:
         """What a batch that was decided has told: the database's time, and which counters have a row."""

@@ -22,6 +22,10 @@ from headgate.stores.sql.version import VERSION, explain
 __all__ = ["upgrade_database"]
 
 VERSION_TABLE = "headgate_version"
+_DENIED = {
+    *(1044, 1142, 1143, 1227),  # MariaDB and MySQL: the database, a command, a column, a privilege
+    "42501",  # PostgreSQL: insufficient privilege
+}
 
 
 def upgrade_database(driver: Driver) -> str:
@@ -39,10 +43,9 @@ def upgrade_database(driver: Driver) -> str:
         finally:
             engine.dispose()
     except (Broken, Refused) as error:
-        raise StoreError(f"{driver.name}: {error}") from error
+        raise StoreError(f"{driver.name}: {error}") from None
     except SQLAlchemyError as error:
-        problem = getattr(error, "orig", None) or error
-        raise StoreError(f"{driver.name}: its tables could not be made or changed: {problem}") from error
+        raise StoreError(f"{driver.name}: its tables could not be made or changed: {_told(driver, error)}") from None
 
 
 def _run(driver: Driver, connection: Connection) -> str:
@@ -56,3 +59,15 @@ def _run(driver: Driver, connection: Connection) -> str:
         command.upgrade(config, VERSION)
     connection.commit()
     return found or ""
+
+
+def _told(driver: Driver, error: SQLAlchemyError) -> str:
+    """The database's words, and what to do if this account may not make tables."""
+    cause = getattr(error, "orig", None) or error
+    words = cause.args[1] if len(cause.args) > 1 else cause
+    code = getattr(cause, "sqlstate", None) or cause.args[0]
+    told = str(words).strip().partition("\n")[0]
+    if code not in _DENIED:
+        return told
+    command = f"headgate db upgrade --store '{driver.url}'"
+    return f"{told} ({code}): run `{command}` once, with an account that may create tables"

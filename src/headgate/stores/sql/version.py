@@ -1,7 +1,7 @@
 """Which version of the tables a database has, and whether this Headgate can use it.
 
 Looked at once, when a store is opened, and with the store's own driver: SQLAlchemy and Alembic are only needed to
-make tables, not to use them.
+make tables, not to use them. (That they are there is looked at before, when the URL is taken apart.)
 """
 
 from __future__ import annotations

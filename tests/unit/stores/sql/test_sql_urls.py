@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import sqlite3
 import sys
+import time
 import traceback
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -12,20 +18,29 @@ from headgate.stores.options import Options
 from headgate.stores.sql.mysql import MysqlDriver
 from headgate.stores.sql.opening import open_driver, open_sql
 from headgate.stores.sql.postgres import PostgresDriver
+from headgate.stores.sql.session import Broken
 from headgate.stores.url import open_store
 
 
-def test_the_parts_of_a_url() -> None:
-    driver = open_driver(Options("mariadb://us%40er:p%2Fss@db.example:3307/counters?ssl_ca=/ca.pem"))
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    """A file where a certificate may be."""
+    file = tmp_path / "ca.pem"
+    file.touch()
+    return file
+
+
+def test_the_parts_of_a_url(authority: Path) -> None:
+    driver = open_driver(Options(f"mariadb://us%40er:p%2Fss@db.example:3307/counters?ssl_ca={authority}"))
     assert isinstance(driver, MysqlDriver)
     assert driver.address[:5] == ("db.example", 3307, "us@er", "p/ss", "counters")
     assert driver.name == "MariaDB at db.example:3307/counters"
     tls = {name: value for name, value in driver.parameters().items() if name.startswith("ssl")}
-    assert tls == {"ssl_ca": "/ca.pem", "ssl_verify_cert": True, "ssl_verify_identity": True}
+    assert tls == {"ssl_ca": str(authority), "ssl_verify_cert": True, "ssl_verify_identity": True}
 
 
-def test_what_postgresql_is_told() -> None:
-    driver = open_driver(Options("postgres://u:p%20w@[::1]/db?sslmode=verify-full&sslrootcert=/ca"))
+def test_what_postgresql_is_told(authority: Path) -> None:
+    driver = open_driver(Options(f"postgres://u:p%20w@[::1]/db?sslmode=verify-full&sslrootcert={authority}"))
     assert isinstance(driver, PostgresDriver)
     assert driver.name == "PostgreSQL at [::1]:5432/db"
     for part in ("host=::1", "port=5432", "user=u", "password='p w'", "dbname=db", "sslmode=verify-full"):
@@ -80,6 +95,43 @@ def test_a_server_that_is_not_there_is_named_without_the_password(scheme: str) -
     assert "secret" not in repr(vars(vars(store)["driver"]))
 
 
+@pytest.mark.parametrize("url", ["mysql://me@127.0.0.1:1/db", "postgresql://me@127.0.0.1:1/db", "sqlite:////no/file"])
+def test_only_our_own_words_are_shown(url: str) -> None:
+    store = open_store(url)
+    with pytest.raises(StoreError) as caught:
+        store.connect()  # type: ignore[union-attr]  # as above
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    said = "".join(traceback.format_exception(caught.value))
+    assert said.count("Traceback") == 1
+    assert not re.search("pymysql|psycopg|sqlite3", said)
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb", "postgresql"])
+def test_a_server_of_another_kind(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        driver = open_driver(Options(f"{scheme}://me@127.0.0.1:{silent.getsockname()[1]}/db"))
+        kind = {"mysql": "MySQL", "mariadb": "MariaDB", "postgresql": "PostgreSQL"}[scheme]
+        told = rf"no answer in time \(0\.1 s\): does a {kind} server listen there\?"
+        with pytest.raises(Broken, match=told) as caught:
+            driver.open(time.monotonic() + 0.1)
+        assert caught.value.late
+
+
+@pytest.mark.parametrize(
+    ("scheme", "option"),
+    [("mysql", "ssl_ca"), ("mysql", "ssl_key"), ("postgres", "sslrootcert"), ("postgres", "sslcert")],
+)
+def test_a_certificate_that_is_not_there(scheme: str, option: str, tmp_path: Path) -> None:
+    for path, problem in ((f"{tmp_path}/none", "No such file"), (str(tmp_path), "Is a directory")):
+        with pytest.raises(ConfigError, match=f"{option}: the file '{path}' cannot be read: {problem}"):
+            open_driver(Options(f"{scheme}://u@h/db?{option}={path}"))
+
+
+def test_what_libpq_takes_for_no_file() -> None:
+    open_driver(Options("postgres://u@h/db?sslmode=verify-full&sslrootcert=system&sslkey=pkcs11:key"))
+
+
 @pytest.mark.parametrize(
     ("url", "module", "ours", "extra"),
     [
@@ -91,4 +143,29 @@ def test_a_missing_driver(url: str, module: str, ours: str, extra: str, monkeypa
     monkeypatch.delitem(sys.modules, ours, raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=rf"pip install 'headgate\[{extra}\]'"):
+        open_store(url)
+
+
+@pytest.mark.parametrize("package", ["sqlalchemy", "alembic"])
+@pytest.mark.parametrize(
+    ("url", "extra"),
+    [("mysql://u@h/db", "mysql"), ("postgres://u@h/db", "postgres"), ("sqlite:///{folder}/none", "sqlite")],
+)
+def test_what_makes_tables_is_missing(
+    url: str, extra: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"'{package}' is missing: pip install 'headgate\[{extra}\]'"):
+        open_store(url.format(folder=tmp_path))
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_tables_that_are_there_need_nothing_to_make_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/counters.db"
+    monkeypatch.setitem(sys.modules, "alembic", None)
+    with closing(sqlite3.connect(tmp_path / "counters.db")) as connection:
+        connection.execute("CREATE TABLE other (x)")
+        with pytest.raises(ConfigError, match="'alembic' is missing"):
+            open_store(url)
+        connection.execute("CREATE TABLE headgate_version (version_num)")
         open_store(url)
