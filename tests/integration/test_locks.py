@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ TOPOLOGIES = ["redis_sentinels", "redis_cluster"]
 SHORT = 0.2
 """Seconds of a lease that is to run out."""
 LONG = 60.0
+LOCKS_PAGE = Path(__file__).parents[2] / "docs" / "locks.md"
 _numbers = itertools.count()
 
 
@@ -307,3 +310,21 @@ def test_tls_passwords_and_sockets(name: str) -> None:
                 open_locks(wrong)
             assert "secret" not in str(raised.value)
             assert "wrong" not in str(raised.value).replace("WRONGPASS", "")
+
+
+def test_the_documented_rights_of_a_redis_user_are_enough(name: str) -> None:
+    (line,) = re.findall(r"ACL SETUSER locker .*", LOCKS_PAGE.read_text())
+    with RedisServer() as server:
+        server.cli(*line.split())
+        with open_locks(server.url.replace("//", "//locker:password@")) as opened:
+            locks: Any = opened
+            with locks.hold(name) as lease:
+                put(locks, lease, name, read(locks, name) + 1)
+                with pytest.raises(KeyError), locks.guarded(lease):
+                    raise KeyError
+            with locks.hold(name, wait=0, lease=SHORT) as late:
+                time.sleep(SHORT * 1.5)
+                with locks.hold(name, wait=0), pytest.raises(LeaseLost):
+                    put(locks, late, name, 7)
+            assert read(locks, name) == 1
+            assert locks.client.get(f"{locks.tag}:lock:{name}") is None, "it was given back"
