@@ -18,6 +18,8 @@ from headgate.errors import StoreError
 from headgate.locks import open_locks
 from integration.lockers import make_room, read, write
 from servers.machine import free_port
+from servers.mariadb import MariaDB
+from servers.postgres import Postgres
 from servers.process import GivenServer
 from servers.proxy import CuttingProxy
 from servers.redis import RedisServer
@@ -155,3 +157,18 @@ def test_a_command_that_redis_refuses_is_told_as_it_is(redis_server: RedisServer
     with pytest.raises(StoreError, match=r"(?i)unknown command") as raised:
         refused()
     assert "not known" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgres"])
+def test_an_account_that_may_not_make_tables_is_told_what_to_do(kind: str) -> None:
+    with MariaDB() if kind == "mariadb" else Postgres() as server:
+        if isinstance(server, MariaDB):
+            server.sql("CREATE USER weak IDENTIFIED BY 'secret'; GRANT SELECT ON headgate.* TO weak")
+        else:
+            server.sql("CREATE USER weak PASSWORD 'secret'; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        weak = re.sub("//.*@", "//weak:secret@", server.url)
+        shown = re.escape(weak.replace("secret", "***"))
+        told = rf"denied.*: run `headgate db upgrade --store '{shown}'` once, with an account that may create tables"
+        with pytest.raises(StoreError, match=told) as raised:
+            open_locks(weak)
+        only_ours(raised.value)

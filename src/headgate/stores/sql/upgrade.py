@@ -36,10 +36,9 @@ def upgrade_database(driver: Driver) -> str:
         try:
             with engine.connect() as connection:
                 driver.lock(connection)
-                try:
-                    return _run(driver, connection)
-                finally:
-                    driver.unlock(connection)
+                found = _run(driver, connection)
+                driver.unlock(connection)  # what fails above ends the connection, and so the lock
+                return found
         finally:
             engine.dispose()
     except (Broken, Refused) as error:
@@ -64,10 +63,9 @@ def _run(driver: Driver, connection: Connection) -> str:
 def _told(driver: Driver, error: SQLAlchemyError) -> str:
     """The database's words, and what to do if this account may not make tables."""
     cause = getattr(error, "orig", None) or error
-    words = cause.args[1] if len(cause.args) > 1 else cause
-    code = getattr(cause, "sqlstate", None) or cause.args[0]
+    words = cause.args[1] if len(cause.args) > 1 else cause  # PyMySQL's number and words
     told = str(words).strip().partition("\n")[0]
-    if code not in _DENIED:
+    if _DENIED.isdisjoint({getattr(cause, "sqlstate", None), *cause.args[:1]}):
         return told
     command = f"headgate db upgrade --store '{driver.url}'"
-    return f"{told} ({code}): run `{command}` once, with an account that may create tables"
+    return f"{told}: run `{command}` once, with an account that may create tables"
