@@ -170,8 +170,8 @@ class AsyncLimiter(Limiting):
             if not self._unanswered(error, batch):
                 return [[] for _ in batch]
             answered = self._engine.failure.answer(error, batch)
-            if answered.undoing:
-                await self._give_back(answered.undoing)
+            if answered.undoing and isinstance(store, RemoteStore):
+                (await self._coalescer(store)).send(answered.undoing)
             return answered.replies
 
     async def _coalescer(self, store: RemoteStore) -> LoopCoalescer:
@@ -192,14 +192,6 @@ class AsyncLimiter(Limiting):
                 if connecting.done():  # or this caller was cancelled, and others go on waiting
                     self._connecting.pop(loop, None)
         return coalescer
-
-    async def _give_back(self, requests: Sequence[Request]) -> None:
-        """Return what was charged for requests that are denied after all; a loss is noted, and nobody's error."""
-        try:
-            if isinstance(self._store, RemoteStore):
-                await (await self._coalescer(self._store)).ask(requests)
-        except StoreError as error:
-            self._engine.failure.note(error)
 
     async def _apply_between(self, store: LocalStore, batch: Sequence[Request]) -> Replies:
         """Ask a local store that is busy again and again, until its deadline, and let the others run in between."""

@@ -25,7 +25,7 @@ from typing import final
 
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.forking import Renewal, fork_safe_lock
-from headgate.stores.port import Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.port import Op, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.remote import RemoteStore
 
 __all__ = ["MOST_WAITING", "LoopCoalescer", "ThreadCoalescer"]
@@ -137,14 +137,17 @@ class ThreadCoalescer:
             ticket.queued = True
             if self.flying < self.store.lanes:  # a lane became free since we looked
                 self.call_next()
-        if not wake.acquire(timeout=max(ticket.deadline - time.monotonic(), 0.0)):
-            with self.lock:
-                given_up = ticket.queued
-                if given_up:
-                    self.waiting.remove(ticket)
-            if given_up:
-                raise too_late(self.store)
-            wake.acquire()  # its batch is under way, and will be back by its deadline
+        try:
+            if not wake.acquire(timeout=max(ticket.deadline - time.monotonic(), 0.0)):
+                if self.left_queue(ticket):
+                    raise too_late(self.store)
+                wake.acquire()  # its batch is under way, and will be back by its deadline
+        except StoreError:
+            raise
+        except BaseException:  # interrupted: neither its place in the queue nor the lane it was given may be lost
+            if not self.left_queue(ticket) and ticket.leads:
+                self.landed()
+            raise
         if ticket.leads:
             self.lead(ticket)
         answer = ticket.answer
@@ -152,6 +155,15 @@ class ThreadCoalescer:
             raise answer
         assert answer is not None
         return answer
+
+    def left_queue(self, ticket: Ticket) -> bool:
+        """Take a ticket out of the queue, if it is still in it."""
+        with self.lock:
+            queued = ticket.queued
+            if queued:
+                self.waiting.remove(ticket)
+                ticket.queued = False
+        return queued
 
     def lead(self, ticket: Ticket) -> None:
         """Make the call for oneself and for those behind in the queue."""
@@ -257,8 +269,7 @@ class LoopCoalescer:
         future, answer = ticket.future, ticket.answer
         assert future is not None
         if future.done():  # its task was cancelled while the call was under way
-            if isinstance(answer, list):
-                self.give_back(ticket.requests, answer)
+            self.give_back(ticket.requests, answer)
         elif isinstance(answer, StoreError):
             future.set_exception(answer)
         else:
@@ -267,14 +278,22 @@ class LoopCoalescer:
 
     def abandoned(self, requests: Sequence[Request], future: asyncio.Future[Replies]) -> None:
         """A caller was cancelled. If its answer had come, and only its turn had not, nobody will ever hear it."""
-        if future.done() and not future.cancelled() and future.exception() is None:
-            self.give_back(requests, future.result())
+        if future.done() and not future.cancelled():
+            error = future.exception()
+            self.give_back(requests, error if isinstance(error, StoreError) else future.result())
 
-    def give_back(self, requests: Sequence[Request], replies: Replies) -> None:
-        """Return what was taken for somebody who has gone."""
-        undoing = self.undo(requests, replies)
-        if undoing:
-            self.ask(undoing).add_done_callback(_heard)
+    def give_back(self, requests: Sequence[Request], answer: Replies | StoreError | None) -> None:
+        """Return what was taken for somebody who has gone, as far as it was."""
+        if isinstance(answer, PartlyAnswered):
+            requests, answer = _reached(requests, answer)
+        if isinstance(answer, list):
+            undoing = self.undo(requests, answer)
+            if undoing:
+                self.send(undoing)
+
+    def send(self, requests: Sequence[Request]) -> None:
+        """Ask, and let nobody wait for the answer."""
+        self.ask(requests).add_done_callback(_heard)
 
     def expire(self) -> None:
         """Whoever has waited for a whole deadline need not wait longer; the oldest come first."""
@@ -306,7 +325,20 @@ class Landing:
 
 
 def _gone(ticket: Ticket) -> bool:
-    return ticket.future is not None and ticket.future.done()
+    """Whether nobody wants this decided any more. A settlement is: it belongs to what was decided before."""
+    return ticket.future is not None and ticket.future.done() and ticket.requests[0].op in (Op.TAKE, Op.PEEK)
+
+
+def _reached(requests: Sequence[Request], partly: PartlyAnswered) -> tuple[list[Request], Replies]:
+    """The parts of requests that were decided, as requests of their own."""
+    parts: list[Request] = []
+    replies: Replies = []
+    for request, reply in zip(requests, partly.replies, strict=True):
+        pairs = [(m, item) for m, item in zip(request.members, reply, strict=True) if isinstance(item, Outcome)]
+        if pairs:
+            parts.append(Request(request.op, [member for member, _ in pairs]))
+            replies.append([outcome for _, outcome in pairs])
+    return parts, replies
 
 
 def _heard(future: asyncio.Future[Replies]) -> None:

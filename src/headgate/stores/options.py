@@ -13,16 +13,9 @@ from headgate.stores.port import DEFAULT_PREFIX
 
 __all__ = ["Options", "masked"]
 
-_PORTS = {
-    "redis": 6379,
-    "rediss": 6379,
-    "valkey": 6379,
-    "valkeys": 6379,
-    "mysql": 3306,
-    "mariadb": 3306,
-    "postgres": 5432,
-    "postgresql": 5432,
-}
+_SAME = {"valkey": "redis", "valkeys": "rediss", "mariadb": "mysql", "postgres": "postgresql"}
+"""Schemes that are other names of the same."""
+_PORTS = {"redis": 6379, "rediss": 6379, "mysql": 3306, "postgresql": 5432}
 _COMMON = ("prefix", "timeout_ms", "pool_size")
 _SERVER = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.~-]+)?)\]|([^\[\]:/@\s]+))(?::([0-9]{1,5}))?")
 _SECRET = re.compile(r"(?i)(\b[^\s=&?]*(?:pas+w|pass|pwd|secret|token)[^\s=&]*\s*=\s*)[^&#\s]*")
@@ -86,15 +79,19 @@ class Options:
         >>> Options("redis://user:secret@Cache:6379?timeout_ms=50").address() == Options("redis://cache/0").address()
         True
         """
-        family = self.scheme.removesuffix("+unix").removesuffix("+sentinel").removesuffix("+cluster")
-        port = _PORTS.get(family) if self.place else None
-        if port is None:
-            return f"{self.scheme}://{self.place}{self.path}"
-        if self.scheme.endswith("+sentinel"):
-            port = 26379
+        family, plus, kind = self.scheme.partition("+")
+        family = _SAME.get(family, family)
+        scheme = f"{family}{plus}{kind}"
+        port = 26379 if kind == "sentinel" else _PORTS.get(family)
+        path = self.path.rstrip("/")
+        if family in ("redis", "rediss"):
+            database = self.values.get("db", "0") if kind == "unix" else "0"
+            parts = path.count("/")
+            path += f"/{database}" if kind == "unix" or parts < (2 if kind == "sentinel" else 1) else ""
+        if port is None or not self.place:
+            return f"{scheme}://{self.place}{path}"
         servers = ",".join(f"{host.lower()}:{number}" for host, number in self.places(port))
-        path = self.path.rstrip("/") or ("/0" if port == _PORTS["redis"] else "")
-        return f"{self.scheme}://{servers}{path}"
+        return f"{scheme}://{servers}{path}"
 
     def allow(self, *names: str) -> None:
         known = names + _COMMON

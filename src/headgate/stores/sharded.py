@@ -10,6 +10,7 @@ order in which stores are listed does not matter.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,8 @@ from hashlib import blake2b
 from typing import final
 
 from headgate.core.algorithms.algorithm import Algorithm
-from headgate.errors import ConfigError, StoreError
-from headgate.stores.forking import renew_after_fork
+from headgate.errors import ConfigError, StoreClosed, StoreError
+from headgate.stores.forking import fork_safe_lock, renew_after_fork
 from headgate.stores.port import Done, LocalStore, Member, Replies, Request
 from headgate.stores.remote import RemoteStore
 from headgate.stores.spread import Round, spread
@@ -49,7 +50,9 @@ class ShardedStore(RemoteStore):
         self.clock = self.stores[0].clock
         self.timeout = max(store.timeout for store in self.stores) or 0.1
         self.lanes = max((store.lanes for store in self.stores if isinstance(store, RemoteStore)), default=1)
+        self._lock = fork_safe_lock()
         self._threads: ThreadPoolExecutor | None = None
+        self._closed = False
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -65,6 +68,7 @@ class ShardedStore(RemoteStore):
         return all(store.supports(algorithm) for store in self.stores if isinstance(store, RemoteStore))
 
     def connect(self) -> None:
+        self._check_open()
         for store in self.stores:
             if isinstance(store, RemoteStore):
                 store.connect()
@@ -75,6 +79,7 @@ class ShardedStore(RemoteStore):
                 await store.connect_async()
 
     def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+        self._check_open()
         rounds = spread(batch, self._place_of_member)
         try:
             asked = next(rounds)
@@ -85,13 +90,16 @@ class ShardedStore(RemoteStore):
             return replies
 
     def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
+        self._check_open()
         _Spreading(self, batch, deadline, done).go_on(None)
 
     def close(self) -> None:
+        self._closed = True
         for store in self.stores:
             store.close()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
+        with self._lock:
+            if self._threads is not None:
+                self._threads.shutdown(wait=False)
 
     async def aclose(self) -> None:
         for store in self.stores:
@@ -122,9 +130,15 @@ class ShardedStore(RemoteStore):
             return error
 
     def _pool(self) -> ThreadPoolExecutor:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.lanes * len(self.stores), "headgate-shards")
-        return self._threads
+        with self._lock:
+            self._check_open()
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.lanes * len(self.stores), "headgate-shards")
+            return self._threads
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.title}: this store is closed")
 
 
 @final
@@ -132,6 +146,7 @@ class _Spreading:
     """One batch on its way through the stores, on an event loop."""
 
     def __init__(self, sharded: ShardedStore, batch: Sequence[Request], deadline: float, done: Done) -> None:
+        self.sharded = sharded
         self.stores = sharded.stores
         self.rounds = spread(batch, sharded._place_of_member)
         self.deadline = deadline
@@ -170,10 +185,21 @@ class _Spreading:
         try:
             if isinstance(store, RemoteStore):
                 store.begin(requests, min(self.deadline, time.monotonic() + store.timeout), heard)
+            elif store.waits:  # for other processes, and the loop must not
+                loop = asyncio.get_running_loop()
+                asked = loop.run_in_executor(self.sharded._pool(), self.sharded._ask, place, requests, self.deadline)
+                asked.add_done_callback(lambda answered: heard(_result(answered)))
             else:
                 heard(store.apply(requests))
         except StoreError as error:
             heard(error)
+
+
+def _result(answered: asyncio.Future[Replies | StoreError]) -> Replies | StoreError:
+    error = answered.exception() if not answered.cancelled() else None
+    if answered.cancelled() or error is not None:
+        return StoreError(f"a store of the list could not be asked: {error!r}")
+    return answered.result()
 
 
 def _hash(text: bytes) -> int:

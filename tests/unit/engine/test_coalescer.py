@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -174,6 +175,31 @@ def test_a_forked_child_starts_with_an_empty_queue() -> None:
     thread.join(5)
 
 
+def test_a_thread_that_is_interrupted_while_it_waits_loses_no_lane() -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    store = SlowStore()
+    limiter = Limiter(store)
+    first, _ = start(limiter, "first")
+    store.entered.acquire()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Interrupted):
+            limiter.check("interrupted", "5/hour")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    store.gate.release(2)
+    first.join(5)
+    assert limiter.check("next", "5/hour").reason == "ok"
+    coalescer = limiter._engine.apply.__self__  # type: ignore[attr-defined]
+    assert (coalescer.flying, len(coalescer.waiting)) == (0, 0)
+
+
 # -- event loops ------------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +272,56 @@ def test_what_is_decided_for_a_task_that_has_gone_is_given_back() -> None:
         with pytest.raises(asyncio.CancelledError):
             await goes
         assert store.used("key", "5/hour") == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_settlement_is_sent_although_its_task_is_cancelled_again() -> None:
+    async def scenario() -> None:
+        store = SlowStore()
+        limiter = AsyncLimiter(store)
+        entered = asyncio.Event()
+
+        async def hold() -> None:
+            async with limiter.reserve("key", "100/hour", cost=40):
+                entered.set()
+                await asyncio.sleep(3600)
+
+        holder = asyncio.create_task(hold())
+        await store_reached(store)
+        store.answer()
+        await entered.wait()
+        busy = asyncio.create_task(limiter.check("other", "5/hour"))
+        await store_reached(store)
+        for _ in range(2):  # the first leaves the block, the second comes while the give-back waits in the queue
+            holder.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        await store.answer_all()
+        await busy
+        assert store.used("key", "100/hour") == 0
+
+    asyncio.run(scenario())
+
+
+def test_what_was_reached_of_a_partial_answer_is_given_back_too() -> None:
+    class HalfAway(SlowStore):
+        def decide(self, batch: object) -> object:  # type: ignore[override]
+            replies = self.inner.apply(batch)  # type: ignore[arg-type]
+            if len(replies) == 2:
+                raise PartlyAnswered([replies[0], [StoreError("away")]])
+            return replies
+
+    async def scenario() -> None:
+        store = HalfAway()
+        limiter = AsyncLimiter(store)
+        goes = asyncio.create_task(limiter.check_many([("key", "5/hour", 3), ("away", "5/hour")]))
+        await store_reached(store)
+        goes.cancel()
+        await store.answer_all()
+        with pytest.raises(asyncio.CancelledError):
+            await goes
+        assert store.used("key", "5/hour") == 0
 
     asyncio.run(scenario())
 

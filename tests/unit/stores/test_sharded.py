@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate import AsyncLimiter, ConfigError, Limiter, StoreError
+from headgate import AsyncLimiter, ConfigError, Limiter, StoreClosed, StoreError
 from headgate.core.algorithms import build
 from headgate.core.limit import Limit
 from headgate.stores.memory import MemoryStore
+from headgate.stores.options import Options
 from headgate.stores.port import LocalStore, Member, Op, Replies, Request, Store
 from headgate.stores.remote import RemoteStore
 from headgate.stores.sharded import ShardedStore
@@ -158,3 +159,43 @@ def test_a_chain_over_several_stores_is_all_or_nothing() -> None:
     for number in range(6):
         peeked = store.apply([Request(Op.PEEK, [Member(f"user:{number}", algorithm, 1)])])[0][0].decision
         assert peeked.remaining == 3, "a chain that was denied elsewhere has given back"
+
+
+def test_a_closed_list_says_so_whatever_the_policy() -> None:
+    limiter = Limiter(["memory://", "memory://"])
+    limiter.check_many([(f"user:{number}", "1/hour") for number in range(20)])
+    limiter.close()
+    with pytest.raises(StoreClosed):
+        limiter.check("user:1", "1/hour")
+    with pytest.raises(StoreClosed):
+        limiter.check_many([(f"user:{number}", "1/hour") for number in range(20)])
+
+
+def test_a_shared_file_in_a_list_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        paths = [tmp_path / "one", tmp_path / "two"]
+        async with AsyncLimiter([f"shared://{path}" for path in paths]) as limiter:
+            answers = await limiter.check_many([(f"user:{number}", "1/hour") for number in range(20)] * 2)
+            assert [answer.allowed for answer in answers] == [True] * 20 + [False] * 20
+            assert {answer.reason for answer in answers} == {"ok", "limited"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("redis://A/0", "valkey://a:6379"),
+        ("redis+sentinel://a/m", "redis+sentinel://a:26379/m/0"),
+        ("postgres://u:p@a/db", "postgresql://a:5432/db"),
+        ("mysql://a/db", "mariadb://x:y@A:3306/db?timeout_ms=5"),
+        ("redis+unix:///s", "redis+unix:///s?db=0"),
+    ],
+)
+def test_two_spellings_of_one_store_are_one_place(one: str, other: str) -> None:
+    assert Options(one).address() == Options(other).address()
+
+
+def test_two_databases_are_two_places() -> None:
+    assert len({Options(f"redis+unix:///s?db={n}").address() for n in range(3)}) == 3
+    assert len({Options(f"redis://a/{n}").address() for n in range(3)}) == 3

@@ -54,17 +54,10 @@ class Connection:
         self.tls = settings.tls is not None
         self.patience = 0.0
         self.used_at = 0.0
-        left = time_left(deadline)
-        if address.path is not None:
-            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.socket.settimeout(left)
-            self.socket.connect(address.path)
-        else:
-            self.socket = socket.create_connection((address.host, address.port), left)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.socket = connected(address, deadline)
         try:
             if settings.tls is not None:
+                self.socket.settimeout(time_left(deadline))
                 self.socket = settings.tls.wrap_socket(self.socket, server_hostname=address.host)
             else:
                 self.socket.settimeout(None)
@@ -110,10 +103,16 @@ class Connection:
                 if len(received) == answers:
                     return received
                 continue
-            self.within(deadline)
             try:
-                data = self.socket.recv(65536)
-            except BlockingIOError:
+                if deadline > time.monotonic():
+                    self.within(deadline)
+                    data = self.socket.recv(65536)
+                elif self.tls:  # the time is over, but what is there already can be had
+                    self.socket.settimeout(0.0)
+                    data = self.socket.recv(65536)
+                else:
+                    data = self.socket.recv(65536, socket.MSG_DONTWAIT)
+            except (BlockingIOError, ssl.SSLWantReadError):
                 raise TimeoutError from None
             if not data:
                 raise EOFError
@@ -139,6 +138,29 @@ class Connection:
         self.socket.close()
 
 
+def connected(address: Address, deadline: float) -> socket.socket:
+    """A socket to the first of a server's addresses that answers, all within the deadline."""
+    places: list[tuple[int, object]] = [(socket.AF_UNIX, address.path)]
+    if address.path is None:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        places = [(family, place) for family, _, _, _, place in found]
+    problem: OSError = OSError("the name has no address")
+    for family, place in places:
+        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            made.settimeout(time_left(deadline))
+            made.connect(place)  # type: ignore[arg-type]  # an address of just this family
+        except OSError as error:
+            made.close()
+            problem = error
+            continue
+        if address.path is None:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return made
+    raise problem
+
+
 def time_left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
@@ -155,6 +177,7 @@ class BlockingServers:
         self.pool_size = pool_size
         self.breaker_of = breaker_of
         self.idle: dict[Address, list[Connection]] = {}
+        self.closed = False
         self.renewal = Renewal(self.renew)
 
     def renew(self) -> None:
@@ -170,6 +193,10 @@ class BlockingServers:
         except StopIteration as over:
             result: T = over.value
             return result
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an answer that is none of ours
+            raise StoreError(f"what Redis answered cannot be read: {error!r}") from None
 
     def ask(self, call: Call, deadline: float) -> Answer:
         """One call to one server."""
@@ -211,11 +238,13 @@ class BlockingServers:
 
     def receive(self, call: Call, connection: Connection, deadline: float, started: float) -> Answer:
         breaker = self.breaker_of(call.address)
+        waited = deadline > time.monotonic()  # or another server has used up the time
         try:
             answers = connection.receive(call.answers, deadline)
         except (OSError, EOFError, hiredis.ProtocolError) as error:
             connection.close()
-            return self.lost(breaker, problem_of(error, deadline - started), True)
+            problem = problem_of(error, deadline - started)
+            return self.lost(breaker, problem, True) if waited else Lost(problem, True)
         except BaseException:
             connection.close()
             raise
@@ -243,12 +272,13 @@ class BlockingServers:
 
     def keep(self, address: Address, connection: Connection) -> None:
         idle = self.idle.setdefault(address, [])
-        if len(idle) < self.pool_size:
+        if len(idle) < self.pool_size and not self.closed:
             idle.append(connection)
         else:
             connection.close()
 
     def close(self) -> None:
+        self.closed = True
         idle, self.idle = self.idle, {}
         for connections in idle.values():
             for connection in connections:

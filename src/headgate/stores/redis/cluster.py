@@ -69,8 +69,7 @@ class ClusterTopology(Topology):
             if isinstance(answer, Lost):
                 problems.append(f"{node}: {answer.problem}")
                 if node in self.seeds:  # the next search begins with another one
-                    self.seeds.remove(node)
-                    self.seeds.append(node)
+                    self.seeds = [*(other for other in self.seeds if other != node), node]
                 continue
             owners = _owners(answer[0], node)
             if owners is None:

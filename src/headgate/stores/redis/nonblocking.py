@@ -10,6 +10,7 @@ import asyncio
 import select
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar, cast, final
 
 import hiredis
@@ -245,20 +246,23 @@ class _Conversation(Generic[T]):
         if connection is not None:
             self.ask(number, call, connection)
             return
-        task = self.servers.loop.create_task(self.open(number, call))
+        task = self.servers.loop.create_task(self.open(self.round, number, call))
+        task.add_done_callback(partial(self.opened, self.round, number, call))
         self.opening[number] = task
         self.servers.connecting.add(task)
         task.add_done_callback(self.servers.connecting.discard)
 
-    async def open(self, number: int, call: Call) -> None:
+    def opened(self, asked_in: int, number: int, call: Call, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step never runs: whoever waits must hear of it all the same."""
+        if task.cancelled() and asked_in == self.round and self.answers[number] is None:
+            problem = problem_of(TimeoutError(), self.deadline - self.started)
+            self.servers.breaker_of(call.address).failed(time.monotonic(), problem)
+            self.heard(number, Lost(problem, False))
+
+    async def open(self, asked_in: int, number: int, call: Call) -> None:
         breaker = self.servers.breaker_of(call.address)
         try:
             connection = await self.servers.open(call.address)
-        except asyncio.CancelledError:
-            problem = problem_of(TimeoutError(), self.deadline - self.started)
-            breaker.failed(time.monotonic(), problem)
-            self.heard(number, Lost(problem, False))
-            raise
         except StoreError as error:  # it answered, and does not want us
             breaker.succeeded()
             self.heard(number, Lost(str(error), False))
@@ -266,7 +270,7 @@ class _Conversation(Generic[T]):
             breaker.failed(time.monotonic(), problem_of(error))
             self.heard(number, Lost(problem_of(error), False))
         else:
-            if self.late:
+            if self.late or asked_in != self.round:
                 self.servers.keep(call.address, connection)
             else:
                 self.ask(number, call, connection)

@@ -36,8 +36,7 @@ class SentinelTopology(Topology):
                 break
             if isinstance(answer, Lost) or isinstance(found, Exception):
                 # The next search begins with another one.
-                self.sentinels.remove(sentinel)
-                self.sentinels.append(sentinel)
+                self.sentinels = [*(other for other in self.sentinels if other != sentinel), sentinel]
                 problem = answer.problem if isinstance(answer, Lost) else str(found)
                 problems.append(f"{sentinel}: {problem}")
                 continue

@@ -8,6 +8,7 @@ again, since that could count it twice.
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -117,7 +118,10 @@ class RedisStore(RemoteStore):
             raise StoreError(f"Redis at {address}: {answer.problem}")
         reply = answer[0]
         if isinstance(reply, bytes):
-            return decode(batch, reply)
+            try:
+                return decode(batch, reply)
+            except struct.error as error:
+                raise StoreError(f"Redis at {address}: what it answered cannot be read: {error}") from None
         problem = str(reply)
         if problem.startswith("NOSCRIPT"):  # nothing was carried out, and the conversation brings the program
             return self._blocking.run(self._decide(batch), deadline)

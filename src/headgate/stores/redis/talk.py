@@ -162,7 +162,12 @@ def _not_loaded(ping: object, load: object) -> str | None:
 def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None]:
     """Run the program, and again where that is known not to have happened; never where it may have."""
     if topology.doubtful and topology.can_move():
-        yield from search(topology)
+        try:
+            yield from search(topology)
+        except StoreError as error:
+            for evaluation in evaluations:
+                evaluation.answer = error
+            return
     waiting: Sequence[Evaluation] = evaluations
     for _ in range(MOST_TRIES):
         groups: dict[Address, list[Evaluation]] = {}
@@ -173,21 +178,30 @@ def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None
             for address, group in groups.items()
         ]
         again: list[Evaluation] = []
-        lost = False
+        lost: list[tuple[Address, Evaluation]] = []
         for (address, group), answer in zip(groups.items(), answers, strict=True):
             told, astray = hear(topology, address, group, answer)
-            again += told + astray
-            lost = lost or bool(astray)
+            again += told
+            lost += [(address, evaluation) for evaluation in astray]
+        if lost:
+            again += yield from found_elsewhere(topology, lost)
         if not again:
             return
-        if lost:
-            try:
-                yield from search(topology)
-            except StoreError as error:
-                for evaluation in again:
-                    evaluation.answer = error
-                return
         waiting = again
+
+
+def found_elsewhere(topology: Topology, lost: Sequence[tuple[Address, Evaluation]]) -> Talk[list[Evaluation]]:
+    """Look for the servers anew; returns what has another one now. The rest would only fail in the same way."""
+    try:
+        yield from search(topology)
+    except StoreError as error:
+        for _, evaluation in lost:
+            evaluation.answer = error
+        return []
+    moved = [evaluation for address, evaluation in lost if topology.address_of(evaluation.slot) != address]
+    if not moved:
+        topology.searched_in_vain = time.monotonic()
+    return moved
 
 
 def hear(

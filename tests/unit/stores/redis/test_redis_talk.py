@@ -159,10 +159,20 @@ def test_other_errors_are_errors() -> None:
 
 def test_a_search_in_vain_is_not_repeated_at_once() -> None:
     topology = cluster(A, B)
-    with pytest.raises(StoreError, match=r"10.0.0.1:7001: it refuses connections; 10.0.0.1:7002: it refuses"):
-        run(topology, {A: [AWAY], B: [AWAY]})
-    with pytest.raises(StoreError, match="not found a moment ago"):
-        run(topology, {})
+    evaluation, _ = run(topology, {A: [AWAY], B: [AWAY]})
+    assert "10.0.0.1:7001: it refuses connections; 10.0.0.1:7002: it refuses" in str(evaluation.answer)
+    evaluation, servers = run(topology, {})
+    assert "not found a moment ago" in str(evaluation.answer)
+    assert servers.calls == []
+
+
+def test_a_search_that_finds_the_same_server_is_not_repeated() -> None:
+    topology = cluster(B, owner=A)
+    evaluation, servers = run(topology, {A: [AWAY], B: [slots((0, SLOTS - 1, A))]})
+    assert str(evaluation.answer) == "Redis at 10.0.0.1:7001: it refuses connections"
+    assert servers.asked() == [(A, "EVALSHA"), (B, "CLUSTER")]
+    evaluation, servers = run(topology, {A: [AWAY]})
+    assert len(servers.calls) == 1, "nor by the next batch, a moment later"
 
 
 def test_two_nodes_work_at_the_same_time() -> None:
