@@ -61,6 +61,15 @@ class Breaker:
             self._probe_at = now + PROBE_LOST
             return True
 
+    def settled(self, asked: float) -> None:
+        """The request that was admitted at `asked` is over. If it was the probe, and never told how the server is (it
+        was not even sent, say), another may be."""
+        if self._failures < FAILURES:
+            return
+        with self._lock:
+            if self._probe_at == asked + PROBE_LOST:
+                self._probe_at = asked
+
     def succeeded(self) -> None:
         if self._failures:
             with self._lock:

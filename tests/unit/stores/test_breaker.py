@@ -76,6 +76,18 @@ def test_a_probe_that_is_never_heard_of_again_makes_room_for_another() -> None:
     assert breaker.admits(7.0 + PROBE_LOST)
 
 
+def test_a_probe_that_told_nothing_makes_room_at_once() -> None:
+    breaker = opened(5.0)
+    assert breaker.admits(7.0)
+    breaker.settled(6.5)
+    assert not breaker.admits(7.1), "that was another request"
+    breaker.settled(7.0)
+    assert [breaker.admits(7.2) for _ in range(2)] == [True, False]
+    breaker.failed(7.3)
+    breaker.settled(7.2)
+    assert not breaker.admits(7.4), "it told that the server is away"
+
+
 def test_of_many_threads_one_probes() -> None:
     for _ in range(20):
         breaker = opened(5.0)

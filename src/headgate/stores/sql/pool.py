@@ -14,9 +14,14 @@ from typing import final
 from headgate.stores.forking import renew_after_fork
 from headgate.stores.sql.session import Broken, Driver, Refused, Session
 
-__all__ = ["Pool"]
+__all__ = ["Busy", "Pool"]
 
 _log = logging.getLogger("headgate")
+
+
+@final
+class Busy(Broken):
+    """All sessions are in use: which says nothing about the server."""
 
 
 @final
@@ -37,12 +42,12 @@ class Pool:
             self.places.put(None)
 
     def take(self, deadline: float) -> tuple[Session, bool]:
-        """A session, and whether it is new. Give it back, or drop it."""
+        """A session, and whether it is new. Give it back, or drop it. Busy when none is free by the deadline."""
         left = deadline - time.monotonic()
         try:
             place = self.places.get(timeout=left) if left > 0 else self.places.get_nowait()
         except Empty:
-            raise Broken("all connections are busy", late=True) from None
+            raise Busy("all connections are busy", late=True) from None
         if place is not None:
             return place, False
         try:

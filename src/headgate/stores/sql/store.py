@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from typing import final
 
 from headgate.core.algorithms.algorithm import Algorithm
-from headgate.errors import StoreClosed, StoreError
+from headgate.errors import HeadgateError, StoreClosed, StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
+from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import DEFAULT_PREFIX, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS
 from headgate.stores.sql.cell import Writers
 from headgate.stores.sql.plan import Identities, Plan
-from headgate.stores.sql.pool import Pool
+from headgate.stores.sql.pool import Busy, Pool
 from headgate.stores.sql.session import Broken, Driver, Refused, Session
 from headgate.stores.sql.sweeper import Sweeper
 from headgate.stores.sql.transaction import Context, Conversation, Gone, transact
@@ -32,6 +33,8 @@ __all__ = ["SqlStore"]
 
 CONNECT_SECONDS = 5.0
 """The time for the first connection, which no request waits for."""
+PREPARE_AGAIN = 1.0
+"""Seconds before tables that could not be used are looked at again."""
 MOST_WARM = 4
 """Connections that are made at the start, so that no check is the first to."""
 MOST_KNOWN = 100_000
@@ -69,6 +72,11 @@ class SqlStore(ThreadedStore):
         self.context = Context(driver.dialect, Writers(), None if self.by_database else self.clock.ticks)
         self.sweeper = Sweeper(self.pool, self.context.clock, self.identities.prefix if clock is not None else None)
         self.closed = False
+        self.preparing = fork_safe_lock()
+        self.prepared = False
+        """Whether the tables are known to be there, and of our version. Until then nothing reads or writes them."""
+        self.unprepared = ""
+        self.prepare_at = 0.0
 
     def supports(self, algorithm: Algorithm) -> bool:
         return len(algorithm.limit.algorithm) <= LONGEST_NAME
@@ -76,29 +84,20 @@ class SqlStore(ThreadedStore):
     def connect(self) -> None:
         self._check_open()
         deadline = time.monotonic() + CONNECT_SECONDS
-        try:
-            session, _ = self.pool.take(deadline)
-            try:
-                prepare(self.driver, session, deadline)
-            finally:
-                self.pool.give(session)
-            self.pool.warm(min(self.lanes, MOST_WARM), deadline)
-        except (Broken, Refused) as error:
-            raise self._error(str(error)) from None
+        with self.preparing:
+            self._prepare(deadline)
+        self.pool.warm(min(self.lanes, MOST_WARM), deadline)
 
     def call(self, batch: Sequence[Request], deadline: float) -> Replies:
         self._check_open()
-        if not self.breaker.admits(time.monotonic()):
+        self._check_prepared(deadline)
+        now = time.monotonic()
+        if not self.breaker.admits(now):
             raise self._error("it has failed several times in a row, and is not asked for a moment")
-        pieces = self.pieces(batch)
-        replies: Replies = []
-        for number, piece in enumerate(pieces):
-            try:
-                replies += self._decide(piece, deadline)
-            except StoreError as error:
-                if number == 0:
-                    raise
-                raise PartlyAnswered(_partly(replies, batch, error)) from error
+        try:
+            replies = self._decide_all(batch, deadline)
+        finally:
+            self.breaker.settled(now)
         self.sweeper.notice()
         return replies
 
@@ -110,12 +109,61 @@ class SqlStore(ThreadedStore):
     def sweep(self) -> int:
         """Delete a bite of expired counters now; how many. (This happens by itself, about once a second.)"""
         self._check_open()
+        deadline = time.monotonic() + CONNECT_SECONDS
+        self._check_prepared(deadline)
         try:
-            return self.sweeper.bite(time.monotonic() + CONNECT_SECONDS)
+            return self.sweeper.bite(deadline)
         except (Broken, Refused) as error:
             raise self._error(str(error)) from None
 
+    # -- whether the tables are ours --------------------------------------------------------------------------------
+
+    def _check_prepared(self, deadline: float) -> None:
+        """A database that was only away when the store was opened is looked at again, by one caller for all."""
+        if self.prepared:
+            return
+        if not self.preparing.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+            raise self._error("its tables are being looked at")
+        try:
+            if self.prepared:
+                return
+            if time.monotonic() < self.prepare_at:
+                raise StoreError(self.unprepared)
+            self._prepare(deadline)
+        finally:
+            self.preparing.release()
+
+    def _prepare(self, deadline: float) -> None:
+        try:
+            session, _ = self.pool.take(deadline)
+            try:
+                prepare(self.driver, session, deadline)
+            except BaseException:
+                self.pool.drop(session)
+                raise
+            self.pool.give(session)
+            self.prepared = True
+        except (Broken, Refused) as error:
+            self.unprepared = f"{self.driver.name}: {error}"
+            raise StoreError(self.unprepared) from None
+        except HeadgateError as error:
+            self.prepared, self.unprepared = False, str(error)
+            raise
+        finally:
+            self.prepare_at = time.monotonic() + PREPARE_AGAIN
+
     # -- one piece of a batch ---------------------------------------------------------------------------------------
+
+    def _decide_all(self, batch: Sequence[Request], deadline: float) -> Replies:
+        replies: Replies = []
+        for number, piece in enumerate(self.pieces(batch)):
+            try:
+                replies += self._decide(piece, deadline)
+            except StoreError as error:
+                if number == 0:
+                    raise
+                raise PartlyAnswered(_partly(replies, batch, error)) from error
+        return replies
 
     def _decide(self, piece: Sequence[Request], deadline: float) -> Replies:
         plan = Plan(piece, self.identities)
@@ -123,6 +171,8 @@ class SqlStore(ThreadedStore):
             return [[] for _ in piece]
         try:
             session, is_new = self.pool.take(deadline)
+        except Busy as busy:
+            raise self._error(str(busy)) from None
         except (Broken, Refused) as error:
             raise self._failed(str(error)) from None
         while True:

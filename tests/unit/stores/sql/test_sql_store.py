@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 import time
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from databases import open_at
-from headgate import ConfigError, Limit, Limiter, StoreError, Verdict, register_algorithm
+from headgate import AsyncLimiter, ConfigError, Limit, Limiter, StoreError, Verdict, register_algorithm
 from headgate.core.algorithms import ALGORITHMS, Algorithm, build
 from headgate.errors import StoreClosed
+from headgate.stores.options import Options
 from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Request
 from headgate.stores.sql import SqlStore, sweeper
+from headgate.stores.sql.opening import open_driver
 from headgate.stores.sql.sqlite import SqliteSession
 from headgate.testing import FakeClock
 
@@ -203,6 +206,69 @@ def test_a_database_of_another_version_is_refused_and_left_alone(store: SqlStore
         with pytest.raises(StoreError, match=rf"SQLite file .*version {version}, .* needs version 0001: .*{advice}"):
             open_at(f"sqlite:///{path}")
         assert rows(path, "version_num", "headgate_version") == [(version,)]
+
+
+def test_tables_of_another_version_are_never_touched_by_a_check(
+    store: SqlStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An AsyncLimiter goes on asking a store that could not be connected."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE headgate_version SET version_num = '0002'")
+    fresh = SqlStore(store.driver, timeout_ms=10_000)
+    with pytest.raises(StoreError, match="newer Headgate"):
+        fresh.connect()
+    looks: list[str] = []
+    monkeypatch.setattr(SqliteSession, "run", lambda session, statements, deadline: looks.extend(statements))
+    for use in (lambda: ask(fresh, Op.TAKE, compiled("5/minute")), fresh.sweep):
+        with pytest.raises(StoreError, match="schema version 0002, and this Headgate needs version 0001"):
+            use()
+    assert looks == [], "and not looked at again within a second"
+    monkeypatch.undo()
+    fresh.prepare_at = 0.0
+    with pytest.raises(StoreError, match="schema version 0002"):
+        ask(fresh, Op.TAKE, compiled("5/minute"))
+    assert rows(path) == [(0,)]
+
+
+def test_an_async_limiter_leaves_tables_of_another_version_alone(store: SqlStore, path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE headgate_version SET version_num = '0002'")
+
+    async def main() -> None:
+        limiter = AsyncLimiter(f"sqlite:///{path}?timeout_ms=5000", on_store_error="open")
+        for _ in range(3):
+            assert (await limiter.check("user:42", "2/minute")).reason == "fail_open"
+        await limiter.aclose()
+
+    asyncio.run(main())
+    assert rows(path) == [(0,)]
+
+
+def test_a_database_that_was_only_away_at_first_heals_by_itself(path: Path) -> None:
+    path.mkdir()
+    store = SqlStore(open_driver(Options(f"sqlite:///{path}")), timeout_ms=10_000)
+    with pytest.raises(StoreError, match="unable to open"):
+        store.connect()
+    path.rmdir()
+    with pytest.raises(StoreError, match="unable to open"):
+        ask(store, Op.TAKE, compiled("5/minute"))
+    store.prepare_at = 0.0
+    assert ask(store, Op.TAKE, compiled("5/minute")).decision.remaining == 4
+
+
+def test_a_busy_pool_is_not_the_servers_failure(store: SqlStore) -> None:
+    session, _ = store.pool.take(time.monotonic() + 1)
+    request = [Request(Op.TAKE, [Member("key", compiled("5/minute"), 1)])]
+    for _ in range(5):
+        with pytest.raises(StoreError, match="all connections are busy"):
+            store.call(request, time.monotonic() + 0.001)
+    assert store.breaker.state(time.monotonic()) == "closed"
+    for _ in range(3):
+        store.breaker.failed(time.monotonic() - 2)
+    with pytest.raises(StoreError, match="all connections are busy"):
+        store.call(request, time.monotonic() + 0.001)
+    store.pool.give(session)
+    assert store.apply(request)[0][0].decision.allowed, "the probe was not lost"
 
 
 def test_several_processes_may_make_the_tables_at_once(path: Path) -> None:
