@@ -107,10 +107,13 @@ class FileLocks(Locks[None]):
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise StoreError(f"{self.address}: {error}") from None
+        process = os.getpid()
         try:
             yield poll(lambda: _alone(file, path), patience)
         finally:
-            os.close(file)  # which unlocks it
+            if os.getpid() == process:
+                fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile keeps the file open
+            os.close(file)
 
     def _busy(self, name: str) -> StoreError:
         return StoreError(f"{self._path(name)}: another process kept this file locked for {self.timeout:g} s")

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import final
 
-from headgate.errors import StoreError
+from headgate.errors import StoreClosed, StoreError
 from headgate.stores.forking import fork_safe_lock, renew_after_fork
 from headgate.stores.port import Done, Replies, Request
 from headgate.stores.remote import RemoteStore
@@ -51,6 +51,8 @@ class ThreadedStore(RemoteStore):
 
         try:
             self.threads.pool(self.lanes).submit(work)
+        except StoreClosed as error:
+            waiting.tell(error)
         except RuntimeError as error:  # the interpreter is shutting down
             waiting.tell(StoreError(str(error)))
 
@@ -95,10 +97,13 @@ class _Threads:
         self.title = title
         self.lock = fork_safe_lock()
         self.executor: ThreadPoolExecutor | None = None
+        self.closed = False
         renew_after_fork(self)
 
     def pool(self, size: int) -> ThreadPoolExecutor:
         with self.lock:
+            if self.closed:
+                raise StoreClosed(f"{self.title}: this store is closed")
             if self.executor is None:
                 self.executor = ThreadPoolExecutor(size, thread_name_prefix=self.title)
             return self.executor
@@ -109,6 +114,7 @@ class _Threads:
     def close(self) -> None:
         """What is under way comes to its end by its deadline; nobody waits for it here."""
         with self.lock:
+            self.closed = True
             executor, self.executor = self.executor, None
         if executor is not None:
             executor.shutdown(wait=False)

@@ -66,6 +66,18 @@ def test_a_newer_database_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFi
     assert "version 0099, and this Headgate needs version 0001: it was made by a newer Headgate" in said(capsys)[1]
 
 
+def test_a_database_of_an_unknown_version_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "counters.db"
+    main(["db", "upgrade", "--store", f"sqlite:///{file}"])
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE headgate_version SET version_num = '0000'")
+    said(capsys)
+    assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 2
+    error = said(capsys)[1]
+    assert "version 0000, which this Headgate does not know, and it needs version 0001: they were made by" in error
+    assert error.count("\n") == 1
+
+
 def test_an_action_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["db"])

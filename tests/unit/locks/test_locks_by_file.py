@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import time
 from pathlib import Path
 from typing import cast
@@ -59,6 +60,32 @@ def test_a_lease_lasts_by_the_machines_clock_and_not_by_the_walls(locks: FileLoc
     assert first is not None
     assert second is not None
     assert second > first
+
+
+def test_a_child_that_is_forked_meanwhile_keeps_nothing_locked(locks: FileLocks) -> None:
+    with locks.hold(NAME, lease=10) as lease, locks.guarded(lease):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        assert locks.attempt(NAME, "next", 10.0) is not None
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_child_that_leaves_the_block_unlocks_nothing_of_its_parents(locks: FileLocks) -> None:
+    block = locks._file(NAME, 0.0)
+    assert block.__enter__() is not None
+    child = os.fork()
+    if child == 0:
+        block.__exit__(None, None, None)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert locks.attempt(NAME, "next", 10.0) is None
+    block.__exit__(None, None, None)
+    assert locks.attempt(NAME, "next", 10.0) is not None
 
 
 def test_a_lease_ends_with_the_boot(locks: FileLocks, clock: Time) -> None:

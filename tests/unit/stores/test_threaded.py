@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from headgate.errors import StoreError
+from headgate.errors import StoreClosed, StoreError
 from headgate.stores.port import Op, Replies, Request
 from headgate.stores.threaded import ThreadedStore
 
@@ -60,6 +60,21 @@ def test_an_answer_is_delivered_on_the_loop() -> None:
         assert await begun(store) == [[[]]]
         await store.connect_async()
         store.close()
+
+    asyncio.run(main())
+
+
+def test_a_closed_store_makes_no_threads() -> None:
+    async def main() -> None:
+        store = Blocking(lambda: None)
+        await begun(store)
+        store.close()
+        (told,) = await begun(store)
+        assert isinstance(told, StoreClosed)
+        with pytest.raises(StoreClosed, match="blocking: this store is closed"):
+            await store.connect_async()
+        assert store.threads.executor is None
+        assert store.calls == 1
 
     asyncio.run(main())
 

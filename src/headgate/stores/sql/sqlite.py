@@ -40,15 +40,17 @@ class SqliteSession(Session):
     def run(self, statements: Sequence[str], deadline: float) -> list[list[str]]:
         answers = []
         for statement in statements:
-            cursor = self.execute(statement, deadline)
-            if cursor.description is not None:
-                answers.append([row[0] for row in cursor.fetchall()])
+            rows = self.execute(statement, deadline)
+            if rows is not None:
+                answers.append(rows)
         return answers
 
-    def execute(self, statement: str, deadline: float) -> sqlite3.Cursor:
+    def execute(self, statement: str, deadline: float) -> list[str] | None:
+        """The rows of a statement that selects one column."""
         while True:
             try:
-                return self.connection.execute(statement)
+                cursor = self.connection.execute(statement)
+                return None if cursor.description is None else [row[0] for row in cursor.fetchall()]
             except sqlite3.Error as error:
                 code = getattr(error, "sqlite_errorcode", 0) & 0xFF
                 if code not in _BUSY:

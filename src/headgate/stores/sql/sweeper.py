@@ -2,7 +2,8 @@
 
 About once a second, and on as long as there is plenty, a short-lived thread takes a bite: it looks for rows that
 have expired, locks those that nobody is using, deletes their log entries and then the rows. What it cannot have it
-leaves for later, and its errors are nobody's: a check that meets the same trouble reports it.
+leaves for later. A connection that breaks is nobody's error here: a check that meets the same trouble reports it. But
+a database that refuses to delete is warned about, because its tables grow while all checks succeed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ BITE = 500
 """Rows, and log entries, deleted in one transaction."""
 PAUSE = 1.0
 PATIENCE = 5.0
+WARN_AGAIN = 60.0
+"""Seconds between two warnings about the same thing."""
 _log = logging.getLogger("headgate")
 
 
@@ -37,6 +40,7 @@ class Sweeper:
         self.ours = f" AND prefix = {self.dialect.bytes_of(prefix[:255].hex())}" if prefix is not None else ""
         self.next = time.monotonic() + PAUSE
         self.busy = False
+        self.warn_at = 0.0
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -56,11 +60,21 @@ class Sweeper:
         try:
             while not self.pool.closed and self.bite(time.monotonic() + PATIENCE) >= BITE:
                 pass
-        except (Broken, Refused) as error:
-            _log.debug("sweeping %s: %s", self.pool.driver.name, error)
+        except Refused as refused:
+            self.refused(refused)
+        except Broken as broken:
+            _log.debug("sweeping %s: %s", self.pool.driver.name, broken)
         finally:
             self.next = time.monotonic() + PAUSE
             self.busy = False
+
+    def refused(self, refused: Refused) -> None:
+        now = time.monotonic()
+        if refused.again or now < self.warn_at:
+            _log.debug("sweeping %s: %s", self.pool.driver.name, refused)
+            return
+        self.warn_at = now + WARN_AGAIN
+        _log.warning("expired counters cannot be deleted, and stay: %s: %s", self.pool.driver.name, refused)
 
     def bite(self, deadline: float) -> int:
         """Delete some of what has expired; how much was found."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.util.exc import CommandError
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -55,7 +56,14 @@ def _run(driver: Driver, connection: Connection) -> str:
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
         config.attributes.update(connection=connection, version_table=VERSION_TABLE)
-        command.upgrade(config, VERSION)
+        try:
+            command.upgrade(config, VERSION)
+        except CommandError:
+            raise StoreError(
+                f"{driver.name}: its tables are of schema version {found}, which this Headgate does not know, and it "
+                f"needs version {VERSION}: they were made by another Headgate, perhaps a newer one: install that, or "
+                "use another database"
+            ) from None
     connection.commit()
     return found or ""
 

@@ -18,6 +18,7 @@ from headgate.stores.options import Options
 from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Request
 from headgate.stores.sql import SqlStore, sweeper
 from headgate.stores.sql.opening import open_driver
+from headgate.stores.sql.session import Refused
 from headgate.stores.sql.sqlite import SqliteSession
 from headgate.testing import FakeClock
 
@@ -110,6 +111,31 @@ def test_batches_sweep_by_themselves(path: Path, monkeypatch: pytest.MonkeyPatch
         ask(store, Op.TAKE, limit, key="b")
         assert time.monotonic() < deadline
     store.close()
+
+
+def test_a_sweep_that_is_refused_is_warned_about_once_a_minute(
+    store: SqlStore, path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask(store, Op.TAKE, compiled("5/minute"))
+    clock.advance(120)
+    with sqlite3.connect(path) as connection:
+        forbidden = "BEGIN SELECT RAISE(ABORT, 'no right to delete'); END"
+        connection.execute(f"CREATE TRIGGER forbid BEFORE DELETE ON headgate_counters {forbidden}")
+    store.sweeper.run()
+    store.sweeper.run()
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    assert warning.getMessage().endswith("counters.db: no right to delete")
+    store.sweeper.warn_at = 0.0
+    store.sweeper.run()
+    assert len(caplog.records) == 2
+
+
+def test_a_row_that_cannot_be_read_is_refused(store: SqlStore) -> None:
+    session, _ = store.pool.take(time.monotonic() + 1)
+    with pytest.raises(Refused, match="integer overflow"):
+        session.run([f"SELECT abs(column1) FROM (VALUES (1), ({-(2**63)}))"], time.monotonic() + 1)
+    store.pool.give(session)
 
 
 def test_only_counters_of_its_own_are_swept_by_a_store_on_a_clock_of_its_own(path: Path, store: SqlStore) -> None:
