@@ -56,6 +56,8 @@ class RedisStore(RemoteStore):
     As many calls as `pool_size` are under way at once to each server, each on a connection of its own.
     """
 
+    worth_a_call = 50  # measured: with 100 tasks two calls of 50, one made ready while the other is decided, beat one
+
     def __init__(
         self,
         topology: Topology,
