@@ -6,6 +6,7 @@ Timeouts follow the deadline of each check: the socket gives up when it has pass
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
 import pymysql
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, CR
 
 from headgate.stores.sql.dialect import MYSQL
 from headgate.stores.sql.session import Address, Broken, Driver, Refused, Session
@@ -110,9 +111,39 @@ class MysqlSession(Session):
     def abandon(self) -> None:
         """Close this process's copy of the socket, and say nothing on it. Not through the reader that PyMySQL puts on
         top of it: a thread of the parent may have been inside, and would keep it locked here for ever."""
-        socket = self.connection._sock
-        if socket is not None:
-            os.close(socket.detach())
+        sock = self.connection._sock
+        if sock is not None:
+            os.close(sock.detach())
+
+
+def _reached(address: Address, deadline: float) -> socket.socket:
+    """A socket to the first address of the name that answers. Each has its share of the time that is left: PyMySQL
+    would give all of it to each."""
+    problem: OSError = OSError("the name has no address")
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        found, problem = [], error
+    for number, (family, kind, protocol, _, place) in enumerate(found):
+        share = (deadline - time.monotonic()) / (len(found) - number)
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:  # a family that this machine does not speak
+            problem = error
+            continue
+        try:
+            sock.settimeout(max(share, 0.001))
+            sock.connect(place)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except OSError as error:
+            sock.close()
+            problem = error
+        else:
+            return sock
+    raise pymysql.OperationalError(
+        CR.CR_CONN_HOST_ERROR, f"Can't connect to MySQL server on {address.host!r} ({problem})"
+    )
 
 
 def _translated(error: pymysql.MySQLError, deadline: float) -> Broken | Refused:
@@ -154,7 +185,7 @@ class MysqlDriver(Driver):
         try:
             connection = _Connection(**self.parameters(), connect_timeout=left, defer_connect=True)
             connection.deadline = deadline
-            connection.connect()
+            connection.connect(None if connection.unix_socket else _reached(self.address, deadline))
             session = MysqlSession(connection)
         except pymysql.MySQLError as error:
             problem = _translated(error, deadline)

@@ -8,7 +8,8 @@ import sqlite3
 import sys
 import time
 import traceback
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,32 @@ def test_a_server_of_another_kind(scheme: str) -> None:
         with pytest.raises(Broken, match=told) as caught:
             driver.open(time.monotonic() + 0.1)
         assert caught.value.late
+
+
+def test_all_addresses_of_a_name_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that swallow what is sent to them, and one that refuses."""
+    with ExitStack() as stack:
+        full = [stack.enter_context(_full_server()) for _ in range(2)]
+        places = [*full, ("127.0.0.1", 1)]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: found)
+        driver = open_driver(Options("mysql://me@db.example/db"))
+        before = time.monotonic()
+        with pytest.raises(Broken, match=r"Can't connect to MySQL server on 'db\.example' \(.*refused\)"):
+            driver.open(time.monotonic() + 0.6)
+        assert 0.3 < time.monotonic() - before < 0.6
+
+
+@contextmanager
+def _full_server() -> Iterator[tuple[str, int]]:
+    """Where nobody accepts, and no more connections may wait for it."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as waiting:
+        place = server.getsockname()
+        for _ in range(2):
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(place)
+        yield place
 
 
 @pytest.mark.parametrize(
