@@ -117,6 +117,7 @@ class Topology:
         self.doubtful = False
         """Something went wrong since the servers were last found: look again before the next batch."""
         self.searched_in_vain = float("-inf")
+        self.found_the_same = float("-inf")
 
     def address_of(self, slot: int) -> Address:
         return self.address
@@ -161,7 +162,7 @@ def _not_loaded(ping: object, load: object) -> str | None:
 
 def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None]:
     """Run the program, and again where that is known not to have happened; never where it may have."""
-    if topology.doubtful and topology.can_move():
+    if topology.doubtful and topology.can_move() and not found_the_same(topology):
         try:
             yield from search(topology)
         except StoreError as error:
@@ -192,6 +193,8 @@ def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None
 
 def found_elsewhere(topology: Topology, lost: Sequence[tuple[Address, Evaluation]]) -> Talk[list[Evaluation]]:
     """Look for the servers anew; returns what has another one now. The rest would only fail in the same way."""
+    if found_the_same(topology):
+        return []
     try:
         yield from search(topology)
     except StoreError as error:
@@ -200,8 +203,13 @@ def found_elsewhere(topology: Topology, lost: Sequence[tuple[Address, Evaluation
         return []
     moved = [evaluation for address, evaluation in lost if topology.address_of(evaluation.slot) != address]
     if not moved:
-        topology.searched_in_vain = time.monotonic()
+        topology.found_the_same = time.monotonic()
     return moved
+
+
+def found_the_same(topology: Topology) -> bool:
+    """Whether a moment ago all servers were where they are thought to be: those that do not answer are just away."""
+    return time.monotonic() - topology.found_the_same < SEARCH_PAUSE
 
 
 def hear(

@@ -54,9 +54,7 @@ class Breakers(dict[Address, Breaker]):
         return self.setdefault(address, Breaker())
 
 
-def test_an_answer_that_is_there_counts_when_another_server_used_up_the_time(
-    hung: Address, prompt: Address
-) -> None:
+def test_an_answer_that_is_there_counts_when_another_server_used_up_the_time(hung: Address, prompt: Address) -> None:
     breakers = Breakers()
     servers = BlockingServers(Settings(), 4, breakers.__getitem__)
     for _ in range(3):

@@ -175,6 +175,18 @@ def test_a_search_that_finds_the_same_server_is_not_repeated() -> None:
     assert len(servers.calls) == 1, "nor by the next batch, a moment later"
 
 
+def test_a_node_that_is_away_does_not_take_the_others_along() -> None:
+    topology = cluster(B, owner=A)
+    topology.owners[9] = B
+    same = slots((0, 8, A), (9, 9, B), (10, SLOTS - 1, A))
+    servers = Servers({A: [AWAY] * 3, B: [[DONE], same, [DONE], [DONE]]})
+    for _ in range(3):
+        lost, kept = (Evaluation([b"key"], b"batch", slot) for slot in (5, 9))
+        servers.run(evaluate(topology, [lost, kept]))
+        assert isinstance(lost.answer, StoreError)
+        assert kept.answer == DONE
+
+
 def test_two_nodes_work_at_the_same_time() -> None:
     topology = cluster(owner=A)
     topology.owners[9] = B
