@@ -33,18 +33,18 @@ def test_a_master_is_lost(fate: str, crew: Crew, report: Callable[[str], None]) 
     with RedisCluster(node_timeout=1.0, settings={"cluster-require-full-coverage": "no"}) as cluster:
         url = with_options(cluster.url, timeout_ms=int(DEADLINE * 1000), tags=64)
         targets = [Target(key, [LIMIT]) for key in KEYS]
-        crew.begin(url, targets, callers=6, pause=0.02, policy="open")
-        time.sleep(1)  # a second of load before the death
-        masters = cluster.masters
-        lost = masters[0]
-        before_death = time.monotonic()
-        if fate == "killed":
-            lost.kill()
-        else:
-            lost.pause()
-        after_death = time.monotonic()
-        until("a replica has taken over", lambda: len(cluster.masters) == len(masters))
         with Limiter(with_options(url, pool_size=1)) as limiter:
+            crew.begin(url, targets, callers=6, pause=0.02, policy="open")
+            time.sleep(1)  # a second of load before the death
+            masters = cluster.masters
+            lost = masters[0]
+            before_death = time.monotonic()
+            if fate == "killed":
+                lost.kill()
+            else:
+                lost.pause()
+            after_death = time.monotonic()
+            until("a replica has taken over", lambda: len(cluster.masters) == len(masters))
             until("all is used up", lambda: all(limiter.peek(key, LIMIT).reason == "limited" for key in KEYS))
         time.sleep(0.5)  # all of them are denied now
         history = by_key(crew.end())
