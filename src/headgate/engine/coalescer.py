@@ -87,8 +87,8 @@ def _part(replies: Sequence[Sequence[Outcome | StoreError]]) -> Replies | StoreE
     return PartlyAnswered(replies)
 
 
-def too_many(store: RemoteStore) -> StoreError:
-    return StoreError(f"{store.title}: more than {MOST_WAITING:,} checks are waiting for it")
+def too_many(store: RemoteStore, most: int) -> StoreError:
+    return StoreError(f"{store.title}: more than {most:,} checks are waiting for it")
 
 
 def too_late(store: RemoteStore) -> StoreError:
@@ -103,6 +103,7 @@ class ThreadCoalescer:
         self.store = store
         self.lock = fork_safe_lock()
         self.waiting: deque[Ticket] = deque()
+        self.most_waiting = MOST_WAITING
         self.flying = 0
         self.renewal = Renewal(self.renew)
 
@@ -131,8 +132,8 @@ class ThreadCoalescer:
         wake.acquire()
         ticket.wake = wake
         with self.lock:
-            if len(self.waiting) >= MOST_WAITING:
-                raise too_many(self.store)
+            if len(self.waiting) >= self.most_waiting:
+                raise too_many(self.store, self.most_waiting)
             self.waiting.append(ticket)
             ticket.queued = True
             if self.flying < self.store.lanes:  # a lane became free since we looked
@@ -215,6 +216,7 @@ class LoopCoalescer:
         self.loop = loop
         self.undo = undo
         self.waiting: deque[Ticket] = deque()
+        self.most_waiting = MOST_WAITING
         self.flying = 0
         self.leaving = False
         self.timer: asyncio.TimerHandle | None = None
@@ -223,8 +225,8 @@ class LoopCoalescer:
         """Decide together with all who ask in this turn of the loop. The future may be cancelled."""
         ticket = Ticket(requests, time.monotonic() + self.store.timeout)
         ticket.future = future = self.loop.create_future()
-        if len(self.waiting) >= MOST_WAITING:
-            future.set_exception(too_many(self.store))
+        if len(self.waiting) >= self.most_waiting:
+            future.set_exception(too_many(self.store, self.most_waiting))
             return future
         self.waiting.append(ticket)
         if self.flying < self.store.lanes:

@@ -18,6 +18,7 @@ import hiredis
 from headgate.errors import StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.forking import Renewal
+from headgate.stores.reaching import reached
 from headgate.stores.redis.settings import Settings
 from headgate.stores.redis.talk import NO_TIME, NOT_REDIS, Address, Answer, Call, Lost, Talk
 
@@ -139,26 +140,17 @@ class Connection:
 
 
 def connected(address: Address, deadline: float) -> socket.socket:
-    """A socket to the first of a server's addresses that answers, all within the deadline."""
-    places: list[tuple[int, object]] = [(socket.AF_UNIX, address.path)]
+    left = time_left(deadline)
     if address.path is None:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        places = [(family, place) for family, _, _, _, place in found]
-    problem: OSError = OSError("the name has no address")
-    for family, place in places:
-        made = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            made.settimeout(time_left(deadline))
-            made.connect(place)  # type: ignore[arg-type]  # an address of just this family
-        except OSError as error:
-            made.close()
-            problem = error
-            continue
-        if address.path is None:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return made
-    raise problem
+        return reached(address.host, address.port, deadline)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(left)
+        made.connect(address.path)
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def time_left(deadline: float) -> float:

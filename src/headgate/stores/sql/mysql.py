@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 import pymysql
 from pymysql.constants import CLIENT, CR
 
+from headgate.stores.reaching import reached
 from headgate.stores.sql.dialect import MYSQL
 from headgate.stores.sql.session import Address, Broken, Driver, Refused, Session
 
@@ -117,33 +118,11 @@ class MysqlSession(Session):
 
 
 def _reached(address: Address, deadline: float) -> socket.socket:
-    """A socket to the first address of the name that answers. Each has its share of the time that is left: PyMySQL
-    would give all of it to each."""
-    problem: OSError = OSError("the name has no address")
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        return reached(address.host, address.port, deadline)
     except OSError as error:
-        found, problem = [], error
-    for number, (family, kind, protocol, _, place) in enumerate(found):
-        share = (deadline - time.monotonic()) / (len(found) - number)
-        try:
-            sock = socket.socket(family, kind, protocol)
-        except OSError as error:  # a family that this machine does not speak
-            problem = error
-            continue
-        try:
-            sock.settimeout(max(share, 0.001))
-            sock.connect(place)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        except OSError as error:
-            sock.close()
-            problem = error
-        else:
-            return sock
-    raise pymysql.OperationalError(
-        CR.CR_CONN_HOST_ERROR, f"Can't connect to MySQL server on {address.host!r} ({problem})"
-    )
+        problem = f"Can't connect to MySQL server on {address.host!r} ({error})"
+        raise pymysql.OperationalError(CR.CR_CONN_HOST_ERROR, problem) from None
 
 
 def _translated(error: pymysql.MySQLError, deadline: float) -> Broken | Refused:
