@@ -1,0 +1,65 @@
+"""Endpoint patterns: which paths a rule is for.
+
+    *                   every path, every API name, and requests without any
+    /api/v1/orders      this path
+    /users/*/orders     one segment in the place of `*`; `{id}` says the same with a name
+    /api/v1/*           this path and all below it: a final `*` (or `**`) stands for the rest, which may be empty
+    getUsers            no path but the name of an API, taken literally
+
+Two spellings of one pattern (`/users/*/orders`, `/users/{id}/orders/`) are one: `key` is the spelling that slots and
+counters know.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from headgate.errors import ConfigError
+from headgate.rules.path import normalise
+
+__all__ = ["EVERY", "ONE", "REST", "Pattern", "parse_pattern"]
+
+EVERY = "*"
+ONE = "{}"
+REST = "*"
+_NAMED = re.compile(r"\{[^{}/]*\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern, taken apart."""
+
+    key: str
+    segments: tuple[str, ...] | None
+    """What each segment must be: a text, or `ONE` for any; None where it is no path but `*` or a name."""
+    rest: bool = False
+    """Whether it goes on below: a final `*`."""
+
+
+@lru_cache(maxsize=4096)
+def parse_pattern(text: str) -> Pattern:
+    """Take a pattern apart; ConfigError says what is wrong with it.
+
+    >>> parse_pattern("/users/{id}/orders/").key, parse_pattern("/users/*").key
+    ('/users/{}/orders', '/users/*')
+    """
+    if text in (EVERY, "**"):
+        return Pattern(EVERY, None)
+    if "/" not in text:
+        if not text or any(character in text for character in "*{}"):
+            raise ConfigError(
+                f"{text!r} is no pattern: a path begins with '/', as in '/api/v1/*'; '*' alone is every path"
+            )
+        return Pattern(text, None)
+    segments = normalise(text)[1:].split("/")
+    rest = segments[-1] in ("*", "**")
+    if rest:
+        segments.pop()
+    found = [ONE if part == "*" or _NAMED.fullmatch(part) else part for part in segments if part]
+    for part in found:
+        if part != ONE and any(character in part for character in "*{}"):
+            where = "'**' stands at the end only" if part == "**" else "'*' and '{name}' stand for a whole segment"
+            raise ConfigError(f"{text!r} has the segment {part!r}: {where}, as in '/users/{{id}}/*'")
+    return Pattern("/" + "/".join([*found, REST] if rest else found), tuple(found), rest)
