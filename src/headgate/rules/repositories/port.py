@@ -1,8 +1,8 @@
 """The port: what a place that keeps rules does, and what it promises.
 
-It keeps *records*: a kind (`rule`, `tier`, `plan`, `default`), an id, and a body of plain data that it does not look into. Every
-write has a *revision*, a number that grows by one with each write of this prefix; every record has the revision of
-its last change and a *version*, which counts its own changes. And it keeps the audit log.
+It keeps *records*: a kind (`rule`, `tier`, `plan`, `default`), an id, and a body of plain data, which is none of its
+business. Every write has a *revision*, a number that grows by one with each write of this prefix; every record has
+the revision of its last change and a *version*, which counts its own changes. And it keeps the audit log.
 
 Atomicity   A write is all of its edits, their audit entries and the new revision, or nothing. `changes` sees a write
             whole or not at all. What an edit may do is decided by `revise`, in one place for all repositories.

@@ -1,0 +1,62 @@
+"""Rules, tiers, plans and defaults as the records that a repository keeps, and back.
+
+rule      by its rule_id            the rule, without what the repository itself knows
+tier      by the user               {"tier": "premium"}
+plan      by its name               {"limits": ["10/second burst 20", "5000/day"]}
+default   "policy"                  a policy without its key: for keys that have none
+          "client_limits"           {"limits": ["100/minute"]}: for clients that nobody has configured
+          "policy_key"              {"parts": ["user", "route"]}: which key's policy joins the chain of a request
+          "policy_ids"              {"last": 7}: the number of the last policy that was made
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.core.limit import Limit
+from headgate.engine.plans import Resolver
+from headgate.errors import ConfigError, Invalid, Problem
+from headgate.rules.repositories.port import Edit, Record
+from headgate.rules.rule import Rule
+
+__all__ = ["edit_of", "plan_of", "read_plan", "record_of", "rule_of", "tier_of"]
+
+
+def rule_of(record: Record) -> Rule:
+    """The rule that a record keeps; Invalid, with the record's name, if it is none."""
+    try:
+        rule = Rule.read(record.body)
+        assert rule is not None
+    except Invalid as error:
+        raise Invalid(Problem(f"rule {record.id!r}: {p.field}", p.message) for p in error.problems) from None
+    return rule.stored(record.version, record.created_us, record.updated_us)
+
+
+def record_of(rule: Rule) -> Record:
+    """A rule as a record that is not written by a repository, but read from a file."""
+    return Record("rule", rule.rule_id, 1, rule.body(), 0, 0, rule.claim, rule.expires_us)
+
+
+def edit_of(rule: Rule, expected: int | None = None) -> Edit:
+    """What writes a rule."""
+    return Edit("rule", rule.rule_id, rule.body(), expected, rule.claim, rule.expires_us)
+
+
+def tier_of(record: Record) -> str:
+    tier = record.body.get("tier")
+    if not isinstance(tier, str) or not tier:
+        raise Invalid([Problem(f"tier of {record.id!r}", f"must be text, not {tier!r}")])
+    return tier
+
+
+def plan_of(record: Record) -> tuple[str, ...]:
+    return read_plan(record.id, record.body.get("limits"))
+
+
+def read_plan(name: str, limits: object) -> tuple[str, ...]:
+    """A plan's limits, each in its canonical notation; ConfigError says what is wrong."""
+    items = [limits] if isinstance(limits, str) else limits
+    if not isinstance(items, Sequence) or not items or not all(isinstance(item, str) for item in items):
+        raise ConfigError("must be a limit such as '10/second burst 20', or a list of them")
+    Resolver({name: list(items)})  # refuses names that cannot be a plan's
+    return tuple(str(limit) for item in items for limit in Limit.parse_chain(item))

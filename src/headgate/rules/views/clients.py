@@ -1,0 +1,162 @@
+"""A client's limits: token buckets for all it does, for one API, or for one method, as rules of dimension `client`.
+
+All that match a request apply, each with its own bucket. A client that nobody has configured gets the default limits;
+it is remembered in a bounded table, which forgets who has been idle for longest, and nothing is written for it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.errors import ConfigError
+from headgate.reading.fields import Fields, Problems
+from headgate.rules.pattern import parse_pattern
+from headgate.rules.rule import ANY, Rule
+from headgate.rules.views.ids import view_id
+from headgate.stores.forking import fork_safe_lock
+
+__all__ = ["DEFAULT_CLIENT_LIMITS", "UNITS", "ClientLimit", "SeenClients", "client_limit_of", "read_client"]
+
+DEFAULT_CLIENT_LIMITS = ("100/minute",)
+UNITS = {"SEC": 1, "MIN": 60, "HOUR": 3600, "DAY": 86400}
+TYPES = ("DEFAULT", "API", "METHOD")
+GLOBAL = "GLOBAL"
+MOST_SEEN = 10_000
+IDLE_US = 3600 * 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimit:
+    """One limit of one client, as it was written."""
+
+    client: str
+    limit_type: str
+    limit_name: str
+    time_unit: str
+    max_requests: int
+
+    @property
+    def rule_id(self) -> str:
+        return view_id("client", self.client, self.limit_type, self.limit_name)
+
+    def rule(self) -> Rule:
+        """The rule that it is."""
+        rule = Rule(
+            rule_id=self.rule_id,
+            name=f"{self.limit_type} {self.limit_name} of client {self.client}",
+            dimension="client",
+            identifier=self.client,
+            endpoint_pattern=self.limit_name if self.limit_type == "API" else ANY,
+            method=self.limit_name.upper() if self.limit_type == "METHOD" else ANY,
+            limit=self.max_requests,
+            window_seconds=UNITS[self.time_unit],
+            algorithm="token_bucket",
+            origin={"view": "client", **self.to_data()},
+        )
+        rule.compiled()  # refuses what cannot be counted exactly
+        return rule
+
+    def to_data(self) -> dict[str, Any]:
+        """By the names it is written with."""
+        return {
+            "limitType": self.limit_type,
+            "limitName": self.limit_name,
+            "timeIntervalLimit": {"timeUnit": self.time_unit, "maxRequests": self.max_requests},
+        }
+
+
+def read_client(data: object, at: str, problems: Problems) -> list[tuple[str, ClientLimit]]:
+    """The limits of `{clientId, limits: […]}`, each with the way to it; mistakes are noted."""
+    fields = Fields(data, at, problems, ("clientId", "limits"))
+    if not isinstance(data, Mapping):
+        return []
+    client = fields.text("clientId")
+    if not fields.given("limits"):
+        fields.wrong("limits", "is missing: write a list of {limitType, limitName, timeIntervalLimit}")
+    found = []
+    seen: dict[tuple[str, str], str] = {}
+    for way, item in fields.items("limits"):
+        limit = _limit(item, way, problems, client or "")
+        if limit is None:
+            continue
+        earlier = seen.setdefault((limit.limit_type, limit.limit_name), way)
+        if earlier != way:
+            problems.add(way, f"says the same limitType and limitName as {earlier}: write each once")
+        found.append((way, limit))
+    return found
+
+
+def client_limit_of(rule: Rule) -> ClientLimit | None:
+    """The client's limit that a rule is, or None if it was not written as one."""
+    origin = rule.origin
+    if origin is None or origin.get("view") != "client":
+        return None
+    interval = origin["timeIntervalLimit"]
+    return ClientLimit(
+        rule.identifier,
+        str(origin["limitType"]),
+        str(origin["limitName"]),
+        str(interval["timeUnit"]),
+        int(interval["maxRequests"]),
+    )
+
+
+class SeenClients:
+    """Clients that asked and that nobody has configured: who, and when last. Bounded; forgets the idle."""
+
+    def __init__(self, most: int = MOST_SEEN) -> None:
+        self._most = most
+        self._last_us: OrderedDict[str, int] = OrderedDict()
+        self._lock = fork_safe_lock()
+
+    def see(self, client: str, now_us: int) -> None:
+        """A client without limits of its own has asked."""
+        with self._lock:
+            last = self._last_us
+            last[client] = now_us
+            last.move_to_end(client)
+            while len(last) > self._most or next(iter(last.values())) < now_us - IDLE_US:
+                last.popitem(last=False)
+
+    def last_us(self, client: str) -> int | None:
+        """When it asked last, in microseconds since the epoch; None for one that is not remembered."""
+        return self._last_us.get(client)
+
+    def __len__(self) -> int:
+        return len(self._last_us)
+
+
+def _limit(data: object, at: str, problems: Problems, client: str) -> ClientLimit | None:
+    before = len(problems.found)
+    fields = Fields(data, at, problems, ("limitType", "limitName", "timeIntervalLimit"))
+    if not isinstance(data, Mapping):
+        return None
+    limit_type = fields.choice("limitType", TYPES)
+    name = fields.text("limitName", GLOBAL if limit_type == "DEFAULT" else None)
+    if limit_type == "DEFAULT" and name.upper() != GLOBAL:
+        fields.wrong("limitName", f"a DEFAULT limit is called {GLOBAL}, not {name!r}")
+    elif limit_type in ("API", "METHOD") and not fields.given("limitName"):
+        what = "the API's name, or a path pattern such as '/web/*'" if limit_type == "API" else "a method such as PUT"
+        fields.wrong("limitName", f"is missing: write {what}")
+    elif limit_type == "API":
+        try:
+            parse_pattern(name)
+        except ConfigError as error:
+            fields.wrong("limitName", str(error))
+    elif limit_type == "METHOD" and not (name.isascii() and name.isalpha()):
+        fields.wrong("limitName", f"must be a method such as GET or PUT, not {name!r}")
+    if not fields.given("timeIntervalLimit"):
+        fields.wrong("timeIntervalLimit", "is missing: write {timeUnit: MIN, maxRequests: 100}")
+        return None
+    interval = Fields(
+        fields.values["timeIntervalLimit"], fields.way("timeIntervalLimit"), problems, ("timeUnit", "maxRequests")
+    )
+    unit = interval.choice("timeUnit", UNITS)
+    most = interval.whole("maxRequests", least=0, most=2**31 - 1)
+    if len(problems.found) > before:
+        return None
+    name = GLOBAL if limit_type == "DEFAULT" else name.upper() if limit_type == "METHOD" else name
+    return ClientLimit(client, limit_type, name, unit, most)

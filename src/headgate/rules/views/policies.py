@@ -1,0 +1,127 @@
+"""Policies: one limit for one opaque key, as a rule of dimension `key`.
+
+    TOKEN_BUCKET     holds `capacity`, refilled at `refillRate` a second
+    SLIDING_WINDOW   `capacity` per `windowSeconds`, counted exactly by a log
+
+All three numbers are kept as they were given, also the one that the type does not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.errors import ConfigError
+from headgate.reading.fields import Fields, Problems
+from headgate.rules.rule import Rule
+from headgate.rules.views.ids import view_id
+
+__all__ = ["DEFAULT_POLICY", "POLICY_FIELDS", "Policy", "policy_of", "read_default_policy", "read_policy"]
+
+TYPES = ("TOKEN_BUCKET", "SLIDING_WINDOW")
+NUMBERS = ("type", "capacity", "refillRate", "windowSeconds")
+POLICY_FIELDS = ("key", *NUMBERS)
+DEFAULT_ID = "default-policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy as it was written."""
+
+    key: str
+    type: str = "TOKEN_BUCKET"
+    capacity: int = 100
+    refill_rate: int = 10
+    window_seconds: int = 60
+    id: int = 0
+
+    @property
+    def rule_id(self) -> str:
+        return view_id("policy", self.key)
+
+    def rule(self) -> Rule:
+        """The rule that it is."""
+        return self._rule(self.rule_id, f"policy of {self.key}", self.key)
+
+    def default_rule(self) -> Rule:
+        """The rule for every key that has no policy."""
+        return self._rule(DEFAULT_ID, "default policy", "*")
+
+    def _rule(self, rule_id: str, name: str, identifier: str) -> Rule:
+        bucket = self.type == "TOKEN_BUCKET"
+        rule = Rule(
+            rule_id=rule_id,
+            name=name,
+            dimension="key",
+            identifier=identifier,
+            limit=self.refill_rate if bucket else self.capacity,
+            window_seconds=1 if bucket else self.window_seconds,
+            burst=self.capacity if bucket else None,
+            algorithm="token_bucket" if bucket else "sliding_window_log",
+            origin={"view": "policy", "id": self.id, **self.numbers()},
+        )
+        rule.compiled()  # refuses what cannot be counted exactly
+        return rule
+
+    def numbers(self) -> dict[str, Any]:
+        """The fields that say how much, by the names they are written with."""
+        return {
+            "type": self.type,
+            "capacity": self.capacity,
+            "refillRate": self.refill_rate,
+            "windowSeconds": self.window_seconds,
+        }
+
+
+DEFAULT_POLICY = Policy("*")
+
+
+def read_policy(data: object, at: str, problems: Problems) -> Policy | None:
+    """The policy that plain data says; mistakes are noted, and then there is none."""
+    before = len(problems.found)
+    fields = Fields(data, at, problems, POLICY_FIELDS)
+    if not isinstance(data, Mapping):
+        return None
+    policy = _policy(fields, fields.text("key"))
+    return policy if len(problems.found) == before else None
+
+
+def read_default_policy(data: object, at: str, problems: Problems) -> Policy | None:
+    """The policy of keys that have none: as another, without a key."""
+    before = len(problems.found)
+    fields = Fields(data, at, problems, NUMBERS)
+    policy = _policy(fields, "*")
+    return policy if len(problems.found) == before else None
+
+
+def policy_of(rule: Rule) -> Policy | None:
+    """The policy that a rule is, or None if it was not written as one."""
+    origin = rule.origin
+    if origin is None or origin.get("view") != "policy":
+        return None
+    return Policy(
+        rule.identifier,
+        str(origin["type"]),
+        int(origin["capacity"]),
+        int(origin["refillRate"]),
+        int(origin["windowSeconds"]),
+        int(origin.get("id", 0)),
+    )
+
+
+def _policy(fields: Fields, key: str) -> Policy:
+    before = len(fields.problems.found)
+    policy = Policy(
+        key,
+        fields.choice("type", TYPES, DEFAULT_POLICY.type),
+        fields.whole("capacity", DEFAULT_POLICY.capacity, least=1),
+        fields.whole("refillRate", DEFAULT_POLICY.refill_rate, least=1),
+        fields.whole("windowSeconds", DEFAULT_POLICY.window_seconds, least=1),
+    )
+    if len(fields.problems.found) == before:
+        try:
+            policy.default_rule()
+        except ConfigError as error:
+            fields.wrong("capacity", str(error))
+    return policy
