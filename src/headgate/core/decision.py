@@ -24,13 +24,21 @@ NORMAL: Final = "normal"
 class Detail:
     """What an out-of-the-ordinary decision adds."""
 
-    __slots__ = ("delay", "parts", "reason", "state")
+    __slots__ = ("delay", "parts", "reason", "shadows", "state")
 
-    def __init__(self, reason: str | None, delay: float | None, state: str, parts: tuple[Decision, ...] | None) -> None:
+    def __init__(
+        self,
+        reason: str | None,
+        delay: float | None,
+        state: str,
+        parts: tuple[Decision, ...] | None,
+        shadows: tuple[Decision, ...] = (),
+    ) -> None:
         self.reason = reason
         self.delay = delay
         self.state = state
         self.parts = parts
+        self.shadows = shadows
 
 
 _PRESSED: Final = {state: Detail(None, None, state, None) for state in ("warning", "throttled")}
@@ -100,7 +108,8 @@ class Decision:
 
     @property
     def reason(self) -> str:
-        """Why: `ok`, `limited`, `cost_exceeds_limit`, `blocked`, or what a store's failure decided."""
+        """Why: `ok`, `limited`, `cost_exceeds_limit`, `blocked`, what a store's failure decided, or of rules:
+        `no_rule` applies, a `shadow` rule would have denied."""
         if self._detail is not None and self._detail.reason is not None:
             return self._detail.reason
         if self._allowed:
@@ -111,8 +120,8 @@ class Decision:
 
     @property
     def name(self) -> str:
-        """The name of the limit that decided."""
-        return self._algorithm.name
+        """The name of the limit that decided; for a rule its rule_id."""
+        return self._algorithm.label
 
     @property
     def state(self) -> str:
@@ -126,13 +135,28 @@ class Decision:
             return (self,)
         return self._detail.parts
 
+    @property
+    def shadows(self) -> tuple[Decision, ...]:
+        """What shadow rules would have said. They are counted apart and never decide."""
+        return () if self._detail is None else self._detail.shadows
+
     def under(self, state: str) -> Decision:
         """This decision with a state of pressure."""
         detail = self._detail
         if detail is not None:
-            changed = Detail(detail.reason, detail.delay, state, detail.parts)
+            changed = Detail(detail.reason, detail.delay, state, detail.parts, detail.shadows)
         else:
             changed = _PRESSED.get(state) or Detail(None, None, state, None)
+        return Decision(self._algorithm, self._allowed, self._remaining, self._wait, self._reset, changed)
+
+    def beside(self, shadows: tuple[Decision, ...]) -> Decision:
+        """This decision with what shadow rules would have said: whether one of them would have denied is its reason."""
+        detail = self._detail
+        reason = detail.reason if detail is not None else None
+        if self._allowed and not all(shadow._allowed for shadow in shadows):
+            reason = "shadow"
+        delay, parts = (detail.delay, detail.parts) if detail is not None else (None, None)
+        changed = Detail(reason, delay, self.state, (self,) if parts is None else parts, shadows)
         return Decision(self._algorithm, self._allowed, self._remaining, self._wait, self._reset, changed)
 
     def _values(self) -> tuple[object, ...]:
@@ -145,9 +169,10 @@ class Decision:
             self._reset,
             self.delay,
             self.reason,
-            self._algorithm.name,
+            self._algorithm.label,
             self.state,
-            parts if len(parts) > 1 else None,
+            parts if len(parts) != 1 else None,
+            self.shadows,
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -160,7 +185,8 @@ class Decision:
             self._remaining,
             self._wait,
             self._reset,
-            (detail.reason, detail.delay, detail.state, detail.parts) if detail is not None else None,
+            (detail.reason, detail.delay, detail.state, detail.parts, detail.shadows) if detail is not None else None,
+            self._algorithm.label,
         )
 
     def __bool__(self) -> bool:
@@ -179,7 +205,9 @@ class Decision:
             f"retry_after={self.retry_after}, reset_after={self.reset_after}, delay={self.delay}, "
             f"reason={self.reason!r}, name={self.name!r}, state={self.state!r}"
         )
-        return f"{text}, parts={parts!r})" if len(parts) > 1 else f"{text})"
+        text += f", parts={parts!r}" if len(parts) > 1 else ""
+        text += f", shadows={self.shadows!r}" if self.shadows else ""
+        return f"{text})"
 
 
 def _rebuild(
@@ -189,12 +217,13 @@ def _rebuild(
     remaining: int,
     wait: int | None,
     reset: int,
-    detail: tuple[str | None, float | None, str, tuple[Decision, ...] | None] | None,
+    detail: tuple[str | None, float | None, str, tuple[Decision, ...] | None, tuple[Decision, ...]] | None,
+    label: str,
 ) -> Decision:
     from headgate.core.algorithms import build
 
-    rebuilt = Detail(detail[0], detail[1], detail[2], detail[3]) if detail is not None else None
-    return Decision(build(limit, name), allowed, remaining, wait, reset, rebuilt)
+    rebuilt = Detail(detail[0], detail[1], detail[2], detail[3], detail[4]) if detail is not None else None
+    return Decision(build(limit, name, label), allowed, remaining, wait, reset, rebuilt)
 
 
 def combine(parts: tuple[Decision, ...], allowed: bool) -> Decision:

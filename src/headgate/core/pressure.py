@@ -62,7 +62,7 @@ class Pressure:
 
     def see(self, key: str, decision: Decision) -> tuple[str, PressureEvent | None]:
         """Take note of a decision on one limit: the counter's state now, and the event if it changed."""
-        counter = (key, decision.name)
+        counter = (key, decision._algorithm.name)
         before = self.states.get(counter, NORMAL)
         after = pressure_state(before, decision.allowed, decision.limit, decision.remaining)
         if after == before:
@@ -76,7 +76,7 @@ class Pressure:
 
     def state(self, key: str, decision: Decision) -> str:
         """The state that goes with a decision, without taking note of it."""
-        before = self.states.get((key, decision.name), NORMAL)
+        before = self.states.get((key, decision._algorithm.name), NORMAL)
         return pressure_state(before, decision.allowed, decision.limit, decision.remaining)
 
     def forget(self, key: str, name: str) -> None:

@@ -79,7 +79,7 @@ class Engine:
         if decision._detail is not None and decision.reason in ("fail_open", "fail_closed"):
             return decision  # says nothing about the counter
         state = self.pressure.state(key, decision)
-        if state != self.pressed.get((key, decision.name), NORMAL):
+        if state != self.pressed.get((key, decision._algorithm.name), NORMAL):
             state = self.changed(key, decision)
         return decision if state == NORMAL else decision.under(state)
 

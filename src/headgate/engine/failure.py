@@ -1,8 +1,9 @@
 """What a check answers when its store cannot: let pass, refuse, or limit in this process alone.
 
 A store that fails must not take the application with it. The policy is the caller's: `open` (the default) admits,
-`closed` denies, `local` lets a bounded in-process limiter of the same limits take over. Each failure is counted
-and logged, the log at most once a second.
+`closed` denies, `local` lets a bounded in-process limiter of the same limits take over. A limit can have a policy of
+its own; of those that cannot be reached, the strictest holds for all (closed, then local, then open). Each failure
+is counted and logged, the log at most once a second.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = ["POLICIES", "Answered", "FailurePolicy", "OnStoreError", "answerable"
 
 OnStoreError = Literal["open", "closed", "local"]
 POLICIES = get_args(OnStoreError)
+STRICTEST = ("closed", "local", "open")
 RETRY_CLOSED_US = 1_000_000
 """What a denial by `closed` advises: nobody knows when the store will be back, so ask again in a second."""
 
@@ -43,7 +45,8 @@ class FailurePolicy:
     def __init__(self, policy: OnStoreError, clock: Clock) -> None:
         self.policy = policy
         self.failures = 0
-        self._local = MemoryStore(clock=clock) if policy == "local" else None
+        self._clock = clock
+        self._local: MemoryStore | None = None
         self._lock = fork_safe_lock()
         self._logged_at = float("-inf")
         self._unlogged = 0
@@ -87,10 +90,21 @@ class FailurePolicy:
         return outcomes, Request(Op.GIVE_BACK, back) if back else None
 
     def _outcomes(self, op: Op, members: Sequence[Member]) -> list[Outcome]:
-        if self._local is None:
-            return [self._outcome(member) for member in members]
-        (reply,) = self._local.apply([Request(op, members)])
+        """What stands in for members that were not reached: all under the strictest of their policies. Those that
+        do not bind hold up nothing, so for them alone it is `open`."""
+        policies = {member.policy or self.policy for member in members if member.binds} or {"open"}
+        policy = next(strict for strict in STRICTEST if strict in policies)
+        if policy != "local":
+            return [self._outcome(member, policy if member.binds else "open") for member in members]
+        (reply,) = self._stand_in().apply([Request(op, members)])
         return [Outcome(_because(outcome.decision, "fallback"), outcome.tick) for outcome in reply]
+
+    def _stand_in(self) -> MemoryStore:
+        """The limiter of this process, made when it is first needed."""
+        with self._lock:
+            if self._local is None:
+                self._local = MemoryStore(clock=self._clock)
+            return self._local
 
     def note(self, error: StoreError, requests: int = 1) -> None:
         """Count and log what a store did not answer."""
@@ -106,11 +120,11 @@ class FailurePolicy:
             "store error, answering by on_store_error=%s (%d since last said): %s", self.policy, unlogged, error
         )
 
-    def _outcome(self, member: Member) -> Outcome:
+    def _outcome(self, member: Member, policy: str) -> Outcome:
         algorithm = member.algorithm
         if member.cost > algorithm.ceiling:  # what can never pass needs no store to be denied
             return Outcome(Decision(algorithm, False, algorithm.capacity, None, 0, None), 0)
-        if self.policy == "open":
+        if policy == "open":
             return Outcome(Decision(algorithm, True, algorithm.capacity, 0, 0, _detail("fail_open")), 0)
         return Outcome(Decision(algorithm, False, 0, RETRY_CLOSED_US, RETRY_CLOSED_US, _detail("fail_closed")), 0)
 

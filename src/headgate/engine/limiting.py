@@ -137,7 +137,7 @@ def undoing(batch: Sequence[Request], replies: Replies) -> list[Request]:
     return [
         returning(request, reply, request.members[0].cost)
         for request, reply in zip(batch, replies, strict=True)
-        if request.op is Op.TAKE and charged(reply)
+        if request.op is Op.TAKE and charged(request, reply)
     ]
 
 

@@ -112,8 +112,9 @@ def wait_turn(
             yield Sleep(_in_time(decision, left(), timeout))
         spare = left()
         if spare is not None and decision.delay > max(spare, 0.0):
-            if charged(outcomes):
-                yield Ask(returning(bound.request(Op.TAKE, key, cost), outcomes, cost))
+            taken = bound.request(Op.TAKE, key, cost)
+            if charged(taken, outcomes):
+                yield Ask(returning(taken, outcomes, cost))
             raise _too_late(timeout)
     finally:
         line.leave(key, bound, ticket)

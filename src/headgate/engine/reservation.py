@@ -27,7 +27,7 @@ class Held:
         self._bound = bound
         self._taken = taken
         self._outcomes = outcomes
-        self._charged = charged(outcomes)
+        self._charged = charged(taken, outcomes)
         self._open = True
 
     def settlement(self, actual: SupportsIndex) -> Request | None:
@@ -55,10 +55,10 @@ class Held:
         return None
 
 
-def charged(outcomes: Sequence[Outcome]) -> bool:
+def charged(taken: Request, outcomes: Sequence[Outcome]) -> bool:
     """Whether a store itself took the cost. One that failed has charged nothing that could be given back."""
-    decisions = [outcome.decision for outcome in outcomes]
-    return all(decision.allowed for decision in decisions) and any(decision.reason == "ok" for decision in decisions)
+    denied = any(m.binds and not o.decision.allowed for m, o in zip(taken.members, outcomes, strict=True))
+    return not denied and any(outcome.decision.reason == "ok" for outcome in outcomes)
 
 
 def _charges(taken: Request, outcomes: Sequence[Outcome]) -> list[tuple[Member, Outcome]]:

@@ -9,7 +9,11 @@ __all__ = ["RequestContext"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """Who asks for what. Each field is None when it is not known."""
+    """Who asks for what. Each field is None when it is not known.
+
+    `path` is that of the request, as it came; `tier` that of the user, where the program knows it better than the
+    rules do; `key` an opaque key whose policy is to be applied.
+    """
 
     ip: str | None = None
     user: str | None = None
@@ -18,3 +22,4 @@ class RequestContext:
     path: str | None = None
     method: str | None = None
     tier: str | None = None
+    key: str | None = None

@@ -217,7 +217,12 @@ def _identifier(fields: Fields, dimension: str) -> str:
     if identifier != ANY and dimension in ("api", "global"):
         instead = "write the path as endpoint_pattern" if dimension == "api" else "it counts all callers together"
         fields.wrong("identifier", f"a rule of dimension {dimension} has none: leave it out, {instead}")
-    return subject_address(identifier) if dimension == "ip" else identifier
+    if dimension != "ip":
+        return identifier
+    address = subject_address(identifier)
+    if "/" in address and not address.endswith("::/64") and not address.endswith("/64"):
+        fields.wrong("identifier", f"must be one address, not the network {identifier!r}: write '*' for every address")
+    return address
 
 
 def _pattern(fields: Fields) -> str:

@@ -60,13 +60,21 @@ class Op(Enum):
 class Member:
     """One counter of a request.
 
-    A member that does not bind is decided and charged beside the chain: it never makes a request denied.
+    A member that does not bind is decided and charged beside the chain: it never makes a request denied. `policy`
+    is what to do when the store cannot decide (see engine/failure.py); None leaves it to the limiter.
     """
 
-    __slots__ = ("algorithm", "amount", "binds", "cost", "key", "tick")
+    __slots__ = ("algorithm", "amount", "binds", "cost", "key", "policy", "tick")
 
     def __init__(
-        self, key: str, algorithm: Algorithm, cost: i64, binds: bool = True, tick: i64 = 0, amount: i64 = 0
+        self,
+        key: str,
+        algorithm: Algorithm,
+        cost: i64,
+        binds: bool = True,
+        tick: i64 = 0,
+        amount: i64 = 0,
+        policy: str | None = None,
     ) -> None:
         self.key = key
         self.algorithm = algorithm
@@ -74,6 +82,7 @@ class Member:
         self.binds = binds
         self.tick = tick
         self.amount = amount
+        self.policy = policy
 
 
 @final

@@ -38,9 +38,12 @@ ALGORITHMS: dict[str, Kind] = {
 }
 
 
-def build(limit: Limit, name: str) -> Algorithm:
-    """Compile a limit for the counter `name`."""
-    return ALGORITHMS[limit.algorithm].build(limit, name)
+def build(limit: Limit, name: str, label: str | None = None) -> Algorithm:
+    """Compile a limit for the counter `name`. Decisions call it by its label, the same unless said."""
+    algorithm = ALGORITHMS[limit.algorithm].build(limit, name)
+    if label is not None:
+        algorithm.label = label
+    return algorithm
 
 
 def register_algorithm(name: str, step: PureStep, *, takes_burst: bool = False) -> None:

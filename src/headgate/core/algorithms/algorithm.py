@@ -52,6 +52,8 @@ class Algorithm:
 
     name: str
     """The counter's name: the plan's, the limit's own, or its notation."""
+    label: str
+    """What decisions call it: the counter's name, or the rule that said so."""
     capacity: i64
     """The most that can be used at once, in whole requests."""
     ceiling: i64
@@ -73,6 +75,7 @@ class Algorithm:
     def __init__(self, limit: Limit, name: str, capacity: i64, tick: i64, shaping_count: i64) -> None:
         self.limit = limit
         self.name = name
+        self.label = name
         self.capacity = capacity
         self.ceiling = capacity if capacity else -1
         self.tick = tick

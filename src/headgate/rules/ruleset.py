@@ -1,0 +1,336 @@
+"""All the rules a process knows at one instant, and which of them apply to a request.
+
+A rule set never changes; `edited` gives the next one, which shares with it all that stayed the same. So a request sees
+one set from beginning to end, and a change of one rule among 100,000 costs about as much as among ten.
+
+Rules are found by path first (trie.py), then by subject: per pattern, the rules for one exact subject by that
+subject, and those for everybody by dimension and tier. Of those that apply, the most specific of each slot wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import final
+
+from headgate.rules.address import subject_address
+from headgate.rules.context import RequestContext
+from headgate.rules.entry import Entry
+from headgate.rules.path import normalise
+from headgate.rules.pattern import EVERY, Pattern, parse_pattern
+from headgate.rules.rule import ANY, Rule
+from headgate.rules.trie import Editing, Trie
+from headgate.rules.views.clients import DEFAULT_CLIENT_LIMITS
+from headgate.rules.views.policies import DEFAULT_POLICY
+from headgate.rules.views.strategies import rules_for_all
+
+__all__ = ["DEFAULT_TIER", "Chosen", "Defaults", "RuleSet"]
+
+DEFAULT_TIER = "free"
+MOST_VALUE_BYTES = 1024
+"""Of an identifier."""
+MOST_KEY_BYTES = 1024
+"""Of a counter's key: a longer one (a long path, mostly) is replaced by its digest."""
+
+Chosen = tuple[str, Entry]
+"""A winner: the key of its counter, and the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What applies where nothing else is said."""
+
+    policy: Rule = field(default_factory=DEFAULT_POLICY.default_rule)
+    """Of keys that have no policy."""
+    client: tuple[Rule, ...] = field(default_factory=lambda: tuple(client_defaults(DEFAULT_CLIENT_LIMITS)))
+    """Of clients that nobody has configured."""
+    policy_key: tuple[str, ...] = ()
+    """What the key is made of whose policy joins the chain of a request that names none."""
+
+
+def client_defaults(limits: Iterable[str]) -> list[Rule]:
+    return rules_for_all("client", "default-client-limits", "default client limits", *limits)
+
+
+@final
+class Table:
+    """The rules of one pattern. Never changes once it is in use; `owner` as in the trie."""
+
+    __slots__ = ("exact", "owner", "shared")
+
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+        self.exact: dict[str, list[Entry]] = {}
+        """By subject."""
+        self.shared: dict[str, dict[str, list[Entry]]] = {}
+        """By dimension, and then by tier (`*` for all)."""
+
+    def copied(self, owner: int) -> Table:
+        copy = Table(owner)
+        copy.exact = dict(self.exact)
+        copy.shared = {dimension: dict(by_tier) for dimension, by_tier in self.shared.items()}
+        return copy
+
+    def add(self, entry: Entry) -> None:
+        shelf, name = self.shelf(entry)
+        shelf[name] = [*shelf.get(name, ()), entry]
+
+    def remove(self, rule_id: str, entry: Entry) -> None:
+        shelf, name = self.shelf(entry)
+        left = [other for other in shelf[name] if other.rule.rule_id != rule_id]
+        if left:
+            shelf[name] = left
+            return
+        del shelf[name]
+        if entry.subject is None and not shelf:
+            del self.shared[entry.dimension]
+
+    def shelf(self, entry: Entry) -> tuple[dict[str, list[Entry]], str]:
+        if entry.subject is not None:
+            return self.exact, entry.subject
+        return self.shared.setdefault(entry.dimension, {}), entry.tier or ANY
+
+    def empty(self) -> bool:
+        return not self.exact and not self.shared
+
+
+@final
+class RuleSet:
+    """Rules, the tiers of users, plans, and defaults."""
+
+    def __init__(
+        self,
+        rules: Mapping[str, Rule],
+        entries: Mapping[str, Entry],
+        trie: Trie[Table],
+        names: Mapping[str, Table],
+        clients: Mapping[str, int],
+        tiers: Mapping[str, str],
+        plans: Mapping[str, tuple[str, ...]],
+        defaults: Defaults,
+    ) -> None:
+        self.rules = rules
+        """By rule_id, also those that are disabled or have ended."""
+        self.entries = entries
+        self.trie = trie
+        self.names = names
+        """Tables by the name of an API, and that of `*`."""
+        self.every = names.get(EVERY)
+        self.clients = clients
+        """How many rules each client has that was configured."""
+        self.tiers = tiers
+        self.plans = plans
+        self.defaults = defaults
+        self.default_policy = Entry(defaults.policy, EVERY)
+        self.default_clients = [Entry(rule, EVERY) for rule in defaults.client]
+
+    @classmethod
+    def empty(cls) -> RuleSet:
+        return RuleSet({}, {}, Trie(), {}, {}, {}, {}, Defaults())
+
+    def edited(
+        self,
+        puts: Iterable[Rule] = (),
+        deletes: Iterable[str] = (),
+        *,
+        tiers: Mapping[str, str] | None = None,
+        plans: Mapping[str, tuple[str, ...]] | None = None,
+        defaults: Defaults | None = None,
+    ) -> RuleSet:
+        """The rule set after a change. `tiers`, `plans` and `defaults` replace those of this one."""
+        edit = _Edit(self)
+        for rule_id in deletes:
+            edit.remove(rule_id)
+        for rule in puts:
+            edit.remove(rule.rule_id)
+            edit.add(rule)
+        return RuleSet(
+            edit.rules,
+            edit.entries,
+            edit.trie.done(),
+            edit.names,
+            edit.clients,
+            self.tiers if tiers is None else tiers,
+            self.plans if plans is None else plans,
+            self.defaults if defaults is None else defaults,
+        )
+
+    def tier_of(self, context: RequestContext) -> str:
+        """The request's tier: its own, else its user's, else that of everybody."""
+        if context.tier is not None:
+            return context.tier
+        return DEFAULT_TIER if context.user is None else self.tiers.get(context.user, DEFAULT_TIER)
+
+    def resolve(self, context: RequestContext, now_us: int) -> list[Chosen]:
+        """The rules that apply and win, in the order of the chain; shadow rules among them, which do not bind."""
+        path = None if context.path is None else normalise(_text("path", context.path))
+        subjects = self.subjects(context, path)
+        tier = self.tier_of(context)
+        method = None if context.method is None else context.method.upper()
+        best: dict[str, Entry] = {}
+        for table in self.tables(path):
+            shared = table.shared
+            exact = table.exact
+            for dimension, subject in subjects:
+                if exact:
+                    found = exact.get(subject)
+                    if found is not None:
+                        _compete(best, found, tier, method, now_us)
+                by_tier = shared.get(dimension)
+                if by_tier is not None:
+                    found = by_tier.get(ANY)
+                    if found is not None:
+                        _compete(best, found, tier, method, now_us)
+                    found = by_tier.get(tier)
+                    if found is not None:
+                        _compete(best, found, tier, method, now_us)
+        keys = dict(subjects)
+        if "client" in keys and context.client not in self.clients:
+            for entry in self.default_clients:
+                best.setdefault(entry.counter, entry)
+        if "key" in keys and not any(e.dimension == "key" and not e.shadow for e in best.values()):
+            best[self.default_policy.counter] = self.default_policy
+        chosen = [(key_of(entry, keys), entry) for entry in best.values()]
+        if len(chosen) > 1:
+            chosen.sort(key=_order)
+        return chosen
+
+    def tables(self, path: str | None) -> list[Table]:
+        """The rules of every pattern that matches."""
+        found: list[Table] = []
+        if self.every is not None:
+            found.append(self.every)
+        if path is None:
+            return found
+        if path[0] == "/":
+            return found + self.trie.matches(path)
+        named = self.names.get(path) if path != EVERY else None
+        return found if named is None else [*found, named]
+
+    def subjects(self, context: RequestContext, path: str | None) -> list[tuple[str, str]]:
+        """Whom a request stands for: dimension and subject, for each dimension that it has a value of."""
+        found: list[tuple[str, str]] = []
+        if context.user is not None:
+            found.append(("user", "user:" + _text("user", context.user)))
+        if context.api_key is not None:
+            found.append(("apikey", "apikey:" + _text("api_key", context.api_key)))
+        if context.client is not None:
+            found.append(("client", "client:" + _text("client", context.client)))
+        if context.ip is not None:
+            found.append(("ip", "ip:" + subject_address(_text("ip", context.ip))))
+        key = self.made_key(found, path) if context.key is None else _text("key", context.key)
+        if key is not None:
+            found.append(("key", "key:" + key))
+        if path is not None:
+            found.append(("api", "api:" + path))
+        found.append(("global", "global"))
+        return found
+
+    def made_key(self, subjects: list[tuple[str, str]], path: str | None) -> str | None:
+        """The key of a request that names none, if one is to be made: `user:123|route:/v1/pay`."""
+        parts = self.defaults.policy_key
+        if not parts:
+            return None
+        made = [subject for dimension, subject in subjects if dimension in parts]
+        if "route" in parts and path is not None:
+            made.append("route:" + path)
+        return "|".join(made) if made else None
+
+
+@final
+class _Edit:
+    """The parts of the next rule set, as far as they differ."""
+
+    def __init__(self, old: RuleSet) -> None:
+        self.rules = dict(old.rules)
+        self.entries = dict(old.entries)
+        self.trie: Editing[Table] = Editing(old.trie)
+        self.names = dict(old.names)
+        self.clients = dict(old.clients)
+
+    def add(self, rule: Rule) -> None:
+        self.rules[rule.rule_id] = rule
+        if rule.mode == "disabled":
+            return
+        pattern = parse_pattern(rule.endpoint_pattern)
+        entry = Entry(rule, pattern.key)
+        self.entries[rule.rule_id] = entry
+        table = self.table(pattern)
+        table.add(entry)
+        self.keep(pattern, table)
+        if entry.subject is not None and entry.dimension == "client":
+            self.clients[rule.identifier] = self.clients.get(rule.identifier, 0) + 1
+
+    def remove(self, rule_id: str) -> None:
+        self.rules.pop(rule_id, None)
+        entry = self.entries.pop(rule_id, None)
+        if entry is None:
+            return
+        pattern = parse_pattern(entry.rule.endpoint_pattern)
+        table = self.table(pattern)
+        table.remove(rule_id, entry)
+        self.keep(pattern, None if table.empty() else table)
+        if entry.subject is not None and entry.dimension == "client":
+            client = entry.rule.identifier
+            self.clients[client] -= 1
+            if not self.clients[client]:
+                del self.clients[client]
+
+    def table(self, pattern: Pattern) -> Table:
+        """The pattern's table, as one that may be changed."""
+        number = self.trie.number
+        old = self.names.get(pattern.key) if pattern.segments is None else self.trie.get(pattern)
+        if old is None:
+            return Table(number)
+        return old if old.owner == number else old.copied(number)
+
+    def keep(self, pattern: Pattern, table: Table | None) -> None:
+        if pattern.segments is not None:
+            self.trie.put(pattern, table)
+        elif table is not None:
+            self.names[pattern.key] = table
+        else:
+            self.names.pop(pattern.key, None)
+
+
+def _compete(best: dict[str, Entry], entries: list[Entry], tier: str, method: str | None, now_us: int) -> None:
+    """Let rules that are for this subject compete for their slots, as far as they apply."""
+    for entry in entries:
+        if entry.method is not None and entry.method != method:
+            continue
+        if entry.tier is not None and entry.tier != tier:
+            continue
+        if entry.expires_us is not None and entry.expires_us <= now_us:
+            continue
+        rival = best.get(entry.counter)
+        if rival is None or entry.rank > rival.rank:
+            best[entry.counter] = entry
+
+
+def key_of(entry: Entry, keys: dict[str, str]) -> str:
+    """The key of a rule's counter for a request with these subjects."""
+    key = keys[entry.dimension]
+    if entry.dimension == "api" and entry.api is not None:
+        key = entry.api
+    if len(key) > MOST_KEY_BYTES // 4 and len(key.encode("utf-8", "surrogatepass")) > MOST_KEY_BYTES:
+        return f"{entry.dimension}:sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return key
+
+
+def _order(chosen: Chosen) -> tuple[bool, int, str, str, float]:
+    entry = chosen[1]
+    return entry.shadow, *entry.order
+
+
+def _text(name: str, value: object) -> str:
+    """Refuse what cannot be anybody's name."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be text or None, not {value!r}")
+    if not value and name != "path":
+        raise ValueError(f"{name} must not be empty: leave it out, or None, when it is not known")
+    if name != "path" and len(value) > MOST_VALUE_BYTES // 4:
+        size = len(value.encode("utf-8", "surrogatepass"))
+        if size > MOST_VALUE_BYTES:
+            raise ValueError(f"{name} is {size} bytes long and may have {MOST_VALUE_BYTES} at most: use a digest of it")
+    return value
