@@ -4,9 +4,10 @@ from headgate.core.algorithms import Verdict, register_algorithm
 from headgate.core.decision import Decision
 from headgate.core.limit import Limit
 from headgate.core.pressure import PressureEvent
-from headgate.engine.async_limiter import AsyncBound, AsyncLimiter
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.embedded.limiter import Limiter
+from headgate.engine.async_limiter import AsyncBound
 from headgate.engine.bound import Bound
-from headgate.engine.limiter import Limiter
 from headgate.engine.reservation import AsyncReservation, Reservation
 from headgate.errors import ConfigError, HeadgateError, RateLimitExceeded, StoreClosed, StoreError
 from headgate.rules.context import RequestContext

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 __all__ = [
     "AUDIT_DAYS",
@@ -33,6 +33,7 @@ __all__ = [
     "Edit",
     "Kind",
     "Record",
+    "Reloads",
     "Repository",
     "Source",
 ]
@@ -141,6 +142,14 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of files and connections. Closing twice is fine."""
+
+
+@runtime_checkable
+class Reloads(Protocol):
+    """A source that looks at its files only when they seem to have changed, and can be told to look all the same."""
+
+    def reload(self) -> None:
+        """Read again at the next `changes`. Only sets a mark, so a signal handler may call it."""
 
 
 class Repository(Source, Protocol):

@@ -1,0 +1,134 @@
+"""One request under rules, without the I/O: what to ask the store, and what decision its outcomes add up to.
+
+All rules that win are one request to the store, with members of different keys: those that bind all or nothing, and
+shadow rules beside them. `Asking` is the same for threads and event loops; the limiters add only the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import SupportsIndex
+
+from headgate.core.algorithms import build
+from headgate.core.decision import NORMAL, Decision, Detail, combine
+from headgate.core.limit import Limit
+from headgate.engine.bound import MAX_COST, Engine, check_input, whole_cost
+from headgate.rules.catalog import Catalog
+from headgate.rules.context import RequestContext
+from headgate.rules.rule import Rule
+from headgate.rules.ruleset import Chosen
+from headgate.rules.views.clients import SeenClients
+from headgate.stores.forking import fork_safe_lock
+from headgate.stores.port import Member, Op, Outcome, Request
+
+__all__ = ["Asking", "CatalogPlans", "Prepared"]
+
+_UNLIMITED = build(Limit(MAX_COST, 1), "no_rule", "")
+
+
+class Asking:
+    """Turns request contexts into requests to a store, by the rules of a catalog as they are at that moment."""
+
+    def __init__(self, catalog: Catalog, engine: Engine) -> None:
+        self.catalog = catalog
+        self.seen = SeenClients()
+        self.shadow_denials: dict[str, int] = {}
+        self._engine = engine
+        self._lock = fork_safe_lock()
+        catalog.accept_only(self._supported)
+
+    def prepare(self, op: Op, context: RequestContext, cost: SupportsIndex) -> Prepared:
+        """What is to be asked. Bad input is a ValueError, and nothing is touched."""
+        if not isinstance(context, RequestContext):
+            raise TypeError(f"rules are matched against a RequestContext, not {type(context).__name__}")
+        whole = whole_cost(cost)
+        check_input("-", whole)
+        now_us = self._engine.store.clock.ticks()
+        rules = self.catalog.current
+        chosen = rules.resolve(context, now_us)
+        if op is Op.TAKE and context.client is not None and context.client not in rules.clients:
+            self.seen.see(context.client, now_us)
+        return Prepared(self, op, chosen, whole)
+
+    def finish(self, op: Op, chosen: Sequence[Chosen], outcomes: Sequence[Outcome]) -> Decision:
+        """The decision that the outcomes add up to."""
+        engine = self._engine
+        parts: list[Decision] = []
+        shadows: list[Decision] = []
+        allowed = True
+        for (key, entry), outcome in zip(chosen, outcomes, strict=True):
+            decision = outcome.decision
+            if entry.shadow:
+                shadows.append(decision)
+                continue
+            allowed = allowed and decision.allowed
+            parts.append(engine.note(key, decision) if op is Op.TAKE else engine.standing(key, decision))
+        decision = combine(tuple(parts), allowed) if parts else no_rule()
+        if not shadows:
+            return decision
+        if op is Op.TAKE:
+            self._count(shadows)
+        return decision.beside(tuple(shadows))
+
+    def forgotten(self, chosen: Sequence[Chosen]) -> None:
+        """These counters were reset: they are under no pressure."""
+        with self._engine.pressure_lock:
+            for key, entry in chosen:
+                self._engine.pressure.forget(key, entry.counter)
+
+    def _count(self, shadows: Sequence[Decision]) -> None:
+        for shadow in shadows:
+            if not shadow.allowed:
+                with self._lock:
+                    if shadow.name not in self.shadow_denials:  # only of rules that are there still, so it is bounded
+                        known = self.catalog.current.rules
+                        self.shadow_denials = {name: n for name, n in self.shadow_denials.items() if name in known}
+                    self.shadow_denials[shadow.name] = self.shadow_denials.get(shadow.name, 0) + 1
+
+    def _supported(self, rule: Rule) -> None:
+        self._engine.check_support(build(rule.compiled(), rule.counter))
+
+
+class Prepared:
+    """A request under rules, ready to be asked. `request` is None when no rule applies."""
+
+    def __init__(self, asking: Asking, op: Op, chosen: list[Chosen], cost: int) -> None:
+        self._asking = asking
+        self._op = op
+        self._chosen = chosen
+        self.request: Request | None = None
+        if chosen:
+            self.request = Request(
+                op,
+                [
+                    Member(key, entry.algorithm, cost, not entry.shadow, 0, 0, entry.rule.on_store_error)
+                    for key, entry in chosen
+                ],
+            )
+
+    def decision(self, outcomes: Sequence[Outcome]) -> Decision:
+        return self._asking.finish(self._op, self._chosen, outcomes)
+
+    def forgotten(self) -> None:
+        self._asking.forgotten(self._chosen)
+
+
+class CatalogPlans(Mapping[str, tuple[str, ...]]):
+    """The plans of a catalog as they are at each moment."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        return self._catalog.current.plans[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._catalog.current.plans)
+
+    def __len__(self) -> int:
+        return len(self._catalog.current.plans)
+
+
+def no_rule() -> Decision:
+    """Nothing limits this request. Its numbers are the highest there are, and it has no parts."""
+    return Decision(_UNLIMITED, True, MAX_COST, 0, 0, Detail("no_rule", None, NORMAL, ()))

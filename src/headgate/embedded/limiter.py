@@ -1,0 +1,51 @@
+"""`Limiter`: the library's front door for threads and plain functions. Its async twin is in async_limiter.py."""
+
+from __future__ import annotations
+
+from typing import SupportsIndex
+
+from headgate.core.decision import Decision
+from headgate.embedded.ruled import Ruled
+from headgate.engine import limiter
+from headgate.rules.context import RequestContext
+from headgate.stores.port import Op
+
+__all__ = ["Limiter"]
+
+
+class Limiter(Ruled, limiter.Limiter):
+    """Rate limits for threads and plain functions.
+
+    >>> limiter = Limiter("memory://", plans={"gold": "10/second burst 20"})
+    >>> limiter.check("user:42", "gold").remaining
+    19
+    >>> limiter.check("user:42", ["gold", "5000/day"], cost=3).allowed
+    True
+
+    With the rules of a configuration (`from_config`), `check_request` finds the limits of a request by itself.
+    """
+
+    def check_request(self, context: RequestContext, cost: SupportsIndex = 1) -> Decision:
+        """Decide a request under all rules that apply to it, and consume its cost when it is admitted."""
+        return self._decide_request(Op.TAKE, context, cost)
+
+    def peek_request(self, context: RequestContext, cost: SupportsIndex = 1) -> Decision:
+        """The decision `check_request` would give now; consumes nothing."""
+        return self._decide_request(Op.PEEK, context, cost)
+
+    def reset_request(self, context: RequestContext) -> None:
+        """Forget the counters of all rules that apply to a request."""
+        prepared = self._rules().prepare(Op.RESET, context, 0)
+        if prepared.request is not None:
+            self._apply([prepared.request])
+            prepared.forgotten()
+
+    def close(self) -> None:
+        """Let go of the store, if this limiter opened it, and of the rules."""
+        if self._asking is not None:
+            self._asking.catalog.close()
+        super().close()
+
+    def _decide_request(self, op: Op, context: RequestContext, cost: SupportsIndex) -> Decision:
+        prepared = self._rules().prepare(op, context, cost)
+        return prepared.decision([] if prepared.request is None else self._apply([prepared.request])[0])

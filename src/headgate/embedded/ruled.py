@@ -1,0 +1,112 @@
+"""What rules add to both limiters, apart from the lines that do I/O: a catalog, and where it comes from."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Self
+
+from headgate.core.pressure import PressureEvent
+from headgate.embedded.asking import Asking, CatalogPlans
+from headgate.engine.failure import OnStoreError
+from headgate.engine.limiting import Limiting
+from headgate.engine.plans import Plans
+from headgate.errors import ConfigError
+from headgate.rules.catalog import Catalog
+from headgate.stores.clock import Clock
+from headgate.stores.port import Store
+
+__all__ = ["Ruled"]
+
+
+class Ruled(Limiting):
+    """A limiter that may have a catalog of rules."""
+
+    def __init__(
+        self,
+        store: str | Sequence[str] | Store = "memory://",
+        *,
+        plans: Plans | None = None,
+        clock: Clock | None = None,
+        on_store_error: OnStoreError = "open",
+        on_pressure: Callable[[PressureEvent], object] | None = None,
+        catalog: Catalog | None = None,
+    ) -> None:
+        if catalog is not None and plans is None:
+            plans = CatalogPlans(catalog)
+        super().__init__(store, plans=plans, clock=clock, on_store_error=on_store_error, on_pressure=on_pressure)
+        self._asking = Asking(catalog, self._engine) if catalog is not None else None
+
+    @classmethod
+    def from_config(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+        on_pressure: Callable[[PressureEvent], object] | None = None,
+        sighup: bool = False,
+    ) -> Self:
+        """A limiter with the store, rules and plans of a configuration file; `HEADGATE_…` in the environment wins.
+
+        Invalid, with every mistake, when the configuration has any. The file and the rule database are read here and
+        now. Changes to the rules take effect within two seconds, without a restart; with `sighup` they are also read
+        again when the process gets that signal.
+        """
+        from headgate.config.settings import load_settings
+        from headgate.rules.repositories.opening import open_sources
+
+        settings = load_settings(os.fspath(path), os.environ if environ is None else environ)
+        catalog = Catalog(open_sources(os.fspath(path), settings.rules_store), settings.refresh_seconds)
+        try:
+            made = cls(
+                settings.store,
+                clock=clock,
+                on_store_error=settings.on_store_error,
+                on_pressure=on_pressure,
+                catalog=catalog,
+            )
+            if sighup:
+                made._reload_on_sighup()
+        except BaseException:
+            catalog.close()
+            raise
+        return made
+
+    @property
+    def catalog(self) -> Catalog:
+        """The rules this limiter goes by."""
+        return self._rules().catalog
+
+    @property
+    def shadow_denials(self) -> Mapping[str, int]:
+        """How many requests each shadow rule would have denied, by rule_id, in this process."""
+        return dict(self._rules().shadow_denials)
+
+    def reload(self) -> None:
+        """Have the rules read again within a second, whether or not they seem to have changed."""
+        self._rules().catalog.reload()
+
+    def _rules(self) -> Asking:
+        if self._asking is None:
+            raise ConfigError(
+                "this limiter has no rules to match a request against: build it with from_config('headgate.yaml'), or "
+                "check a key under limits with check('user:42', '100/minute')"
+            )
+        return self._asking
+
+    def _reload_on_sighup(self) -> None:
+        """Not done unasked: a program has SIGHUP to itself, and without a handler it ends when its terminal does."""
+        if threading.current_thread() is not threading.main_thread():
+            raise ConfigError("sighup=True needs the main thread, where Python handles signals: call reload() yourself")
+        before = signal.getsignal(signal.SIGHUP)
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self.reload()
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(signal.SIGHUP, handle)

@@ -1,0 +1,238 @@
+"""Changing rules: what an operator, the command line and an admin API do to a repository.
+
+Each method is one write: all of it happens or nothing does, with its audit entries, and every process knows of it a
+moment later. A client's limits are changed under that client's lock, so that two who configure one client come one
+after the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headgate.errors import ConfigError, Conflict, NotFound, Stale
+from headgate.locks.port import LockService
+from headgate.rules.records import edit_of, read_plan, rule_of
+from headgate.rules.repositories.port import Actor, Edit, Kind, Record, Repository
+from headgate.rules.rule import ANY, Rule
+from headgate.rules.views.clients import ClientLimit, client_limit_of
+from headgate.rules.views.ids import view_id, view_prefix
+from headgate.rules.views.policies import Policy, policy_of
+
+__all__ = ["Difference", "Editor", "all_records"]
+
+TRIES = 10
+"""How often a number for a new policy is asked for while others do the same."""
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What it takes to make a repository say what some rules say."""
+
+    added: Sequence[Rule]
+    changed: Sequence[tuple[Rule, Rule]]
+    """How each is, and how it is to be."""
+    same: Sequence[Rule]
+    other: Sequence[Rule]
+    """Rules of the repository that are not among them."""
+
+
+class Editor:
+    """Writes to a repository in the name of somebody. `locks` are needed only where several write at once."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        actor: Actor,
+        *,
+        locks: LockService[Any] | None = None,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._repository = repository
+        self._actor = actor
+        self._locks = locks
+        self._now_us = now_us
+
+    def rules(self) -> Iterator[Rule]:
+        """All rules there are, in the order of their ids."""
+        return map(rule_of, all_records(self._repository, "rule"))
+
+    def rule(self, rule_id: str) -> Rule:
+        return rule_of(self._found("rule", rule_id))
+
+    def create(self, rule: Rule) -> Rule:
+        """Add a rule. Conflict when there is one of its id, or one as specific in its slot."""
+        return self._put(edit_of(rule, expected=0))
+
+    def replace(self, rule: Rule, expected: int | None = None) -> Rule:
+        """Write a rule anew; Stale unless it still has the expected version. NotFound when there is none."""
+        return self._put(edit_of(rule, self._found("rule", rule.rule_id).version if expected is None else expected))
+
+    def delete(self, rule_id: str, expected: int | None = None) -> None:
+        self._write([Edit("rule", rule_id, None, expected)])
+
+    def difference(self, rules: Iterable[Rule]) -> Difference:
+        """How some rules differ from those of the repository."""
+        kept = {rule.rule_id: rule for rule in self.rules()}
+        added, changed, same = [], [], []
+        for rule in rules:
+            old = kept.pop(rule.rule_id, None)
+            if old is None:
+                added.append(rule)
+            elif old == rule:
+                same.append(rule)
+            else:
+                changed.append((old, rule))
+        return Difference(added, changed, same, list(kept.values()))
+
+    def apply(self, rules: Iterable[Rule], *, prune: bool = False) -> Difference:
+        """Make the repository say what these rules say, in one write; with `prune`, and nothing else.
+
+        Stale when somebody else wrote meanwhile: nothing was written then.
+        """
+        difference = self.difference(rules)
+        edits = [edit_of(rule, expected=0) for rule in difference.added]
+        edits += [edit_of(new, expected=old.version) for old, new in difference.changed]
+        if prune:
+            edits += [Edit("rule", rule.rule_id, None, rule.version) for rule in difference.other]
+        if edits:
+            self._write(edits)
+        return difference
+
+    def set_tier(self, user: str, tier: str | None) -> None:
+        """Put a user into a tier; None takes it out of any."""
+        if tier is not None and (not tier or tier == ANY):
+            raise ConfigError(f"a tier has a name, such as 'premium', not {tier!r}")
+        self._write([Edit("tier", user, None if tier is None else {"tier": tier})])
+
+    def override(self, user: str, base: Rule, limit: int, seconds: float) -> Rule:
+        """Hold one user to another limit in the slot of a rule, for so long. The counters go on."""
+        if base.dimension != "user":
+            raise ConfigError(f"rule {base.rule_id!r} is of dimension {base.dimension}: only a user's is overridden so")
+        rule = replace(
+            base,
+            rule_id=view_id("override", user, base.counter),
+            name=f"override of {base.rule_id} for {user}",
+            identifier=user,
+            tier=ANY,
+            limit=limit,
+            burst=None,
+            origin=None,
+            expires_us=self._now_us() + round(seconds * 1_000_000),
+        )
+        checked = Rule.read(rule.to_data())
+        assert checked is not None
+        return self._put(edit_of(checked))
+
+    def put_plan(self, name: str, limits: object, *, create: bool | None = None) -> tuple[str, ...]:
+        """Write a plan: a new one, one that is there, or (None) whichever."""
+        read = read_plan(name, limits)
+        expected = None if create is None else 0 if create else self._found("plan", name).version
+        self._write([Edit("plan", name, {"limits": list(read)}, expected)])
+        return read
+
+    def delete_plan(self, name: str) -> None:
+        self._write([Edit("plan", name, None)])
+
+    def policy(self, key: str) -> Policy:
+        record = self._repository.get("rule", Policy(key).rule_id)
+        found = policy_of(rule_of(record)) if record is not None else None
+        if found is None:
+            raise NotFound(f"there is no policy for key {key!r}")
+        return found
+
+    def create_policy(self, policy: Policy) -> Policy:
+        """Add a policy, and give it the next number."""
+        for _ in range(TRIES):
+            counted = self._repository.get("default", "policy_ids")
+            number = 1 + (int(counted.body["last"]) if counted is not None else 0)
+            made = replace(policy, id=number)
+            last = Edit("default", "policy_ids", {"last": number}, counted.version if counted is not None else 0)
+            try:
+                self._write([edit_of(made.rule(), expected=0), last])
+            except (Stale, Conflict):
+                if self._repository.get("rule", policy.rule_id) is not None:
+                    raise Conflict(f"there is a policy for key {policy.key!r} already: change that one") from None
+                continue  # somebody else took the number
+            return made
+        raise Stale(f"a policy for key {policy.key!r} could not be numbered: too many are made at once; try again")
+
+    def replace_policy(self, policy: Policy) -> Policy:
+        made = replace(policy, id=self.policy(policy.key).id)
+        self._put(edit_of(made.rule()))
+        return made
+
+    def delete_policy(self, key: str) -> None:
+        self.policy(key)
+        self.delete(Policy(key).rule_id)
+
+    def client_limits(self, client: str) -> list[ClientLimit]:
+        """The limits that a client was configured with."""
+        rules = map(rule_of, all_records(self._repository, "rule", view_prefix("client", client)))
+        limits = (client_limit_of(rule) for rule in rules if rule.identifier == client)
+        return [limit for limit in limits if limit is not None]
+
+    def configure_client(self, client: str, limits: Sequence[ClientLimit]) -> None:
+        """Write these limits of a client, in one write; its others stay as they are."""
+        with self._alone(client):
+            self._write([edit_of(limit.rule()) for limit in limits])
+
+    def delete_client_limits(self, client: str, names: Sequence[tuple[str, str]]) -> None:
+        """Delete limits of a client, by type and name; NotFound, and none is deleted, if one is not there."""
+        with self._alone(client):
+            kept = {(limit.limit_type, limit.limit_name): limit for limit in self.client_limits(client)}
+            missing = [name for name in names if name not in kept]
+            if missing:
+                raise NotFound(f"client {client!r} has no limit {' '.join(missing[0])}")
+            self._write([Edit("rule", kept[name].rule_id, None) for name in dict.fromkeys(names)])
+
+    def delete_client(self, client: str) -> None:
+        """Delete all that a client was configured with; from then on it has the default limits."""
+        with self._alone(client):
+            limits = self.client_limits(client)
+            if not limits:
+                raise NotFound(f"client {client!r} was never configured")
+            self._write([Edit("rule", limit.rule_id, None) for limit in limits])
+
+    def note_reset(self, subject: str) -> None:
+        """Put a reset of counters into the audit log."""
+        self._repository.note(self._actor, "reset", subject)
+
+    def _alone(self, client: str) -> AbstractContextManager[object]:
+        return nullcontext() if self._locks is None else _held(self._locks, f"client:{client}")
+
+    def _found(self, kind: Kind, record_id: str) -> Record:
+        record = self._repository.get(kind, record_id)
+        if record is None:
+            raise NotFound(f"there is no {kind} {record_id!r}")
+        return record
+
+    def _put(self, edit: Edit) -> Rule:
+        (record,) = self._write([edit])
+        assert record is not None
+        return rule_of(record)
+
+    def _write(self, edits: Sequence[Edit]) -> Sequence[Record | None]:
+        return self._repository.write(edits, self._actor)
+
+
+def all_records(repository: Repository, kind: Kind, prefix: str = "") -> Iterator[Record]:
+    """Every record of a kind, page by page."""
+    after = ""
+    while page := repository.list(kind, prefix=prefix, after=after, limit=_PAGE):
+        yield from page
+        after = page[-1].id
+
+
+@contextmanager
+def _held(locks: LockService[Any], name: str) -> Iterator[None]:
+    """Alone with what the lock is for. Somebody who holds it for too long is nothing that the caller did wrong."""
+    try:
+        with locks.hold(name):
+            yield
+    except TimeoutError as error:
+        raise Stale(f"somebody else is changing the same: {error}; try again") from None
