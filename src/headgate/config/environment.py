@@ -1,0 +1,106 @@
+"""Settings in the environment: HEADGATE_ and the field's name, with `__` between a field and one inside of it.
+
+    HEADGATE_STORE=redis://localhost:6379/0
+    HEADGATE_STORE=[redis://one:6379, redis://other:6379]
+    HEADGATE_SERVER__HTTP=127.0.0.1:9000
+    HEADGATE_PLANS__GOLD=10/second burst 20
+    HEADGATE_RULES=[{rule_id: all, dimension: ip, limit: 100, window_seconds: 60}]
+
+The environment comes before the file. An empty variable is as good as none. Where a field is text, the variable is
+that text; elsewhere it is read as YAML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from headgate.errors import Problem
+from headgate.reading.parsing import parse, scalar
+from headgate.reading.variables import Variable
+from headgate.rules.rule_files import INCLUDE, SETTINGS
+from headgate.rules.sections import SECTIONS
+
+__all__ = ["OTHER_VARIABLES", "PREFIX", "read_environment"]
+
+PREFIX = "HEADGATE_"
+BETWEEN = "__"
+OTHER_VARIABLES = ("HEADGATE_CONFIG", "HEADGATE_URL", "HEADGATE_ADMIN_KEY", "HEADGATE_PURE", "HEADGATE_EXPECT")
+"""Variables that are no settings: the path of the settings, the service that commands talk to, its first key; how to
+build Headgate, and what the tests expect of the build. Those that begin with HEADGATE_TEST_ are the tests' own."""
+INSIDE = {
+    "server": ("http", "grpc"),
+    "default_policy": ("type", "capacity", "refillRate", "windowSeconds"),
+}
+"""Fields with fixed fields inside, as these are spelled."""
+LISTS = ("rules", "policies", "clients")
+TEXTS = ("rules_store", "on_store_error", "mode", "server")
+TEXT_OR_LIST = ("store", INCLUDE)
+
+
+def read_environment(environ: Mapping[str, str]) -> tuple[list[Variable], list[Problem]]:
+    """The settings that the environment has, and the problems, each with the variable's name in place of a file's."""
+    variables = []
+    problems: list[Problem] = []
+    for name in sorted(environ):
+        text = environ[name].strip()
+        if not name.startswith(PREFIX) or name in OTHER_VARIABLES or name.startswith("HEADGATE_TEST_") or not text:
+            continue
+        path = _path(name)
+        wrong = _wrong(name, path)
+        if wrong is not None:
+            problems.append(Problem("", wrong, name))
+            continue
+        value, found = _value(path, text)
+        problems += [Problem(".".join(path), problem.message, name) for problem in found]
+        if not found:
+            variables.append(Variable(name, path, value))
+    return variables, problems
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """The field that a variable sets, as it is spelled in a file."""
+    first, *rest = name[len(PREFIX) :].lower().split(BETWEEN)
+    spellings = {_plain(inner): inner for inner in INSIDE.get(first, ())}
+    return (first, *(spellings.get(_plain(part), part) for part in rest))
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "")
+
+
+def _wrong(name: str, path: tuple[str, ...]) -> str | None:
+    """What is wrong with a variable's name."""
+    first, *rest = path
+    if first not in (*SETTINGS, INCLUDE, *SECTIONS):
+        return _unknown(name)
+    inside = INSIDE.get(first, ())
+    if first == "server" and not rest:
+        return f"sets a mapping: set its fields, {PREFIX}SERVER__HTTP and {PREFIX}SERVER__GRPC"
+    if inside and rest and (rest[0] not in inside or len(rest) > 1):
+        return _unknown(name)
+    if rest and first in LISTS:
+        return f"sets a part of a list: set all of it, as {PREFIX}{first.upper()}=[…], or write it in a file"
+    if rest and first in ("policy_key", "default_client_limits", INCLUDE, *SETTINGS) and not inside:
+        return f"{first!r} has no fields inside: set {PREFIX}{first.upper()}"
+    if not all(path):
+        return "a name is missing between or after '__': write it, or take the '__' away"
+    return None
+
+
+def _unknown(name: str) -> str:
+    known = [PREFIX + field.upper() for field in (*SETTINGS, INCLUDE, *SECTIONS) if field != "server"]
+    known += [f"{PREFIX}{field}{BETWEEN}{inner}".upper() for field, names in INSIDE.items() for inner in names]
+    close = get_close_matches(name, known, n=1) or get_close_matches(name.partition(BETWEEN)[0], known, n=1)
+    return f"unknown variable: did you mean {close[0]}?" if close else f"unknown variable: there are {', '.join(known)}"
+
+
+def _value(path: tuple[str, ...], text: str) -> tuple[Any, list[Problem]]:
+    first = path[0]
+    if first in TEXTS or (first in TEXT_OR_LIST and not text.startswith("[")):
+        return text, []
+    if text[0] not in "[{\"'":
+        return scalar(text), []
+    parsed = parse(text)
+    return parsed.data, parsed.problems

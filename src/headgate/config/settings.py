@@ -1,0 +1,129 @@
+"""The settings: what stands in headgate.yaml and in the environment, checked as a whole.
+
+store: redis://localhost:6379/0           # or a list of URLs
+rules_store: sqlite:///rules.db           # where rules are written to
+on_store_error: open                      # or closed, or local
+refresh_seconds: 1                        # how often changed rules are looked for
+mode: service                             # or embedded
+server: {http: "127.0.0.1:8080", grpc: "127.0.0.1:8081"}
+include: [limits.yaml, conf.d]            # files and folders, as seen from this file
+rules: […]                                # and the other sections: see rules/sections.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headgate.config.environment import read_environment
+from headgate.config.urls import read_rules_store, read_store
+from headgate.engine.failure import POLICIES, OnStoreError
+from headgate.errors import Invalid
+from headgate.reading.fields import Fields, Problems, kind_of
+from headgate.rules.repositories.files import FileRepository
+from headgate.rules.repositories.port import Record
+from headgate.rules.rule_files import RuleFiles, in_order, read_rule_files
+
+__all__ = ["Address", "Mode", "Server", "Settings", "load_settings"]
+
+Mode = Literal["service", "embedded"]
+MODES: tuple[Mode, ...] = ("service", "embedded")
+DEFAULT_STORE = "memory://"
+_PLACE = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.~-]+)?)\]|([^\[\]:/@\s]+)):([0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. Port 0 is any that is free."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the service listens."""
+
+    http: Address = Address("127.0.0.1", 8080)
+    grpc: Address = Address("127.0.0.1", 8081)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator has written. Made by `load_settings`, which checks it."""
+
+    store: str | tuple[str, ...] = field(default=DEFAULT_STORE, repr=False)
+    """Not shown, nor is `rules_store`: there may be a password in it."""
+    rules_store: str | None = field(default=None, repr=False)
+    on_store_error: OnStoreError = "open"
+    refresh_seconds: float = 1.0
+    mode: Mode = "service"
+    server: Server = Server()
+    files: RuleFiles = field(default_factory=lambda: RuleFiles((), ()), repr=False, compare=False)
+    """The rules as they were read."""
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What the sections of rules say, in the file, its includes and the environment."""
+        return tuple(self.files.records)
+
+    @property
+    def include(self) -> tuple[str, ...]:
+        """The files and folders that are included, as seen from here."""
+        return tuple(self.files.included)
+
+    def rule_files(self) -> FileRepository:
+        """The rules as a repository, which follows the files from here on; nothing is read twice for it."""
+        return FileRepository(self.files.paths, self.files.variables, self.files)
+
+
+def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
+    """The settings of a file (None: there is none) and the environment, which comes first. Invalid has all mistakes
+    in the file, in those it includes and in the environment."""
+    variables, problems = read_environment(environ)
+    files, main = read_rule_files([] if path is None else [path], variables)
+    noted = Problems()
+    # What is unknown has been told; here only the fields that are known are asked for.
+    fields = Fields(main.data, "", noted, main.data) if isinstance(main.data, Mapping) else Fields({}, "", noted, ())
+    settings = Settings(
+        read_store(fields, "store", DEFAULT_STORE),
+        read_rules_store(fields, "rules_store"),
+        fields.choice("on_store_error", POLICIES, "open"),
+        float(fields.seconds("refresh_seconds", 1.0)),
+        fields.choice("mode", MODES, "service"),
+        _server(fields),
+        files,
+    )
+    problems = in_order([*files.problems, *map(main.place, noted.found), *problems], files)
+    if problems:
+        raise Invalid(problems)
+    return settings
+
+
+def _server(fields: Fields) -> Server:
+    default = Server()
+    if not fields.given("server"):
+        return default
+    inner = Fields(fields.values["server"], "server", fields.problems, ("http", "grpc"))
+    server = Server(_address(inner, "http", default.http), _address(inner, "grpc", default.grpc))
+    if server.http == server.grpc and server.http.port:
+        inner.wrong("grpc", f"is the address of server.http too: give one of them another port than {server.http.port}")
+    return server
+
+
+def _address(fields: Fields, name: str, default: Address) -> Address:
+    value: Any = fields.values.get(name)
+    if value is None:
+        return default
+    match = _PLACE.fullmatch(value) if isinstance(value, str) else None
+    if match is not None and int(match[3]) < 65536:
+        return Address(match[1] or match[2], int(match[3]))
+    port = str(value).strip(":")
+    example = f"127.0.0.1:{port}" if re.fullmatch("[0-9]{1,4}", port) else str(default)
+    fields.wrong(name, f"must be host:port or [address]:port, such as {example!r}, not {kind_of(value)}")
+    return default

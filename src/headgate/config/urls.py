@@ -1,0 +1,71 @@
+"""Whether a store URL can be used, as far as that can be told without going there."""
+
+from __future__ import annotations
+
+from headgate.errors import ConfigError
+from headgate.reading.fields import Fields, kind_of
+from headgate.stores.options import Options, masked
+from headgate.stores.url import open_store
+
+__all__ = ["read_rules_store", "read_store"]
+
+NO_DATABASES = ("memory", "shared")
+
+
+def read_store(fields: Fields, name: str, default: str) -> str | tuple[str, ...]:
+    """A URL, or several: one store in as many places. What is wrong has the default, and is noted."""
+    value = fields.values.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, list):
+        return value if _good(fields, name, value) else default
+    if not value:
+        fields.wrong(name, "is an empty list: write a URL, or leave it out")
+        return default
+    addresses: dict[str, str] = {}
+    for position, url in enumerate(value):
+        way = f"{name}[{position}]"
+        if _good(fields, way, url) and not url.lower().startswith("memory:"):  # each of those is its own
+            first = addresses.setdefault(Options(url).address(), way)
+            if first != way:
+                fields.wrong(way, f"is the same store as {first}: each needs a place of its own")
+    return tuple(value)
+
+
+def read_rules_store(fields: Fields, name: str) -> str | None:
+    """The URL of a database for rules, or None."""
+    value = fields.values.get(name)
+    if value is None or not _good(fields, name, value):
+        return None
+    if value.partition(":")[0].lower() in NO_DATABASES:
+        fields.wrong(
+            name,
+            f"rules are not kept in {masked(value)!r}: write sqlite:///file, redis://host:6379/0, "
+            "mysql://user:password@host/database or postgresql://user:password@host/database",
+        )
+        return None
+    return str(value)
+
+
+def _good(fields: Fields, name: str, url: object) -> bool:
+    if not isinstance(url, str):
+        fields.wrong(name, f"must be a store URL such as redis://host:6379/0, not {kind_of(url)}")
+        return False
+    try:
+        _check(url)
+    except ConfigError as error:
+        fields.wrong(name, str(error))
+        return False
+    return True
+
+
+def _check(url: str) -> None:
+    if not url.lower().startswith("shared:"):
+        open_store(url).close()  # memory has nothing to open, and the others connect at their first use
+        return
+    options = Options(url)  # to open this one is to make its file
+    options.allow("max_keys")
+    options.whole("max_keys", None, 10**8)
+    options.prefix()
+    options.timeout_ms(100)
+    options.pool_size()

@@ -1,0 +1,121 @@
+"""What a YAML parser complains about, in words that say what to write.
+
+A parser tells what it expected; whoever wrote the file has to know what they did. The same few slips (a tab, a quote
+that is never closed, a `*` without quotes) make up nearly all complaints, so those are told as what they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = ["Complaint", "plain_words"]
+
+
+_SECRET = re.compile(r"(?i)://|@.*:|:.*@|pass|pwd|secret|token")
+"""What a line with a password in it has: such a line is not shown."""
+
+
+class Complaint(NamedTuple):
+    """What the parser said: while doing what, since where; what was wrong, and where. Lines and columns from 0."""
+
+    doing: str
+    since: tuple[int, int] | None
+    problem: str
+    at: tuple[int, int]
+
+
+def plain_words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
+    """The line (from 1) that is to be mended, and how.
+
+    >>> plain_words(Complaint("while scanning an alias", (0, 18), "did not find …", (0, 19)), ["endpoint_pattern: */x"])
+    (1, "a value that begins with '*' must be in quotes: write '*/x'")
+    """
+    line = complaint.at[0]
+    doing, problem = complaint.doing, complaint.problem
+    since = complaint.since or complaint.at
+    here = _rest(lines, complaint.at)
+    if "tab character" in problem or here.startswith("\t"):
+        return line + 1, "a tab where YAML wants blanks: indent with spaces, never with tabs"
+    if "quoted scalar" in doing and "end of stream" in problem:
+        quote = _rest(lines, since)[:1]
+        return since[0] + 1, f"the quote {quote} that begins here is never closed: write another {quote} at the end"
+    if "quoted scalar" in doing:
+        return line + 1, (
+            "a backslash in double quotes begins an escape such as \\n, and this is none that YAML knows: "
+            "write \\\\ for a backslash, or use single quotes"
+        )
+    if doing.endswith(("an alias", "an anchor")):
+        value = _rest(lines, since).strip()
+        return since[0] + 1, f"a value that begins with {value[:1]!r} must be in quotes{_as(value)}"
+    if "cannot start any token" in problem:
+        return line + 1, f"a value that begins with {here[:1]!r} must be in quotes{_as(here)}"
+    if match := re.search(r"expected ',' or '([\]}])'", problem):
+        bracket = "[" if match[1] == "]" else "{"
+        return line + 1, (
+            f"',' or '{match[1]}' is missing here or just before: the '{bracket}' of line {since[0] + 1} is still open"
+        )
+    if "mapping values" in problem or "simple key" in doing:
+        return _colon(complaint, lines)
+    if "entries are not allowed" in problem:
+        return line + 1, "a list's '- ' cannot stand behind something else on a line: begin a new line with it"
+    if "expected key" in problem or "'-' indicator" in problem or "<block end>" in problem:
+        return _misplaced(complaint, lines)
+    if "node content" in problem:
+        return line + 1, f"a value is missing before {here[:1]!r}: write one, or take the {here[:1]!r} away"
+    if "block scalar" in doing:
+        value = _rest(lines, since).strip()
+        return line + 1, f"a value that begins with {value[:1]!r} must be in quotes{_as(value)}"
+    if "<document start>" in problem:
+        return line + 1, "there is something after the end of the document ('...'): take the '...' away"
+    return line + 1, f"this is not YAML: {problem}"
+
+
+def _colon(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
+    if "simple key" in complaint.doing:  # a word on a line of its own, seen as such only on the next
+        row = (complaint.since or complaint.at)[0]
+        name = lines[row].strip() if row < len(lines) else ""
+        shown = "this" if _SECRET.search(name) else repr(_shortened(name))
+        return row + 1, f"':' is missing after {shown}: write 'name: value'"
+    row, column = complaint.at
+    before = lines[row][:column] if row < len(lines) else ""
+    if ": " in before:
+        value = lines[row].partition(": ")[2].strip()
+        return row + 1, f"a value that holds ': ' must be in quotes{_as(value)}"
+    return row + 1, (
+        "this line is indented deeper than the one above, which has a value already, or that one lacks the blank "
+        "after its ':': write 'name: value', and indent all fields of a mapping alike"
+    )
+
+
+def _misplaced(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
+    row, column = complaint.at
+    began = (complaint.since or complaint.at)[0] + 1
+    line = lines[row] if row < len(lines) else ""
+    if line[:column].strip():
+        rest = "something" if _SECRET.search(line) else repr(_shortened(line[column:].strip()))
+        return row + 1, f"{rest} stands behind a value: write the whole value in quotes"
+    return row + 1, (
+        f"this line does not fit the block that begins at line {began}: indent it like the others, and see that every "
+        "quote and bracket above is closed"
+    )
+
+
+def _rest(lines: Sequence[str], at: tuple[int, int]) -> str:
+    """What stands on a line from a place on."""
+    return lines[at[0]][at[1] :] if at[0] < len(lines) else ""
+
+
+def _as(value: str) -> str:
+    """How to write a value in quotes; not shown if there may be a password in it."""
+    text = re.split(r"\s#|[,\]}]\s*$", value)[0].strip()
+    return "" if _SECRET.search(text) else f": write {_shortened(_quoted(text))}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."

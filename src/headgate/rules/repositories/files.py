@@ -1,0 +1,134 @@
+"""Rules in files, as a repository that is read and never written to: people edit the files.
+
+Whether anything has changed is told by stamps (which file it is, its size and times), which costs a look at each
+file. A new stamp has the files read, whether they were edited in place, replaced by another file, or a link on the
+way to them was switched.
+
+A file system counts time in steps of some milliseconds, and two edits within one step leave one stamp. So the first
+look after a reading compares the bytes once more.
+
+Files that cannot be used are an error, every time somebody asks, until they change; they are not read again for it.
+Until they are mended there is no new revision, and whoever has the last one keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headgate.errors import Invalid, ReadOnly
+from headgate.reading.document import digest_of
+from headgate.reading.variables import Variable
+from headgate.rules.repositories.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
+from headgate.rules.rule_files import RuleFiles, Seen, look, read_rule_files
+from headgate.stores.forking import fork_safe_lock
+
+__all__ = ["FileRepository"]
+
+
+class FileRepository:
+    """The rules in a main file and in those it includes, in rule files, or in folders of them."""
+
+    def __init__(
+        self, paths: str | Sequence[str], variables: Sequence[Variable] = (), files: RuleFiles | None = None
+    ) -> None:
+        """`variables` are the environment's share of the first file; `files`, what was read already, if it was."""
+        self._paths = [paths] if isinstance(paths, str) else list(paths)
+        self._variables = tuple(variables)
+        self._lock = fork_safe_lock()
+        self._seen: dict[str, Seen] = {}
+        self._digests: dict[str, bytes | None] = {}
+        self._settled = False
+        self._forced = files is None
+        self._failure: Invalid | None = None
+        self._revision = 0
+        self._records: dict[Kind, dict[str, Record]] = {}
+        if files is not None:
+            self._take(files)
+
+    @property
+    def title(self) -> str:
+        return f"the rules in {', '.join(self._paths)}" if self._paths else "the rules in the environment"
+
+    def changes(self, since: int) -> Changes | None:
+        """All records, if they are others than at this revision. Invalid, as long as the files cannot be used."""
+        with self._lock:
+            self._refresh()
+            if self._failure is not None:
+                raise Invalid(self._failure.problems)
+            if since == self._revision:
+                return None
+            records = [record for kind in self._records.values() for record in kind.values()]
+            return Changes(self._revision, True, records)
+
+    def reload(self) -> None:
+        """Have the files read when they are asked for next, whether or not they seem to have changed."""
+        with self._lock:
+            self._forced = True
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Files do not tell: they are looked at when `changes` is asked."""
+
+    def get(self, kind: Kind, record_id: str) -> Record | None:
+        return self._standing(kind).get(record_id)
+
+    def list(self, kind: Kind, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Record]:
+        records = self._standing(kind)
+        names = [name for name in records if name.startswith(prefix) and _bytes(name) > _bytes(after)]
+        return [records[name] for name in sorted(names, key=_bytes)[:limit]]
+
+    def write(self, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
+        raise self._read_only()
+
+    def note(self, actor: Actor, action: str, subject: str) -> None:
+        raise self._read_only()
+
+    def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _standing(self, kind: Kind) -> dict[str, Record]:
+        """What stands: the last that could be used."""
+        with self._lock:
+            self._refresh()
+            if self._failure is not None and not self._revision:
+                raise Invalid(self._failure.problems)
+            return self._records.get(kind, {})
+
+    def _refresh(self) -> None:
+        if self._forced or self._changed():
+            files, _ = read_rule_files(self._paths, self._variables)
+            self._take(files)
+
+    def _changed(self) -> bool:
+        if any(look(path) != seen for path, seen in self._seen.items()):
+            return True
+        if self._settled:
+            return False
+        self._settled = True
+        return any(digest_of(path) != digest for path, digest in self._digests.items())
+
+    def _take(self, files: RuleFiles) -> None:
+        self._seen, self._digests = files.seen, files.digests
+        self._settled = self._forced = False
+        if files.problems:
+            self._failure = Invalid(files.problems)
+            return
+        self._failure = None
+        self._revision += 1
+        self._records = {}
+        for record in files.records:
+            self._records.setdefault(record.kind, {})[record.id] = record
+
+    def _read_only(self) -> ReadOnly:
+        if not self._paths:
+            return ReadOnly("these rules are set by the environment and cannot be written: change the variables")
+        return ReadOnly(
+            f"the rules in {', '.join(self._paths)} cannot be written from here: edit the file, which is read again "
+            "as soon as it changes"
+        )
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")

@@ -1,0 +1,194 @@
+"""The rules in files: a main file, with or without settings in it, and the files it includes. All are read, and all
+mistakes in them are told, in one go: by `read_rule_files`, whether at start, for a check or when a file has changed.
+
+An included file holds sections of rules and nothing else, so that what a service is stands in one file. A folder
+stands for its *.yaml, *.yml and *.json files in the order of their names; hidden ones are left out, and those in
+folders below it. A file that is named twice is read once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+
+from headgate.errors import Problem
+from headgate.reading.document import Document, Stamp, read_document, stamp_of
+from headgate.reading.fields import Fields, Problems, kind_of, listed
+from headgate.reading.variables import Variable, overlaid
+from headgate.rules.repositories.port import Record
+from headgate.rules.sections import SECTIONS, read_sections
+from headgate.stores.options import masked
+
+__all__ = ["INCLUDE", "SETTINGS", "RuleFiles", "Seen", "in_order", "look", "read_rule_files"]
+
+INCLUDE = "include"
+SETTINGS = ("store", "rules_store", "on_store_error", "refresh_seconds", "mode", "server")
+"""What a main file may say besides rules. What it means is read elsewhere; here it is known not to be a slip."""
+ENDINGS = (".yaml", ".yml", ".json")
+
+Seen: TypeAlias = "Stamp | tuple[str, ...] | None"
+"""By what a change is noticed: a file's stamp, the names in a folder, None for what is not there."""
+
+
+@dataclass(slots=True)
+class RuleFiles:
+    """What the files say, and by what a change of them is noticed."""
+
+    paths: Sequence[str]
+    variables: Sequence[Variable]
+    records: list[Record] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    included: list[str] = field(default_factory=list)
+    """What is included, files and folders, by their paths."""
+    seen: dict[str, Seen] = field(default_factory=dict)
+    """Every file and folder that was looked at, as it was when it was read."""
+    digests: dict[str, bytes | None] = field(default_factory=dict)
+    """Every file that was read, and its contents in short, in the order in which they were read."""
+
+
+class _Found(NamedTuple):
+    document: Document
+    way: str
+    record: Record
+
+
+def read_rule_files(paths: Sequence[str], variables: Sequence[Variable] = ()) -> tuple[RuleFiles, Document]:
+    """Read files, what they include, and the environment's share of the first of them; which comes along, for
+    whoever reads the settings in it. Without a file that is an empty one."""
+    files = RuleFiles(paths, variables)
+    found: list[_Found] = []
+    mains: list[Document] = []
+    includes: list[tuple[Document, str, str]] = []
+    for path in paths:
+        if isinstance(look(path), tuple):
+            includes.append((Document("", {}), "", path))
+        else:
+            mains.append(_read(path, files))
+    mains = mains or [Document("", {})]
+    mains[0] = overlaid(mains[0], variables)
+    known = {os.path.realpath(main.file) for main in mains}
+    for main in mains:
+        problems = Problems()
+        fields = Fields(main.data, "", problems, (*SETTINGS, INCLUDE, *SECTIONS))
+        found += [_Found(main, way, record) for way, record in read_sections(fields)]
+        includes += [(main, way, path) for way, path in _includes(fields, main)]
+        files.problems += map(main.place, problems.found)
+    for main, document in _included(includes, known, files):
+        problems = Problems()
+        fields = Fields(_rules_only(document, main, problems), "", problems, SECTIONS)
+        found += [_Found(document, way, record) for way, record in read_sections(fields)]
+        files.problems += map(document.place, problems.found)
+    files.problems += _rivals(found)
+    files.problems = in_order(files.problems, files)
+    files.records = [item.record for item in found]
+    return files, mains[0]
+
+
+def look(path: str) -> Seen:
+    """What a path leads to now, without reading it."""
+    try:
+        names = [entry for entry in os.listdir(path) if entry.endswith(ENDINGS) and not entry.startswith(".")]
+    except (OSError, ValueError):  # no folder, in nearly all cases
+        return stamp_of(path)
+    return tuple(sorted(names))
+
+
+def in_order(problems: Iterable[Problem], files: RuleFiles) -> list[Problem]:
+    """Problems as one meets them on the way through the files; those of variables last."""
+    order = {file: position for position, file in enumerate(files.digests)}
+    return sorted(problems, key=lambda problem: (order.get(problem.file or "", len(order)), problem.line or 0))
+
+
+def _read(path: str, files: RuleFiles) -> Document:
+    document = read_document(path)
+    files.seen[path] = document.stamp
+    files.digests[path] = document.digest
+    files.problems += document.problems
+    if isinstance(document.data, list):  # a list is a list of rules
+        line, below = document.root
+        return replace(document, data={"rules": document.data}, root=(line, {"rules": (line, below)}))
+    return document
+
+
+def _includes(fields: Fields, main: Document) -> Iterator[tuple[str, str]]:
+    """The paths that a file includes, as seen from here, each with the way to where it says so."""
+    value = fields.values.get(INCLUDE)
+    if value is None:
+        return
+    listing = isinstance(value, list)
+    # A variable is set by somebody who stands here; a file knows only where it is itself.
+    folder = "" if INCLUDE in main.variables else os.path.dirname(main.file)
+    for position, path in enumerate(value if listing else [value]):
+        way = f"{INCLUDE}[{position}]" if listing else INCLUDE
+        if isinstance(path, str) and path:
+            yield way, os.path.join(folder, path)
+        else:
+            fields.problems.add(way, f"must be the path of a file or a folder, not {kind_of(path)}")
+
+
+def _included(
+    includes: Iterable[tuple[Document, str, str]], known: set[str], files: RuleFiles
+) -> Iterator[tuple[Document, Document]]:
+    """Read what is included, each file once: who includes it, and what it says."""
+    for main, way, path in includes:
+        seen = files.seen[path] = look(path)
+        files.included.append(path)
+        if seen is None:
+            message = f"there is no file or folder {masked(path)!r}: make it, or mend the path"
+            files.problems.append(main.place(Problem(way, message)))
+            continue
+        named = isinstance(seen, Stamp)
+        for file in [path] if isinstance(seen, Stamp) else [os.path.join(path, name) for name in seen]:
+            real = os.path.realpath(file)
+            if real not in known:
+                known.add(real)
+                yield main, _read(file, files)
+            elif named and real == os.path.realpath(main.file):
+                files.problems.append(main.place(Problem(way, "is this file itself: name other files only")))
+
+
+def _rules_only(document: Document, main: Document, problems: Problems) -> Any:
+    """The data of an included file without what belongs elsewhere, which is told."""
+    data = document.data
+    if not isinstance(data, Mapping):
+        return data
+    elsewhere = main.file or "the main file"
+    for name in data:
+        if name == INCLUDE:
+            problems.add(name, f"an included file cannot include others: name them under 'include' in {elsewhere}")
+        elif name in SETTINGS:
+            problems.add(name, f"belongs in {elsewhere}: an included file holds only {listed(SECTIONS)}")
+    return {name: value for name, value in data.items() if name not in (*SETTINGS, INCLUDE)}
+
+
+def _rivals(found: Sequence[_Found]) -> Iterator[Problem]:
+    """Records of one name, and rules that are equally specific in one slot: each at the later one."""
+    ids: dict[tuple[str, str], _Found] = {}
+    claims: dict[str, _Found] = {}
+    for item in found:
+        record = item.record
+        first = ids.setdefault((record.kind, record.id), item)
+        if first is not item:
+            yield item.document.place(Problem(item.way, _again(first, item)))
+        elif record.claim is not None:
+            rival = claims.setdefault(record.claim, item)
+            if rival is not item:
+                message = (
+                    f"is as specific as the rule {rival.record.id!r} at {_where(rival)} in the same slot (dimension, "
+                    "endpoint_pattern, method and window_seconds): keep one of them, or give one an identifier, a "
+                    "tier or an expires_at that the other has not"
+                )
+                yield item.document.place(Problem(item.way, message))
+
+
+def _again(first: _Found, second: _Found) -> str:
+    if second.record.kind == "rule" and second.way.startswith("rules["):
+        return f"has the rule_id {second.record.id!r}, as the rule at {_where(first)}: write another rule_id"
+    return f"was said already at {_where(first)}: keep one of them"
+
+
+def _where(item: _Found) -> str:
+    placed = item.document.place(Problem(item.way, ""))
+    return f"{placed.file}:{placed.line}" if placed.line is not None else str(placed.file)
