@@ -117,7 +117,7 @@ def text_of_record(record: Record, revision: int) -> str:
             "updated_us": record.updated_us,
             "claim": record.claim,
             "expires_us": record.expires_us,
-            "body": record.body,
+            "body": dict(record.body),
         }
     )
 

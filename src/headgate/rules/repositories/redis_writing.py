@@ -127,7 +127,8 @@ class Writer:
     def _forget(self, pipeline: Any, known: _Known) -> None:
         if known.forgotten > 0:
             pipeline.zremrangebyscore(self._keys.changed, "-inf", known.forgotten)
-            pipeline.zremrangebyscore(self._keys.writes, "-inf", known.forgotten)
+            # Whoever has seen that very revision has missed nothing, and is known by its nonce.
+            pipeline.zremrangebyscore(self._keys.writes, "-inf", f"({known.forgotten}")
         if known.forget:
             pipeline.hdel(self._keys.deleted, *known.forget)
 
