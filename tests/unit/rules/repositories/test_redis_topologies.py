@@ -1,0 +1,96 @@
+"""Rules in a Redis Cluster, and on a master that Sentinels name: the same promises, and other servers taking over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from urllib.parse import quote
+
+import pytest
+
+from headgate.errors import StoreError
+from headgate.rules.repositories.port import AuditQuery, Repository
+from headgate.rules.repositories.redis import RedisRepository, open_redis_repository
+from headgate.stores.options import Options
+from servers.machine import until
+from servers.redis import RedisCluster, RedisSentinels
+from unit.rules.repositories.kit import PATIENCE, Opener, RepositoryKit, put
+
+
+class TestInACluster(RepositoryKit):
+    tells = True
+
+    @pytest.fixture
+    def opener(self, redis_cluster: RedisCluster) -> Iterator[Opener]:
+        with ExitStack() as stack:
+
+            def open_one(prefix: str) -> Repository:
+                url = f"{redis_cluster.url}?prefix={quote(prefix)}"
+                return stack.enter_context(closing(open_redis_repository(Options(url))))
+
+            yield open_one
+
+
+def writes_again(rules: RedisRepository, body: dict[str, int]) -> None:
+    """Write until it goes well."""
+
+    def written() -> bool:
+        try:
+            put(rules, "r", body)
+        except StoreError:
+            return False
+        return True
+
+    until("rules can be written", written)
+
+
+def test_a_slot_that_has_moved() -> None:
+    """The replica takes over in agreement: the old master says MOVED, and the write goes where that says."""
+    with RedisCluster() as cluster, closing(open_redis_repository(Options(cluster.url))) as rules:
+        woken = threading.Semaphore(0)
+        rules.listen(lambda: woken.release())
+        assert woken.acquire(timeout=PATIENCE)
+        put(rules, "r", {"n": 1})
+        assert woken.acquire(timeout=PATIENCE)
+        key = rules.keys.state
+        old = cluster.master_of(key)
+        (replica,) = [node for node in cluster.replicas if str(old.port) in node.cli("ROLE").split("\n")]
+        replica.cli("CLUSTER", "FAILOVER")
+        until("the replica has taken over", lambda: (replica.role, old.role) == ("master", "slave"))
+        assert put(rules, "r", {"n": 2}).version == 2
+        assert woken.acquire(timeout=PATIENCE)
+        changes = rules.changes(1)
+        assert changes is not None
+        assert (changes.revision, changes.complete, len(changes.records)) == (2, False, 1)
+        assert [entry.after for entry in rules.audit(AuditQuery())] == [{"n": 2}, {"n": 1}]
+
+        until("the old master follows", lambda: replica.followed)
+        replica.kill()
+        with pytest.raises(StoreError, match="Redis Cluster at"):
+            put(rules, "r", {"n": 3})
+        writes_again(rules, {"n": 4})
+        found = rules.get("rule", "r")
+        assert found is not None
+        assert (found.version, found.body) == (3, {"n": 4})
+
+
+def test_a_replica_that_sentinels_promote() -> None:
+    with RedisSentinels() as sentinels, closing(open_redis_repository(Options(sentinels.url))) as rules:
+        woken = threading.Semaphore(0)
+        rules.listen(lambda: woken.release())
+        assert woken.acquire(timeout=PATIENCE)
+        put(rules, "r", {"n": 1})
+        assert woken.acquire(timeout=PATIENCE)
+        assert rules.title.startswith("Redis 'mymaster' of the Sentinels 127.0.0.1:")
+        until("the replica has it", lambda: sentinels.replica.cli("HGET", rules.keys.state, "revision") == "1")
+        sentinels.master.kill()
+        with pytest.raises(StoreError, match="'mymaster'"):
+            put(rules, "r", {"n": 2})
+        writes_again(rules, {"n": 3})
+        assert sentinels.current is sentinels.replica
+        assert woken.acquire(timeout=PATIENCE), "listening goes on at the new master"
+        found = rules.get("rule", "r")
+        assert found is not None
+        assert (found.version, found.body) == (2, {"n": 3})
+        assert [entry.after for entry in rules.audit(AuditQuery())] == [{"n": 3}, {"n": 1}]
