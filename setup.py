@@ -52,6 +52,11 @@ HOT = [
     "src/headgate/stores/redis/store.py",
     "src/headgate/engine/coalescer.py",
     "src/headgate/engine/bound.py",
+    "src/headgate/rules/path.py",
+    "src/headgate/rules/trie.py",
+    "src/headgate/rules/entry.py",
+    "src/headgate/rules/ruleset.py",
+    "src/headgate/embedded/asking.py",
 ]
 
 LENIENT = ["--ignore-missing-imports", "--no-warn-unused-ignores", "--no-warn-return-any"]
