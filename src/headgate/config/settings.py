@@ -112,7 +112,8 @@ def _server(fields: Fields) -> Server:
     inner = Fields(fields.values["server"], "server", fields.problems, ("http", "grpc"))
     server = Server(_address(inner, "http", default.http), _address(inner, "grpc", default.grpc))
     if server.http == server.grpc and server.http.port:
-        inner.wrong("grpc", f"is the address of server.http too: give one of them another port than {server.http.port}")
+        both = str(server.grpc)
+        inner.wrong("grpc", f"{both!r} is the address of server.http too: write another port for one of them")
     return server
 
 
@@ -121,8 +122,11 @@ def _address(fields: Fields, name: str, default: Address) -> Address:
     if value is None:
         return default
     match = _PLACE.fullmatch(value) if isinstance(value, str) else None
-    if match is not None and int(match[3]) < 65536:
-        return Address(match[1] or match[2], int(match[3]))
+    if match is not None:
+        if int(match[3]) < 65536:
+            return Address(match[1] or match[2], int(match[3]))
+        fields.wrong(name, f"has the port {match[3]}: write one from 1 to 65535, or 0 for any that is free")
+        return default
     port = str(value).strip(":")
     example = f"127.0.0.1:{port}" if re.fullmatch("[0-9]{1,4}", port) else str(default)
     fields.wrong(name, f"must be host:port or [address]:port, such as {example!r}, not {kind_of(value)}")

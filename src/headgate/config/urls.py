@@ -28,7 +28,7 @@ def read_store(fields: Fields, name: str, default: str) -> str | tuple[str, ...]
         if _good(fields, way, url) and not url.lower().startswith("memory:"):  # each of those is its own
             first = addresses.setdefault(Options(url).address(), way)
             if first != way:
-                fields.wrong(way, f"is the same store as {first}: each needs a place of its own")
+                fields.wrong(way, f"is the same store as {first}: list it once")
     return tuple(value)
 
 

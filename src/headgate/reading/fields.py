@@ -7,6 +7,7 @@ is written in a file is somebody else's knowledge: a problem names its field, by
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = ["Fields", "Problems", "kind_of", "listed"]
 
 MISSING: Any = object()  # a field that must be given: None is what is written as null
 LARGEST = 2**53 - 1
+_GROUPED = re.compile(r"[0-9][0-9_', ]{0,20}")
 
 
 class Problems:
@@ -43,13 +45,14 @@ class Fields:
     >>> for problem in problems.found:
     ...     print(problem)
     rules[3].metod: unknown field: did you mean 'method'?
-    rules[3].limit: must be a whole number from 0 to 9007199254740991, not 'many'
+    rules[3].limit: must be a whole number, 0 or more, not 'many'
     """
 
     def __init__(self, data: object, at: str, problems: Problems, known: Iterable[str]) -> None:
         self.at = at
         self.problems = problems
         self.values: Mapping[str, Any] = {}
+        self.is_mapping = isinstance(data, Mapping)
         names = list(known)
         if not isinstance(data, Mapping):
             problems.add(at, f"must be a mapping with {listed(names)}, not {kind_of(data)}")
@@ -76,9 +79,9 @@ class Fields:
         """Text; a number is not text, but it is easily written so in YAML, and is told."""
         value = self.values.get(name)
         if value is None:
-            return self._absent(name, default, "text")
+            return self._absent(name, default, "a text")
         if not isinstance(value, str):
-            hint = f": write it in quotes, '{value}'" if isinstance(value, int | float) else ""
+            hint = f": write it in quotes, '{kind_of(value)}'" if isinstance(value, int | float) else ""
             self.wrong(name, f"must be text, not {kind_of(value)}{hint}")
         elif not value and not empty:
             self.wrong(name, "must not be empty: write a text, or leave it out")
@@ -91,10 +94,14 @@ class Fields:
     def whole(self, name: str, default: Any = MISSING, least: int = 0, most: int = LARGEST) -> Any:
         value = self.values.get(name)
         if value is None:
-            return self._absent(name, default, f"a whole number from {least} to {most}")
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return self._absent(name, default, _whole_number(least, most))
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if whole and least <= value <= most:
             return value
-        self.wrong(name, f"must be a whole number from {least} to {most}, not {kind_of(value)}")
+        wanted = f"a whole number from {least} to {most}" if whole and value > most else _whole_number(least, most)
+        # 010 and 1_000 are text for YAML, and so is what stands in quotes.
+        hint = f": write {int(_digits(value))}" if isinstance(value, str) and _GROUPED.fullmatch(value) else ""
+        self.wrong(name, f"must be {wanted}, not {kind_of(value)}{hint}")
         return None if default is MISSING else default
 
     def seconds(self, name: str, default: Any = MISSING) -> Any:
@@ -125,8 +132,9 @@ class Fields:
         for option in options:
             if isinstance(value, str) and value.lower() == option.lower():
                 return option
-        close = get_close_matches(str(value).lower(), [option.lower() for option in options], n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        spellings = {option.lower(): option for option in options}
+        close = get_close_matches(str(value).lower(), spellings, n=1)
+        hint = f"; did you mean {spellings[close[0]]!r}?" if close else ""
         self.wrong(name, f"must be one of {listed(options)}, not {kind_of(value)}{hint}")
         return None if default is MISSING else default
 
@@ -136,7 +144,7 @@ class Fields:
         if value is None:
             return []
         if not isinstance(value, list | tuple):
-            self.wrong(name, f"must be a list, not {kind_of(value)}")
+            self.wrong(name, f"must be a list, in [ ] or with '- ' before each entry, not {kind_of(value)}")
             return []
         return [(f"{self.way(name)}[{position}]", item) for position, item in enumerate(value)]
 
@@ -146,7 +154,7 @@ class Fields:
         if value is None:
             return []
         if not isinstance(value, Mapping):
-            self.wrong(name, f"must be a mapping of names, not {kind_of(value)}")
+            self.wrong(name, f"must be a mapping, 'name: …' for each entry, not {kind_of(value)}")
             return []
         found = []
         for key, item in value.items():
@@ -160,8 +168,19 @@ class Fields:
     def _absent(self, name: str, default: Any, wanted: str) -> Any:
         if default is not MISSING:
             return default
+        if not self.is_mapping:  # which has been told, and nothing can be missing in it
+            return None
         self.wrong(name, f"is missing: write {wanted}")
         return None
+
+
+def _whole_number(least: int, most: int) -> str:
+    """Limits that nobody reaches need not be told."""
+    return f"a whole number, {least} or more" if most == LARGEST else f"a whole number from {least} to {most}"
+
+
+def _digits(text: str) -> str:
+    return re.sub("[^0-9]", "", text)
 
 
 def kind_of(value: object) -> str:

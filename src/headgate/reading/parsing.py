@@ -66,7 +66,9 @@ def parse(text: str) -> Parsed:
             error.context or "", (since.line, since.column) if since else None, error.problem or "", where
         )
         line, words = plain_words(complaint, text.split("\n"))
-        return Parsed(None, 1, [*reader.problems, Problem("", words, None, line)])
+        # The last key is the one that is meant if it stands on this line, and is not one of several in brackets.
+        field = reader.way if line == reader.line and "flow" not in complaint.doing else ""
+        return Parsed(None, 1, [*reader.problems, Problem(field, words, None, line)])
     return Parsed(data, place, reader.problems)
 
 
@@ -106,6 +108,8 @@ class _Reader:
         self.anchors: dict[str, _Node | None] = {}
         """What was named; None while it is being read."""
         self.repeated = 0
+        self.way, self.line = "", 0
+        """The last key, and its line."""
         self.Scalar, self.Alias = yaml.ScalarEvent, yaml.AliasEvent
         self.Mapping, self.MappingEnd = yaml.MappingStartEvent, yaml.MappingEndEvent
         self.Sequence, self.SequenceEnd = yaml.SequenceStartEvent, yaml.SequenceEndEvent
@@ -135,7 +139,8 @@ class _Reader:
         if kind is self.Scalar:
             node = _Node(self.scalar(event, at), None, 1)
         elif depth > MOST_DEPTH:
-            raise _Ended(Problem("", f"is nested deeper than {MOST_DEPTH} levels", None, _line(event)))
+            message = f"is nested deeper than {MOST_DEPTH} levels: see that every bracket is closed"
+            raise _Ended(Problem("", message, None, _line(event)))
         elif kind is self.Mapping:
             self.check_tag(event, at, "map")
             node = self.mapping(at, depth)
@@ -156,8 +161,9 @@ class _Reader:
             line = event.start_mark.line + 1
             key = self.key(event, at, depth)
             merges = key == MERGE and event.implicit[0]
-            event = self.next()
             way = f"{at}.{key}" if at else str(key)
+            self.way, self.line = way, line
+            event = self.next()
             if type(event) is self.Scalar and event.anchor is None:
                 value, below = self.scalar(event, way), None
                 size += 1
@@ -223,9 +229,10 @@ class _Reader:
             f"{_TAG}bool": (bool,),
             f"{_TAG}null": (type(None),),
         }
-        if not isinstance(value, kinds.get(tag, ())):
-            self.wrong_tag(event, at)
-        return value
+        if isinstance(value, kinds.get(tag, ())):
+            return value
+        self.wrong_tag(event, at)
+        return None
 
     def alias(self, event: Any, at: str) -> _Node:
         name, line = event.anchor, _line(event)
@@ -235,7 +242,7 @@ class _Reader:
             return _Node(None, None, 1)
         node = self.anchors[name]
         if node is None:
-            message = f"the alias '*{name}' stands inside of what '&{name}' names: it would never end"
+            message = f"'*{name}' stands inside of what '&{name}' names, without an end: write the value itself"
             raise _Ended(Problem(at, message, None, line))
         self.count(node.size, at, line)
         return node
@@ -263,7 +270,8 @@ class _Reader:
 
     def wrong_tag(self, event: Any, at: str) -> None:
         tag = event.tag.replace(_TAG, "!!")
-        message = f"the tag {tag!r} does not go with this value: take it away, or write the value in quotes"
+        why = "does not go with this value" if tag.startswith("!!") else "means nothing here"
+        message = f"the tag {tag!r} {why}: take it away, or write all of the value in quotes"
         self.problems.append(Problem(at, message, None, _line(event)))
 
 

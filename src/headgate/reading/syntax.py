@@ -46,16 +46,11 @@ def plain_words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
             "a backslash in double quotes begins an escape such as \\n, and this is none that YAML knows: "
             "write \\\\ for a backslash, or use single quotes"
         )
-    if doing.endswith(("an alias", "an anchor")):
+    if doing.endswith(("an alias", "an anchor", "a block scalar")) or "cannot start any token" in problem:
         value = _rest(lines, since).strip()
         return since[0] + 1, f"a value that begins with {value[:1]!r} must be in quotes{_as(value)}"
-    if "cannot start any token" in problem:
-        return line + 1, f"a value that begins with {here[:1]!r} must be in quotes{_as(here)}"
-    if match := re.search(r"expected ',' or '([\]}])'", problem):
-        bracket = "[" if match[1] == "]" else "{"
-        return line + 1, (
-            f"',' or '{match[1]}' is missing here or just before: the '{bracket}' of line {since[0] + 1} is still open"
-        )
+    if (closing := re.search(r"expected ',' or '([\]}])'", problem)) is not None:
+        return _bracket(complaint, closing[1], lines)
     if "mapping values" in problem or "simple key" in doing:
         return _colon(complaint, lines)
     if "entries are not allowed" in problem:
@@ -64,12 +59,17 @@ def plain_words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
         return _misplaced(complaint, lines)
     if "node content" in problem:
         return line + 1, f"a value is missing before {here[:1]!r}: write one, or take the {here[:1]!r} away"
-    if "block scalar" in doing:
-        value = _rest(lines, since).strip()
-        return line + 1, f"a value that begins with {value[:1]!r} must be in quotes{_as(value)}"
     if "<document start>" in problem:
         return line + 1, "there is something after the end of the document ('...'): take the '...' away"
     return line + 1, f"this is not YAML: {problem}"
+
+
+def _bracket(complaint: Complaint, closing: str, lines: Sequence[str]) -> tuple[int, str]:
+    opening = "[" if closing == "]" else "{"
+    began, row = (complaint.since or complaint.at)[0] + 1, complaint.at[0]
+    if not "".join(lines[row:]).strip():
+        return began, f"the '{opening}' that begins here is never closed: write '{closing}' at the end"
+    return row + 1, f"',' or '{closing}' is missing here or just before: the '{opening}' of line {began} is still open"
 
 
 def _colon(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
@@ -83,9 +83,12 @@ def _colon(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
     if ": " in before:
         value = lines[row].partition(": ")[2].strip()
         return row + 1, f"a value that holds ': ' must be in quotes{_as(value)}"
+    above = next((number for number in range(row - 1, -1, -1) if lines[number].strip()), row)
+    if (glued := re.match(r"\s*(?:- )?([\w.-]+):\S", lines[above])) is not None:
+        return above + 1, f"a blank is missing after the ':' of {glued[1]!r}: write '{glued[1]}: …'"
     return row + 1, (
-        "this line is indented deeper than the one above, which has a value already, or that one lacks the blank "
-        "after its ':': write 'name: value', and indent all fields of a mapping alike"
+        "this line is indented deeper than the one above, which has a value already: indent all fields of a mapping "
+        "alike"
     )
 
 

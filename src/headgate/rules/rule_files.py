@@ -185,8 +185,8 @@ def _rivals(found: Sequence[_Found]) -> Iterator[Problem]:
 
 def _again(first: _Found, second: _Found) -> str:
     if second.record.kind == "rule" and second.way.startswith("rules["):
-        return f"has the rule_id {second.record.id!r}, as the rule at {_where(first)}: write another rule_id"
-    return f"was said already at {_where(first)}: keep one of them"
+        return f"the rule_id {second.record.id!r} is taken by the rule at {_where(first)}: write another"
+    return f"is written already at {_where(first)}: keep one of the two"
 
 
 def _where(item: _Found) -> str:

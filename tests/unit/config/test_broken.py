@@ -1,0 +1,106 @@
+"""One mistake in a file, one message: what an operator reads, word by word.
+
+Every file in `broken/` has one mistake; `broken/expected.txt` has what is said about it. A message names the file, the
+line, the field (where there is one: what is no YAML has no fields), what is wrong, and what to write.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headgate.config.settings import load_settings
+from headgate.errors import Invalid
+
+BROKEN = Path(__file__).parent / "broken"
+EXPECTED = dict(
+    re.findall(
+        r"^== (\S+)\n(.*?)\n(?=\n== |\Z)", (BROKEN / "expected.txt").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+)
+FILES = sorted(path.name for path in BROKEN.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_message(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(BROKEN)
+    with pytest.raises(Invalid) as raised:
+        load_settings(name, {})
+    assert str(raised.value) == EXPECTED[name]
+    (problem,) = raised.value.problems
+    assert problem.file is not None
+    assert problem.line is not None
+    assert "hunter2" not in str(raised.value)
+
+
+def test_every_message_is_of_a_file() -> None:
+    assert sorted(EXPECTED) == FILES
+
+
+ENVIRONMENTS = [
+    ({"HEADGATE_STOR": "memory://"}, "HEADGATE_STOR: unknown variable: did you mean HEADGATE_STORE?"),
+    ({"HEADGATE_SERVER__HTPP": "x"}, "HEADGATE_SERVER__HTPP: unknown variable: did you mean HEADGATE_SERVER__HTTP?"),
+    ({"HEADGATE_PLAN__GOLD": "5/s"}, "HEADGATE_PLAN__GOLD: unknown variable: did you mean HEADGATE_PLANS?"),
+    (
+        {"HEADGATE_SERVER": "127.0.0.1:80"},
+        "HEADGATE_SERVER: sets a mapping: set its fields, HEADGATE_SERVER__HTTP and HEADGATE_SERVER__GRPC",
+    ),
+    ({"HEADGATE_STORE__URL": "x"}, "HEADGATE_STORE__URL: 'store' has no fields inside: set HEADGATE_STORE"),
+    (
+        {"HEADGATE_RULES__0__LIMIT": "5"},
+        "HEADGATE_RULES__0__LIMIT: sets a part of a list: set all of it, as HEADGATE_RULES=[…], or write it in a file",
+    ),
+    (
+        {"HEADGATE_PLANS__": "5/s"},
+        "HEADGATE_PLANS__: a name is missing between or after '__': write it, or take the '__' away",
+    ),
+    (
+        {"HEADGATE_STORE": "redis://headgate:hunter2@localhost:port"},
+        "HEADGATE_STORE: store: store URL 'redis://headgate:***@localhost:port': 'localhost:port' is not a server: "
+        "write host, host:port or [address]:port",
+    ),
+    (
+        {"HEADGATE_STORE": "[redis://one, redis://two"},
+        "HEADGATE_STORE: store: the '[' that begins here is never closed: write ']' at the end",
+    ),
+    (
+        {"HEADGATE_MODE": "servce"},
+        "HEADGATE_MODE: mode: must be one of service, embedded, not 'servce'; did you mean 'service'?",
+    ),
+    (
+        {"HEADGATE_REFRESH_SECONDS": "soon"},
+        "HEADGATE_REFRESH_SECONDS: refresh_seconds: must be a number of seconds above 0, not 'soon'",
+    ),
+    (
+        {"HEADGATE_SERVER__HTTP": "8080"},
+        "HEADGATE_SERVER__HTTP: server.http: must be host:port or [address]:port, such as '127.0.0.1:8080', not '8080'",
+    ),
+    (
+        {"HEADGATE_RULES": "[{rule_id: all, dimension: ip, limit: many, window_seconds: 60}]"},
+        "HEADGATE_RULES: rules[0].limit: must be a whole number, 0 or more, not 'many'",
+    ),
+    (
+        {"HEADGATE_TIERS__ALICE": "3"},
+        "HEADGATE_TIERS__ALICE: tiers.alice: must be the name of a tier, such as premium, not 3",
+    ),
+    (
+        {"HEADGATE_INCLUDE": "none.yaml"},
+        "HEADGATE_INCLUDE: include: there is no file or folder 'none.yaml': make it, or mend the path",
+    ),
+    (
+        {"HEADGATE_DEFAULT_POLICY__REFILL_RATE": "0"},
+        "HEADGATE_DEFAULT_POLICY__REFILL_RATE: default_policy.refillRate: must be a whole number, 1 or more, not 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("environ", "message"), ENVIRONMENTS, ids=[next(iter(each)) for each, _ in ENVIRONMENTS])
+def test_message_about_a_variable(
+    environ: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Invalid) as raised:
+        load_settings(None, environ)
+    assert str(raised.value) == message
