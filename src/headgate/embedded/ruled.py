@@ -16,6 +16,7 @@ from headgate.engine.limiting import Limiting
 from headgate.engine.plans import Plans
 from headgate.errors import ConfigError
 from headgate.rules.catalog import Catalog
+from headgate.rules.repositories.port import Source
 from headgate.stores.clock import Clock
 from headgate.stores.port import Store
 
@@ -43,7 +44,7 @@ class Ruled(Limiting):
     @classmethod
     def from_config(
         cls,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         *,
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
@@ -51,16 +52,20 @@ class Ruled(Limiting):
         sighup: bool = False,
     ) -> Self:
         """A limiter with the store, rules and plans of a configuration file; `HEADGATE_…` in the environment wins.
+        Without a file, of the environment alone.
 
         Invalid, with every mistake, when the configuration has any. The file and the rule database are read here and
         now. Changes to the rules take effect within two seconds, without a restart; with `sighup` they are also read
         again when the process gets that signal.
         """
         from headgate.config.settings import load_settings
-        from headgate.rules.repositories.opening import open_sources
+        from headgate.rules.repositories.opening import open_repository
 
-        settings = load_settings(os.fspath(path), os.environ if environ is None else environ)
-        catalog = Catalog(open_sources(os.fspath(path), settings.rules_store), settings.refresh_seconds)
+        settings = load_settings(None if path is None else os.fspath(path), os.environ if environ is None else environ)
+        sources: list[Source] = [settings.rule_files()]
+        if settings.rules_store is not None:
+            sources.append(open_repository(settings.rules_store))
+        catalog = Catalog(sources, settings.refresh_seconds)
         try:
             made = cls(
                 settings.store,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from headgate.errors import ConfigError
 from headgate.rules.repositories.port import Repository
 from headgate.stores.options import Options, masked
 
-__all__ = ["open_repository", "open_sources"]
+__all__ = ["open_repository"]
 
 SQL = ("sqlite", "mysql", "mariadb", "postgresql", "postgres")
 REDIS = ("redis", "rediss", "valkey", "valkeys")
@@ -37,12 +36,6 @@ def open_repository(url: str) -> Repository:
     if family in REDIS:
         return _redis(Options(url))
     raise ConfigError(f"rules cannot be kept at {masked(url)!r}: write {_EXAMPLES}")
-
-
-def open_sources(config: str, rules_store: str | None) -> Sequence[Repository]:
-    """Where the rules of a configuration come from: its own file, and the database that it names."""
-    files = _files(config)
-    return [files] if rules_store is None else [files, open_repository(rules_store)]
 
 
 def _files(path: str) -> Repository:
