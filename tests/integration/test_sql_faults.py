@@ -20,6 +20,7 @@ from headgate.stores.breaker import PAUSE
 from headgate.stores.port import Member, Op, Request
 from headgate.stores.sql import SqlStore
 from headgate.stores.sql.plan import Plan
+from headgate.stores.sql.schema import metadata
 from headgate.stores.sql.session import Session
 from headgate.stores.sql.transaction import Conversation
 from servers.proxy import CuttingProxy
@@ -255,8 +256,6 @@ def test_the_migrations_make_the_schema(kind: str, request: pytest.FixtureReques
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    from headgate.stores.sql.schema import metadata
-
     store = open_at(url_of(kind, request))
     engine = store.driver.engine()
     with engine.connect() as connection:
@@ -270,7 +269,7 @@ def test_the_migrations_make_the_schema(kind: str, request: pytest.FixtureReques
 def test_processes_that_start_at_once_make_the_tables_once(url: str) -> None:
     store = open_at(url)
     session = store.driver.open(time.monotonic() + 5)
-    for table in ("headgate_counters", "headgate_log", "headgate_locks", "headgate_version"):
+    for table in metadata.tables.keys() | {"headgate_version"}:
         session.run([f"DROP TABLE {table}"], time.monotonic() + 5)
     session.close()
     errors: list[StoreError] = []

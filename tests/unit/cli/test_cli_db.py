@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headgate import Limiter
 from headgate.cli import main
+from headgate.errors import StoreError
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
@@ -18,12 +20,33 @@ def said(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 def test_it_makes_the_tables_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "counters.db"
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 0
-    assert said(capsys) == (f"SQLite file {file}: the tables were made, schema version 0001\n", "")
+    assert said(capsys) == (f"SQLite file {file}: the tables were made, schema version 0002\n", "")
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 0
-    assert said(capsys) == (f"SQLite file {file}: the schema is at version 0001 already\n", "")
+    assert said(capsys) == (f"SQLite file {file}: the schema is at version 0002 already\n", "")
     with sqlite3.connect(file) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    assert tables == {"headgate_counters", "headgate_log", "headgate_locks", "headgate_version"}
+    counters = {"headgate_counters", "headgate_log", "headgate_locks", "headgate_version"}
+    rules = {"headgate_revisions", "headgate_records", "headgate_audit"}
+    assert tables - {"sqlite_sequence"} == counters | rules
+
+
+def test_it_brings_tables_of_an_older_version_up_to_date(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/counters.db"
+    with monkeypatch.context() as older:
+        older.setattr("headgate.stores.sql.upgrade.VERSION", "0001")
+        main(["db", "upgrade", "--store", url])
+    said(capsys)
+    with sqlite3.connect(tmp_path / "counters.db") as connection:
+        connection.execute("INSERT INTO headgate_locks (name, version, holder, expires_us) VALUES (x'61', 1, 'me', 2)")
+    with pytest.raises(StoreError, match=f"schema version 0001, .*: bring it .* `headgate db upgrade --store '{url}'`"):
+        Limiter(url)
+    assert main(["db", "upgrade", "--store", url]) == 0
+    assert said(capsys)[0].endswith("counters.db: the schema was brought from version 0001 to 0002\n")
+    with sqlite3.connect(tmp_path / "counters.db") as connection:
+        assert connection.execute("SELECT * FROM headgate_locks").fetchall() == [(b"a", 1, "me", 2)]
+    Limiter(url).close()
 
 
 def test_the_store_may_come_from_the_environment(
@@ -63,7 +86,7 @@ def test_a_newer_database_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFi
         connection.execute("UPDATE headgate_version SET version_num = '0099'")
     said(capsys)
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 2
-    assert "version 0099, and this Headgate needs version 0001: it was made by a newer Headgate" in said(capsys)[1]
+    assert "version 0099, and this Headgate needs version 0002: it was made by a newer Headgate" in said(capsys)[1]
 
 
 def test_a_database_of_an_unknown_version_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +97,7 @@ def test_a_database_of_an_unknown_version_is_left_alone(tmp_path: Path, capsys: 
     said(capsys)
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 2
     error = said(capsys)[1]
-    assert "version 0000, which this Headgate does not know, and it needs version 0001: they were made by" in error
+    assert "version 0000, which this Headgate does not know, and it needs version 0002: they were made by" in error
     assert error.count("\n") == 1
 
 

@@ -1,18 +1,49 @@
 """The tables, in SQLAlchemy's words: what the migrations must have made when the last of them has run.
 
 Columns that hold bytes are binary in every database, so that no collation, case or trailing blank ever makes two
-counters one. docs/stores.md says what each column means.
+counters, or two rules, one. JSON is written in ASCII, so that it may hold any character. docs/stores.md says what each
+column means.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, LargeBinary, MetaData, String, Table
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+)
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
-__all__ = ["counters", "locks", "log", "metadata", "name_type", "table_options"]
+__all__ = [
+    "MOST_ID_BYTES",
+    "MOST_NAME_BYTES",
+    "MOST_SUBJECT_BYTES",
+    "audit",
+    "counters",
+    "locks",
+    "log",
+    "metadata",
+    "name_type",
+    "records",
+    "revisions",
+    "table_options",
+]
+
+MOST_NAME_BYTES = 255
+MOST_ID_BYTES = 1024
+MOST_SUBJECT_BYTES = 1100
+"""Room for a kind and an id."""
 
 metadata = MetaData()
 
@@ -34,6 +65,11 @@ def name_type(length: int) -> TypeEngine[str]:
     return String(length).with_variant(
         mysql.VARCHAR(length, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
     )
+
+
+def json_type() -> TypeEngine[str]:
+    """JSON that is written in ASCII, of up to 16 MB."""
+    return Text().with_variant(mysql.MEDIUMTEXT(charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
 
 
 def number(name: str) -> Column[int]:
@@ -78,4 +114,57 @@ locks = Table(
     Column("holder", name_type(64), nullable=False),
     number("expires_us"),
     **table_options,
+)
+
+revisions = Table(
+    "headgate_revisions",
+    metadata,
+    Column("prefix", bytes_type(MOST_NAME_BYTES), primary_key=True),
+    number("revision"),
+    number("forgotten"),
+    number("tidied_us"),
+    **table_options,
+)
+
+_engine = {name: value for name, value in table_options.items() if not name.startswith("sqlite")}
+"""Rows that hold long texts are better off with a rowid, in SQLite."""
+
+records = Table(
+    "headgate_records",
+    metadata,
+    Column("prefix", bytes_type(MOST_NAME_BYTES), primary_key=True),
+    Column("kind", name_type(16), primary_key=True),
+    Column("id", bytes_type(MOST_ID_BYTES), primary_key=True),
+    number("version"),
+    number("revision"),
+    Column("deleted", SmallInteger, nullable=False),
+    Column("claim", bytes_type(32, exactly=True)),
+    Column("claim_text", json_type()),
+    Column("expires_us", BigInteger),
+    number("created_us"),
+    number("updated_us"),
+    Column("body", json_type()),
+    Index("headgate_records_revision", "prefix", "revision"),
+    Index("headgate_records_claim", "prefix", "claim"),
+    Index("headgate_records_expires_us", "prefix", "expires_us"),
+    **_engine,
+)
+
+audit = Table(
+    "headgate_audit",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer(), "sqlite"), Identity(), primary_key=True),
+    Column("prefix", bytes_type(MOST_NAME_BYTES), nullable=False),
+    number("at_us"),
+    Column("actor", bytes_type(MOST_NAME_BYTES), nullable=False),
+    Column("address", bytes_type(MOST_NAME_BYTES), nullable=False),
+    Column("action", name_type(64), nullable=False),
+    Column("subject", bytes_type(MOST_SUBJECT_BYTES), nullable=False),
+    Column("before", json_type()),
+    Column("after", json_type()),
+    Index("headgate_audit_at_us", "prefix", "at_us"),
+    Index("headgate_audit_actor", "prefix", "actor", "id"),
+    Index("headgate_audit_subject", "prefix", "subject", "id"),
+    sqlite_autoincrement=True,
+    **_engine,
 )

@@ -13,7 +13,7 @@ from headgate.stores.sql.session import Driver, Refused, Session
 
 __all__ = ["VERSION", "explain", "found_version", "prepare"]
 
-VERSION = "0001"
+VERSION = "0002"
 """The version of the tables that this Headgate reads and writes: the last revision in migrations/versions."""
 
 
