@@ -11,17 +11,16 @@ A row stays for every name that was ever locked.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from sqlalchemy import BigInteger, Connection, Pool, Row, insert, literal_column, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from headgate.errors import StoreError
-from headgate.locks.databases import open_engine
+from headgate.locks.databases import abandon, clock_of, is_busy, open_engine
 from headgate.locks.holding import Locks, lost
 from headgate.locks.names import stored_name
 from headgate.locks.polling import poll
@@ -32,17 +31,6 @@ from headgate.stores.sql.session import Driver
 
 __all__ = ["RowLocks"]
 
-_CLOCKS = {  # microseconds since the epoch
-    "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
-    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
-    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
-}
-_BUSY = {
-    *(1205, 1213, 3572),  # MariaDB and MySQL: a lock not granted, a dead-lock, NOWAIT
-    *("55P03", "40P01", "40001"),  # PostgreSQL: NOWAIT or a lock not granted, a dead-lock, a conflict
-}
-_abandoned: list[Pool] = []
-"""Connections of a parent process: to close one here would say goodbye in the parent's name."""
 T = TypeVar("T")
 Found = Row[tuple[int, str, int, int]]
 
@@ -55,7 +43,7 @@ class RowLocks(Locks[Connection]):
         self.prefix = prefix
         self.timeout = timeout
         self.engine = open_engine(driver, timeout, pool_size)
-        self.clock = literal_column(_CLOCKS[self.engine.dialect.name], BigInteger)
+        self.clock = clock_of(self.engine)
         renew_after_fork(self)
 
     def attempt(self, name: str, holder: str, seconds: float) -> int | None:
@@ -89,8 +77,7 @@ class RowLocks(Locks[Connection]):
 
     def renew(self) -> None:
         """In a forked child: the connections are the parent's, which goes on using them."""
-        _abandoned.append(self.engine.pool)
-        self.engine.dispose(close=False)
+        abandon(self.engine)
 
     def _try(self, action: Callable[[Connection], T | None]) -> T | None:
         """What comes of it in a transaction of its own; None when somebody else is in the way."""
@@ -180,11 +167,5 @@ def _is_of(row: Found, lease: Lease) -> bool:
 
 
 def _is_busy(error: DBAPIError) -> bool:
-    """Whether somebody else is in the way, and the same may succeed a moment later."""
-    cause = error.orig
-    if isinstance(error, IntegrityError):
-        return True  # has just made the row that we wanted to make
-    if isinstance(cause, sqlite3.Error):
-        return cause.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    codes = {getattr(cause, "sqlstate", None), *(cause.args[:1] if cause is not None else ())}
-    return not codes.isdisjoint(_BUSY)
+    """Also when another has just made the row that we wanted to make."""
+    return isinstance(error, IntegrityError) or is_busy(error)

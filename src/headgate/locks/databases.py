@@ -1,4 +1,4 @@
-"""A SQLAlchemy engine for the rows of locks: the database of a SQL store's URL, with every wait bounded.
+"""A SQLAlchemy engine for the rows of locks and of rules: the database of a SQL store's URL, with every wait bounded.
 
 The store's own engine is for making tables; this one is used while others wait. A server that hangs, and a client
 that is stopped in the middle of a transaction, must not hold them up for ever: a transaction that says nothing for
@@ -8,9 +8,11 @@ the timeout is ended by MariaDB and PostgreSQL (MySQL and SQLite cannot).
 from __future__ import annotations
 
 import math
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine, QueuePool, create_engine, event
+from sqlalchemy import BigInteger, ColumnElement, Engine, Pool, QueuePool, create_engine, event, literal_column
+from sqlalchemy.exc import DBAPIError
 
 from headgate.stores.sql.dialect import MYSQL, SQLITE
 from headgate.stores.sql.session import Driver
@@ -20,9 +22,20 @@ if TYPE_CHECKING:
     from headgate.stores.sql.postgres import PostgresDriver
     from headgate.stores.sql.sqlite import SqliteDriver
 
-__all__ = ["open_engine"]
+__all__ = ["abandon", "clock_of", "is_busy", "open_engine"]
 
 POOL_SIZE = 5
+_CLOCKS = {  # microseconds since the epoch
+    "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
+}
+_BUSY = {
+    *(1205, 1213, 3572),  # MariaDB and MySQL: a lock not granted, a dead-lock, NOWAIT
+    *("55P03", "40P01", "40001"),  # PostgreSQL: NOWAIT or a lock not granted, a dead-lock, a conflict
+}
+_abandoned: list[Pool] = []
+"""Connections of a parent process: to close one here would say goodbye in the parent's name."""
 
 
 def open_engine(driver: Driver, timeout: float, pool_size: int | None) -> Engine:
@@ -38,6 +51,26 @@ def open_engine(driver: Driver, timeout: float, pool_size: int | None) -> Engine
     if driver.dialect is SQLITE:
         return _sqlite(kind, pool)
     return _mysql(kind, timeout, pool) if driver.dialect is MYSQL else _postgres(kind, timeout, pool)
+
+
+def clock_of(engine: Engine) -> ColumnElement[int]:
+    """The database's own clock, in microseconds since the epoch, read when the statement runs."""
+    return literal_column(_CLOCKS[engine.dialect.name], BigInteger)
+
+
+def is_busy(error: DBAPIError) -> bool:
+    """Whether somebody else is in the way, and the same may succeed a moment later."""
+    cause = error.orig
+    if isinstance(cause, sqlite3.Error):
+        return getattr(cause, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    codes = {getattr(cause, "sqlstate", None), *(cause.args[:1] if cause is not None else ())}
+    return not codes.isdisjoint(_BUSY)
+
+
+def abandon(engine: Engine) -> None:
+    """In a forked child: the connections are the parent's, which goes on using them."""
+    _abandoned.append(engine.pool)
+    engine.dispose(close=False)
 
 
 def _sqlite(driver: SqliteDriver, pool: dict[str, Any]) -> Engine:

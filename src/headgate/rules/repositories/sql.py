@@ -1,0 +1,319 @@
+"""Rules in a database: SQLite, MariaDB, MySQL or PostgreSQL.
+
+`headgate_revisions` has one row for each prefix. A write locks it, so writes come one after another; it reads what
+its edits touch, asks `revise` what comes of them, stores that under the next revision, and commits. `changes` reads the
+revision and the records that are newer than what its caller has seen, as of one instant; most of the time nothing is,
+and it has read one row. A deleted record stays for a day as a row without a body, for those who have yet to hear of
+it.
+
+PostgreSQL tells other processes of a write by itself (see sql_listening.py); with the others they ask.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from headgate.errors import StoreClosed, StoreError
+from headgate.locks.databases import abandon, clock_of, open_engine
+from headgate.locks.names import short_name
+from headgate.rules.repositories import sql_tidying as tidying
+from headgate.rules.repositories.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
+from headgate.rules.repositories.revising import Found, Revision, expired_away, revise
+from headgate.rules.repositories.sql_listening import Listener
+from headgate.rules.repositories.sql_rows import (
+    audit_row,
+    bytes_of,
+    check_edit,
+    cut,
+    digest,
+    entry_of,
+    name_of,
+    record_of,
+    record_row,
+)
+from headgate.rules.repositories.sql_transaction import Again, Transactions
+from headgate.stores.forking import renew_after_fork
+from headgate.stores.options import Options
+from headgate.stores.sql.opening import open_driver
+from headgate.stores.sql.schema import MOST_NAME_BYTES, MOST_SUBJECT_BYTES, audit, records, revisions
+from headgate.stores.sql.session import Broken, Driver, Refused
+from headgate.stores.sql.version import prepare
+
+__all__ = ["SqlRepository", "open_sql_repository"]
+
+TIMEOUT_MS = 5000
+MOST_AT_ONCE = 200
+"""Ids or claims in one statement."""
+T = TypeVar("T")
+Claimants = dict[str, list[Record]]
+
+
+def open_sql_repository(options: Options) -> SqlRepository:
+    """The rules of a `sqlite://`, `mysql://`, `mariadb://` or `postgresql://` URL. The database is asked at once, so
+    that a wrong URL shows now, and its tables are made if there are none."""
+    prefix, pool_size = options.prefix(), options.pool_size()
+    timeout = options.timeout_ms(TIMEOUT_MS) / 1000
+    driver = open_driver(options)
+    deadline = time.monotonic() + timeout
+    try:
+        session = driver.open(deadline)
+        try:
+            prepare(driver, session, deadline)
+        finally:
+            session.close()
+    except (Broken, Refused) as error:
+        raise StoreError(f"{driver.name}: {error}") from None
+    return SqlRepository(driver, prefix=prefix, timeout=timeout, pool_size=pool_size)
+
+
+class Mark(NamedTuple):
+    """How far the writes of a prefix have come."""
+
+    revision: int = 0
+    forgotten: int = 0
+    tidied_us: int = 0
+
+
+class SqlRepository:
+    """The records under `prefix` in the database that `driver` reaches, whose tables are there. See port.py for the
+    promises. `timeout` is in seconds, for one answer of the database and for others to be out of the way."""
+
+    def __init__(self, driver: Driver, *, prefix: str, timeout: float, pool_size: int | None = None) -> None:
+        self.title = driver.name
+        self.prefix = short_name(prefix)
+        self.engine = open_engine(driver, timeout, pool_size)
+        self.clock = clock_of(self.engine)
+        self.channel: str | None = None
+        self._transactions = Transactions(self.engine, self.title, timeout)
+        self._listener: Listener | None = None
+        if self.engine.dialect.name == "postgresql":
+            self.channel = f"headgate_{sha256(self.prefix).hexdigest()[:32]}"
+            self._listener = Listener(driver, self.channel, timeout)
+        self._closed = False
+        renew_after_fork(self)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def get(self, kind: Kind, record_id: str) -> Record | None:
+        query = select(records).where(*self._living(kind), records.c.id == bytes_of(record_id))
+        found = self._records(query)
+        return found[0] if found else None
+
+    def list(self, kind: Kind, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Record]:
+        query = select(records).where(*self._living(kind)).order_by(records.c.id).limit(max(limit, 0))
+        if prefix:
+            first = bytes_of(prefix)
+            beyond = first[:-1] + bytes([first[-1] + 1])  # no byte of UTF-8 is the last there is
+            query = query.where(records.c.id >= first, records.c.id < beyond)
+        if after:
+            query = query.where(records.c.id > bytes_of(after))
+        return self._records(query)
+
+    def changes(self, since: int) -> Changes | None:
+        return self._read(lambda connection: self._changes(connection, since))
+
+    def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
+        wanted = select(audit).where(audit.c.prefix == self.prefix)
+        if query.actor is not None:
+            wanted = wanted.where(audit.c.actor == cut(query.actor, MOST_NAME_BYTES))
+        if query.subject is not None:
+            wanted = wanted.where(audit.c.subject == cut(query.subject, MOST_SUBJECT_BYTES))
+        if query.since_us is not None:
+            wanted = wanted.where(audit.c.at_us >= query.since_us)
+        if query.until_us is not None:
+            wanted = wanted.where(audit.c.at_us < query.until_us)
+        if query.before is not None:
+            wanted = wanted.where(audit.c.id < _place(query.before))
+        wanted = wanted.order_by(audit.c.id.desc()).limit(max(query.limit, 0))
+        rows = self._read(lambda connection: connection.execute(wanted).all())
+        return [entry_of(row, self.title) for row in rows]
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def write(self, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
+        self._check_open()
+        for edit in edits:
+            check_edit(edit)
+        if not edits:
+            return []
+        return self._transactions.write(lambda connection: self._write(connection, edits, actor))
+
+    def note(self, actor: Actor, action: str, subject: str) -> None:
+        self._check_open()
+        self._transactions.write(lambda connection: self._note(connection, actor, action, subject))
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        self._check_open()
+        if self._listener is not None:
+            self._listener.add(wake)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._listener is not None:
+            self._listener.close()
+        self.engine.dispose()
+
+    def renew(self) -> None:
+        """In a forked child: connections, and the thread that listens, are the parent's."""
+        abandon(self.engine)
+        if self._listener is not None:
+            self._listener.renew()
+
+    # -- inside of a transaction ------------------------------------------------------------------------------------
+
+    def _changes(self, connection: Connection, since: int) -> Changes | None:
+        if self._mark(connection).revision == since:
+            return None
+        self._transactions.snapshot(connection)
+        mark = self._mark(connection)
+        if mark.revision == since:
+            return None
+        complete = since <= 0 or since > mark.revision or since < mark.forgotten
+        query = select(records).where(records.c.prefix == self.prefix)
+        query = query.where(records.c.deleted == 0) if complete else query.where(records.c.revision > since)
+        rows = connection.execute(query.order_by(records.c.revision, records.c.kind, records.c.id)).all()
+        return Changes(
+            mark.revision,
+            complete,
+            [record_of(row, self.title) for row in rows if not row.deleted],
+            [name_of(row.kind, row.id, self.title) for row in rows if row.deleted],
+        )
+
+    def _write(self, connection: Connection, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
+        mark, now_us = self._alone(connection)
+        found = self._found(connection, edits)
+        revision = revise(edits, found, self._claimants(connection, edits), now_us, actor)
+        touched = {(kind, record_id) for kind, record_id, _ in revision.deletes} | set(_names(edits))
+        self._store(connection, mark, now_us, revision, touched)
+        return revision.answers
+
+    def _note(self, connection: Connection, actor: Actor, action: str, subject: str) -> None:
+        mark, now_us = self._alone(connection)
+        entry = AuditEntry(now_us, actor.name, actor.address, action, subject)
+        self._store(connection, mark, now_us, Revision(audit=[entry]), set())
+
+    def _alone(self, connection: Connection) -> tuple[Mark, int]:
+        """Keep other writers of this prefix out; how far they have come, and the moment from then on."""
+        rows = self._marks(connection, locking=True)
+        now_us: int = connection.execute(select(self.clock)).scalar_one()
+        if rows:
+            return Mark(*rows[0]), now_us
+        mark = Mark(tidied_us=now_us)
+        try:
+            connection.execute(insert(revisions).values(prefix=self.prefix, **mark._asdict()))
+        except IntegrityError:
+            raise Again from None  # another has just made the row
+        return mark, now_us
+
+    def _store(
+        self, connection: Connection, mark: Mark, now_us: int, revision: Revision, touched: set[tuple[Kind, str]]
+    ) -> None:
+        """Store it under the next revision, and tidy up if it is time to."""
+        forgotten, tidied_us = mark.forgotten, mark.tidied_us
+        if tidying.is_due(tidied_us, now_us):
+            ended = tidying.ended(connection, self.prefix, now_us, self.title, touched)
+            removal = expired_away(ended, now_us)
+            revision.deletes += removal.deletes
+            revision.audit += removal.audit
+            deletions = tidying.forget_deletions(connection, self.prefix, now_us)
+            forgotten = max(forgotten, deletions.revision)
+            entries = tidying.forget_audit(connection, self.prefix, now_us)
+            if not (deletions.more or entries.more or len(ended) == tidying.BITE):
+                tidied_us = now_us
+        changed = bool(revision.puts or revision.deletes)
+        after = Mark(mark.revision + changed, forgotten, tidied_us)
+        if changed:
+            self._replace(connection, after.revision, now_us, revision)
+            if self.channel is not None:
+                connection.execute(select(func.pg_notify(self.channel, str(after.revision))))
+        if revision.audit:
+            connection.execute(insert(audit), [audit_row(self.prefix, entry) for entry in revision.audit])
+        if after != mark:
+            connection.execute(update(revisions).where(revisions.c.prefix == self.prefix).values(after._asdict()))
+
+    def _replace(self, connection: Connection, number: int, now_us: int, revision: Revision) -> None:
+        """All rows at once: what was there is deleted, and put there anew."""
+        rows = [record_row(self.prefix, number, record) for record in revision.puts]
+        for kind, record_id, version in revision.deletes:
+            remembered = Record(kind, record_id, version, {}, now_us, now_us)
+            rows.append({**record_row(self.prefix, number, remembered), "deleted": 1, "body": None})
+        for kind, ids in _by_kind((row["kind"], row["id"]) for row in rows):
+            connection.execute(delete(records).where(*self._of(kind), records.c.id.in_(ids)))
+        connection.execute(insert(records), rows)
+
+    def _found(self, connection: Connection, edits: Sequence[Edit]) -> dict[tuple[Kind, str], Found]:
+        found = {}
+        for kind, ids in _by_kind((kind, bytes_of(record_id)) for kind, record_id in _names(edits)):
+            for row in connection.execute(select(records).where(*self._of(kind), records.c.id.in_(ids))):
+                record = None if row.deleted else record_of(row, self.title)
+                found[name_of(row.kind, row.id, self.title)] = Found(row.version, record)
+        return found
+
+    def _claimants(self, connection: Connection, edits: Sequence[Edit]) -> Claimants:
+        claims = {digest(edit.claim): edit.claim for edit in edits if edit.claim is not None}
+        claimants: Claimants = {}
+        mine = (records.c.prefix == self.prefix, records.c.deleted == 0)
+        for some in _pieces(sorted(claims)):
+            for row in connection.execute(select(records).where(*mine, records.c.claim.in_(some))):
+                claimants.setdefault(claims[row.claim], []).append(record_of(row, self.title))
+        return claimants
+
+    # -- small things -----------------------------------------------------------------------------------------------
+
+    def _mark(self, connection: Connection) -> Mark:
+        rows = self._marks(connection)
+        return Mark(*rows[0]) if rows else Mark()
+
+    def _marks(self, connection: Connection, *, locking: bool = False) -> Sequence[Any]:
+        columns = (revisions.c.revision, revisions.c.forgotten, revisions.c.tidied_us)
+        query = select(*columns).where(revisions.c.prefix == self.prefix)
+        return connection.execute(query.with_for_update(nowait=True) if locking else query).all()
+
+    def _of(self, kind: Kind) -> tuple[Any, ...]:
+        return records.c.prefix == self.prefix, records.c.kind == kind
+
+    def _living(self, kind: Kind) -> tuple[Any, ...]:
+        return *self._of(kind), records.c.deleted == 0
+
+    def _records(self, query: Any) -> Sequence[Record]:
+        rows: Sequence[Any] = self._read(lambda connection: connection.execute(query).all())
+        return [record_of(row, self.title) for row in rows]
+
+    def _read(self, action: Callable[[Connection], T]) -> T:
+        self._check_open()
+        return self._transactions.read(action)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.title}: this repository of rules was closed; open it again")
+
+
+def _names(edits: Iterable[Edit]) -> list[tuple[Kind, str]]:
+    return [(edit.kind, edit.id) for edit in edits]
+
+
+def _by_kind(names: Iterable[tuple[Kind, bytes]]) -> Iterator[tuple[Kind, Sequence[bytes]]]:
+    """Each kind and its ids in the order of the index, not too many at once."""
+    kinds: dict[Kind, set[bytes]] = {}
+    for kind, record_id in names:
+        kinds.setdefault(kind, set()).add(record_id)
+    for kind, ids in sorted(kinds.items()):
+        for some in _pieces(sorted(ids)):
+            yield kind, some
+
+
+def _pieces(whole: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    for start in range(0, len(whole), MOST_AT_ONCE):
+        yield whole[start : start + MOST_AT_ONCE]
+
+
+def _place(entry_id: str) -> int:
+    if not entry_id.isdecimal() or len(entry_id) > 18:
+        raise ValueError(f"before must be the id of an audit entry, such as '42', not {entry_id!r}")
+    return int(entry_id)
