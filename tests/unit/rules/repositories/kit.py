@@ -14,8 +14,8 @@ Subclass `RepositoryKit` in a test file and give it the one fixture that it lack
                 yield open_one
 
 What is opened twice with one prefix is the same repository, seen by two processes. Each test has a prefix of its own,
-and the fixture `repository` is the repository of that prefix. `tells` says whether `listen` wakes by itself when another
-process writes. (Import the kit as `unit.rules.repositories.kit`; pytest does not collect this file itself.)
+and the fixture `repository` is the repository of that prefix. `tells` says whether `listen` wakes by itself when
+another process writes. (Import the kit as `unit.rules.repositories.kit`; pytest does not collect this file itself.)
 """
 
 from __future__ import annotations
