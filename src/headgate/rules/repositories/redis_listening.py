@@ -34,8 +34,9 @@ _log = logging.getLogger("headgate")
 class Listener:
     """Calls every `wake` that it was given. Starts with the first, also in a forked child."""
 
-    def __init__(self, open_client: OpenClient, channel: str) -> None:
+    def __init__(self, open_client: OpenClient, channel: str, *, quiet_steps: int = QUIET_STEPS) -> None:
         self._open = open_client
+        self._quiet_steps = quiet_steps
         self._channel = channel
         self._wakes: tuple[Callable[[], None], ...] = ()
         self._ended = threading.Event()
@@ -105,7 +106,7 @@ class Listener:
                         yield kind
                     continue
                 quiet += 1
-                if quiet == QUIET_STEPS:
+                if quiet == self._quiet_steps:
                     if asked:
                         raise LostError("the server no longer answers")
                     connection.send_command("PING")

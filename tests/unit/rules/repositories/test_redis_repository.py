@@ -20,6 +20,7 @@ from headgate.locks.redis_client import open_client
 from headgate.rules.repositories.port import DAY_US, AuditEntry, AuditQuery, Changes, Repository
 from headgate.rules.repositories.redis import RedisRepository, open_redis_repository
 from headgate.rules.repositories.redis_layout import audit_fields
+from headgate.rules.repositories.redis_listening import Listener
 from headgate.stores.options import Options
 from servers.machine import until
 from servers.process import GivenServer
@@ -447,6 +448,23 @@ def test_a_listener_comes_back() -> None:
         server.cli("PUBLISH", reader.keys.channel, "1")
         assert first.rung()
         assert not first.rings.acquire(blocking=False), "once for each word"
+
+
+def test_a_server_that_says_nothing_any_more_is_left(redis_server: RedisServer) -> None:
+    with CuttingProxy(Options(redis_server.url).places(6379)[0][1]) as proxy:
+        options, bell = Options(f"redis://127.0.0.1:{proxy.port}/0"), Bell()
+        listener = Listener(lambda: open_client(options, 5.0), "{quiet}:rules", quiet_steps=1)
+        with closing(listener):
+            listener.add(bell.ring)
+            assert bell.rung()
+            seen = proxy.accepted
+            assert not bell.rings.acquire(timeout=1.0), "it asks, is answered, and stays"
+            assert proxy.accepted == seen
+            proxy.hang()
+            until("it has tried another connection", lambda: proxy.accepted > seen)
+            proxy.cut()
+            proxy.pass_all()
+            assert bell.rung()
 
 
 def test_whoever_fails_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
