@@ -106,7 +106,7 @@ class SqlRepository:
         return found[0] if found else None
 
     def list(self, kind: Kind, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Record]:
-        query = select(records).where(*self._living(kind)).order_by(records.c.id).limit(max(limit, 0))
+        query = select(records).where(*self._living(kind)).order_by(records.c.id).limit(max(_within(limit), 0))
         if prefix:
             first = bytes_of(prefix)
             beyond = first[:-1] + bytes([first[-1] + 1])  # no byte of UTF-8 is the last there is
@@ -125,12 +125,12 @@ class SqlRepository:
         if query.subject is not None:
             wanted = wanted.where(audit.c.subject == cut(query.subject, MOST_SUBJECT_BYTES))
         if query.since_us is not None:
-            wanted = wanted.where(audit.c.at_us >= query.since_us)
+            wanted = wanted.where(audit.c.at_us >= _within(query.since_us))
         if query.until_us is not None:
-            wanted = wanted.where(audit.c.at_us < query.until_us)
+            wanted = wanted.where(audit.c.at_us < _within(query.until_us))
         if query.before is not None:
             wanted = wanted.where(audit.c.id < _place(query.before))
-        wanted = wanted.order_by(audit.c.id.desc()).limit(max(query.limit, 0))
+        wanted = wanted.order_by(audit.c.id.desc()).limit(max(_within(query.limit), 0))
         rows = self._read(lambda connection: connection.execute(wanted).all())
         return [entry_of(row, self.title) for row in rows]
 
@@ -311,6 +311,11 @@ def _by_kind(names: Iterable[tuple[Kind, bytes]]) -> Iterator[tuple[Kind, Sequen
 def _pieces(whole: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     for start in range(0, len(whole), MOST_AT_ONCE):
         yield whole[start : start + MOST_AT_ONCE]
+
+
+def _within(number: int) -> int:
+    """The nearest number that the columns could hold."""
+    return max(-(2**63), min(number, 2**63 - 1))
 
 
 def _place(entry_id: str) -> int:

@@ -28,6 +28,9 @@ _SNAPSHOTS = {
     "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 }
 
+_READ_ONLY = {"25006", 1290, 1792, 1836}
+"""PostgreSQL, MariaDB and MySQL: a primary that was replaced. New connections may lead to the new one."""
+
 
 class Again(Exception):  # noqa: N818 - says what it is
     """Somebody else came first: begin anew."""
@@ -99,7 +102,14 @@ class Transactions:
         except SQLAlchemyError as error:
             if isinstance(error, DBAPIError) and is_busy(error):
                 raise  # its transaction was rolled back, whatever it was about
+            if not _READ_ONLY.isdisjoint(_codes(error)):
+                self.engine.dispose()
             raise StoreError(f"{self.title}: {_words(error)}{doubt}") from None
+
+
+def _codes(error: SQLAlchemyError) -> set[object]:
+    cause = getattr(error, "orig", None)
+    return {getattr(cause, "sqlstate", None), *(cause.args[:1] if cause is not None else ())}
 
 
 def _words(error: SQLAlchemyError) -> str:

@@ -274,6 +274,15 @@ def test_a_place_in_the_log_that_is_none(repository: SqlRepository) -> None:
             repository.audit(AuditQuery(before=wrong))
 
 
+def test_numbers_beyond_all_columns(repository: SqlRepository) -> None:
+    put(repository, "r", {})
+    assert len(repository.audit(AuditQuery(since_us=-(10**30), until_us=10**30, limit=10**30))) == 1
+    assert list(repository.audit(AuditQuery(since_us=10**30))) == []
+    assert list(repository.audit(AuditQuery(limit=0))) == list(repository.audit(AuditQuery(limit=-1))) == []
+    assert ids(repository.list("rule", limit=10**30)) == ["r"]
+    assert ids(repository.list("rule", limit=0)) == ids(repository.list("rule", limit=-1)) == []
+
+
 def test_nothing_new_costs_one_statement(repository: SqlRepository) -> None:
     put(repository, "r", {})
     revision = revision_of(repository)
@@ -301,6 +310,60 @@ def test_a_transaction_that_lost_a_dead_lock_is_begun_anew(repository: SqlReposi
     assert failures == 0
     assert len(repository.audit(AuditQuery())) == 1
     assert revision_of(repository) == 1
+
+
+def test_a_connection_that_is_lost_before_the_commit(repository: SqlRepository) -> None:
+    put(repository, "r", {"n": 1})
+    whose = {"mysql": "SELECT CONNECTION_ID()", "postgresql": "SELECT pg_backend_pid()"}
+    kill = {"mysql": "KILL {}", "postgresql": "SELECT pg_terminate_backend({})"}
+    dialect = repository.engine.dialect.name
+    killed: list[int] = []
+
+    def end(connection: Any, cursor: Any, statement: str, *_: object) -> None:
+        if "INSERT INTO headgate_audit" not in statement or killed:
+            return
+        if dialect == "sqlite":
+            killed.append(0)
+            raise OperationalError(statement, None, sqlite3.OperationalError("disk I/O error"))
+        cursor.execute(whose[dialect])
+        killed.append(cursor.fetchone()[0])
+        with repository.engine.connect() as other:
+            other.exec_driver_sql(kill[dialect].format(killed[0]))
+
+    event.listen(repository.engine, "before_cursor_execute", end)
+    with pytest.raises(StoreError) as told:
+        repository.write([edit("r", {"n": 2}), edit("s", {})], ALICE)
+    assert len(killed) == 1
+    assert str(told.value).startswith(f"{repository.title}: ")
+    assert "not known" not in str(told.value), "it has not written"
+    kept = repository.get("rule", "r")
+    assert kept is not None
+    assert (kept.version, ids(repository.list("rule")), revision_of(repository)) == (1, ["r"], 1)
+    assert put(repository, "r", {"n": 2}, expected=1).version == 2
+    assert len(repository.audit(AuditQuery())) == 2
+
+
+def test_a_primary_that_was_replaced(repository: SqlRepository) -> None:
+    """It answers that it may only be read. Its connections are let go: new ones may lead to the new primary."""
+    put(repository, "r", {})
+    pool = repository.engine.pool
+    causes: dict[str, Exception] = {
+        "mysql": pymysql.OperationalError(1290, "The server is running with the --read-only option"),
+        "postgresql": psycopg.errors.ReadOnlySqlTransaction("cannot execute DELETE in a read-only transaction"),
+        "sqlite": sqlite3.OperationalError("attempt to write a readonly database"),
+    }
+    dialect = repository.engine.dialect.name
+
+    def refuse(*given: object) -> None:
+        if "INSERT INTO" in str(given[2]):
+            raise OperationalError(str(given[2]), None, causes[dialect])
+
+    event.listen(repository.engine, "before_cursor_execute", refuse)
+    with pytest.raises(StoreError, match=r"read-?only"):
+        repository.write([edit("r", {})], ALICE)
+    assert (repository.engine.pool is pool) == (dialect == "sqlite")
+    event.remove(repository.engine, "before_cursor_execute", refuse)
+    assert put(repository, "r", {}).version == 2
 
 
 def test_a_commit_that_was_cut_off_says_so(repository: SqlRepository, monkeypatch: pytest.MonkeyPatch) -> None:
