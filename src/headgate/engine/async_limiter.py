@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
+from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
 from weakref import WeakSet
 
 from headgate.core.decision import Decision
@@ -132,7 +132,7 @@ class AsyncLimiter(Limiting):
         else:
             self._close_store()
 
-    async def __aenter__(self) -> AsyncLimiter:
+    async def __aenter__(self) -> Self:
         try:
             await self.connect()
         except BaseException:

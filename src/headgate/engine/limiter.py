@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from threading import Event
 from types import TracebackType
-from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
+from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
 
 from headgate.core.decision import Decision
 from headgate.engine.bound import Bound, check_input, whole_cost
@@ -129,7 +129,7 @@ class Limiter(Limiting):
         """Let go of the store, if this limiter opened it."""
         self._close_store()
 
-    def __enter__(self) -> Limiter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -1,0 +1,21 @@
+"""Where the tests keep rules: one place of each kind, empty for each test."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from databases import url_of
+
+__all__ = ["KINDS", "place"]
+
+KINDS = ["sqlite", "mariadb", "postgres", "redis"]
+_numbers = itertools.count()
+
+
+def place(kind: str, request: pytest.FixtureRequest) -> str:
+    """The URL of a repository of this kind that nobody else uses; a busy machine is given time."""
+    url: str = request.getfixturevalue("redis_server").url if kind == "redis" else url_of(kind, request)
+    joint = "&" if "?" in url else "?"
+    return f"{url}{joint}prefix=rules-{kind}-{next(_numbers)}&timeout_ms=20000"

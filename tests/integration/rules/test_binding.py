@@ -1,0 +1,126 @@
+"""A change that one process makes binds in another within two seconds, every time, and is never seen by halves."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.rules.editor import Editor
+from headgate.rules.records import record_of
+from headgate.rules.repositories.opening import open_repository
+from headgate.rules.repositories.port import Actor
+from headgate.rules.rule import Rule
+from integration.children import Child
+from integration.rules.places import KINDS, place
+
+CHANGES = 100
+RULES = 20
+BOUND = 2.0
+
+
+def rules(limit: int) -> list[dict[str, Any]]:
+    """Rules that must always have one limit."""
+    return [
+        {
+            "rule_id": f"binding-{n}",
+            "dimension": "user",
+            "endpoint_pattern": f"/binding/{n}",
+            "limit": limit,
+            "window_seconds": 60,
+        }
+        for n in range(RULES)
+    ]
+
+
+Report = tuple[list[float], int]
+"""How long each change took to bind, and how often a torn rule set was seen."""
+
+
+def watched(config: Path, change: Callable[[int], None]) -> Report:
+    """How long each of a hundred changes took to bind in another process, and how often it saw a torn rule set.
+
+    They come at random distances, some while the one before is still on its way: a change binds when it, or a later
+    one, is seen.
+    """
+    chance = random.Random(4)
+    with Child("rules.watchers.watch", config=str(config), rules=RULES) as child:
+        assert child.hear() == "ready"
+        made: list[tuple[int, float]] = []
+        for limit in range(1001, 1001 + CHANGES):
+            time.sleep(chance.random() * 0.3)
+            change(limit)
+            made.append((limit, time.monotonic()))
+        time.sleep(BOUND)
+        child.say("enough")
+        report = child.finish()
+    seen: list[tuple[int, float]] = [(limit, at) for limit, at in report["seen"]]
+    waits = []
+    for limit, at in made:
+        bound = next((when for other, when in seen if other >= limit), None)
+        waits.append(float("inf") if bound is None else max(bound - at, 0.0))
+    return waits, report["torn"]
+
+
+def in_a_database(url: str, folder: Path) -> Report:
+    repository = open_repository(url)
+    editor = Editor(repository, Actor("operator"))
+
+    def change(limit: int) -> None:
+        wanted = [record_of(rule) for rule in map(Rule.read, rules(limit)) if rule is not None]
+        editor.apply(editor.difference(wanted))
+
+    change(1000)
+    config = folder / "headgate.yaml"
+    config.write_text(f"store: memory://\nrules_store: '{url}'\n")
+    try:
+        return watched(config, change)
+    finally:
+        repository.close()
+
+
+def in_a_file(folder: Path) -> Report:
+    """In a folder that is included, whose file is replaced by another each time, as editors and deployments do."""
+    included = folder / "rules.d"
+    included.mkdir()
+    config = folder / "headgate.yaml"
+    config.write_text("store: memory://\ninclude: rules.d\n")
+
+    def change(limit: int) -> None:
+        new = folder / "new.json"
+        new.write_text(json.dumps({"rules": rules(limit)}))
+        os.replace(new, included / "binding.json")
+
+    change(1000)
+    return watched(config, change)
+
+
+@pytest.fixture(scope="module")
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
+    """All kinds at the same time: they wait much more than they do."""
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in (*KINDS, "file")}
+    urls = {kind: place(kind, request) for kind in KINDS}
+    with ThreadPoolExecutor(len(folders)) as pool:
+        told = {kind: pool.submit(in_a_database, url, folders[kind]) for kind, url in urls.items()}
+        told["file"] = pool.submit(in_a_file, folders["file"])
+        return {kind: report.result() for kind, report in told.items()}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "file"])
+def test_every_change_binds_within_two_seconds(kind: str, reports: dict[str, Report]) -> None:
+    waits, _ = reports[kind]
+    assert len(waits) == CHANGES
+    assert max(waits) <= BOUND, sorted(waits)[-5:]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "file"])
+def test_no_change_is_ever_seen_by_halves(kind: str, reports: dict[str, Report]) -> None:
+    _, torn = reports[kind]
+    assert torn == 0
