@@ -46,7 +46,7 @@ class Asking:
         now_us = self._engine.store.clock.ticks()
         rules = self.catalog.current
         chosen = rules.resolve(context, now_us)
-        if op is Op.TAKE and context.client is not None and context.client not in rules.clients:
+        if op is Op.TAKE and context.client is not None and not rules.knows_client(context.client, now_us):
             self.seen.see(context.client, now_us)
         return Prepared(self, op, chosen, whole)
 

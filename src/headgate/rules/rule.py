@@ -123,7 +123,7 @@ class Rule:
         if len(name.encode("utf-8", "surrogatepass")) <= MOST_NAME_BYTES:
             return name
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-        return f"{kind}|{self.dimension}|{self.method}|{window}|sha256:{digest}"
+        return f"{kind}|{self.dimension}|{self.method}|{window}|*sha256:{digest}"  # which no pattern is
 
     @property
     def claim(self) -> str | None:

@@ -105,7 +105,7 @@ class RuleSet:
         entries: Mapping[str, Entry],
         trie: Trie[Table],
         names: Mapping[str, Table],
-        clients: Mapping[str, int],
+        clients: Mapping[str, tuple[Entry, ...]],
         tiers: Mapping[str, str],
         plans: Mapping[str, tuple[str, ...]],
         defaults: Defaults,
@@ -118,7 +118,7 @@ class RuleSet:
         """Tables by the name of an API, and that of `*`."""
         self.every = names.get(EVERY)
         self.clients = clients
-        """How many rules each client has that was configured."""
+        """The rules of each client that was configured. Shadow rules configure nobody: they never displace."""
         self.tiers = tiers
         self.plans = plans
         self.defaults = defaults
@@ -156,10 +156,15 @@ class RuleSet:
             self.defaults if defaults is None else defaults,
         )
 
+    def knows_client(self, client: str, now_us: int) -> bool:
+        """Whether a client was configured, by a rule that has not ended."""
+        entries = self.clients.get(client)
+        return entries is not None and any(e.expires_us is None or e.expires_us > now_us for e in entries)
+
     def tier_of(self, context: RequestContext) -> str:
         """The request's tier: its own, else its user's, else that of everybody."""
         if context.tier is not None:
-            return context.tier
+            return _text("tier", context.tier)
         return DEFAULT_TIER if context.user is None else self.tiers.get(context.user, DEFAULT_TIER)
 
     def resolve(self, context: RequestContext, now_us: int) -> list[Chosen]:
@@ -167,7 +172,7 @@ class RuleSet:
         path = None if context.path is None else normalise(_text("path", context.path))
         subjects = self.subjects(context, path)
         tier = self.tier_of(context)
-        method = None if context.method is None else context.method.upper()
+        method = None if context.method is None else _text("method", context.method).upper()
         best: dict[str, Entry] = {}
         for table in self.tables(path):
             shared = table.shared
@@ -186,7 +191,7 @@ class RuleSet:
                     if found is not None:
                         _compete(best, found, tier, method, now_us)
         keys = dict(subjects)
-        if "client" in keys and context.client not in self.clients:
+        if context.client is not None and not self.knows_client(context.client, now_us):
             for entry in self.default_clients:
                 best.setdefault(entry.counter, entry)
         if "key" in keys and not any(e.dimension == "key" and not e.shadow for e in best.values()):
@@ -235,6 +240,8 @@ class RuleSet:
         made = [subject for dimension, subject in subjects if dimension in parts]
         if "route" in parts and path is not None:
             made.append("route:" + path)
+        if len(parts) > 1:  # what joins them is escaped in them, or two requests could make one key
+            made = [part.replace("%", "%25").replace("|", "%7C") for part in made]
         return "|".join(made) if made else None
 
 
@@ -259,8 +266,8 @@ class _Edit:
         table = self.table(pattern)
         table.add(entry)
         self.keep(pattern, table)
-        if entry.subject is not None and entry.dimension == "client":
-            self.clients[rule.identifier] = self.clients.get(rule.identifier, 0) + 1
+        if _configures(entry):
+            self.clients[rule.identifier] = (*self.clients.get(rule.identifier, ()), entry)
 
     def remove(self, rule_id: str) -> None:
         self.rules.pop(rule_id, None)
@@ -271,9 +278,9 @@ class _Edit:
         table = self.table(pattern)
         table.remove(rule_id, entry)
         self.keep(pattern, None if table.empty() else table)
-        if entry.subject is not None and entry.dimension == "client":
+        if _configures(entry):
             client = entry.rule.identifier
-            self.clients[client] -= 1
+            self.clients[client] = tuple(other for other in self.clients[client] if other is not entry)
             if not self.clients[client]:
                 del self.clients[client]
 
@@ -294,6 +301,11 @@ class _Edit:
             self.names.pop(pattern.key, None)
 
 
+def _configures(entry: Entry) -> bool:
+    """Whether a rule makes a client a known one."""
+    return entry.dimension == "client" and entry.subject is not None and not entry.shadow
+
+
 def _compete(best: dict[str, Entry], entries: list[Entry], tier: str, method: str | None, now_us: int) -> None:
     """Let rules that are for this subject compete for their slots, as far as they apply."""
     for entry in entries:
@@ -309,12 +321,12 @@ def _compete(best: dict[str, Entry], entries: list[Entry], tier: str, method: st
 
 
 def key_of(entry: Entry, keys: dict[str, str]) -> str:
-    """The key of a rule's counter for a request with these subjects."""
+    """The key of a rule's counter for a request with these subjects. No subject begins as a digest does."""
     key = keys[entry.dimension]
     if entry.dimension == "api" and entry.api is not None:
         key = entry.api
     if len(key) > MOST_KEY_BYTES // 4 and len(key.encode("utf-8", "surrogatepass")) > MOST_KEY_BYTES:
-        return f"{entry.dimension}:sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        return f"{entry.dimension}#sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
     return key
 
 

@@ -1,0 +1,92 @@
+"""How the table of the resolver (table.py) is written: which rules apply, in which order, with which counters.
+
+A case is text, so that it can be read beside the contract:
+
+    rules     one a line: its rule_id, its dimension, then what is not as usual. The usual is for everybody, every
+              path, method and tier, within 60 seconds, in force for ever:
+                  for=42  on=/orders/*  method=GET  tier=gold  5s  shadow  disabled  ends=+10 (seconds from now)
+    request   the fields of a request context: user=42 path=/orders method=GET
+    chain     one a line, in order: the rule_id, the key of its counter, the counter's name
+
+Nothing here is computed: what is expected is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.rules.context import RequestContext
+from headgate.rules.rule import Rule
+from headgate.rules.ruleset import Defaults, RuleSet
+
+__all__ = ["NOW_US", "Case", "context_of", "cut", "one_rule", "rules_of", "said"]
+
+NOW_US = 1_700_000_000_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request under some rules."""
+
+    title: str
+    rules: str
+    request: str
+    chain: str
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    policy_key: tuple[str, ...] = ()
+    sentence: str = ""
+
+    def resolved(self) -> list[str]:
+        """The chain that the library finds, in the words of the table."""
+        rules = RuleSet.empty().edited(
+            rules_of(self.rules), tiers=self.tiers, defaults=Defaults(policy_key=self.policy_key)
+        )
+        chosen = rules.resolve(context_of(self.request), NOW_US)
+        return [f"{entry.rule.rule_id} {key} {entry.algorithm.name}" for key, entry in chosen]
+
+    def expected(self) -> list[str]:
+        return [" ".join(line.split()) for line in self.chain.strip().splitlines()]
+
+
+def said(sentence: str, *cases: Case) -> list[Case]:
+    """Cases that stand for one sentence of the contract."""
+    return [
+        Case(case.title, case.rules, case.request, case.chain, case.tiers, case.policy_key, sentence) for case in cases
+    ]
+
+
+def rules_of(text: str) -> list[Rule]:
+    return [one_rule(line) for line in text.strip().splitlines()]
+
+
+def one_rule(line: str) -> Rule:
+    rule_id, dimension, *words = line.split()
+    data: dict[str, Any] = {"rule_id": rule_id, "dimension": dimension, "limit": 100, "window_seconds": 60}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name in ("shadow", "disabled"):
+            data["mode"] = name
+        elif name == "ends":
+            data["expires_at"] = NOW_US / 1_000_000 + float(value)
+        elif name == "for":
+            data["identifier"] = value
+        elif name == "on":
+            data["endpoint_pattern"] = value
+        elif name in ("method", "tier"):
+            data[name] = value
+        else:
+            data["window_seconds"] = float(word.removesuffix("s"))
+    rule = Rule.read(data)
+    assert rule is not None
+    return rule
+
+
+def context_of(text: str) -> RequestContext:
+    return RequestContext(**dict(cut(word) for word in text.split()))
+
+
+def cut(word: str) -> tuple[str, str]:
+    name, _, value = word.partition("=")
+    return name, value

@@ -1,0 +1,128 @@
+"""Which rules apply to a request, in which order, with which counters: sentence by sentence, as the contract says it.
+
+The table itself is table.py, and cases.py says how to read it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate.errors import Invalid
+from headgate.rules.context import RequestContext
+from headgate.rules.ruleset import Defaults, RuleSet, client_defaults
+from unit.rules.cases import NOW_US, Case, context_of, one_rule, rules_of
+from unit.rules.table import CASES
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.sentence[:40]}: {case.title}")
+def test_the_table(case: Case) -> None:
+    assert case.resolved() == case.expected(), case.sentence
+
+
+def test_the_table_is_long_and_says_nothing_twice() -> None:
+    assert len(CASES) >= 100
+    assert len({(case.rules, case.request, case.policy_key, str(case.tiers)) for case in CASES}) == len(CASES)
+    assert len({(case.sentence, case.title) for case in CASES}) == len(CASES)
+
+
+def resolve(rules: RuleSet, request: str, now_us: int = NOW_US) -> list[tuple[str, str]]:
+    return [(entry.rule.rule_id, key) for key, entry in rules.resolve(context_of(request), now_us)]
+
+
+def test_an_override_ends_by_itself() -> None:
+    rules = RuleSet.empty().edited(rules_of("all user\nmore user for=1 ends=+10"))
+    times = (0, 9_999_999, 10_000_000, 86_400_000_000)
+    found = [resolve(rules, "user=1", NOW_US + elapsed_us)[0][0] for elapsed_us in times]
+    assert found == ["more", "more", "all", "all"]
+
+
+def test_a_client_whose_limits_have_ended_has_the_default_limits_again() -> None:
+    rules = RuleSet.empty().edited(rules_of("mine client for=acme 1s ends=+10\nalso client for=acme 2s ends=+20"))
+    times = (0, 10_000_000, 20_000_000)
+    found = [[rule for rule, _ in resolve(rules, "client=acme", NOW_US + elapsed_us)] for elapsed_us in times]
+    assert found == [["mine", "also"], ["also"], ["default-client-limits"]]
+
+
+def test_default_limits_of_clients_are_configured() -> None:
+    several = RuleSet.empty().edited(defaults=Defaults(client=tuple(client_defaults(["5/s; 100/min"]))))
+    assert [rule for rule, _ in resolve(several, "client=new")] == ["default-client-limits", "default-client-limits#2"]
+    none = RuleSet.empty().edited(defaults=Defaults(client=()))
+    assert resolve(none, "client=new") == []
+
+
+def test_what_every_unknown_client_and_key_gets() -> None:
+    """100 per minute; capacity 100, refillRate 10, windowSeconds 60, TOKEN_BUCKET."""
+    chosen = RuleSet.empty().resolve(RequestContext(client="new", key="new"), NOW_US)
+    limits = [(entry.rule.limit, entry.rule.window_seconds, entry.rule.burst) for _, entry in chosen]
+    assert limits == [(100, 60, None), (10, 1, 100)]
+    assert {entry.rule.algorithm for _, entry in chosen} == {"token_bucket"}
+
+
+@pytest.mark.parametrize("dimension", ["user", "api_key", "client", "key"])
+def test_the_longest_identifier_has_a_counter_of_its_own(dimension: str) -> None:
+    rules = RuleSet.empty().edited([one_rule(f"a {dimension.replace('_', '')}")], defaults=Defaults(client=()))
+    values = ["k" * 1024, "k" * 1023 + "l", "é" * 512]
+    keys = {rules.resolve(RequestContext(**{dimension: value}), NOW_US)[0][0] for value in values}
+    assert len(keys) == 3
+    assert all(len(key.encode()) <= 1024 for key in keys)
+
+
+def test_a_long_path_has_a_counter_of_its_own() -> None:
+    rules = RuleSet.empty().edited([one_rule("a api")])
+    keys = [rules.resolve(RequestContext(path="/" + "x" * size), NOW_US)[0][0] for size in (1019, 1020, 5000, 5001)]
+    assert keys[0] == "api:/" + "x" * 1019
+    assert len(set(keys)) == 4
+    assert all(len(key) <= 1024 for key in keys)
+
+
+def test_nobody_can_spell_the_digest_of_somebody_else() -> None:
+    rules = RuleSet.empty().edited(rules_of("a api\nu user"))
+    long = rules.resolve(RequestContext(path="/" + "x" * 5000, user="u" * 1024), NOW_US)
+    for key, entry in long:
+        value = key.partition(":")[2]
+        field = "user" if entry.dimension == "user" else "path"
+        assert key not in [other for other, _ in rules.resolve(RequestContext(**{field: value}), NOW_US)]
+
+
+def test_a_long_pattern_has_a_name_of_its_own() -> None:
+    names = {one_rule(f"a user on=/{'x' * size}").counter for size in (150, 190, 191, 1000, 1001)}
+    assert len(names) == 5
+    assert all(len(name) <= 200 for name in names)
+    digest = one_rule(f"a user on=/{'x' * 1000}").counter.rpartition("|")[2]
+    with pytest.raises(Invalid, match="is no pattern"):  # so nobody can spell it
+        one_rule(f"a user on={digest}")
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"user": ""}, ValueError, "user must not be empty: leave it out, or None, when it is not known"),
+    ({"user": 42}, TypeError, "user must be text or None, not 42"),
+    ({"user": ["a"]}, TypeError, "user must be text or None"),
+    ({"user": "k" * 1025}, ValueError, "user is 1025 bytes long and may have 1024 at most: use a digest of it"),
+    ({"user": "é" * 513}, ValueError, "user is 1026 bytes long"),
+    ({"api_key": b"sk"}, TypeError, "api_key must be text or None, not b'sk'"),
+    ({"client": ""}, ValueError, "client must not be empty"),
+    ({"ip": ""}, ValueError, "ip must not be empty"),
+    ({"ip": 1}, TypeError, "ip must be text or None, not 1"),
+    ({"key": ""}, ValueError, "key must not be empty"),
+    ({"path": b"/"}, TypeError, "path must be text or None, not b'/'"),
+    ({"method": b"GET"}, TypeError, "method must be text or None, not b'GET'"),
+    ({"method": 7}, TypeError, "method must be text or None, not 7"),
+    ({"method": ""}, ValueError, "method must not be empty"),
+    ({"tier": 7}, TypeError, "tier must be text or None, not 7"),
+    ({"tier": ["gold"]}, TypeError, "tier must be text or None"),
+    ({"tier": ""}, ValueError, "tier must not be empty"),
+]
+
+
+@pytest.mark.parametrize(("fields", "kind", "words"), BAD, ids=lambda value: str(value)[:40])
+def test_what_cannot_be_anybody_is_refused(fields: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind) as caught:
+        RuleSet.empty().resolve(RequestContext(**fields), NOW_US)
+    assert words in str(caught.value)
+
+
+def test_an_empty_path_is_the_root() -> None:
+    rules = RuleSet.empty().edited([one_rule("a api on=/")])
+    assert [key for key, _ in rules.resolve(RequestContext(path=""), NOW_US)] == ["api:/"]
