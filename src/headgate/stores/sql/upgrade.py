@@ -17,12 +17,15 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from headgate.errors import StoreError
+from headgate.stores.forking import fork_safe_lock
 from headgate.stores.sql.session import Broken, Driver, Refused
 from headgate.stores.sql.version import VERSION, explain
 
 __all__ = ["upgrade_database"]
 
 VERSION_TABLE = "headgate_version"
+_one_at_a_time = fork_safe_lock()
+"""Alembic tells its migrations by a global what they work on, so one process changes one database at a time."""
 _DENIED = {
     *(1044, 1142, 1143, 1227),  # MariaDB and MySQL: the database, a command, a column, a privilege
     "42501",  # PostgreSQL: insufficient privilege
@@ -57,7 +60,8 @@ def _run(driver: Driver, connection: Connection) -> str:
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
         config.attributes.update(connection=connection, version_table=VERSION_TABLE)
         try:
-            command.upgrade(config, VERSION)
+            with _one_at_a_time:
+                command.upgrade(config, VERSION)
         except CommandError:
             raise StoreError(
                 f"{driver.name}: its tables are of schema version {found}, which this Headgate does not know, and it "

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from headgate.stores.sql import SqlStore, sweeper
 from headgate.stores.sql.opening import open_driver
 from headgate.stores.sql.session import Refused
 from headgate.stores.sql.sqlite import SqliteSession
+from headgate.stores.sql.version import VERSION
 from headgate.testing import FakeClock
 
 
@@ -403,3 +405,14 @@ def test_a_limiter_on_it(path: Path) -> None:
         assert not limiter.check("user:42", "2/minute").allowed, "counters outlive the process"
     with Limiter(f"sqlite:///{path}?prefix=other&timeout_ms=5000") as limiter:
         assert limiter.check("user:42", "2/minute").allowed
+
+
+def test_threads_make_the_tables_of_different_databases_at_once(tmp_path: Path) -> None:
+    """Alembic's migrations ask a global what they work on."""
+    urls = [f"sqlite:///{tmp_path}/{n}.db" for n in range(8)]
+    with ThreadPoolExecutor(len(urls)) as pool:
+        for store in pool.map(open_at, urls):
+            store.close()
+    for url in urls:
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+            assert database.execute("SELECT version_num FROM headgate_version").fetchall() == [(VERSION,)]
