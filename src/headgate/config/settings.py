@@ -12,6 +12,7 @@ rules: […]                                # and the other sections: see rules/
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import Any, Literal
 from headgate.config.environment import read_environment
 from headgate.config.urls import read_rules_store, read_store
 from headgate.engine.failure import POLICIES, OnStoreError
-from headgate.errors import Invalid
+from headgate.errors import Invalid, Problem
 from headgate.reading.fields import Fields, Problems, kind_of
 from headgate.rules.repositories.files import FileRepository
 from headgate.rules.repositories.port import Record
@@ -86,6 +87,9 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
     """The settings of a file (None: there is none) and the environment, which comes first. Invalid has all mistakes
     in the file, in those it includes and in the environment."""
     variables, problems = read_environment(environ)
+    if path is not None and os.path.isdir(path):
+        problems.append(Problem("", "is a folder: name the file with the settings", path))
+        path = None
     files, main = read_rule_files([] if path is None else [path], variables)
     noted = Problems()
     # What is unknown has been told; here only the fields that are known are asked for.

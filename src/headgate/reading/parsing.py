@@ -27,6 +27,7 @@ MERGE = "<<"
 _TAG = "tag:yaml.org,2002:"
 _NULL = ("", "~", "null", "Null", "NULL")
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,39})")
 _FRACTION = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
@@ -65,7 +66,7 @@ def parse(text: str) -> Parsed:
         complaint = Complaint(
             error.context or "", (since.line, since.column) if since else None, error.problem or "", where
         )
-        line, words = plain_words(complaint, text.split("\n"))
+        line, words = plain_words(complaint, _BREAK.split(text))
         # The last key is the one that is meant if it stands on this line, and is not one of several in brackets.
         field = reader.way if line == reader.line and "flow" not in complaint.doing else ""
         return Parsed(None, 1, [*reader.problems, Problem(field, words, None, line)])
@@ -217,9 +218,9 @@ class _Reader:
         return None
 
     def scalar(self, event: Any, at: str) -> Any:
-        if event.implicit[0]:
-            return scalar(event.value)
         tag = event.tag
+        if tag is None and event.implicit[0]:
+            return scalar(event.value)
         if tag in (None, "!", f"{_TAG}str"):
             return event.value
         value = scalar(event.value)
@@ -248,13 +249,13 @@ class _Reader:
         return node
 
     def merged(self, value: Any, below: Any, at: str, line: int) -> list[_Node]:
-        """The mappings that a `<<` adds, the strongest last."""
+        """The mappings that a `<<` adds, the strongest first."""
         values, places = (value, below) if isinstance(value, list) else ([value], [(line, below)])
         if not values or not all(isinstance(item, dict) for item in values):
             message = "'<<' adds the fields of another mapping: write '<<: *name', or '<<: [*one, *other]'"
             self.problems.append(Problem(f"{at}.{MERGE}" if at else MERGE, message, None, line))
             return []
-        return [_Node(item, place[1], len(item)) for item, place in zip(values, places, strict=True)][::-1]
+        return [_Node(item, place[1], len(item)) for item, place in zip(values, places, strict=True)]
 
     def count(self, size: int, at: str, line: int) -> int:
         """Aliases are cheap to write and dear to follow: a few lines can stand for more than any memory holds."""

@@ -32,6 +32,12 @@ def plain_words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
     >>> plain_words(Complaint("while scanning an alias", (0, 18), "did not find …", (0, 19)), ["endpoint_pattern: */x"])
     (1, "a value that begins with '*' must be in quotes: write '*/x'")
     """
+    last = max((number for number, text in enumerate(lines, 1) if text.strip()), default=1)
+    line, words = _words(complaint, lines)
+    return min(line, last), words  # the end of the file is behind its last line
+
+
+def _words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
     line = complaint.at[0]
     doing, problem = complaint.doing, complaint.problem
     since = complaint.since or complaint.at
@@ -46,7 +52,8 @@ def plain_words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
             "a backslash in double quotes begins an escape such as \\n, and this is none that YAML knows: "
             "write \\\\ for a backslash, or use single quotes"
         )
-    if doing.endswith(("an alias", "an anchor", "a block scalar")) or "cannot start any token" in problem:
+    special = ("an alias", "an anchor", "a block scalar", "a directive")
+    if doing.endswith(special) or "cannot start any token" in problem or "mapping keys" in problem:
         value = _rest(lines, since).strip()
         return since[0] + 1, f"a value that begins with {value[:1]!r} must be in quotes{_as(value)}"
     if (closing := re.search(r"expected ',' or '([\]}])'", problem)) is not None:
@@ -57,6 +64,8 @@ def plain_words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
         return line + 1, "a list's '- ' cannot stand behind something else on a line: begin a new line with it"
     if "expected key" in problem or "'-' indicator" in problem or "<block end>" in problem:
         return _misplaced(complaint, lines)
+    if "node content" in problem and not here.strip():
+        return since[0] + 1, "a value is missing at the end of the file: see that every bracket is closed"
     if "node content" in problem:
         return line + 1, f"a value is missing before {here[:1]!r}: write one, or take the {here[:1]!r} away"
     if "<document start>" in problem:

@@ -9,6 +9,9 @@ look after a reading compares the bytes once more.
 
 Files that cannot be used are an error, every time somebody asks, until they change; they are not read again for it.
 Until they are mended there is no new revision, and whoever has the last one keeps it.
+
+Many rules take seconds to read, and no lock is held meanwhile: neither who asks for what stands nor a fork waits.
+Should two threads read at once, what the later one has read is kept.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ class FileRepository:
         self._seen: dict[str, Seen] = {}
         self._digests: dict[str, bytes | None] = {}
         self._settled = False
-        self._forced = files is None
+        self._forced = False
+        self._begun = self._taken = 0 if files is None else 1
+        """Readings are numbered: the last that was begun, and the last whose outcome was taken."""
         self._failure: Invalid | None = None
         self._revision = 0
         self._records: dict[Kind, dict[str, Record]] = {}
@@ -51,8 +56,8 @@ class FileRepository:
 
     def changes(self, since: int) -> Changes | None:
         """All records, if they are others than at this revision. Invalid, as long as the files cannot be used."""
+        self._refresh()
         with self._lock:
-            self._refresh()
             if self._failure is not None:
                 raise Invalid(self._failure.problems)
             if since == self._revision:
@@ -61,9 +66,9 @@ class FileRepository:
             return Changes(self._revision, True, records)
 
     def reload(self) -> None:
-        """Have the files read when they are asked for next, whether or not they seem to have changed."""
-        with self._lock:
-            self._forced = True
+        """Have the files read when they are asked for next, whether or not they seem to have changed. Takes no lock:
+        a signal's handler may call it."""
+        self._forced = True
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Files do not tell: they are looked at when `changes` is asked."""
@@ -90,16 +95,28 @@ class FileRepository:
 
     def _standing(self, kind: Kind) -> dict[str, Record]:
         """What stands: the last that could be used."""
+        self._refresh()
         with self._lock:
-            self._refresh()
             if self._failure is not None and not self._revision:
                 raise Invalid(self._failure.problems)
             return self._records.get(kind, {})
 
     def _refresh(self) -> None:
-        if self._forced or self._changed():
+        with self._lock:
+            forced, self._forced = self._forced, False
+            if self._taken and not forced and not self._changed():
+                return
+            self._begun += 1
+            number = self._begun
+        try:
             files, _ = read_rule_files(self._paths, self._variables)
-            self._take(files)
+        except BaseException:
+            self._forced = True
+            raise
+        with self._lock:
+            if number > self._taken:
+                self._taken = number
+                self._take(files)
 
     def _changed(self) -> bool:
         if any(look(path) != seen for path, seen in self._seen.items()):
@@ -111,15 +128,16 @@ class FileRepository:
 
     def _take(self, files: RuleFiles) -> None:
         self._seen, self._digests = files.seen, files.digests
-        self._settled = self._forced = False
+        self._settled = False
         if files.problems:
             self._failure = Invalid(files.problems)
             return
         self._failure = None
         self._revision += 1
-        self._records = {}
+        records: dict[Kind, dict[str, Record]] = {}
         for record in files.records:
-            self._records.setdefault(record.kind, {})[record.id] = record
+            records.setdefault(record.kind, {})[record.id] = record
+        self._records = records
 
     def _read_only(self) -> ReadOnly:
         if not self._paths:
