@@ -1,0 +1,184 @@
+"""Spellings that are meant to evade a rule, and what becomes of each."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headgate.rules.path import ROUNDS, normalise
+
+# What is sent, what it becomes, and why.
+TABLE = [
+    # Nothing to do.
+    ("/orders", "/orders", "the one spelling stays"),
+    ("/", "/", "the root stays"),
+    ("/a.b/..c/d..", "/a.b/..c/d..", "dots inside a segment are letters"),
+    ("/...", "/...", "three dots are a name"),
+    ("/a b", "/a b", "a blank is a letter"),
+    ("/a\\b", "/a\\b", "a backslash is no slash in a URL"),
+    # `//`
+    ("//orders", "/orders", "an empty segment is none: servers merge slashes"),
+    ("/orders//7", "/orders/7", "in the middle too"),
+    ("////", "/", "nothing but slashes is the root"),
+    ("//host/orders", "/host/orders", "a path that begins with `//` is a path, not another host"),
+    # `.` and `..`
+    ("/./orders", "/orders", "`.` is where one is"),
+    ("/orders/.", "/orders", "at the end too"),
+    ("/x/../orders", "/orders", "`..` goes up"),
+    ("/orders/7/..", "/orders", "at the end too"),
+    ("/../../orders", "/orders", "above the root there is nothing"),
+    ("/a/b/../../../orders", "/orders", "not even by way of something"),
+    ("/x//../orders", "/orders", "`..` drops a segment, not a slash"),
+    # %2e
+    ("/x/%2e%2e/orders", "/orders", "`%2e` is a dot"),
+    ("/x/%2E%2e/orders", "/orders", "in upper case too"),
+    ("/x/.%2e/orders", "/orders", "half of it too"),
+    ("/%2e/orders", "/orders", "alone too"),
+    # %2F
+    ("/x%2F..%2Forders", "/orders", "`%2F` is a slash to many servers behind"),
+    ("/orders%2F7", "/orders/7", "so it parts segments"),
+    ("%2Forders", "%2Forders", "what has no slash at all is a name, and taken literally"),
+    ("/%2Forders", "/orders", "encoded slashes merge, too"),
+    # Letters
+    ("/%6Frders", "/orders", "an encoded letter is the letter"),
+    ("/%4frders", "/Orders", "also an upper-case one, which is another letter"),
+    ("/a%20b", "/a b", "a blank"),
+    ("/a+b", "/a+b", "a plus is a plus in a path"),
+    # Twice and more
+    ("/x/%252e%252e/orders", "/orders", "spelled twice: whoever decodes twice is not evaded"),
+    ("/%25256Frders", "/orders", "three times"),
+    ("/%" + "25" * (ROUNDS - 1) + "6Frders", "/orders", "as often as it is decoded"),
+    ("/%" + "25" * ROUNDS + "6Frders", "/%6Frders", "beyond that it is somebody else's path: no server decodes so"),
+    ("/100%", "/100%", "a lone percent sign is itself"),
+    ("/100%25", "/100%", "and its escape is it"),
+    ("/%zz/%6", "/%zz/%6", "what is no escape is left alone"),
+    ("/%%36F", "/o", "an escape that decoding makes is decoded, too"),
+    # The trailing slash
+    ("/orders/", "/orders", "frameworks serve both"),
+    ("/orders///", "/orders", "or many"),
+    ("/orders/%2F", "/orders", "or an encoded one"),
+    # Case
+    ("/Orders", "/Orders", "case stays: URLs differ by it, and who routes regardless of it writes both rules"),
+    # ;params
+    ("/orders;jsessionid=1", "/orders", "parameters of a segment are not its name"),
+    ("/orders;a=1/7;b=2", "/orders/7", "in each segment"),
+    ("/x/..;/orders", "/orders", "`..;` goes up in servers that drop parameters"),
+    ("/x/..;a=b/orders", "/orders", "whatever they are"),
+    ("/orders%3Bx", "/orders", "an encoded semicolon may be read as one"),
+    ("/;x/orders", "/orders", "a segment of parameters alone is empty"),
+    # NUL
+    ("/orders\0", "/orders", "a NUL ends a string in C"),
+    ("/orders%00.png", "/orders", "encoded, too"),
+    ("/orders%2500", "/orders", "twice encoded, too"),
+    ("/orders\0/../x", "/orders", "what follows it is not seen"),
+    # Queries and fragments
+    ("/orders?x=1", "/orders", "a query is not the path"),
+    ("/orders?x=/../y", "/orders", "whatever it says"),
+    ("/orders#x", "/orders", "nor is a fragment"),
+    ("/orders/?", "/orders", "an empty query is none"),
+    ("/orders%3Fx", "/orders?x", "an encoded question mark is a letter of the path"),
+    ("/orders%23x", "/orders#x", "and so is an encoded fragment sign"),
+    # Whole URLs
+    ("http://example.com/orders", "/orders", "a request line may have the whole URL"),
+    ("HTTPS://example.com:8443//orders/", "/orders", "of any scheme, host and port"),
+    ("http://user:pass@example.com/orders", "/orders", "with a password, which nobody wants to count by"),
+    ("http://example.com", "/", "without a path: the root"),
+    ("http://example.com?x=/y", "/", "with a query alone: the root"),
+    ("/http://example.com/orders", "/http:/example.com/orders", "not in the middle of a path"),
+    # Unicode and broken UTF-8
+    ("/caf%C3%A9", "/café", "UTF-8 is decoded"),
+    ("/café", "/café", "and need not be encoded"),
+    ("/cafe\u0301", "/cafe\u0301", "two ways to write an accent stay two: servers tell them apart"),
+    ("/%ff", "/\udcff", "a byte that is no UTF-8 stays that byte"),
+    ("/%C0%AFx", "/\udcc0\udcafx", "an overlong slash is no slash"),
+    ("/%E2%82", "/\udce2\udc82", "nor is half a letter lost"),
+    ("/%uFF0F", "/%uFF0F", "there is no such escape"),
+    ("/\uff0fx", "/\uff0fx", "a wide slash is no slash"),
+    # Names
+    ("getUsers", "getUsers", "the name of an API is taken literally"),
+    ("get%55sers", "get%55sers", "also when it has percent signs"),
+    ("a;b", "a;b", "or a semicolon"),
+    ("..", "..", "or dots"),
+    ("*", "*", "`OPTIONS *` asks for no path"),
+    ("", "/", "nothing is the root"),
+    ("orders/7", "/orders/7", "with a slash in it, it is a path"),
+    ("./orders/7", "/orders/7", "wherever it begins"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sent", "becomes", "why"), TABLE, ids=[repr(row[0])[:40] for row in TABLE])
+def test_the_table(sent: str, becomes: str, why: str) -> None:
+    assert normalise(sent) == becomes, why
+
+
+def test_the_table_says_nothing_twice() -> None:
+    assert len({row[0] for row in TABLE}) == len(TABLE)
+
+
+hostile = st.text(st.sampled_from("/.%25eEfF;?#\0aA\\ é\udcff:"), max_size=40)
+
+
+@given(st.one_of(hostile, st.text(max_size=40)))
+@example("/\n/..\n")
+@example("/..\n")
+def test_every_text_becomes_a_path_or_is_a_name(text: str) -> None:
+    path = normalise(text)
+    if "/" not in text:
+        assert path == (text or "/")
+        return
+    assert path[0] == "/"
+    assert "\0" not in path
+    assert ";" not in path
+    if path != "/":
+        assert not {"", ".", ".."} & set(path[1:].split("/"))
+
+
+@given(st.one_of(hostile, st.text(max_size=40)))
+def test_a_normalised_path_stays_as_it_is(text: str) -> None:
+    """Unless it was spelled so often that decoding stopped, or has a letter in it that ends a path."""
+    path = normalise(text)
+    if not any(letter in path for letter in "%?#"):
+        assert normalise(path) == path
+
+
+names = st.text(st.sampled_from("abcé "), min_size=1, max_size=4)
+
+
+@given(st.lists(names, min_size=1, max_size=4), st.data())
+def test_no_spelling_of_a_path_evades_it(segments: list[str], data: st.DataObject) -> None:
+    sent = ""
+    for segment in segments:
+        sent += data.draw(st.sampled_from(["/", "//", "/./", "/x/../", "/x/%2e%2E/", "%2F", "/;p/"]))
+        for letter in segment:
+            encoded = "".join(f"%{byte:02x}" for byte in letter.encode())
+            sent += data.draw(st.sampled_from([letter, encoded, encoded.replace("%", "%25")]))
+        sent += data.draw(st.sampled_from(["", ";v=1", "%3B"]))
+    sent = "/" + sent + data.draw(st.sampled_from(["", "/", "/.", "?q=/..", "#f", "%00", "\0x"]))
+    assert normalise(sent) == "/" + "/".join(segments)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/" + "%25" * 4000,
+        "/%" + "25" * 4000,
+        "/" + "../" * 4000,
+        "/" + "a/" * 4000,
+        "/" + "/" * 10_000,
+        "/" + ";" * 10_000,
+        "/" + "%2525" * 3000 + "%",
+        "/" + "é%C3" * 3000,
+        "a" * 10_000 + "://",
+        "/" + "a" * 10_000 + "%",
+        "/." * 5000 + "..",
+    ],
+    ids=lambda path: path[:8],
+)
+def test_hostile_paths_take_no_time(path: str) -> None:
+    """A hundred times what it takes: a formula that grows with the square would need far longer."""
+    began = time.process_time()
+    normalise(path)
+    assert time.process_time() - began < 0.5

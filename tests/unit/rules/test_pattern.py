@@ -1,0 +1,74 @@
+"""Patterns: how they are read, and what is said of those that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import ConfigError
+from headgate.rules.pattern import ONE, Pattern, parse_pattern
+
+READ = [
+    ("*", Pattern("*", None)),
+    ("**", Pattern("*", None)),
+    ("getUsers", Pattern("getUsers", None)),
+    ("get users, please?", Pattern("get users, please?", None)),
+    ("/", Pattern("/", ())),
+    ("/*", Pattern("/*", (), True)),
+    ("/**", Pattern("/*", (), True)),
+    ("/orders", Pattern("/orders", ("orders",))),
+    ("/orders/", Pattern("/orders", ("orders",))),
+    ("/orders/*", Pattern("/orders/*", ("orders",), True)),
+    ("/orders/**", Pattern("/orders/*", ("orders",), True)),
+    ("/orders/*/", Pattern("/orders/*", ("orders",), True)),
+    ("/orders/{id}", Pattern("/orders/{}", ("orders", ONE))),
+    ("/orders/{}", Pattern("/orders/{}", ("orders", ONE))),
+    ("/orders/{order id}", Pattern("/orders/{}", ("orders", ONE))),
+    ("/users/*/orders", Pattern("/users/{}/orders", ("users", ONE, "orders"))),
+    ("/users/{id}/*", Pattern("/users/{}/*", ("users", ONE), True)),
+    ("/*/*/*", Pattern("/{}/{}/*", (ONE, ONE), True)),
+    ("//orders/./x/../%37", Pattern("/orders/7", ("orders", "7"))),
+    ("orders/7", Pattern("/orders/7", ("orders", "7"))),
+    ("https://example.com/orders/*", Pattern("/orders/*", ("orders",), True)),
+]
+
+
+@pytest.mark.parametrize(("text", "pattern"), READ, ids=[row[0] for row in READ])
+def test_read(text: str, pattern: Pattern) -> None:
+    assert parse_pattern(text) == pattern
+
+
+REFUSED = [
+    ("", "'' is no pattern: a path begins with '/', as in '/api/v1/*'; '*' alone is every path"),
+    ("api*", "'api*' is no pattern: a path begins with '/'"),
+    ("{id}", "'{id}' is no pattern: a path begins with '/'"),
+    ("***", "'***' is no pattern: a path begins with '/'"),
+    ("/api*", "'/api*' has the segment 'api*': '*' and '{name}' stand for a whole segment, as in '/users/{id}/*'"),
+    ("/a/*.json", "'/a/*.json' has the segment '*.json': '*' and '{name}' stand for a whole segment"),
+    ("/a/{id}.json", "has the segment '{id}.json': '*' and '{name}' stand for a whole segment"),
+    ("/a/{id", "has the segment '{id': '*' and '{name}' stand for a whole segment"),
+    ("/a/{{id}}", "has the segment '{{id}}'"),
+    ("/a/{x/y}", "has the segment '{x'"),
+    ("/a/**/b", "'/a/**/b' has the segment '**': '**' stands at the end only, as in '/users/{id}/*'"),
+    ("/a/***", "has the segment '***'"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_pattern(text)
+    assert words in str(caught.value)
+
+
+@given(st.text(st.sampled_from("/*{}ab.%2e;"), max_size=12))
+def test_every_text_is_a_pattern_or_a_mistake(text: str) -> None:
+    try:
+        pattern = parse_pattern(text)
+    except ConfigError:
+        return
+    assert parse_pattern(pattern.key) == pattern
+    if pattern.segments is not None:
+        assert pattern.key[0] == "/"
+        assert all(segment == ONE or not set("*{}") & set(segment) for segment in pattern.segments)

@@ -1,0 +1,240 @@
+"""The trie and the rule set against a naive scan over all rules, with few words so that many of them meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_rules import matches, naive_chain, spelled
+
+from headgate.rules.context import RequestContext
+from headgate.rules.pattern import parse_pattern
+from headgate.rules.rule import Rule
+from headgate.rules.ruleset import RuleSet
+from headgate.rules.trie import Editing, Trie
+from unit.rules.cases import NOW_US
+
+WORDS = ("a", "b", "{}")
+segments = st.sampled_from([*WORDS, "*", "{id}"])
+paths = st.lists(st.sampled_from(WORDS), max_size=4).map(lambda parts: "/" + "/".join(parts))
+path_patterns = st.builds(
+    lambda parts, end: "/" + "/".join([*parts, *end]),
+    st.lists(segments, max_size=4),
+    st.sampled_from([(), ("*",), ("**",)]),
+)
+patterns = st.one_of(path_patterns, st.sampled_from(["*", "**", "list", "a"]))
+
+
+def built(spellings: Sequence[str]) -> Trie[str]:
+    editing: Editing[str] = Editing(Trie())
+    for text in spellings:
+        editing.put(parse_pattern(text), spelled(text))
+    return editing.done()
+
+
+def scanned(spellings: Sequence[str], path: str) -> list[str]:
+    return sorted({spelled(text) for text in spellings if matches(text, path)})
+
+
+@given(st.lists(path_patterns, max_size=12), st.lists(paths, min_size=1, max_size=5))
+def test_the_trie_finds_what_a_scan_finds(spellings: list[str], asked: list[str]) -> None:
+    trie = built(spellings)
+    for path in asked:
+        assert sorted(trie.matches(path)) == scanned(spellings, path)
+
+
+@given(path_patterns)
+def test_a_pattern_has_one_spelling(text: str) -> None:
+    assert parse_pattern(text).key == spelled(text)
+    assert parse_pattern(spelled(text)) == parse_pattern(text)
+
+
+edits = st.lists(st.tuples(path_patterns, st.booleans()), max_size=6)
+
+
+@given(st.lists(edits, max_size=5), st.lists(paths, min_size=1, max_size=4))
+def test_a_trie_stays_as_it_is_while_others_are_made_of_it(
+    rounds: list[list[tuple[str, bool]]], asked: list[str]
+) -> None:
+    trie: Trie[str] = Trie()
+    held: dict[str, str] = {}
+    history = [(trie, dict(held))]
+    for changes in rounds:
+        editing = Editing(trie)
+        for text, put in changes:
+            key = spelled(text)
+            editing.put(parse_pattern(text), key if put else None)
+            if put:
+                held[key] = text
+            else:
+                held.pop(key, None)
+            assert editing.get(parse_pattern(text)) == (key if put else None)
+        trie = editing.done()
+        history.append((trie, dict(held)))
+    for old, then in history:
+        for path in asked:
+            assert sorted(old.matches(path)) == scanned(list(then.values()), path)
+
+
+@given(st.lists(path_patterns, max_size=10, unique_by=spelled))
+def test_nothing_is_left_of_what_was_taken_out(spellings: list[str]) -> None:
+    editing = Editing(built(spellings))
+    for text in spellings:
+        editing.put(parse_pattern(text), None)
+    assert editing.done().root.empty()
+
+
+def test_what_did_not_change_is_shared() -> None:
+    before = built(["/a/b/c", "/b/*"])
+    editing = Editing(before)
+    editing.put(parse_pattern("/a/x"), "new")
+    after = editing.done()
+    assert after.root.children["b"] is before.root.children["b"]
+    assert after.root.children["a"] is not before.root.children["a"]
+    assert after.root.children["a"].children["b"] is before.root.children["a"].children["b"]
+
+
+def test_the_work_grows_with_the_path_and_not_with_the_rules() -> None:
+    """Counted, not timed: how many nodes are looked at."""
+
+    def looked_at(number: int) -> int:
+        trie = built([f"/api/v{n}/orders/*" for n in range(number)] + ["/api/*/orders/{id}"])
+        looks = 0
+
+        class Counting(dict[str, object]):
+            def get(self, *args: object) -> object:
+                nonlocal looks
+                looks += 1
+                return super().get(*args)  # type: ignore[call-overload]
+
+        def watch(node: object) -> None:
+            children = node.children  # type: ignore[attr-defined]
+            for child in [*children.values(), node.one]:  # type: ignore[attr-defined]
+                if child is not None:
+                    watch(child)
+            node.children = Counting(children)  # type: ignore[attr-defined]
+
+        watch(trie.root)
+        assert len(trie.matches("/api/v3/orders/7")) == 2
+        return looks
+
+    assert looked_at(1000) == looked_at(10)
+
+
+# -- the whole rule set ---------------------------------------------------------------------------------------------
+
+IDENTIFIERS = {
+    "user": "12",
+    "apikey": "12",
+    "client": "12",
+    "ip": ("10.0.0.1", "10.0.0.2"),
+    "key": "12",
+    "api": (),
+    "global": (),
+}
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Rule:
+    dimension = draw(st.sampled_from(list(IDENTIFIERS)))
+    rule = Rule.read(
+        {
+            "rule_id": draw(st.sampled_from("abcdefghijklmnop")),
+            "dimension": dimension,
+            "identifier": draw(st.sampled_from(["*", *IDENTIFIERS[dimension]])),
+            "endpoint_pattern": draw(patterns),
+            "method": draw(st.sampled_from(["*", "*", "GET", "PUT"])),
+            "tier": draw(st.sampled_from(["*", "*", "free", "gold"])),
+            "limit": 10,
+            "window_seconds": draw(st.sampled_from([1, 60, 60.0])),
+            "mode": draw(st.sampled_from(["enforce", "enforce", "enforce", "shadow", "disabled"])),
+            "expires_at": draw(st.sampled_from([None, None, NOW_US / 1e6 - 1, NOW_US / 1e6, NOW_US / 1e6 + 1])),
+        }
+    )
+    assert rule is not None
+    return rule
+
+
+def rivals_apart(found: list[Rule]) -> list[Rule]:
+    """As a source has them: one of each id, one of each claim (but ended ones may still have theirs)."""
+    kept: dict[str, Rule] = {}
+    for rule in found:
+        clash = any(rule.claim == other.claim and rule.claim is not None for other in kept.values())
+        if rule.rule_id not in kept and not clash:
+            kept[rule.rule_id] = rule
+    return list(kept.values())
+
+
+rule_lists = st.lists(rules(), max_size=16).map(rivals_apart)
+contexts = st.builds(
+    RequestContext,
+    ip=st.sampled_from([None, "10.0.0.1", "10.0.0.2"]),
+    user=st.sampled_from([None, "1", "2", "3"]),
+    api_key=st.sampled_from([None, "1", "3"]),
+    client=st.sampled_from([None, "1", "3"]),
+    path=st.one_of(st.none(), paths, st.sampled_from(["list", "a", "other"])),
+    method=st.sampled_from([None, "GET", "PUT"]),
+    tier=st.sampled_from([None, None, "gold", "silver"]),
+    key=st.sampled_from([None, "1", "3"]),
+)
+tier_maps = st.dictionaries(st.sampled_from("12"), st.sampled_from(["free", "gold"]))
+
+
+def resolved(rule_set: RuleSet, context: RequestContext) -> list[tuple[str, str]]:
+    return [(entry.rule.rule_id, key) for key, entry in rule_set.resolve(context, NOW_US)]
+
+
+@settings(max_examples=150)
+@given(rule_lists, st.lists(contexts, min_size=1, max_size=4), tier_maps)
+def test_a_rule_set_resolves_as_a_scan_does(
+    found: list[Rule], asked: list[RequestContext], tiers: dict[str, str]
+) -> None:
+    rule_set = RuleSet.empty().edited(found, tiers=tiers)
+    defaults = [*rule_set.defaults.client, rule_set.defaults.policy]
+    for context in asked:
+        assert resolved(rule_set, context) == naive_chain(found, context, tiers, defaults, NOW_US)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.tuples(rule_lists, st.lists(st.sampled_from("abcdefgh"), max_size=4)), max_size=5),
+    st.lists(contexts, min_size=1, max_size=4),
+)
+def test_an_edited_rule_set_equals_one_built_from_scratch(
+    rounds: list[tuple[list[Rule], list[str]]], asked: list[RequestContext]
+) -> None:
+    rule_set = RuleSet.empty()
+    held: dict[str, Rule] = {}
+    history: list[tuple[RuleSet, dict[str, Rule]]] = [(rule_set, {})]
+    for puts, deletes in rounds:
+        for rule_id in deletes:
+            held.pop(rule_id, None)
+        for rule in puts:
+            claims = {other.claim for rule_id, other in held.items() if rule_id != rule.rule_id}
+            if rule.claim is not None and rule.claim in claims:
+                rule = replace(rule, mode="disabled")  # as whoever keeps rules would not have taken it
+            held[rule.rule_id] = rule
+        rule_set = rule_set.edited([held[rule.rule_id] for rule in puts], deletes)
+        history.append((rule_set, dict(held)))
+    for edited, then in history:
+        scratch = RuleSet.empty().edited(then.values())
+        assert edited.rules == scratch.rules == then
+        assert set(edited.entries) == set(scratch.entries)
+        assert set(edited.names) == set(scratch.names)
+        assert {c: {e.rule.rule_id for e in es} for c, es in edited.clients.items()} == {
+            c: {e.rule.rule_id for e in es} for c, es in scratch.clients.items()
+        }
+        for context in asked:
+            assert resolved(edited, context) == resolved(scratch, context)
+
+
+@given(rule_lists)
+def test_nothing_is_left_of_a_rule_set_whose_rules_are_deleted(found: list[Rule]) -> None:
+    emptied = RuleSet.empty().edited(found).edited(deletes=[rule.rule_id for rule in found])
+    assert not emptied.rules
+    assert not emptied.entries
+    assert not emptied.names
+    assert not emptied.clients
+    assert emptied.trie.root.empty()
