@@ -43,7 +43,7 @@ class Document:
     """What a file says."""
 
     file: str
-    data: Any
+    data: Any = field(repr=False)  # there may be a password in it
     """Mappings, lists, text, numbers, true, false and None. An empty mapping for an empty file, and for one that
     cannot be read, which `problems` tells."""
     problems: tuple[Problem, ...] = ()

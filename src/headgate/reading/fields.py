@@ -18,6 +18,7 @@ __all__ = ["Fields", "Problems", "kind_of", "listed"]
 
 MISSING: Any = object()  # a field that must be given: None is what is written as null
 LARGEST = 2**53 - 1
+_PASSWORD = re.compile(r"(://[^\s:@]*:)\S*@")
 _GROUPED = re.compile(r"[0-9][0-9_', ]{0,20}")
 
 
@@ -184,7 +185,11 @@ def _digits(text: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """A value as it is told in a message: short things as they are, others by their kind."""
+    """A value as it is told in a message: short things as they are, others by their kind.
+
+    >>> kind_of("redis://user:secret@localhost"), kind_of([1, 2]), kind_of(None)
+    ("'redis://user:***@localhost'", 'a list', 'nothing')
+    """
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -193,7 +198,7 @@ def kind_of(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    shown = repr(value)
+    shown = _PASSWORD.sub(r"\1***@", repr(value))
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 

@@ -27,6 +27,8 @@ MERGE = "<<"
 _TAG = "tag:yaml.org,2002:"
 _NULL = ("", "~", "null", "Null", "NULL")
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
+"""A character beyond 16 bits as JSON escapes it, in two halves; YAML has no halves."""
 _BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,39})")
 _FRACTION = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
@@ -55,6 +57,8 @@ def parse(text: str) -> Parsed:
     except ModuleNotFoundError as error:
         raise ConfigError(f"the package {error.name!r} is missing: pip install 'headgate[config]'") from None
 
+    if text.lstrip()[:1] in ("{", "["):
+        text = _PAIR.sub(_joined, text)
     reader = _Reader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text), yaml)
     try:
         data, place = reader.document()
@@ -90,6 +94,11 @@ def scalar(text: str) -> str | int | float | bool | None:
             number = float(text)
             return number if math.isfinite(number) else text
     return text
+
+
+def _joined(pair: re.Match[str]) -> str:
+    high, low = int(pair[2], 16), int(pair[3], 16)
+    return f"{pair[1]}{chr(0x10000 + ((high - 0xD800) << 10) + low - 0xDC00)}"
 
 
 class _Ended(Exception):  # noqa: N818 - a signal between functions of this file

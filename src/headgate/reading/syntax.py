@@ -47,6 +47,8 @@ def _words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
     if "quoted scalar" in doing and "end of stream" in problem:
         quote = _rest(lines, since)[:1]
         return since[0] + 1, f"the quote {quote} that begins here is never closed: write another {quote} at the end"
+    if "quoted scalar" in doing and "Unicode" in problem:
+        return line + 1, "this escape stands for no character: write the character itself"
     if "quoted scalar" in doing:
         return line + 1, (
             "a backslash in double quotes begins an escape such as \\n, and this is none that YAML knows: "
@@ -122,7 +124,8 @@ def _rest(lines: Sequence[str], at: tuple[int, int]) -> str:
 def _as(value: str) -> str:
     """How to write a value in quotes; not shown if there may be a password in it."""
     text = re.split(r"\s#|[,\]}]\s*$", value)[0].strip()
-    return "" if _SECRET.search(text) else f": write {_shortened(_quoted(text))}"
+    shown = not _SECRET.search(text) and not text.startswith("%")  # a line's beginning, of which only the key is meant
+    return f": write {_shortened(_quoted(text))}" if shown else ""
 
 
 def _quoted(text: str) -> str:

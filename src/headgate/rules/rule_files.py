@@ -37,7 +37,7 @@ class RuleFiles:
     """What the files say, and by what a change of them is noticed."""
 
     paths: Sequence[str]
-    variables: Sequence[Variable]
+    variables: Sequence[Variable] = field(repr=False)  # one may have a password
     records: list[Record] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     included: list[str] = field(default_factory=list)

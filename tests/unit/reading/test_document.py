@@ -100,6 +100,8 @@ def test_json_is_read_as_it_is(file: Path) -> None:
     data = {"rules": [{"limit": 5, "window": 0.5, "name": 'Zürich \\ "x"', "none": None, "yes": True}], "e": {}}
     assert read(file, json.dumps(data)).data == data
     assert read(file, json.dumps(data, indent=2, ensure_ascii=False)).data == data
+    beyond = {"a": "\U0001f600 \\ud83d\\ude00 \\\U0001f600", "\U0001d11e": "\\"}
+    assert read(file, json.dumps(beyond)).data == beyond
 
 
 def test_json_indented_by_tabs(file: Path, parser: str) -> None:
