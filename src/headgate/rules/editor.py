@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from headgate.errors import ConfigError, Conflict, NotFound, Stale
 from headgate.locks.port import LockService
-from headgate.rules.records import edit_of, read_plan, rule_of
+from headgate.rules.comparing import Difference, all_records, compare
+from headgate.rules.records import POLICY_IDS, edit_of, read_plan, rule_of
 from headgate.rules.repositories.port import Actor, Edit, Kind, Record, Repository
 from headgate.rules.rule import ANY, Rule
 from headgate.rules.views.clients import ClientLimit, client_limit_of
@@ -26,19 +27,6 @@ __all__ = ["Difference", "Editor", "all_records"]
 
 TRIES = 10
 """How often a number for a new policy is asked for while others do the same."""
-_PAGE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What it takes to make a repository say what some rules say."""
-
-    added: Sequence[Rule]
-    changed: Sequence[tuple[Rule, Rule]]
-    """How each is, and how it is to be."""
-    same: Sequence[Rule]
-    other: Sequence[Rule]
-    """Rules of the repository that are not among them."""
 
 
 class Editor:
@@ -75,33 +63,29 @@ class Editor:
     def delete(self, rule_id: str, expected: int | None = None) -> None:
         self._write([Edit("rule", rule_id, None, expected)])
 
-    def difference(self, rules: Iterable[Rule]) -> Difference:
-        """How some rules differ from those of the repository."""
-        kept = {rule.rule_id: rule for rule in self.rules()}
-        added, changed, same = [], [], []
-        for rule in rules:
-            old = kept.pop(rule.rule_id, None)
-            if old is None:
-                added.append(rule)
-            elif old == rule:
-                same.append(rule)
-            else:
-                changed.append((old, rule))
-        return Difference(added, changed, same, list(kept.values()))
+    def delete_all(self, rule_ids: Iterable[str]) -> None:
+        """Delete several rules in one write; NotFound, and none is deleted, if one is not there."""
+        self._write([Edit("rule", rule_id, None) for rule_id in dict.fromkeys(rule_ids)])
 
-    def apply(self, rules: Iterable[Rule], *, prune: bool = False) -> Difference:
-        """Make the repository say what these rules say, in one write; with `prune`, and nothing else.
+    def difference(self, records: Iterable[Record]) -> Difference:
+        """How some records, those of rule files for example, differ from those of the repository."""
+        return compare(self._repository, records)
 
-        Stale when somebody else wrote meanwhile: nothing was written then.
+    def apply(self, difference: Difference, *, prune: bool = False) -> None:
+        """Carry out a difference, in one write; with `prune`, delete the other rules, too.
+
+        Stale when somebody else wrote since it was found: nothing was written then.
         """
-        difference = self.difference(rules)
-        edits = [edit_of(rule, expected=0) for rule in difference.added]
-        edits += [edit_of(new, expected=old.version) for old, new in difference.changed]
-        if prune:
-            edits += [Edit("rule", rule.rule_id, None, rule.version) for rule in difference.other]
-        if edits:
+        edits = difference.edits(prune=prune)
+        if not edits:
+            return
+        try:
             self._write(edits)
-        return difference
+        except (Conflict, NotFound, Stale) as error:
+            # What was not there is there, or the other way round: then it is nothing that the caller wrote.
+            if isinstance(error, Stale) or any(self._version(edit) != edit.expected for edit in edits):
+                raise Stale(f"somebody else wrote at the same time ({error}): nothing was written; try again") from None
+            raise
 
     def set_tier(self, user: str, tier: str | None) -> None:
         """Put a user into a tier; None takes it out of any."""
@@ -148,10 +132,10 @@ class Editor:
     def create_policy(self, policy: Policy) -> Policy:
         """Add a policy, and give it the next number."""
         for _ in range(TRIES):
-            counted = self._repository.get("default", "policy_ids")
+            counted = self._repository.get("default", POLICY_IDS)
             number = 1 + (int(counted.body["last"]) if counted is not None else 0)
             made = replace(policy, id=number)
-            last = Edit("default", "policy_ids", {"last": number}, counted.version if counted is not None else 0)
+            last = Edit("default", POLICY_IDS, {"last": number}, counted.version if counted is not None else 0)
             try:
                 self._write([edit_of(made.rule(), expected=0), last])
             except (Stale, Conflict):
@@ -211,6 +195,10 @@ class Editor:
             raise NotFound(f"there is no {kind} {record_id!r}")
         return record
 
+    def _version(self, edit: Edit) -> int:
+        record = self._repository.get(edit.kind, edit.id)
+        return record.version if record is not None else 0
+
     def _put(self, edit: Edit) -> Rule:
         (record,) = self._write([edit])
         assert record is not None
@@ -218,14 +206,6 @@ class Editor:
 
     def _write(self, edits: Sequence[Edit]) -> Sequence[Record | None]:
         return self._repository.write(edits, self._actor)
-
-
-def all_records(repository: Repository, kind: Kind, prefix: str = "") -> Iterator[Record]:
-    """Every record of a kind, page by page."""
-    after = ""
-    while page := repository.list(kind, prefix=prefix, after=after, limit=_PAGE):
-        yield from page
-        after = page[-1].id
 
 
 @contextmanager

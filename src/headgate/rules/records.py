@@ -19,7 +19,10 @@ from headgate.errors import ConfigError, Invalid, Problem
 from headgate.rules.repositories.port import Edit, Record
 from headgate.rules.rule import Rule
 
-__all__ = ["edit_of", "plan_of", "read_plan", "record_of", "rule_of", "tier_of"]
+__all__ = ["POLICY_IDS", "edit_of", "plan_of", "read_plan", "record_of", "rule_of", "tier_of"]
+
+POLICY_IDS = "policy_ids"
+"""The default that counts the policies' numbers."""
 
 
 def rule_of(record: Record) -> Rule:
