@@ -116,8 +116,8 @@ def _server(fields: Fields) -> Server:
     inner = Fields(fields.values["server"], "server", fields.problems, ("http", "grpc"))
     server = Server(_address(inner, "http", default.http), _address(inner, "grpc", default.grpc))
     if server.http == server.grpc and server.http.port:
-        both = str(server.grpc)
-        inner.wrong("grpc", f"{both!r} is the address of server.http too: write another port for one of them")
+        here, there = ("grpc", "http") if inner.given("grpc") else ("http", "grpc")
+        inner.wrong(here, f"is the address of server.{there} too: write another port than {server.http.port}")
     return server
 
 

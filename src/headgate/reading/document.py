@@ -43,6 +43,7 @@ class Document:
     """What a file says."""
 
     file: str
+    """Its path; empty where there is no file, and all that is said comes from the environment."""
     data: Any = field(repr=False)  # there may be a password in it
     """Mappings, lists, text, numbers, true, false and None. An empty mapping for an empty file, and for one that
     cannot be read, which `problems` tells."""
@@ -77,6 +78,8 @@ class Document:
         for way in ways:  # a variable comes before the file, with all that is in it
             if way in self.variables:
                 return problem._replace(file=self.variables[way], line=None)
+        if not self.file:
+            return problem
         line = next((self.places[way] for way in ways if way in self.places), None)
         return problem._replace(file=self.file, line=line)
 

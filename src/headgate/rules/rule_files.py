@@ -133,7 +133,8 @@ def _included(
 ) -> Iterator[tuple[Document, Document]]:
     """Read what is included, each file once: who includes it, and what it says."""
     for main, way, path in includes:
-        seen = files.seen[path] = look(path)
+        seen = look(path)
+        files.seen.setdefault(path, seen)  # what was read already is as it was then
         files.included.append(path)
         if seen is None:
             message = f"there is no file or folder {masked(path)!r}: make it, or mend the path"

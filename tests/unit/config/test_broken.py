@@ -82,6 +82,10 @@ ENVIRONMENTS = [
         "HEADGATE_SERVER__HTTP: server.http: must be host:port or [address]:port, such as '127.0.0.1:8080', not '8080'",
     ),
     (
+        {"HEADGATE_SERVER__HTTP": "127.0.0.1:8081"},
+        "HEADGATE_SERVER__HTTP: server.http: is the address of server.grpc too: write another port than 8081",
+    ),
+    (
         {"HEADGATE_RULES": "[{rule_id: all, dimension: ip, limit: many, window_seconds: 60}]"},
         "HEADGATE_RULES: rules[0].limit: must be a whole number, 0 or more, not 'many'",
     ),
@@ -100,7 +104,7 @@ ENVIRONMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("environ", "message"), ENVIRONMENTS, ids=[next(iter(each)) for each, _ in ENVIRONMENTS])
+@pytest.mark.parametrize(("environ", "message"), ENVIRONMENTS, ids=[message[:60] for _, message in ENVIRONMENTS])
 def test_message_about_a_variable(
     environ: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

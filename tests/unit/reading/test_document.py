@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import ConfigError, Problem
@@ -76,6 +76,7 @@ def test_what_a_scalar_means(text: str, value: object) -> None:
     assert parse(f'a: "{text}"').data == {"a": text}
 
 
+@settings(deadline=None)
 @given(st.integers() | st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_mean_themselves(number: float) -> None:
     if abs(number) < 10**40:
@@ -348,6 +349,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["rules", "plans", "x"]), values), st.booleans())
 def test_what_was_written_is_read(data: dict[str, Any], flow: bool) -> None:
     """The data of what PyYAML or JSON write; and every value has a line."""
@@ -358,6 +360,7 @@ def test_what_was_written_is_read(data: dict[str, Any], flow: bool) -> None:
         assert len(Document("f", parsed.data, (), parsed.place).places) >= 1
 
 
+@settings(deadline=None)
 @given(st.text("ab: -[]{}'\"\n\t#&*!|>%@`,?0\\", max_size=40))
 def test_whatever_is_written_is_read_or_told(text: str) -> None:
     parsed = parse(text)
