@@ -34,7 +34,9 @@ def read_moment(fields: Fields, name: str) -> int | None:
         except ValueError:
             moment = None
         if moment is not None and moment.tzinfo is not None:
-            return (moment - _EPOCH) // timedelta(microseconds=1)
+            moment_us = (moment - _EPOCH) // timedelta(microseconds=1)
+            if 0 <= moment_us < (_MOST_SECONDS + 1) * 1_000_000:  # what can be written again, in any time zone
+                return moment_us
     elif isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_SECONDS:
         return round(value * 1_000_000)
     example = "'2026-01-31T12:00:00Z' (with its time zone) or seconds since 1970"

@@ -183,7 +183,7 @@ def _read(data: object, at: str, problems: Problems) -> Rule | None:
         rule.compiled()
     except ConfigError as error:
         words = str(error)
-        wrong = "burst" if "burst" in words else "window_seconds" if words.startswith("period") else "limit"
+        wrong = "window_seconds" if words.startswith("period") else "burst" if rule.burst is not None else "limit"
         fields.wrong(wrong, words.replace("period", "window_seconds", 1) if wrong == "window_seconds" else words)
     return rule
 
@@ -220,7 +220,7 @@ def _identifier(fields: Fields, dimension: str) -> str:
     if dimension != "ip":
         return identifier
     address = subject_address(identifier)
-    if "/" in address and not address.endswith("::/64") and not address.endswith("/64"):
+    if "/" in address and not (":" in address and address.endswith("/64")):
         fields.wrong("identifier", f"must be one address, not the network {identifier!r}: write '*' for every address")
     return address
 

@@ -1,0 +1,358 @@
+"""A rule: what is read, what is refused and in which words, and what it is known by."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.core.limit import Limit
+from headgate.errors import Invalid
+from headgate.reading.fields import Problems
+from headgate.rules.address import subject_address
+from headgate.rules.rule import DIMENSIONS, RULE_FIELDS, Rule
+
+MINIMAL: dict[str, Any] = {"rule_id": "r", "dimension": "user", "limit": 100, "window_seconds": 60}
+
+
+def read(**fields: Any) -> Rule:
+    rule = Rule.read({**MINIMAL, **fields})
+    assert rule is not None
+    return rule
+
+
+def mistakes(data: object) -> list[str]:
+    with pytest.raises(Invalid) as caught:
+        Rule.read(data)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_the_usual() -> None:
+    rule = read()
+    assert rule.to_data() == {
+        "rule_id": "r",
+        "name": "r",
+        "dimension": "user",
+        "identifier": "*",
+        "endpoint_pattern": "*",
+        "method": "*",
+        "tier": "*",
+        "algorithm": "sliding_window_counter",
+        "limit": 100,
+        "window_seconds": 60,
+        "burst": None,
+        "mode": "enforce",
+        "on_store_error": None,
+        "expires_at": None,
+        "created_at": None,
+        "updated_at": None,
+        "version": 0,
+    }
+    assert rule.compiled() == Limit(100, 60, algorithm="sliding_window_counter")
+
+
+def test_the_rule_of_the_contract() -> None:
+    """As SPEC shows it, with what a repository adds."""
+    data = {
+        "rule_id": "orders-per-user",
+        "name": "Orders per user",
+        "dimension": "user",
+        "identifier": "*",
+        "endpoint_pattern": "/api/v1/orders/*",
+        "method": "*",
+        "tier": "*",
+        "algorithm": "sliding_window_counter",
+        "limit": 100,
+        "window_seconds": 60,
+        "burst": None,
+        "mode": "enforce",
+        "on_store_error": None,
+        "expires_at": None,
+        "created_at": "2026-01-31T12:00:00Z",
+        "updated_at": "2026-01-31T12:00:00Z",
+        "version": 3,
+    }
+    rule = Rule.read(data)
+    assert rule is not None
+    assert list(rule.to_data()) == list(data)
+    assert rule.stored(3, 1_769_860_800_000_000, 1_769_860_800_000_000).to_data() == data
+    assert set(data) | {"origin"} == set(RULE_FIELDS)
+
+
+# -- fields that have several spellings -----------------------------------------------------------------------------
+
+SPELLINGS: list[tuple[str, object, object]] = [
+    *(("dimension", spelling, "apikey") for spelling in ("apikey", "API_KEY", "api_key", "Api-Key", "ApiKey")),
+    *(("dimension", name.upper(), name) for name in DIMENSIONS if name not in ("api", "global")),
+    ("algorithm", "sliding_window", "sliding_window_counter"),
+    ("algorithm", "Sliding_Window", "sliding_window_counter"),
+    ("algorithm", "TOKEN_BUCKET", "token_bucket"),
+    ("algorithm", None, "sliding_window_counter"),
+    ("mode", "Shadow", "shadow"),
+    ("mode", None, "enforce"),
+    ("on_store_error", "CLOSED", "closed"),
+    ("method", "get", "GET"),
+    ("method", "m-search", "M-SEARCH"),
+    ("method", "*", "*"),
+    ("tier", None, "*"),
+    ("identifier", None, "*"),
+    ("window_seconds", 0.5, 0.5),
+    ("limit", 0, 0),
+]
+
+
+@pytest.mark.parametrize(("name", "written", "meant"), SPELLINGS, ids=lambda value: str(value))
+def test_spellings(name: str, written: object, meant: object) -> None:
+    assert getattr(read(**{name: written}), name) == meant
+
+
+MOMENTS = [
+    ("2023-11-14T22:13:20Z", 1_700_000_000_000_000),
+    ("2023-11-14T23:13:20+01:00", 1_700_000_000_000_000),
+    ("2023-11-14T22:13:20.5Z", 1_700_000_000_500_000),
+    ("2023-11-14 22:13:20.000001+00:00", 1_700_000_000_000_001),
+    (1_700_000_000, 1_700_000_000_000_000),
+    (1_700_000_000.25, 1_700_000_000_250_000),
+    (0, 0),
+    ("9999-12-31T23:59:59Z", 253_402_300_799_000_000),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize(("written", "meant"), MOMENTS, ids=lambda value: str(value))
+def test_expires_at(written: object, meant: int | None) -> None:
+    rule = read(expires_at=written)
+    assert rule.expires_us == meant
+    assert Rule.read(rule.to_data()) == rule
+
+
+ADDRESSES = [
+    ("10.0.0.1", "10.0.0.1"),
+    ("::ffff:10.0.0.1", "10.0.0.1"),
+    ("2001:DB8::1", "2001:db8::/64"),
+    ("2001:db8::/64", "2001:db8::/64"),
+    ("2001:db8::9/64", "2001:db8::/64"),
+    ("[2001:db8::1]", "2001:db8::/64"),
+    ("fe80::1%eth0", "fe80::/64"),
+    ("*", "*"),
+    ("not an address", "not an address"),
+]
+
+
+@pytest.mark.parametrize(("written", "meant"), ADDRESSES, ids=lambda value: str(value))
+def test_addresses(written: str, meant: str) -> None:
+    assert read(dimension="ip", identifier=written).identifier == meant
+    assert subject_address(meant) == meant
+
+
+def test_only_addresses_are_read_as_addresses() -> None:
+    assert read(identifier="2001:DB8::1").identifier == "2001:DB8::1"
+
+
+# -- rule_id and name -----------------------------------------------------------------------------------------------
+
+NAMES = [
+    ("Orders per user", "orders-per-user"),
+    ("  /api/v1: 100%  ", "api-v1-100"),
+    ("Größe v1.2_b", "größe-v1.2_b"),
+    ("--x--", "x"),
+    ("n" * 500, "n" * 63),
+]
+
+
+@pytest.mark.parametrize(("name", "made"), NAMES, ids=lambda value: str(value)[:20])
+def test_rule_id_is_made_from_the_name(name: str, made: str) -> None:
+    rule = read(rule_id=None, name=name)
+    assert (rule.rule_id, rule.name) == (made, name)
+
+
+def test_a_given_rule_id_stays() -> None:
+    assert read(rule_id="Orders/Per User:1", name="x").rule_id == "Orders/Per User:1"
+    assert read(rule_id="r" * 255).rule_id == "r" * 255
+
+
+# -- mistakes -------------------------------------------------------------------------------------------------------
+
+HUGE = 9007199254740991
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"rule_id": None}, "rule_id: is missing: write a rule_id such as 'orders-per-user', or a name to make it from"),
+    ({"rule_id": 7}, "rule_id: must be text, not 7: write it in quotes, '7'"),
+    ({"rule_id": ""}, "rule_id: must not be empty: write a text, or leave it out"),
+    ({"rule_id": " x"}, "rule_id: must not begin or end with a blank, nor hold a line break or the like"),
+    ({"rule_id": "a\nb"}, "rule_id: must not begin or end with a blank, nor hold a line break or the like"),
+    ({"rule_id": "r" * 256}, "rule_id: is too long: 255 bytes at most"),
+    ({"rule_id": None, "name": "!?"}, "name: '!?' has no letter or digit to make a rule_id from: write a rule_id"),
+    ({"name": ["x"]}, "name: must be text, not a list"),
+    ({"dimension": None}, "dimension: is missing: write one of user, apikey, client, ip, key, api, global"),
+    (
+        {"dimension": "usr"},
+        "dimension: must be one of user, apikey, client, ip, key, api, global, not 'usr'; did you mean 'user'?",
+    ),
+    ({"dimension": 1}, "dimension: must be one of user, apikey, client, ip, key, api, global, not 1"),
+    ({"limit": None}, "limit: is missing: write a whole number"),
+    ({"limit": -1}, "limit: must be a whole number"),
+    ({"limit": 1.5}, "limit: must be a whole number"),
+    ({"limit": True}, "limit: must be a whole number"),
+    ({"limit": "100"}, "limit: must be a whole number"),
+    ({"limit": HUGE + 1}, "limit: must be a whole number"),
+    ({"limit": HUGE}, "limit: limit '9007199254740991/minute using sliding_window_counter' is too large"),
+    ({"window_seconds": None}, "window_seconds: is missing: write a number of seconds"),
+    ({"window_seconds": 0}, "window_seconds: must be a number of seconds above 0, not 0"),
+    ({"window_seconds": -5}, "window_seconds: must be a number of seconds above 0, not -5"),
+    ({"window_seconds": "1m"}, "window_seconds: must be a number of seconds above 0, not '1m'"),
+    ({"window_seconds": float("inf")}, "window_seconds: must be a number of seconds above 0, not inf"),
+    ({"window_seconds": float("nan")}, "window_seconds: must be a number of seconds above 0, not nan"),
+    ({"window_seconds": 1e-9}, "window_seconds: window_seconds must be a whole number of microseconds"),
+    ({"window_seconds": 1e30}, "window_seconds: window_seconds is too long to count exactly"),
+    ({"burst": 5}, "burst: sliding_window_counter has no burst: leave it out, or use token_bucket or gcra"),
+    ({"burst": 0, "algorithm": "gcra"}, "burst: must be a whole number"),
+    (
+        {"burst": 3, "limit": 0, "algorithm": "gcra"},
+        "burst: a limit of 0 blocks everything and takes no burst: leave it out",
+    ),
+    ({"burst": HUGE, "algorithm": "gcra"}, "burst: limit '100/minute burst 9007199254740991 using gcra' is too large"),
+    ({"identifier": 42}, "identifier: must be text, not 42: write it in quotes, '42'"),
+    ({"identifier": ""}, "identifier: must not be empty: write a text, or leave it out"),
+    ({"identifier": "k" * 1025}, "identifier: is too long: 1024 bytes at most"),
+    (
+        {"identifier": "/x", "dimension": "api"},
+        "identifier: a rule of dimension api has none: leave it out, write the path as endpoint_pattern",
+    ),
+    (
+        {"identifier": "x", "dimension": "global"},
+        "identifier: a rule of dimension global has none: leave it out, it counts all callers together",
+    ),
+    *(
+        (
+            {"identifier": network, "dimension": "ip"},
+            f"identifier: must be one address, not the network '{network}': write '*' for every address",
+        )
+        for network in ("10.0.0.0/24", "10.0.0.0/64", "2001:db8::/48")
+    ),
+    ({"endpoint_pattern": "api*"}, "endpoint_pattern: 'api*' is no pattern: a path begins with '/'"),
+    ({"endpoint_pattern": "/a*"}, "endpoint_pattern: '/a*' has the segment 'a*'"),
+    ({"method": "GET POST"}, "method: must be a method such as GET or POST, or '*' for every one, not 'GET POST'"),
+    ({"method": "M" * 33}, "method: must be a method such as GET or POST"),
+    ({"method": 1}, "method: must be text, not 1"),
+    ({"tier": ""}, "tier: must not be empty"),
+    ({"tier": "t" * 256}, "tier: is too long: 255 bytes at most"),
+    ({"algorithm": "tokn_bucket"}, "did you mean 'token_bucket'?"),
+    ({"mode": "off"}, "mode: must be one of enforce, shadow, disabled, not 'off'"),
+    ({"mode": False}, "mode: must be one of enforce, shadow, disabled, not false"),
+    ({"on_store_error": "deny"}, "on_store_error: must be one of open, closed, local, not 'deny'"),
+    *(
+        ({"expires_at": wrong}, "expires_at: must be a moment such as '2026-01-31T12:00:00Z' (with its time zone)")
+        for wrong in (
+            *("tomorrow", "2026-01-31", "2026-01-31T12:00:00", -1, 1e15, float("nan"), True, ["x"]),
+            *("9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"),
+        )
+    ),
+    ({"origin": "me"}, "origin: is written by Headgate: leave it out"),
+    ({"metod": "GET"}, "metod: unknown field: did you mean 'method'?"),
+    ({"quux": 1}, "quux: unknown field: there are rule_id, name, dimension"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), WRONG, ids=lambda value: str(value)[:60])
+def test_mistakes(fields: dict[str, Any], words: str) -> None:
+    (told,) = mistakes({**MINIMAL, **fields})
+    assert words in told
+
+
+@pytest.mark.parametrize("data", [None, [], "rule", 7], ids=str)
+def test_what_is_no_mapping_is_no_rule(data: object) -> None:
+    (told,) = mistakes(data)
+    assert told.startswith("must be a mapping with rule_id, name, dimension, ")
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    told = mistakes({"name": "x", "dimension": "usr", "limit": "many", "window_seconds": 0, "mode": "on"})
+    assert [line.partition(":")[0] for line in told] == ["dimension", "limit", "window_seconds", "mode"]
+
+
+def test_mistakes_are_added_with_their_way() -> None:
+    problems = Problems()
+    assert Rule.read({**MINIMAL, "limit": -1}, "rules[3]", problems) is None
+    assert [problem.field for problem in problems.found] == ["rules[3].limit"]
+    assert Rule.read(MINIMAL, "rules[4]", problems) is not None, "an earlier mistake is not this rule's"
+
+
+# -- round trips ----------------------------------------------------------------------------------------------------
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@st.composite
+def any_rules(draw: st.DrawFn) -> Rule:
+    dimension = draw(st.sampled_from(DIMENSIONS))
+    bucket = draw(st.booleans())
+    limit = draw(st.integers(0, 10_000))
+    rule = Rule.read(
+        {
+            "rule_id": draw(st.text(st.sampled_from("abé/:.% "), min_size=1, max_size=9).map(lambda text: f"r{text}r")),
+            "name": draw(st.none() | texts),
+            "dimension": dimension,
+            "identifier": "*" if dimension in ("api", "global", "ip") else draw(st.just("*") | texts),
+            "endpoint_pattern": draw(st.sampled_from(["*", "/a/*", "/{id}/x", "list", "/", "a/b"])),
+            "method": draw(st.sampled_from(["*", "get", "PUT"])),
+            "tier": draw(st.just("*") | texts),
+            "algorithm": "gcra" if bucket else draw(st.sampled_from(["fixed_window", "sliding_window", None])),
+            "limit": limit,
+            "window_seconds": draw(st.integers(1, 10**6) | st.integers(1, 10**6).map(lambda n: n / 1000)),
+            "burst": draw(st.none() | st.integers(1, 10_000)) if bucket and limit else None,
+            "mode": draw(st.sampled_from(["enforce", "shadow", "disabled", None])),
+            "on_store_error": draw(st.sampled_from(["open", "closed", "local", None])),
+            "expires_at": draw(st.none() | st.integers(0, 253_402_300_799) | st.floats(0, 2e9)),
+            "origin": draw(st.none() | st.dictionaries(texts, st.integers() | texts, max_size=2)),
+        }
+    )
+    assert rule is not None
+    return rule
+
+
+@given(any_rules())
+def test_what_is_written_is_read_again(rule: Rule) -> None:
+    assert Rule.read(rule.to_data()) == rule
+    assert Rule.read(json.loads(json.dumps(rule.to_data()))) == rule
+    assert Rule.read(rule.body()) == rule
+    assert {"version", "created_at", "updated_at"} == set(rule.to_data()) - set(rule.body())
+
+
+@given(any_rules(), any_rules())
+def test_two_rules_share_a_claim_only_when_they_are_equally_specific_in_one_slot(one: Rule, other: Rule) -> None:
+    def place(rule: Rule) -> tuple[object, ...]:
+        lasting = rule.expires_us is None
+        return rule.counter, rule.identifier, rule.tier, lasting
+
+    if one.claim is None:
+        assert one.mode == "disabled"
+    else:
+        assert (one.claim == other.claim) == (other.mode != "disabled" and place(one) == place(other))
+
+
+def test_claims() -> None:
+    rule = read()
+    same = [read(rule_id="x", name="x", limit=5, algorithm="gcra", burst=9, on_store_error="closed")]
+    other = [
+        read(dimension="ip"),
+        read(identifier="1"),
+        read(tier="gold"),
+        read(method="GET"),
+        read(endpoint_pattern="/*"),
+        read(window_seconds=61),
+        read(mode="shadow"),
+        read(expires_at=1),
+    ]
+    assert {r.claim for r in same} == {rule.claim}
+    assert len({r.claim for r in [rule, *other]}) == len(other) + 1
+    assert read(expires_at=1).claim == read(expires_at=2).claim
+    assert read(mode="disabled").claim is None
+
+
+def test_versions_do_not_make_rules_different() -> None:
+    assert read().stored(3, 1, 2) == read()
+    assert replace(read(), limit=1) != read()
