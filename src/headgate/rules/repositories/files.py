@@ -16,13 +16,14 @@ Should two threads read at once, what the later one has read is kept.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 from headgate.errors import Invalid, ReadOnly
 from headgate.reading.document import digest_of
 from headgate.reading.variables import Variable
 from headgate.rules.repositories.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
-from headgate.rules.rule_files import RuleFiles, Seen, look, read_rule_files
+from headgate.rules.rule_files import INCLUDE, RuleFiles, Seen, look, read_rule_files
 from headgate.stores.forking import fork_safe_lock
 
 __all__ = ["FileRepository"]
@@ -35,8 +36,10 @@ class FileRepository:
         self, paths: str | Sequence[str], variables: Sequence[Variable] = (), files: RuleFiles | None = None
     ) -> None:
         """`variables` are the environment's share of the first file; `files`, what was read already, if it was."""
-        self._paths = [paths] if isinstance(paths, str) else list(paths)
-        self._variables = tuple(variables)
+        self._named = [paths] if isinstance(paths, str) else list(paths)
+        # A program may go to another folder; its files stay where they are.
+        self._paths = [os.path.abspath(path) for path in self._named]
+        self._variables = [_anchored(variable) for variable in variables]
         self._lock = fork_safe_lock()
         self._seen: dict[str, Seen] = {}
         self._digests: dict[str, bytes | None] = {}
@@ -52,7 +55,7 @@ class FileRepository:
 
     @property
     def title(self) -> str:
-        return f"the rules in {', '.join(self._paths)}" if self._paths else "the rules in the environment"
+        return f"the rules in {', '.join(self._named)}" if self._named else "the rules in the environment"
 
     def changes(self, since: int) -> Changes | None:
         """All records, if they are others than at this revision. Invalid, as long as the files cannot be used."""
@@ -127,7 +130,8 @@ class FileRepository:
         return any(digest_of(path) != digest for path, digest in self._digests.items())
 
     def _take(self, files: RuleFiles) -> None:
-        self._seen, self._digests = files.seen, files.digests
+        self._seen = {os.path.abspath(path): seen for path, seen in files.seen.items()}
+        self._digests = {os.path.abspath(path): digest for path, digest in files.digests.items()}
         self._settled = False
         if files.problems:
             self._failure = Invalid(files.problems)
@@ -140,12 +144,18 @@ class FileRepository:
         self._records = records
 
     def _read_only(self) -> ReadOnly:
-        if not self._paths:
+        if not self._named:
             return ReadOnly("these rules are set by the environment and cannot be written: change the variables")
         return ReadOnly(
-            f"the rules in {', '.join(self._paths)} cannot be written from here: edit the file, which is read again "
-            "as soon as it changes"
+            f"{self.title} cannot be written from here: edit the file, which is read again as soon as it changes"
         )
+
+
+def _anchored(variable: Variable) -> Variable:
+    if variable.path != (INCLUDE,):
+        return variable
+    paths = variable.value if isinstance(variable.value, list) else [variable.value]
+    return variable._replace(value=[os.path.abspath(path) if isinstance(path, str) else path for path in paths])
 
 
 def _bytes(name: str) -> bytes:
