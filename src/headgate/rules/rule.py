@@ -7,10 +7,10 @@ or an override goes on with what was used.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -22,7 +22,7 @@ from headgate.rules.address import subject_address
 from headgate.rules.moments import moment_text, read_moment
 from headgate.rules.pattern import EVERY, parse_pattern
 
-__all__ = ["ANY", "DEFAULT_RULE_ALGORITHM", "DIMENSIONS", "MODES", "RULE_FIELDS", "Rule", "dimension_of"]
+__all__ = ["ANY", "DEFAULT_RULE_ALGORITHM", "DIMENSIONS", "MODES", "RULE_FIELDS", "Rule", "dimension_of", "is_method"]
 
 ANY = "*"
 DIMENSIONS = ("user", "apikey", "client", "ip", "key", "api", "global")
@@ -110,9 +110,14 @@ class Rule:
             del data[known]
         return data
 
-    def stored(self, version: int, created_us: int, updated_us: int) -> Rule:
-        """This rule as a repository has it."""
-        return replace(self, version=version, created_us=created_us, updated_us=updated_us)
+    @classmethod
+    def stored(cls, body: object, version: int, created_us: int, updated_us: int) -> Rule:
+        """The rule of a body that a repository keeps."""
+        rule = cls.read(body)
+        assert rule is not None
+        for name, value in (("version", version), ("created_us", created_us), ("updated_us", updated_us)):
+            object.__setattr__(rule, name, value)  # nobody else has it yet
+        return rule
 
     @property
     def counter(self) -> str:
@@ -134,11 +139,11 @@ class Rule:
         if self.mode == "disabled":
             return None
         lasting = "lasts" if self.expires_us is None else "ends"
-        return json.dumps([self.counter, self.identifier, self.tier, lasting])
+        return f"{self.counter}|{self.identifier!r}|{self.tier!r}|{lasting}"
 
     def compiled(self) -> Limit:
-        """Its limit. The name is the rule's, for those who read decisions."""
-        return Limit(self.limit, self.window_seconds, self.burst, self.algorithm)
+        """Its limit."""
+        return _limit(self.limit, self.window_seconds, self.burst, self.algorithm)
 
 
 RULE_FIELDS = (
@@ -148,9 +153,20 @@ RULE_FIELDS = (
 )
 
 
+@lru_cache(maxsize=1024)
+def _limit(count: int, seconds: float, burst: int | None, algorithm: str) -> Limit:
+    """Remembered, because most of many rules have one of a few limits."""
+    return Limit(count, seconds, burst, algorithm)
+
+
 def dimension_of(text: str) -> str:
     """A dimension's one spelling: `API_KEY` is `apikey`."""
     return text.lower().replace("_", "").replace("-", "")
+
+
+def is_method(text: str) -> bool:
+    """Whether it can be the method of a request, in capitals."""
+    return _METHOD.fullmatch(text) is not None
 
 
 def _read(data: object, at: str, problems: Problems) -> Rule | None:
@@ -236,7 +252,7 @@ def _pattern(fields: Fields) -> str:
 
 def _method(fields: Fields) -> str:
     text: str = fields.text("method", ANY)
-    if text == ANY or _METHOD.fullmatch(text.upper()):
+    if text == ANY or is_method(text.upper()):
         return text.upper()
     fields.wrong("method", f"must be a method such as GET or POST, or '*' for every one, not {text!r}")
     return ANY

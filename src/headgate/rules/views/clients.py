@@ -14,8 +14,8 @@ from typing import Any
 from headgate.errors import ConfigError
 from headgate.reading.fields import Fields, Problems
 from headgate.rules.pattern import parse_pattern
-from headgate.rules.rule import ANY, Rule
-from headgate.rules.views.ids import view_id
+from headgate.rules.rule import ANY, Rule, is_method
+from headgate.rules.views.ids import shown, view_id
 from headgate.stores.forking import fork_safe_lock
 
 __all__ = ["DEFAULT_CLIENT_LIMITS", "UNITS", "ClientLimit", "SeenClients", "client_limit_of", "read_client"]
@@ -46,7 +46,7 @@ class ClientLimit:
         """The rule that it is."""
         rule = Rule(
             rule_id=self.rule_id,
-            name=f"{self.limit_type} {self.limit_name} of client {self.client}",
+            name=f"{self.limit_type} {shown(self.limit_name)} of client {shown(self.client)}",
             dimension="client",
             identifier=self.client,
             endpoint_pattern=self.limit_name if self.limit_type == "API" else ANY,
@@ -146,7 +146,7 @@ def _limit(data: object, at: str, problems: Problems, client: str) -> ClientLimi
             parse_pattern(name)
         except ConfigError as error:
             fields.wrong("limitName", str(error))
-    elif limit_type == "METHOD" and not (name.isascii() and name.isalpha()):
+    elif limit_type == "METHOD" and not is_method(name.upper()):
         fields.wrong("limitName", f"must be a method such as GET or PUT, not {name!r}")
     if not fields.given("timeIntervalLimit"):
         fields.wrong("timeIntervalLimit", "is missing: write {timeUnit: MIN, maxRequests: 100}")

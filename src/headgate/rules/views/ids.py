@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from headgate.rules.rule import MOST_ID_BYTES
 
-__all__ = ["view_id", "view_prefix"]
+__all__ = ["shown", "view_id", "view_prefix"]
 
 SHOWN = 100
 """How much of a long name is left to be recognised by."""
@@ -30,6 +30,11 @@ def view_prefix(kind: str, name: str) -> str:
     """What all ids of a kind and a first name begin with; those of a few others may, too."""
     quoted = _quoted(name)
     return f"{kind}:{quoted}:" if len(quoted) <= SHOWN else f"{kind}:{quoted[:SHOWN]}"
+
+
+def shown(name: str) -> str:
+    """A name as part of a rule's name, which is for people to read and must not grow too long to be kept."""
+    return name if len(name) <= SHOWN else f"{name[:SHOWN]}…"
 
 
 def _quoted(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from headgate.errors import ConfigError
 from headgate.reading.fields import Fields, Problems
 from headgate.rules.rule import Rule
-from headgate.rules.views.ids import view_id
+from headgate.rules.views.ids import shown, view_id
 
 __all__ = ["DEFAULT_POLICY", "POLICY_FIELDS", "Policy", "policy_of", "read_default_policy", "read_policy"]
 
@@ -42,7 +42,7 @@ class Policy:
 
     def rule(self) -> Rule:
         """The rule that it is."""
-        return self._rule(self.rule_id, f"policy of {self.key}", self.key)
+        return self._rule(self.rule_id, f"policy of {shown(self.key)}", self.key)
 
     def default_rule(self) -> Rule:
         """The rule for every key that has no policy."""
