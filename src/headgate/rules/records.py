@@ -28,11 +28,9 @@ POLICY_IDS = "policy_ids"
 def rule_of(record: Record) -> Rule:
     """The rule that a record keeps; Invalid, with the record's name, if it is none."""
     try:
-        rule = Rule.read(record.body)
-        assert rule is not None
+        return Rule.stored(record.body, record.version, record.created_us, record.updated_us)
     except Invalid as error:
         raise Invalid(Problem(f"rule {record.id!r}: {p.field}", p.message) for p in error.problems) from None
-    return rule.stored(record.version, record.created_us, record.updated_us)
 
 
 def record_of(rule: Rule) -> Record:

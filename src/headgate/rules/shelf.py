@@ -91,17 +91,20 @@ class Shelf:
         self.moved = set()
         for rule_id in touched:
             old = self.rules.pop(rule_id, None)
-            if old is not None and old.claim is not None:
-                self.moved.add(old.claim)
-                if self.claims.get(old.claim) == rule_id:
-                    del self.claims[old.claim]
+            claim = old.claim if old is not None else None
+            if claim is not None:
+                self.moved.add(claim)
+                if self.claims.get(claim) == rule_id:
+                    del self.claims[claim]
         for rule_id in touched:
             rule = changed[rule_id]
-            if rule is not None:
-                self.rules[rule_id] = rule
-                if rule.claim is not None:
-                    self.moved.add(rule.claim)
-                    self.claims[rule.claim] = rule_id
+            if rule is None:
+                continue
+            self.rules[rule_id] = rule
+            claim = rule.claim
+            if claim is not None:
+                self.moved.add(claim)
+                self.claims[claim] = rule_id
         self.tiers = _merged(self.tiers, loaded.tiers, loaded.complete)
         self.plans = _merged(self.plans, loaded.plans, loaded.complete)
         self.defaults = _merged(self.defaults, loaded.defaults, loaded.complete)

@@ -79,7 +79,7 @@ def test_the_rule_of_the_contract() -> None:
     rule = Rule.read(data)
     assert rule is not None
     assert list(rule.to_data()) == list(data)
-    assert rule.stored(3, 1_769_860_800_000_000, 1_769_860_800_000_000).to_data() == data
+    assert Rule.stored(rule.body(), 3, 1_769_860_800_000_000, 1_769_860_800_000_000).to_data() == data
     assert set(data) | {"origin"} == set(RULE_FIELDS)
 
 
@@ -354,5 +354,5 @@ def test_claims() -> None:
 
 
 def test_versions_do_not_make_rules_different() -> None:
-    assert read().stored(3, 1, 2) == read()
+    assert Rule.stored(read().body(), 3, 1, 2) == read()
     assert replace(read(), limit=1) != read()
