@@ -1,6 +1,6 @@
-"""Both parts of the benchmarks, or one of them, and the page that they share: run.py goes on here.
+"""The parts of the benchmarks, or one of them, and the page that they share: run.py goes on here.
 
-Each part writes its half of the page and leaves the other as it is.
+Each part writes its own section of the page and leaves the others as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import children, compare, page, picture
+from benchmarks import children, compare, page, picture, rule_sets
 from benchmarks.network import measure as network
 from benchmarks.network import page as network_page
 from benchmarks.network import picture as network_picture
@@ -20,7 +20,9 @@ from benchmarks.network import picture as network_picture
 __all__ = ["PARTS"]
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("machine", "network")
+PARTS = ("machine", "network", "rules")
+TITLES = (network_page.TITLE, rule_sets.TITLE)
+"""What the second and the third section begin with."""
 
 
 def main() -> int:
@@ -37,26 +39,38 @@ def main() -> int:
         results = compare.measure(ROOT, arguments.quick)
         (kept / "results.json").write_text(json.dumps(asdict(results), indent=1) + "\n")
         picture.draw(results, pages / "benchmarks.svg")
-        replace_half(pages / "benchmarks.md", 0, page.write(results))
+        replace_section(pages / "benchmarks.md", 0, page.write(results))
         print(page.targets(results))
     if arguments.only in (None, "network"):
         print("across a network:", flush=True)
         across = network.measure(ROOT, arguments.quick)
         (kept / "network.json").write_text(json.dumps(asdict(across), indent=1) + "\n")
         network_picture.draw(across, pages / "benchmarks-network.svg")
-        replace_half(pages / "benchmarks.md", 1, network_page.write(across))
+        replace_section(pages / "benchmarks.md", 1, network_page.write(across))
         print(network_page.targets(across))
+    if arguments.only in (None, "rules"):
+        print("rules:", flush=True)
+        many = rule_sets.measure(ROOT, arguments.quick)
+        (kept / "rules.json").write_text(json.dumps(asdict(many), indent=1) + "\n")
+        replace_section(pages / "benchmarks.md", 2, rule_sets.write(many))
+        print(rule_sets.targets(many))
     print(f"measured in {time.monotonic() - began:.0f} s; {pages.relative_to(ROOT)}/benchmarks.md is written")
     return 0
 
 
-def replace_half(path: Path, half: int, text: str) -> None:
-    """The second half begins with its title."""
-    found = path.read_text() if path.exists() else "# Benchmarks\n"
-    first, title, second = found.partition(network_page.TITLE)
-    halves = [first.rstrip(), (title + second).rstrip()]
-    halves[half] = text.rstrip()
-    path.write_text("\n\n".join(part for part in halves if part) + "\n")
+def replace_section(path: Path, number: int, text: str) -> None:
+    """Sections follow one another, and each but the first is found by its title."""
+    left = path.read_text() if path.exists() else "# Benchmarks\n"
+    sections = []
+    for title in TITLES:
+        before, found, left = left.partition(title)
+        sections.append(before)
+        left = found + left
+        if not found:
+            sections[-1], left = before, ""
+    sections.append(left)
+    sections[number] = text
+    path.write_text("\n\n".join(part.strip() for part in sections if part.strip()) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One command for the whole comparison, because a figure nobody can reproduce is worth nothing.
 
     python benchmarks/run.py                   the real run: some minutes; writes docs/benchmarks.md and its pictures
-    python benchmarks/run.py --only network    one of its two parts, machine or network; the page keeps the other half
+    python benchmarks/run.py --only network    one of its parts, machine, network or rules; the page keeps the others
     python benchmarks/run.py --quick           a trial of a minute or two; writes the same pages into .bench-venv/quick/
 
 This file makes the two environments (Headgate compiled, and as plain Python) and goes on in the first of them, where
@@ -22,7 +22,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare Headgate with other rate limiters for Python.")
     parser.add_argument("--quick", action="store_true", help="a short trial that leaves docs/ alone")
     parser.add_argument(
-        "--only", choices=("machine", "network"), help="one part: within a machine, or across a network"
+        "--only",
+        choices=("machine", "network", "rules"),
+        help="one part: within a machine, across a network, or how many rules there are",
     )
     arguments = parser.parse_args()
     more = ["--quick"] * arguments.quick + ["--only", arguments.only] * bool(arguments.only)

@@ -1,0 +1,274 @@
+"""What resolving costs with few rules and with many, and what it takes to load many: the rules' part of the page.
+
+`measure` has each build of Headgate measure itself in processes of its own (this file, run as a program): one that
+resolves against sets of 10, 10,000 and 100,000 rules in turns, and one for each way of loading 100,000.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import children, environments, machine
+from benchmarks.page import table
+
+__all__ = ["TITLE", "RuleResults", "measure", "write"]
+
+TITLE = "## Rules, few and many"
+BUILDS = {"compiled": "compiled", "pure": "plain Python"}
+SIZES = (10, 10_000, 100_000)
+TARGETS = {10_000: 2.0, 100_000: 3.0}
+LOADED = 100_000
+ROUNDS, RESOLVES = 200, 200
+WAYS = {"objects": "rules that are there as plain data", "sqlite": "a SQLite file", "yaml": "a YAML file"}
+
+
+@dataclass(frozen=True)
+class RuleResults:
+    """What each build measured."""
+
+    date: str
+    machine: dict[str, str]
+    builds: dict[str, dict[str, Any]]
+
+
+def measure(root: Path, quick: bool) -> RuleResults:
+    builds: dict[str, dict[str, Any]] = {}
+    for build, said in BUILDS.items():
+        print(f"  {said}: resolving and loading rules", flush=True)
+        ask = _asker(environments.python(root, build), root)
+        builds[build] = {
+            "resolving": ask("resolve", ROUNDS // 10 if quick else ROUNDS),
+            "loading": {way: ask("load", way) for way in WAYS},
+        }
+    return RuleResults(machine.today(), machine.described(), builds)
+
+
+def _asker(python: Path, root: Path) -> Callable[..., Any]:
+    def ask(*words: object) -> Any:
+        command = [str(python), "-m", "benchmarks.rule_sets", *map(str, words)]
+        done = subprocess.run(
+            command, cwd=root, env=children.environment(), check=True, stdout=subprocess.PIPE, timeout=600
+        )
+        return json.loads(done.stdout)
+
+    return ask
+
+
+def write(results: RuleResults) -> str:
+    described = ", ".join(f"{name} {value}" for name, value in results.machine.items())
+    return "\n\n".join(
+        [
+            TITLE,
+            "Which rules apply to a request is found along its path, and by who asks. So the number of rules there are "
+            "should hardly matter, as long as the same ones apply: here three, of a user, an address and everybody.",
+            table(["rules", *BUILDS.values(), "at most"], list(_resolving(results))),
+            "Microseconds to resolve one request, and how many times longer it took than with ten rules in the same "
+            f"round (10th and 90th percentile); {ROUNDS} rounds, in which the sets take turns, by the thread's "
+            "processor time. Half of the rules are for paths of their own, the others for single users, addresses, "
+            "keys and clients, on shared paths and on every path.",
+            "### Loading 100,000 rules",
+            table(
+                ["from", *(f"{said}: {what}" for said in BUILDS.values() for what in ("s", "MB"))], _loading(results)
+            ),
+            "Seconds until a catalog has them, every rule checked, and what the process grew by, at its highest. A "
+            f"change of one rule among them then takes {_changing(results)}.",
+            f"{results.date}. {described}.",
+        ]
+    )
+
+
+def targets(results: RuleResults) -> str:
+    return table(["rules", *BUILDS.values(), "at most"], list(_resolving(results)))
+
+
+def _resolving(results: RuleResults) -> Iterable[list[str]]:
+    for size in SIZES:
+        cells = []
+        for build in BUILDS:
+            found = results.builds[build]["resolving"][str(size)]
+            ratio = f", {found['ratio']:.2f}× ({found['low']:.2f}–{found['high']:.2f})" if size in TARGETS else ""
+            reached = "" if size not in TARGETS else " met" if found["ratio"] <= TARGETS[size] else " **missed**"
+            cells.append(f"{found['us']:.1f} µs{ratio}{reached}")
+        yield [f"{size:,}", *cells, f"{TARGETS[size]:g}×" if size in TARGETS else ""]
+
+
+def _loading(results: RuleResults) -> list[list[str]]:
+    return [
+        [said, *(f"{results.builds[b]['loading'][way][what]:.1f}" for b in BUILDS for what in ("seconds", "megabytes"))]
+        for way, said in WAYS.items()
+    ]
+
+
+def _changing(results: RuleResults) -> str:
+    times = [
+        f"{results.builds[build]['loading']['sqlite']['change_ms']:.0f} ms ({said})" for build, said in BUILDS.items()
+    ]
+    return " or ".join(times)
+
+
+# What follows runs in a process of the build that is measured.
+
+
+def data(count: int) -> Iterable[dict[str, Any]]:
+    """So many rules, none of which is for the request that is resolved."""
+    for n in range(count):
+        rule: dict[str, Any] = {"rule_id": f"rule-{n}", "limit": 100, "window_seconds": 60, "tier": ("*", "pro")[n % 2]}
+        rule["dimension"] = ("user", "ip", "apikey", "client")[n % 4]
+        kind = n % 10
+        if kind < 5:
+            rule["endpoint_pattern"] = f"/api/v1/path-{n}/*"
+        elif kind < 8:
+            rule |= {
+                "identifier": f"somebody-{n}",
+                "endpoint_pattern": "/api/v1/orders/*",
+                "method": ("*", "POST")[n % 2],
+            }
+        elif kind == 8:
+            rule["endpoint_pattern"] = f"/api/{{version}}/path-{n}/items"
+        else:
+            rule["identifier"] = f"somebody-{n}"
+        yield rule
+
+
+def applying() -> list[dict[str, Any]]:
+    """The three that are."""
+    common = {"limit": 100, "window_seconds": 60}
+    return [
+        {"rule_id": "orders", "dimension": "user", "endpoint_pattern": "/api/v1/orders/*", **common},
+        {"rule_id": "address", "dimension": "ip", **common},
+        {"rule_id": "all", "dimension": "global", "endpoint_pattern": "/api/*", **common},
+    ]
+
+
+def resolve(rounds: int) -> dict[str, Any]:
+    from headgate import RequestContext
+    from headgate.rules.rule import Rule
+    from headgate.rules.ruleset import RuleSet
+
+    context = RequestContext(user="alice", ip="10.0.0.1", api_key="key", path="/api/v1/orders/5/items", method="GET")
+    sets = {}
+    for size in SIZES:
+        rules = [Rule.read(item) for item in (*data(size - 3), *applying())]
+        sets[size] = RuleSet.empty().edited(rule for rule in rules if rule is not None)
+        assert len(sets[size].resolve(context, 0)) == 3
+    times: dict[int, list[float]] = {size: [] for size in SIZES}
+    for turn in range(rounds):
+        order = SIZES[turn % 3 :] + SIZES[: turn % 3]
+        for size in order:
+            found = sets[size]
+            for _ in range(RESOLVES // 5):
+                found.resolve(context, 0)
+            began = time.thread_time_ns()
+            for _ in range(RESOLVES):
+                found.resolve(context, 0)
+            times[size].append((time.thread_time_ns() - began) / RESOLVES / 1000)
+    answer = {}
+    for size, mine in times.items():
+        ratios = sorted(us / least for us, least in zip(mine, times[SIZES[0]], strict=True))
+        answer[str(size)] = {
+            "us": median(mine),
+            "ratio": median(ratios),
+            "low": ratios[len(ratios) // 10],
+            "high": ratios[-1 - len(ratios) // 10],
+        }
+    return answer
+
+
+def load(way: str) -> dict[str, float]:
+    from headgate.rules.catalog import Catalog
+    from headgate.rules.records import edit_of, record_of
+    from headgate.rules.repositories.opening import open_repository
+    from headgate.rules.repositories.port import Actor, Changes, Repository, Source
+    from headgate.rules.rule import Rule
+
+    class Plain:
+        """A source that has its records at hand."""
+
+        title = "plain data"
+
+        def changes(self, since: int) -> Changes | None:
+            if since:
+                return None
+            return Changes(1, True, [record_of(rule) for rule in map(Rule.read, data(LOADED)) if rule is not None])
+
+        def listen(self, wake: Callable[[], None]) -> None:
+            """Nothing changes."""
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/rules.db?timeout_ms=60000"
+        if way != "objects":
+            subprocess.run([sys.executable, "-m", "benchmarks.rule_sets", "prepare", way, folder], check=True)
+        before = _resident()
+        began = time.perf_counter()
+        source: Source = (
+            Plain() if way == "objects" else open_repository(f"{folder}/rules.yaml" if way == "yaml" else url)
+        )
+        catalog = Catalog([source], 3600.0)
+        seconds = time.perf_counter() - began
+        assert len(catalog.current.rules) == LOADED
+        answer = {"seconds": seconds, "megabytes": (_highest() - before) / 1e6}
+        if way == "sqlite":
+            writer: Repository = open_repository(url)
+            changed = Rule.read({**next(iter(data(1))), "limit": 7})
+            assert changed is not None
+            writer.write([edit_of(changed)], Actor("benchmark"))
+            began = time.perf_counter()
+            assert catalog.refresh()
+            answer["change_ms"] = (time.perf_counter() - began) * 1000
+            assert catalog.current.rules["rule-0"].limit == 7
+            writer.close()
+        catalog.close()
+    return answer
+
+
+def prepare(way: str, folder: str) -> None:
+    """Write the rules down, in a process of its own: what that needs is not what loading needs."""
+    from headgate.rules.records import edit_of
+    from headgate.rules.repositories.opening import open_repository
+    from headgate.rules.repositories.port import Actor
+    from headgate.rules.rule import Rule
+
+    if way == "yaml":
+        import yaml
+
+        with open(f"{folder}/rules.yaml", "w", encoding="utf-8") as file:
+            yaml.dump({"rules": list(data(LOADED))}, file, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper))
+        return
+    repository = open_repository(f"sqlite:///{folder}/rules.db?timeout_ms=60000")
+    rules = [rule for rule in map(Rule.read, data(LOADED)) if rule is not None]
+    for first in range(0, LOADED, 5000):
+        repository.write([edit_of(rule) for rule in rules[first : first + 5000]], Actor("benchmark"))
+    repository.close()
+
+
+def _resident() -> int:
+    return _memory("VmRSS")
+
+
+def _highest() -> int:
+    return _memory("VmHWM")
+
+
+def _memory(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+if __name__ == "__main__":
+    task, *given = sys.argv[1:]
+    if task == "prepare":
+        prepare(*given)
+    else:
+        print(json.dumps(resolve(int(given[0])) if task == "resolve" else load(given[0])))
