@@ -5,8 +5,9 @@ The examples are run as programs, and what they print is compared. The documenta
 - A fenced `python` block must stand, line for line and apart from indentation, in a file of examples/; those are run.
 - A fenced `pycon` block is a session: it is run as a doctest, in one namespace for each page, from top to bottom, and
   must print what it shows. (An ellipsis stands for any text.)
+- A fenced `yaml` block must stand, in the same way, in a YAML file of examples/; those are loaded.
 
-There is no third kind: other fences may only be `sh` or `text`. And every relative link must lead to a file that is
+There is no other kind: further fences may only be `sh` or `text`. And every relative link must lead to a file that is
 there, and to a heading that is there if it names one.
 """
 
@@ -28,9 +29,12 @@ from urllib.parse import urlsplit
 import pytest
 
 import headgate
+from headgate.errors import Invalid
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+CONFIGURATIONS = sorted((ROOT / "examples").rglob("*.yaml"))
+WITH_MISTAKES = {"mistakes.yaml"}  # what is said about them is in docs/configuration.md
 WRITTEN_BY_A_RUN = {ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"}  # may not be there yet
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted({*(ROOT / "docs").glob("*.md")} - WRITTEN_BY_A_RUN)]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -90,6 +94,18 @@ PRINTED = {
           user:42 on 10/minute: throttled -> warning (1 left)
         a minute later:
           user:42 on 10/minute: warning -> normal (9 left)
+        """,
+    "rules.py": """
+        bob: allowed; left: orders-per-user 2, requests-per-address 4
+        bob: allowed; left: orders-per-user 1, requests-per-address 3
+        bob: allowed; left: orders-per-user 0, requests-per-address 2
+        bob: denied by orders-per-user; left: orders-per-user 0, requests-per-address 2
+        alice: allowed; left: orders-per-premium-user 9, requests-per-address 1
+        alice: allowed; left: orders-per-premium-user 8, requests-per-address 0
+        alice: denied by requests-per-address; left: orders-per-premium-user 8, requests-per-address 0
+        bob, raised: 7 of 10 left by orders-per-premium-user
+        would have been denied: {'stricter-orders': 3}
+        no_rule
         """,
     "redis_limits.py": """
         [True, True, True, False]
@@ -170,6 +186,15 @@ def test_example(name: str, server: str, tmp_path: Path, request: pytest.Fixture
         printed = printed.replace(number[0], number[0].replace(number[1], "NUMBER"))
     assert printed == textwrap.dedent(PRINTED[name]).lstrip("\n")
     assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+
+
+@pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.name)
+def test_configuration_can_be_used(file: Path) -> None:
+    if file.name in WITH_MISTAKES:
+        with pytest.raises(Invalid):
+            headgate.Limiter.from_config(file, environ={})
+    else:
+        headgate.Limiter.from_config(file, environ={}).close()
 
 
 def stores(server: str, request: pytest.FixtureRequest) -> dict[str, str]:
@@ -284,15 +309,18 @@ def test_fences_are_closed_and_of_a_known_kind(page: Path) -> None:
     text = page.read_text()
     fences = FENCE.findall(text)
     assert text.count("```") == 2 * len(fences), "a fence is indented or not closed"
-    assert {kind for kind, _ in fences} <= {"python", "pycon", "sh", "text"}
+    assert {kind for kind, _ in fences} <= {"python", "pycon", "yaml", "sh", "text"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_blocks_stand_in_an_example(page: Path) -> None:
-    examples = {path.name: path.read_text() for path in EXAMPLES}
+def test_python_and_yaml_blocks_stand_in_an_example(page: Path) -> None:
+    examples = {
+        "python": [path.read_text() for path in EXAMPLES],
+        "yaml": [path.read_text() for path in CONFIGURATIONS],
+    }
     for kind, block in FENCE.findall(page.read_text()):
-        if kind == "python":
-            assert any(stands_in(block, source) for source in examples.values()), f"in no example:\n{block}"
+        if kind in examples:
+            assert any(stands_in(block, source) for source in examples[kind]), f"in no example:\n{block}"
 
 
 def stands_in(block: str, source: str) -> bool:
