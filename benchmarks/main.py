@@ -60,15 +60,11 @@ def main() -> int:
 
 def replace_section(path: Path, number: int, text: str) -> None:
     """Sections follow one another, and each but the first is found by its title."""
-    left = path.read_text() if path.exists() else "# Benchmarks\n"
+    found = path.read_text() if path.exists() else "# Benchmarks\n"
+    marks = [0, *(found.find(title) for title in TITLES), len(found)]
     sections = []
-    for title in TITLES:
-        before, found, left = left.partition(title)
-        sections.append(before)
-        left = found + left
-        if not found:
-            sections[-1], left = before, ""
-    sections.append(left)
+    for begin, ends in ((mark, marks[place + 1 :]) for place, mark in enumerate(marks[:-1])):
+        sections.append("" if begin < 0 else found[begin : next(end for end in ends if end >= 0)])
     sections[number] = text
     path.write_text("\n\n".join(part.strip() for part in sections if part.strip()) + "\n")
 

@@ -94,7 +94,15 @@ class Resolver:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a plan's name must be text of at least one character, not {name!r}")
         if re.search(r"#[0-9]+$", name):
-            raise ConfigError(f"a plan's name may not end like {name!r}: '#2' is how a plan's second counter is named")
+            raise ConfigError(
+                f"a plan's name may not end like {name!r}, since '#2' is how a plan's second counter is named: "
+                "call it something else"
+            )
+        if name.startswith(("rule|", "shadow|")):
+            raise ConfigError(
+                f"a plan's name may not begin like {name!r}, since the counters of rules are named so: "
+                "call it something else"
+            )
         items = [plan] if isinstance(plan, str | Limit) else plan
         if not isinstance(items, Sequence) or not items:
             raise ConfigError(f"plan {name!r} must be a limit or a list of limits, not {plan!r}")

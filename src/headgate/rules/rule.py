@@ -180,7 +180,7 @@ def _read(data: object, at: str, problems: Problems) -> Rule | None:
         rule_id=_rule_id(fields, name),
         name=name or fields.values.get("rule_id") or "",
         dimension=dimension,
-        limit=fields.whole("limit"),
+        limit=_count(fields),
         window_seconds=fields.seconds("window_seconds"),
         identifier=_identifier(fields, dimension),
         endpoint_pattern=_pattern(fields),
@@ -200,7 +200,7 @@ def _read(data: object, at: str, problems: Problems) -> Rule | None:
     except ConfigError as error:
         words = str(error)
         wrong = "window_seconds" if words.startswith("period") else "burst" if rule.burst is not None else "limit"
-        fields.wrong(wrong, words.replace("period", "window_seconds", 1) if wrong == "window_seconds" else words)
+        fields.wrong(wrong, words.removeprefix("period "))
     return rule
 
 
@@ -226,6 +226,23 @@ def _rule_id(fields: Fields, name: str | None) -> str:
     if not made:
         fields.wrong("name", f"{name!r} has no letter or digit to make a rule_id from: write a rule_id")
     return made
+
+
+def _count(fields: Fields) -> int:
+    value = fields.values.get("limit")
+    if isinstance(value, str):
+        try:
+            meant = Limit.parse(value)
+        except ConfigError:
+            pass
+        else:
+            seconds = f"{meant.period:.6f}".rstrip("0").rstrip(".")
+            fields.wrong(
+                "limit", f"must be a number, not {value!r}: write limit: {meant.count}, window_seconds: {seconds}"
+            )
+            return 0
+    count: int = fields.whole("limit")
+    return count
 
 
 def _identifier(fields: Fields, dimension: str) -> str:

@@ -113,7 +113,8 @@ def _policy_key(fields: Fields) -> Found:
     parts = [value] if isinstance(value, str) else value
     if not isinstance(parts, list) or not parts or not all(part in POLICY_KEY_PARTS for part in parts):
         known = listed(POLICY_KEY_PARTS)
-        fields.wrong("policy_key", f"must be off, or one or several of {known}, not {kind_of(value)}")
+        shown = listed(map(str, value)) if isinstance(value, list) and value else kind_of(value)
+        fields.wrong("policy_key", f"must be off, or one or several of {known}, not {shown}")
         return []
     ordered = [part for part in POLICY_KEY_PARTS if part in parts]
     return [(fields.way("policy_key"), _plain("default", "policy_key", {"parts": ordered}))]

@@ -206,8 +206,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"window_seconds": "1m"}, "window_seconds: must be a number of seconds above 0, not '1m'"),
     ({"window_seconds": float("inf")}, "window_seconds: must be a number of seconds above 0, not inf"),
     ({"window_seconds": float("nan")}, "window_seconds: must be a number of seconds above 0, not nan"),
-    ({"window_seconds": 1e-9}, "window_seconds: window_seconds must be a whole number of microseconds"),
-    ({"window_seconds": 1e30}, "window_seconds: window_seconds is too long to count exactly"),
+    ({"window_seconds": 1e-9}, "window_seconds: must be a whole number of microseconds"),
+    ({"window_seconds": 1e30}, "window_seconds: is too long to count exactly"),
     ({"burst": 5}, "burst: sliding_window_counter has no burst: leave it out, or use token_bucket or gcra"),
     ({"burst": 0, "algorithm": "gcra"}, "burst: must be a whole number"),
     (

@@ -5,6 +5,8 @@ A strategy is a rule for every identifier and every path; several limits in it a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from headgate.core.limit import Limit
 from headgate.errors import ConfigError
 from headgate.reading.fields import Fields, listed
@@ -25,8 +27,10 @@ def read_strategies(fields: Fields, section: str = "strategies") -> list[tuple[s
             continue
         strategy = Fields(data, way, fields.problems, ("enabled", "limit"))
         enabled = strategy.yes("enabled", True)
-        text = strategy.text("limit")
+        text = strategy.text("limit", None)
         if text is None:
+            if isinstance(data, Mapping) and not strategy.given("limit"):
+                strategy.wrong("limit", "is missing: write a limit such as 100/minute")
             continue
         try:
             rules = rules_for_all(dimension, f"strategy:{dimension}", f"strategy {dimension}", text)
