@@ -26,8 +26,10 @@ doctest: $(VENV)/.ready
 	PYTHONPATH=src $(BIN)/python -m pytest -q --doctest-modules src/headgate
 
 # What is never compiled is tested once, and so is what waits for servers more than it computes.
-NEVER_COMPILED := tests/servers tests/unit/locks tests/integration/test_locks.py tests/integration/test_locks_faults.py
-MOSTLY_WAITING := tests/integration/network tests/integration/test_sql_processes.py tests/integration/test_sql_faults.py \
+NEVER_COMPILED := tests/servers $(addprefix tests/unit/,cli config locks reading rules/repositories) \
+	tests/integration/test_locks.py tests/integration/test_locks_faults.py
+MOSTLY_WAITING := tests/integration/network tests/integration/rules \
+	tests/integration/test_sql_processes.py tests/integration/test_sql_faults.py \
 	$(addprefix tests/conformance/,test_redis.py test_redis_kinds.py test_sql.py test_twins.py)
 
 compiled: servers $(VENV)/.compiled
