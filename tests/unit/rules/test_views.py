@@ -137,7 +137,7 @@ def test_a_rule_that_was_not_written_as_a_view_is_none() -> None:
 # -- clients --------------------------------------------------------------------------------------------------------
 
 client_limits = st.builds(
-    lambda client, named, unit, most: ClientLimit(client, *named, unit, most),
+    lambda client, named, unit, most: ClientLimit(client, named[0], named[1], unit, most),
     texts,
     st.one_of(
         st.just(("DEFAULT", "GLOBAL")),

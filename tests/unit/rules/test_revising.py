@@ -1,0 +1,189 @@
+"""What a write may do, whoever keeps the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from headgate.errors import Conflict, NotFound, Stale
+from headgate.rules.repositories.port import Actor, Edit, Record
+from headgate.rules.repositories.revising import Found, Revision, expired_away, revise
+
+NOW = 1_000_000
+ALICE = Actor("alice", "192.0.2.1")
+
+
+def record(
+    record_id: str, version: int = 1, *, claim: str | None = None, expires_us: int | None = None, **body: Any
+) -> Record:
+    return Record("rule", record_id, version, body, 10, 20, claim, expires_us)
+
+
+def put(record_id: str, *, expected: int | None = None, claim: str | None = None, **body: Any) -> Edit:
+    return Edit("rule", record_id, body, expected, claim)
+
+
+def delete(record_id: str, expected: int | None = None) -> Edit:
+    return Edit("rule", record_id, None, expected)
+
+
+def revised(edits: Sequence[Edit], *kept: Record, remembered: dict[str, int] | None = None) -> Revision:
+    """What comes of the edits, in a place that keeps these records and remembers those that were deleted."""
+    found = {(one.kind, one.id): Found(one.version, one) for one in kept}
+    found |= {("rule", name): Found(version, None) for name, version in (remembered or {}).items()}
+    claimants: dict[str, list[Record]] = {}
+    for one in kept:
+        if one.claim is not None:
+            claimants.setdefault(one.claim, []).append(one)
+    return revise(edits, found, claimants, NOW, ALICE)
+
+
+def told(revision: Revision) -> list[tuple[str, str, str]]:
+    return [(entry.actor, entry.action, entry.subject) for entry in revision.audit]
+
+
+def test_a_new_record() -> None:
+    revision = revised([Edit("rule", "a", {"n": 1}, None, "claim", 99)])
+    made = Record("rule", "a", 1, {"n": 1}, NOW, NOW, "claim", 99)
+    assert revision.puts == revision.answers == [made]
+    (entry,) = revision.audit
+    assert (entry.at_us, entry.actor, entry.address, entry.action) == (NOW, "alice", "192.0.2.1", "create")
+    assert (entry.subject, entry.before, entry.after) == ("rule:a", None, {"n": 1})
+
+
+def test_a_change_keeps_when_it_was_made() -> None:
+    revision = revised([put("a", n=2)], record("a", 4, n=1))
+    (changed,) = revision.puts
+    assert (changed.version, changed.created_us, changed.updated_us) == (5, 10, NOW)
+    (entry,) = revision.audit
+    assert (entry.action, entry.before, entry.after) == ("update", {"n": 1}, {"n": 2})
+
+
+def test_a_deletion() -> None:
+    revision = revised([delete("a")], record("a", 4, n=1))
+    assert revision.deletes == [("rule", "a", 4)]
+    assert (revision.puts, revision.answers) == ([], [None])
+    (entry,) = revision.audit
+    assert (entry.action, entry.before, entry.after) == ("delete", {"n": 1}, None)
+
+
+def test_versions_go_on_after_a_deletion() -> None:
+    (made,) = revised([put("a", expected=0)], remembered={"a": 4}).puts
+    assert (made.version, made.created_us) == (5, NOW)
+
+
+def test_the_answers_are_in_the_order_of_the_edits() -> None:
+    revision = revised([delete("b"), put("a"), put("c")], record("b"), record("c", 2))
+    assert [answer and (answer.id, answer.version) for answer in revision.answers] == [None, ("a", 1), ("c", 3)]
+
+
+def test_nothing_to_write_is_nothing() -> None:
+    assert revised([]) == Revision()
+
+
+@pytest.mark.parametrize(
+    ("edit", "kept", "kind", "words"),
+    [
+        (delete("a"), [], NotFound, "there is no rule 'a'"),
+        (delete("a", 2), [], NotFound, "there is no rule 'a'"),
+        (put("a", expected=1), [], NotFound, "there is no rule 'a'"),
+        (put("a", expected=0), [record("a")], Conflict, "rule 'a' exists already: change it, or take another name"),
+        (
+            put("a", expected=2),
+            [record("a", 3)],
+            Stale,
+            "rule 'a' was changed by somebody else: version 2 was read, and it is at 3 now; read it again",
+        ),
+        (delete("a", 2), [record("a", 3)], Stale, "version 2 was read, and it is at 3 now"),
+        (put("a", expected=4), [record("a", 3)], Stale, "version 4 was read, and it is at 3 now"),
+    ],
+    ids=str,
+)
+def test_expectations(edit: Edit, kept: list[Record], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind) as caught:
+        revised([edit], *kept)
+    assert words in str(caught.value)
+
+
+def test_the_expected_version_is_the_last() -> None:
+    assert revised([put("a", expected=3)], record("a", 3)).puts[0].version == 4
+    assert revised([delete("a", 3)], record("a", 3)).deletes == [("rule", "a", 3)]
+    assert revised([put("a", expected=0)]).puts[0].version == 1
+
+
+def test_the_same_id_of_another_kind_is_another_record() -> None:
+    revision = revised([Edit("tier", "a", {"tier": "gold"}, 0), put("b")], record("a"))
+    assert [made.version for made in revision.puts] == [1, 1]
+
+
+def test_one_record_is_written_once() -> None:
+    for edits in ([put("a"), put("a")], [put("a"), delete("a")]):
+        with pytest.raises(Conflict, match="a write names one record twice: write each once"):
+            revised(edits, record("a"))
+
+
+# -- claims ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_had_by_one() -> None:
+    with pytest.raises(Conflict) as caught:
+        revised([put("b", claim="place")], record("a", claim="place"))
+    words = str(caught.value)
+    assert words.startswith("rule 'b' would be as specific as rule 'a' in the same slot (dimension, endpoint_pattern")
+    assert words.endswith("change that one, or give one of them an identifier, a tier or an expires_at")
+
+
+def test_a_claim_is_kept_when_it_is_written_anew() -> None:
+    assert revised([put("a", claim="place")], record("a", claim="place")).puts[0].version == 2
+
+
+def test_two_edits_of_one_write_cannot_have_one_claim() -> None:
+    with pytest.raises(Conflict, match="rule 'b' would be as specific as rule 'a'"):
+        revised([put("a", claim="place"), put("b", claim="place")])
+    with pytest.raises(Conflict, match="rule 'b' would be as specific as rule 'a'"):
+        revised([put("a", claim="place"), put("b", claim="place")], record("b", claim="place"))
+
+
+def test_a_claim_that_is_given_up_in_the_same_write_is_free() -> None:
+    kept = record("a", claim="place")
+    for giving_up in (delete("a"), put("a"), put("a", claim="other")):
+        for edits in ([giving_up, put("b", claim="place")], [put("b", claim="place"), giving_up]):
+            assert [made.id for made in revised(edits, kept).puts if made.claim == "place"] == ["b"]
+
+
+def test_two_can_swap_their_claims() -> None:
+    kept = record("a", claim="one"), record("b", claim="two")
+    revision = revised([put("a", claim="two"), put("b", claim="one")], *kept)
+    assert [(made.id, made.claim) for made in revision.puts] == [("a", "two"), ("b", "one")]
+
+
+def test_what_has_ended_gives_way_and_that_is_told() -> None:
+    for expires_us in (1, NOW):
+        ended = record("a", 3, claim="place", expires_us=expires_us, n=1)
+        revision = revised([put("b", claim="place")], ended)
+        assert revision.deletes == [("rule", "a", 3)]
+        assert told(revision) == [("headgate", "expire", "rule:a"), ("alice", "create", "rule:b")]
+        assert len(revision.answers) == 1, "the answers are for the edits alone"
+
+
+def test_what_has_not_ended_does_not() -> None:
+    with pytest.raises(Conflict):
+        revised([put("b", claim="place")], record("a", claim="place", expires_us=NOW + 1))
+
+
+def test_no_claim_is_nobodys() -> None:
+    assert len(revised([put("b"), put("c")], record("a")).puts) == 2
+
+
+def test_a_mistake_writes_nothing_of_the_others() -> None:
+    with pytest.raises(NotFound):
+        revised([put("a"), delete("b")])
+
+
+def test_what_has_ended_is_removed_in_the_name_of_headgate() -> None:
+    revision = expired_away([record("a", 3, n=1), record("b", 1)], NOW)
+    assert revision.deletes == [("rule", "a", 3), ("rule", "b", 1)]
+    assert told(revision) == [("headgate", "expire", "rule:a"), ("headgate", "expire", "rule:b")]
+    assert (revision.audit[0].at_us, revision.audit[0].before) == (NOW, {"n": 1})
