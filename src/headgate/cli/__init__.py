@@ -1,14 +1,20 @@
-"""The command line: says what is installed, and looks after the tables of SQL stores."""
+"""The command line: `headgate`, or `python -m headgate`.
+
+What it does is in app.py and needs the extra `cli`. Here is what works without it: to say which version this is, and
+what to install.
+"""
 
 from __future__ import annotations
 
-import argparse
+import sys
+from collections.abc import Sequence
 
 import headgate
-from headgate.cli.db import add_db
 from headgate.core.algorithms import level
 
 __all__ = ["main", "version"]
+
+NEEDED = ("typer", "rich")
 
 
 def version() -> str:
@@ -17,13 +23,17 @@ def version() -> str:
     return f"headgate {headgate.__version__} ({'compiled' if compiled else 'pure Python'})"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="headgate", description="Rate limiting for Python services.")
-    parser.add_argument("--version", action="version", version=version(), help="say what is installed, and how built")
-    add_db(parser.add_subparsers(metavar="COMMAND"))
-    parsed = parser.parse_args(arguments)
-    if "run" in parsed:
-        exit_code: int = parsed.run(parsed)
-        return exit_code
-    parser.print_help()
-    return 0
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the arguments say; the exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given == ["--version"]:
+        sys.stdout.write(f"{version()}\n")
+        return 0
+    try:
+        from headgate.cli.app import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in NEEDED:
+            raise
+        sys.stderr.write(f"headgate: the package {error.name!r} is missing: pip install 'headgate[cli]'\n")
+        return 2
+    return run(given)

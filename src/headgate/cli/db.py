@@ -1,54 +1,68 @@
-"""`headgate db upgrade`: make the tables of a SQL store, or bring them to the version that this Headgate needs."""
+"""`headgate db upgrade`: make the tables of SQL databases, or bring them to the version that this Headgate needs."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
+import typer
 
-from headgate.errors import ConfigError, HeadgateError
+from headgate.cli.places import ConfigOption, RulesStoreOption, StoreOption, settings_of
+from headgate.cli.showing import say
+from headgate.config.settings import DEFAULT_STORE
+from headgate.errors import ConfigError
 from headgate.stores.options import Options, masked
+from headgate.stores.sql.opening import SCHEMES, open_driver
 
-__all__ = ["add_db"]
+__all__ = ["db_app"]
 
-
-def add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `db` and what it can do to the command line."""
-    db = commands.add_parser("db", help="look after the tables of a SQL store")
-    actions = db.add_subparsers(dest="action", metavar="ACTION", required=True)
-    upgrade = actions.add_parser(
-        "upgrade",
-        help="make the tables, or bring them to the version this Headgate needs",
-        description="Make the tables of a SQL store, or bring them to the version this Headgate needs. "
-        "Safe to run at any time, from several machines at once; does nothing when there is nothing to do.",
-    )
-    upgrade.add_argument(
-        "--store", metavar="URL", help="such as mysql://user:password@host/database (default: HEADGATE_STORE)"
-    )
-    upgrade.set_defaults(run=run_upgrade)
+db_app = typer.Typer(help="Look after the tables of SQL databases.")
 
 
-def run_upgrade(arguments: argparse.Namespace) -> int:
-    url = arguments.store or os.environ.get("HEADGATE_STORE")
-    try:
-        if not url:
-            raise ConfigError("which store? Write --store URL, or set HEADGATE_STORE")
-        said = upgrade(url)
-    except HeadgateError as error:
-        print(f"headgate: {error}", file=sys.stderr)  # noqa: T201 - what the command says
-        return 2
-    print(said)  # noqa: T201
-    return 0
+@db_app.callback()
+def _db() -> None:
+    """Look after the tables of SQL databases."""
 
 
-def upgrade(url: str) -> str:
+@db_app.command()
+def upgrade(store: StoreOption = None, rules_store: RulesStoreOption = None, config: ConfigOption = None) -> None:
+    """Make the tables, or bring them to the version this Headgate needs.
+
+    Of the databases that the options name; without any, of all SQL databases in the environment and the settings.
+    Safe to run at any time, from several machines at once; does nothing when there is nothing to do.
+    """
+    given = [url for url in (store, rules_store) if url]
+    for url in _databases(given or _configured(config)):
+        say(_upgrade(url))
+
+
+def _configured(config: str | None) -> list[str]:
+    """The SQL databases of the settings; what is none has no tables, and is left out as long as there is one."""
+    settings = settings_of(config)
+    stores = [settings.store] if isinstance(settings.store, str) else list(settings.store)
+    urls = [*stores, *([] if settings.rules_store is None else [settings.rules_store])]
+    if urls == [DEFAULT_STORE]:
+        raise ConfigError("which store? Write --store URL, or set HEADGATE_STORE")
+    return [url for url in urls if _is_sql(url)] or urls
+
+
+def _databases(urls: list[str]) -> list[str]:
+    """The URLs, each database once. A URL of something else is an error."""
+    for url in urls:
+        if not _is_sql(url):
+            names = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+            raise ConfigError(f"store URL {masked(url)!r} names no SQL database, so there are no tables: write {names}")
+    found: dict[str, str] = {}
+    for url in urls:
+        found.setdefault(Options(url).address(), url)
+    return list(found.values())
+
+
+def _is_sql(url: str) -> bool:
+    return url.partition("://")[0].lower() in SCHEMES
+
+
+def _upgrade(url: str) -> str:
     """Do it; what was done, in words."""
-    from headgate.stores.sql.opening import SCHEMES, open_driver
     from headgate.stores.sql.version import VERSION
 
-    if url.partition("://")[0].lower() not in SCHEMES:
-        names = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise ConfigError(f"store URL {masked(url)!r} names no SQL database, so there are no tables: write {names}")
     driver = open_driver(Options(url))
     try:
         from headgate.stores.sql.upgrade import upgrade_database

@@ -10,6 +10,7 @@ import pytest
 from headgate import Limiter
 from headgate.cli import main
 from headgate.errors import StoreError
+from unit.cli.conftest import Run
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
@@ -101,8 +102,24 @@ def test_a_database_of_an_unknown_version_is_left_alone(tmp_path: Path, capsys: 
     assert error.count("\n") == 1
 
 
-def test_an_action_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["db"])
-    assert ended.value.code == 2
-    assert "ACTION" in said(capsys)[1]
+def test_the_rules_store_has_tables_too(run: Run, folder: Path) -> None:
+    code, out, err = run("db", "upgrade", "--store", "sqlite:///a.db", "--rules-store", "sqlite:///b.db")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        f"SQLite file {folder}/{name}.db: the tables were made, schema version 0002" for name in "ab"
+    ]
+    same = run("db", "upgrade", "--store", "sqlite:///a.db", "--rules-store", "sqlite:///a.db?prefix=other")
+    assert same.out == f"SQLite file {folder}/a.db: the schema is at version 0002 already\n", "once is enough"
+
+
+def test_all_databases_of_the_settings(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "headgate.yaml").write_text("store: redis://127.0.0.1:1/0\nrules_store: sqlite:///rules.db\n")
+    assert run("db", "upgrade").out == f"SQLite file {folder}/rules.db: the tables were made, schema version 0002\n"
+    monkeypatch.setenv("HEADGATE_STORE", "[sqlite:///a.db, sqlite:///b.db]")
+    assert [line.split(":")[0][-4:] for line in run("db", "upgrade").out.splitlines()] == ["a.db", "b.db", "s.db"]
+    (folder / "other.yaml").write_text("rules_store: redis://127.0.0.1:1/0\n")
+    monkeypatch.setenv("HEADGATE_STORE", "sqlite:///c.db")
+    assert run("db", "upgrade", "--config", "other.yaml").out.startswith(f"SQLite file {folder}/c.db: ")
+    assert run("db", "upgrade", "--store", "sqlite:///d.db").out.count("\n") == 1, "only what is named"
+    monkeypatch.delenv("HEADGATE_STORE")
+    assert "names no SQL database" in run("db", "upgrade", "--config", "other.yaml").err

@@ -1,0 +1,294 @@
+"""`headgate check`, `peek` and `reset`: one decision, from a shell.
+
+A key under limits (`check user:42 --limit 10/min`), or a request under rules (`check --user 42 --path /orders`). A
+command has no traffic to keep up, so nothing answers in the place of a store that is away: that is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Annotated, NamedTuple
+
+import typer
+
+from headgate.cli.decisions import decision_data, say_decision, say_reset
+from headgate.cli.places import (
+    ConfigOption,
+    JsonOption,
+    RulesStoreOption,
+    StoreOption,
+    actor,
+    settings_of,
+    store_of,
+)
+from headgate.cli.showing import say_json
+from headgate.config.settings import Settings
+from headgate.core.decision import Decision
+from headgate.core.limit import Limit
+from headgate.embedded.asking import Asking, CatalogPlans
+from headgate.engine.bound import Bound, Engine, check_input
+from headgate.engine.failure import FailurePolicy
+from headgate.engine.plans import Resolver
+from headgate.errors import ConfigError
+from headgate.rules.catalog import Catalog
+from headgate.rules.context import RequestContext
+from headgate.rules.editor import Editor
+from headgate.rules.repositories.opening import open_repository
+from headgate.rules.repositories.port import Repository
+from headgate.stores.port import LocalStore, Op, Outcome, Request
+from headgate.stores.remote import RemoteStore
+from headgate.stores.url import open_store
+
+__all__ = ["add_checks"]
+
+DENIED = 1
+PATIENCE = 5.0
+"""Seconds for a store to answer, where its URL does not say more: a command can wait longer than a request."""
+
+KeyArgument = Annotated[str | None, typer.Argument(metavar="KEY", help="Who is limited: user:42.")]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option("--limit", "-l", metavar="LIMIT", help="For KEY: '10/min', '5/s; 100/h' or a plan; repeatable."),
+]
+CostOption = Annotated[int, typer.Option("--cost", metavar="N", help="How many units it takes.")]
+UserOption = Annotated[str | None, typer.Option("--user", metavar="ID", help="A request by rules, instead of KEY.")]
+IpOption = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Its address.")]
+ApiKeyOption = Annotated[str | None, typer.Option("--api-key", metavar="KEY", help="Its API key.")]
+ClientOption = Annotated[str | None, typer.Option("--client", metavar="ID", help="Its client.")]
+PathOption = Annotated[str | None, typer.Option("--path", metavar="PATH", help="Its path.")]
+MethodOption = Annotated[str | None, typer.Option("--method", metavar="VERB", help="Its method.")]
+TierOption = Annotated[str | None, typer.Option("--tier", metavar="TIER", help="Its user's tier [the rules know].")]
+PolicyKeyOption = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A key whose policy applies.")]
+
+
+class Question(NamedTuple):
+    """What is asked about, and where."""
+
+    key: str | None
+    limits: Sequence[str]
+    context: RequestContext
+    store: str | None
+    config: str | None
+    rules_store: str | None
+
+
+class Answer(NamedTuple):
+    """What became of it: a decision, unless counters were reset; and the counters, by key and name."""
+
+    decision: Decision | None
+    counters: Sequence[tuple[str, str]]
+
+
+def add_checks(app: typer.Typer) -> None:
+    """Add the three commands to the command line."""
+    app.command()(check)
+    app.command()(peek)
+    app.command()(reset)
+
+
+def check(
+    key: KeyArgument = None,
+    limit: LimitOption = None,
+    cost: CostOption = 1,
+    user: UserOption = None,
+    ip: IpOption = None,
+    api_key: ApiKeyOption = None,
+    client: ClientOption = None,
+    path: PathOption = None,
+    method: MethodOption = None,
+    tier: TierOption = None,
+    policy_key: PolicyKeyOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    rules_store: RulesStoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Decide a request and count it. Exit code 0 allowed, 1 denied.
+
+    A KEY under limits, or a request (--user, --ip, …) under the rules of the settings:
+
+    \b
+    headgate check user:42 --limit 10/min --store redis://localhost:6379/0
+    headgate check --user 42 --path /orders --config headgate.yaml
+    """
+    context = _context(user, ip, api_key, client, path, method, tier, policy_key)
+    _decide(Op.TAKE, Question(key, limit or (), context, store, config, rules_store), cost, as_json)
+
+
+def peek(
+    key: KeyArgument = None,
+    limit: LimitOption = None,
+    cost: CostOption = 1,
+    user: UserOption = None,
+    ip: IpOption = None,
+    api_key: ApiKeyOption = None,
+    client: ClientOption = None,
+    path: PathOption = None,
+    method: MethodOption = None,
+    tier: TierOption = None,
+    policy_key: PolicyKeyOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    rules_store: RulesStoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what check would decide, and count nothing. Exit codes as check."""
+    context = _context(user, ip, api_key, client, path, method, tier, policy_key)
+    _decide(Op.PEEK, Question(key, limit or (), context, store, config, rules_store), cost, as_json)
+
+
+def reset(
+    key: KeyArgument = None,
+    limit: LimitOption = None,
+    user: UserOption = None,
+    ip: IpOption = None,
+    api_key: ApiKeyOption = None,
+    client: ClientOption = None,
+    path: PathOption = None,
+    method: MethodOption = None,
+    tier: TierOption = None,
+    policy_key: PolicyKeyOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    rules_store: RulesStoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget the counters of a KEY or a request.
+
+    Those of the KEY under the limits, or of all rules that apply to the request. Where there is a rules store, its
+    audit log says so.
+    """
+    context = _context(user, ip, api_key, client, path, method, tier, policy_key)
+    question = Question(key, limit or (), context, store, config, rules_store)
+    counters = _ask(Op.RESET, question, 0).counters
+    if as_json:
+        say_json({"reset": [{"key": key, "rule": name} for key, name in counters]})
+    else:
+        say_reset(counters)
+
+
+def _context(*values: str | None) -> RequestContext:
+    names = ("user", "ip", "api_key", "client", "path", "method", "tier", "key")
+    return RequestContext(**dict(zip(names, values, strict=True)))
+
+
+def _decide(op: Op, question: Question, cost: int, as_json: bool) -> None:
+    decision = _ask(op, question, cost).decision
+    assert decision is not None
+    if as_json:
+        say_json(decision_data(decision))
+    else:
+        say_decision(decision, would=op is Op.PEEK)
+    if not decision.allowed:
+        raise typer.Exit(DENIED)
+
+
+def _ask(op: Op, question: Question, cost: int) -> Answer:
+    _check_use(question)
+    settings = settings_of(question.config)
+    rules_store = question.rules_store or settings.rules_store
+    by_rules = question.key is None
+    if by_rules and rules_store is None and not settings.files.paths and not settings.records:
+        raise ConfigError("a request is decided by rules: name the settings with --config FILE, or --rules-store URL")
+    with ExitStack() as stack:
+        url = store_of(question.store, settings)
+        # Opened first, so that a reset that cannot be noted is not done.
+        noting = stack.enter_context(_editor(rules_store if op is Op.RESET else None))
+        catalog = None
+        if by_rules or not _all_notation(question.limits):
+            catalog = stack.enter_context(_catalog(settings, rules_store))
+        store = stack.enter_context(_opened(url))
+        try:
+            answer = _answer(op, question, cost, store, catalog)
+        except (TypeError, ValueError) as error:  # a key or a cost that cannot be
+            raise ConfigError(str(error)) from None
+        if noting is not None:
+            for subject in dict.fromkeys(key for key, _ in answer.counters):
+                noting.note_reset(subject)
+    return answer
+
+
+def _check_use(question: Question) -> None:
+    a_request = question.context != RequestContext()
+    if question.key is not None and a_request:
+        raise ConfigError("write a KEY with --limit, or a request (--user, --ip, …), not both")
+    if question.limits and question.key is None:
+        raise ConfigError("--limit goes with a KEY: headgate check user:42 --limit 10/min")
+    if question.key is not None and not question.limits:
+        raise ConfigError("which limit? Write --limit 10/min, or --key KEY for the policy of a key")
+    if question.key is None and not a_request:
+        raise ConfigError("who asks? Write a KEY with --limit, or a request: --user, --ip, --path, …")
+
+
+def _answer(op: Op, question: Question, cost: int, store: LocalStore | RemoteStore, catalog: Catalog | None) -> Answer:
+    engine = Engine(store, FailurePolicy("closed", store.clock), None)
+    if question.key is not None:
+        key = check_input(question.key, cost)
+        plans = CatalogPlans(catalog) if catalog is not None else None
+        bound = Bound(engine, Resolver(plans).chain(question.limits))
+        outcomes = _apply(store, bound.request(op, key, cost))
+        counters = [(key, name) for name in bound.names]
+        return Answer(None if op is Op.RESET else bound.finish(op, key, outcomes), counters)
+    assert catalog is not None
+    asking = Asking(catalog, engine)
+    prepared = asking.prepare(op, question.context, cost)
+    outcomes = [] if prepared.request is None else _apply(store, prepared.request)
+    members = [] if prepared.request is None else prepared.request.members
+    counters = [(member.key, member.algorithm.label) for member in members]
+    return Answer(None if op is Op.RESET else prepared.decision(outcomes), counters)
+
+
+def _apply(store: LocalStore | RemoteStore, request: Request) -> list[Outcome]:
+    if isinstance(store, RemoteStore):
+        (outcomes,) = store.call([request], time.monotonic() + max(store.timeout, PATIENCE))
+    else:
+        (outcomes,) = store.apply([request])
+    return outcomes
+
+
+def _all_notation(limits: Sequence[str]) -> bool:
+    """Whether the limits can be understood without knowing any plans."""
+    try:
+        for limit in limits:
+            Limit.parse_chain(limit)
+    except ConfigError:
+        return False
+    return True
+
+
+@contextmanager
+def _opened(url: str | tuple[str, ...]) -> Iterator[LocalStore | RemoteStore]:
+    store = open_store(url)
+    try:
+        if isinstance(store, RemoteStore):
+            store.connect()
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _catalog(settings: Settings, rules_store: str | None) -> Iterator[Catalog]:
+    sources: list[Repository] = [settings.rule_files()]
+    if rules_store is not None:
+        sources.append(open_repository(rules_store))
+    catalog = Catalog(sources)
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
+@contextmanager
+def _editor(rules_store: str | None) -> Iterator[Editor | None]:
+    """What notes a reset, where there is a database for it: files are nobody's to write to."""
+    if rules_store is None or "://" not in rules_store:
+        yield None
+        return
+    repository = open_repository(rules_store)
+    try:
+        yield Editor(repository, actor())
+    finally:
+        repository.close()

@@ -1,0 +1,90 @@
+"""A decision as people read it, and as machines do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headgate.cli.showing import Cell, Column, say, say_table, span
+from headgate.core.decision import Decision
+
+__all__ = ["decision_data", "say_decision", "say_reset"]
+
+COLUMNS = (
+    Column("limit", folds=True),
+    *(Column("allowed"), Column("remaining"), Column("of"), Column("resets in"), Column("retry after")),
+    *(Column("delay"), Column("state", spare=1)),
+)
+_STYLES = {"warning": "yellow", "throttled": "red"}
+
+
+def decision_data(decision: Decision) -> dict[str, Any]:
+    """A decision by the names of the HTTP answer. Numbers that nothing limits are null."""
+    data = _part_data(decision)
+    if len(decision.parts) > 1:
+        data["parts"] = [_part_data(part) for part in decision.parts]
+    if decision.shadows:
+        data["shadows"] = [_part_data(shadow) for shadow in decision.shadows]
+    return data
+
+
+def _part_data(decision: Decision) -> dict[str, Any]:
+    limited = bool(decision.parts)
+    return {
+        "allowed": decision.allowed,
+        "limit": decision.limit if limited else None,
+        "remaining": decision.remaining if limited else None,
+        "current_count": decision.limit - decision.remaining if limited else None,
+        "reset_after": decision.reset_after,
+        "retry_after": None if decision.allowed else decision.retry_after,
+        "reason": decision.reason,
+        "rule": decision.name if limited else None,
+        "state": decision.state,
+        "delay": decision.delay,
+        "queue_position": decision.queue_position,
+    }
+
+
+def say_decision(decision: Decision, *, would: bool) -> None:
+    """The answer in a line, and the limits behind it in a table."""
+    verdict = Cell("allowed", "bold green") if decision.allowed else Cell("denied", "bold red")
+    say("would be " if would else "", verdict, _because(decision))
+    rows = [_row(part.name, part) for part in decision.parts]
+    rows += [_row(f"{shadow.name} (shadow)", shadow) for shadow in decision.shadows]
+    if rows:
+        say_table(COLUMNS, rows)
+
+
+def _because(decision: Decision) -> str:
+    if decision.reason == "no_rule":
+        return ": no rule applies"
+    if decision.allowed:
+        shadow = ", though a shadow rule would deny it" if decision.reason == "shadow" else ""
+        return (f" after a delay of {span(decision.delay)}" if decision.delay else "") + shadow
+    if decision.retry_after is not None:
+        return f" by {decision.name}: retry after {span(decision.retry_after)}"
+    if decision.reason == "blocked":
+        return f" by {decision.name}: it lets nothing pass"
+    return f" by {decision.name}: more than it ever lets pass at once"
+
+
+def _row(name: str, part: Decision) -> list[str | Cell]:
+    wait = "-" if part.allowed else "never" if part.retry_after is None else span(part.retry_after)
+    return [
+        name,
+        Cell("yes", "green") if part.allowed else Cell("no", "red"),
+        str(part.remaining),
+        str(part.limit),
+        span(part.reset_after),
+        wait,
+        span(part.delay) if part.delay else "-",
+        Cell(part.state, _STYLES.get(part.state, "")),
+    ]
+
+
+def say_reset(counters: Sequence[tuple[str, str]]) -> None:
+    if not counters:
+        say("no rule applies: there is nothing to reset")
+        return
+    say(f"reset {len(counters)} {'counter' if len(counters) == 1 else 'counters'}")
+    say_table([Column("key", folds=True), Column("limit", folds=True)], counters)

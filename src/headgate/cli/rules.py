@@ -1,0 +1,228 @@
+"""`headgate rules`: look at the rules of a repository, and change them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from headgate.cli.places import ConfigOption, JsonOption, RulesStoreOption, actor, repository_of
+from headgate.cli.showing import Cell, Column, say, say_json, say_table, say_yaml, shown
+from headgate.errors import ConfigError, Invalid
+from headgate.rules.comparing import Difference, field_changes
+from headgate.rules.editor import Editor
+from headgate.rules.moments import moment_text
+from headgate.rules.repositories.port import Record, Repository
+from headgate.rules.rule import DIMENSIONS, MODES, Rule, dimension_of
+from headgate.rules.rule_files import read_rule_files
+
+__all__ = ["rules_app"]
+
+DIFFERENT = 1
+COLUMNS = (
+    *(Column("id", folds=True), Column("dimension"), Column("identifier", folds=True), Column("pattern", folds=True)),
+    *(Column("method"), Column("tier"), Column("limit"), Column("algorithm", spare=2), Column("mode")),
+    *(Column("expires", spare=3), Column("version", spare=1)),
+)
+
+rules_app = typer.Typer(help="Look at rules, and change them.")
+
+FilesOption = Annotated[
+    list[str], typer.Option("--file", "-f", metavar="FILE", help="Rules in YAML or JSON; a file or folder; repeatable.")
+]
+
+
+@rules_app.callback()
+def _rules() -> None:
+    """Look at rules, and change them."""
+
+
+@rules_app.command("list")
+def list_rules(
+    dimension: Annotated[
+        str | None, typer.Option("--dimension", metavar="NAME", help=f"Only of {', '.join(DIMENSIONS)}.")
+    ] = None,
+    mode: Annotated[str | None, typer.Option("--mode", metavar="NAME", help=f"Only of {', '.join(MODES)}.")] = None,
+    as_json: JsonOption = False,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, which `rules apply` reads.")] = False,
+    rules_store: RulesStoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List all rules, or some."""
+    wanted = None if dimension is None else _one_of("--dimension", dimension_of(dimension), DIMENSIONS)
+    of_mode = None if mode is None else _one_of("--mode", mode.lower(), MODES)
+    if as_json and as_yaml:
+        raise ConfigError("--json or --yaml, not both")
+    with _editing(rules_store, config) as (editor, _):
+        rules = [rule for rule in editor.rules() if wanted in (None, rule.dimension) and of_mode in (None, rule.mode)]
+    if as_json:
+        say_json([rule.to_data() for rule in rules])
+    elif as_yaml:
+        say_yaml([rule.to_data() for rule in rules])
+    elif rules:
+        _say_rules(rules)
+    else:
+        say("no rules")
+
+
+@rules_app.command()
+def get(
+    rule_id: Annotated[str, typer.Argument(metavar="ID", help="Its rule_id.")],
+    as_json: JsonOption = False,
+    rules_store: RulesStoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show one rule, as YAML."""
+    with _editing(rules_store, config) as (editor, _):
+        data = editor.rule(rule_id).to_data()
+    if as_json:
+        say_json(data)
+    else:
+        say_yaml(data)
+
+
+@rules_app.command()
+def apply(
+    file: FilesOption,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete rules that are not in the files.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --prune deletes.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    rules_store: RulesStoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Write all that is in files: rules, plans, tiers, policies, clients, strategies. All of it, or nothing."""
+    records = _read(file)
+    with _editing(rules_store, config) as (editor, repository):
+        difference = editor.difference(records)
+        if not dry_run:
+            if prune and difference.other and not yes:
+                _ask(difference.other, repository)
+            editor.apply(difference, prune=prune)
+        _say_applied(difference, prune, dry_run, repository.title)
+
+
+@rules_app.command()
+def delete(
+    rule_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Their rule_ids.")],
+    rules_store: RulesStoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Delete rules; all of them, or none if one is not there."""
+    with _editing(rules_store, config) as (editor, _):
+        editor.delete_all(rule_ids)
+    for rule_id in dict.fromkeys(rule_ids):
+        say(Cell("deleted", "red"), f"  rule {rule_id}")
+
+
+@rules_app.command()
+def diff(file: FilesOption, rules_store: RulesStoreOption = None, config: ConfigOption = None) -> None:
+    """Say how files differ from what is kept. Exit code 0 the same, 1 different."""
+    records = _read(file)
+    with _editing(rules_store, config) as (editor, repository):
+        difference = editor.difference(records)
+    for record in difference.added:
+        say(Cell(f"+ {_name(record)}", "green"))
+    for old, new in difference.changed:
+        say(Cell(f"~ {_name(new)}", "yellow"))
+        for name, before, after in field_changes(old, new):
+            say(f"    {name}: {_value(before)} -> {_value(after)}")
+    for record in difference.other:
+        say(Cell(f"- {_name(record)}", "red"))
+    if not (difference.added or difference.changed or difference.other):
+        say(f"no differences, {len(difference.same)} compared")
+        return
+    title = repository.title
+    say(
+        f"{len(difference.added)} only in the files, {len(difference.changed)} different, "
+        f"{len(difference.other)} only in {title}, {len(difference.same)} the same"
+    )
+    raise typer.Exit(DIFFERENT)
+
+
+@contextmanager
+def _editing(rules_store: str | None, config: str | None) -> Iterator[tuple[Editor, Repository]]:
+    with repository_of(rules_store, config) as repository:
+        yield Editor(repository, actor()), repository
+
+
+def _read(files: Sequence[str]) -> Sequence[Record]:
+    """All records of some files; Invalid, with all mistakes in them and their places."""
+    read, _ = read_rule_files(files)
+    if read.problems:
+        raise Invalid(read.problems)
+    return read.records
+
+
+def _one_of(option: str, value: str, names: Sequence[str]) -> str:
+    if value not in names:
+        raise ConfigError(f"{option} is one of {', '.join(names)}, not {value!r}")
+    return value
+
+
+def _ask(rules: Sequence[Record], repository: Repository) -> None:
+    """Before rules are deleted, on a terminal; where nobody can answer, --yes has to be said."""
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"--prune would delete {_many(len(rules))} not in the files: add --yes, or look with --dry-run"
+        )
+    for record in rules:
+        say(Cell("would be deleted", "red"), f"  {_name(record)}")
+    try:
+        agreed = typer.confirm(f"Delete {_many(len(rules))} of {repository.title}?", err=True)
+    except typer.Abort:  # the end of the input is no yes
+        sys.stderr.write("\n")
+        agreed = False
+    if not agreed:
+        raise ConfigError("not agreed: nothing was written")
+
+
+def _say_rules(rules: Sequence[Rule]) -> None:
+    rows = [
+        (
+            *(rule.rule_id, rule.dimension, rule.identifier, rule.endpoint_pattern, rule.method, rule.tier),
+            *(_limit(rule), rule.algorithm, Cell(rule.mode, "" if rule.mode == "enforce" else "yellow")),
+            *(moment_text(rule.expires_us) or "-", str(rule.version)),
+        )
+        for rule in rules
+    ]
+    say_table(COLUMNS, rows)
+
+
+def _say_applied(difference: Difference, prune: bool, dry_run: bool, title: str) -> None:
+    would = "would be " if dry_run else ""
+    deleted = difference.other if prune else ()
+    for record in difference.added:
+        say(Cell(f"{would}added", "green"), f"    {_name(record)}")
+    for old, new in difference.changed:
+        changes = ", ".join(f"{c.name} {_value(c.before)} -> {_value(c.after)}" for c in field_changes(old, new))
+        say(Cell(f"{would}changed", "yellow"), f"  {_name(new)}: {changes}")
+    for record in deleted:
+        say(Cell(f"{would}deleted", "red"), f"  {_name(record)}")
+    numbers = [(len(difference.added), "added"), (len(difference.changed), "changed"), (len(deleted), "deleted")]
+    said = [f"{number} {word}" for number, word in numbers if number or word != "deleted"]
+    nothing = "; a dry run, nothing was written" if dry_run else ""
+    say(f"{title}: {', '.join(said)}, {len(difference.same)} unchanged{nothing}")
+
+
+def _limit(rule: Rule) -> str:
+    burst = "" if rule.burst is None else f" burst {rule.burst}"
+    return f"{rule.limit}/{rule.window_seconds:g}s{burst}"
+
+
+def _name(record: Record) -> str:
+    return f"{record.kind} {shown(record.id)}"
+
+
+def _many(number: int) -> str:
+    return "1 rule" if number == 1 else f"{number} rules"
+
+
+def _value(value: Any) -> str:
+    """A field's value on one line."""
+    return (
+        "-" if value is None else json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else shown(value)
+    )

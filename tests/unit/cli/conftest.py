@@ -1,0 +1,82 @@
+"""Commands as a shell runs them: their exit code, and what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import headgate
+from headgate.cli import main
+
+PLACE = str(Path(headgate.__file__).parent.parent)
+"""Where the Headgate of this process is, installed or in src: for other processes, whatever folder they are in."""
+
+
+class Ran(NamedTuple):
+    """What came of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test is in a folder of its own, with no settings around."""
+    for name in list(os.environ):
+        if name.startswith("HEADGATE_") and not name.startswith("HEADGATE_TEST_"):
+            monkeypatch.delenv(name)
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process. An error is one line and nothing else, whatever it is."""
+
+    def run_it(*arguments: object) -> Ran:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        assert "secret" not in said.out + said.err, "a password is shown"
+        return Ran(code, said.out, said.err)
+
+    return run_it
+
+
+@pytest.fixture
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has commands believe that they write to a terminal of a width."""
+
+    def believe(width: int) -> None:
+        monkeypatch.setenv("TTY_COMPATIBLE", "1")
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", str(width))
+
+    return believe
+
+
+@pytest.fixture
+def shell(folder: Path) -> Run:
+    """Runs a command as a process of its own."""
+
+    def run_it(*arguments: object, **environment: str) -> Ran:
+        command = [sys.executable, "-m", "headgate", *map(str, arguments)]
+        around = {**os.environ, "PYTHONPATH": PLACE, **environment}
+        done = subprocess.run(command, env=around, capture_output=True, text=True, timeout=120, cwd=folder)
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return run_it

@@ -1,0 +1,113 @@
+"""`headgate config check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from servers.process import GivenServer
+from servers.redis import RedisServer
+from unit.cli.conftest import Run
+
+GOOD = """\
+store: [redis://user:secret@127.0.0.1:1/0, redis://user:secret@127.0.0.1:2/0]
+rules_store: sqlite:///rules.db?timeout_ms=30000
+on_store_error: closed
+include: more.yaml
+plans: {gold: 10/second, silver: 5/second}
+tiers: {alice: premium}
+"""
+MORE = """\
+rules:
+  - {rule_id: per-ip, dimension: ip, limit: 100, window_seconds: 60}
+default_policy: {capacity: 5}
+"""
+SUMMARY = """\
+headgate.yaml: fine
+  mode            service
+  store           redis://user:***@127.0.0.1:1/0, redis://user:***@127.0.0.1:2/0
+  on_store_error  closed
+  rules from      headgate.yaml, more.yaml, sqlite:///rules.db?timeout_ms=30000
+  in files        1 rule, 2 plans, 1 tier, 1 default
+"""
+
+
+def test_a_good_one_is_told_in_short_and_nothing_is_reached(run: Run, folder: Path) -> None:
+    (folder / "headgate.yaml").write_text(GOOD)
+    (folder / "more.yaml").write_text(MORE)
+    assert run("config", "check") == (0, SUMMARY, "")
+    assert run("config", "check", "headgate.yaml") == (0, SUMMARY, "")
+    assert sorted(path.name for path in folder.iterdir()) == ["headgate.yaml", "more.yaml"]
+
+
+def test_every_mistake_is_told_with_its_place(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "headgate.yaml").write_text("stroe: x\ninclude: more.yaml\nserver: {http: here}\n")
+    (folder / "more.yaml").write_text("rules:\n  - {rule_id: a, dimension: ip, limit: many, window_seconds: 60}\n")
+    monkeypatch.setenv("HEADGATE_MODE", "other")
+    code, out, err = run("config", "check")
+    assert (code, out) == (2, "")
+    assert [line.split(": ")[:2] for line in err.splitlines()] == [
+        ["headgate.yaml:1", "stroe"],
+        ["headgate.yaml:3", "server.http"],
+        ["more.yaml:2", "rules[0].limit"],
+        ["HEADGATE_MODE", "mode"],
+    ]
+
+
+def test_a_file_that_is_not_there(run: Run, shell: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ": there is no such file: write its path as seen from here, or make it\n"
+    assert run("config", "check") == (2, "", f"headgate.yaml{told}")
+    assert shell("config", "check", "x.yaml") == (2, "", f"x.yaml{told}")
+    monkeypatch.setenv("HEADGATE_CONFIG", "y.yaml")
+    assert run("config", "check") == (2, "", f"y.yaml{told}")
+
+
+def test_an_empty_one_is_fine(run: Run, folder: Path) -> None:
+    (folder / "headgate.yaml").write_text("")
+    code, out, _ = run("config", "check", "--connect")
+    assert code == 0
+    assert "  store           memory://\n" in out
+    assert "  in files        nothing\n" in out
+    assert out.endswith("  store: reached\n")
+
+
+def test_connect_reaches_all(run: Run, folder: Path, redis_server: RedisServer | GivenServer) -> None:
+    joint = "&" if "?" in redis_server.url else "?"
+    store = f"{redis_server.url}{joint}timeout_ms=30000"
+    (folder / "rules.yaml").write_text("plans: {gold: 1/s}\npolicies: [{key: k}]\n")
+    rules = "sqlite:///rules.db?timeout_ms=30000"
+    run("rules", "apply", "-f", "rules.yaml", "--rules-store", rules)
+    (folder / "headgate.yaml").write_text(f"store: '{store}'\nrules_store: '{rules}'\n")
+    code, out, err = run("config", "check", "--connect")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-2:] == [
+        "  store: reached",
+        f"  rules_store: reached, SQLite file {folder}/rules.db: 1 rule, 1 plan",
+    ]
+
+
+def test_what_cannot_be_reached_is_told(run: Run, folder: Path) -> None:
+    (folder / "headgate.yaml").write_text(
+        "store: redis://u:secret@127.0.0.1:1/0\nrules_store: mysql://u:secret@127.0.0.1:1/db\n"
+    )
+    code, out, err = run("config", "check", "--connect")
+    assert code == 2
+    assert out.startswith("headgate.yaml: fine\n")
+    assert [line.split(": ")[:2] for line in err.splitlines()] == [["headgate", "store"], ["headgate", "rules_store"]]
+
+
+def test_rules_that_cannot_be_used_are_told(run: Run, folder: Path) -> None:
+    import sqlite3
+
+    (folder / "headgate.yaml").write_text(
+        "rules_store: sqlite:///rules.db?timeout_ms=30000\n"
+        "rules: [{rule_id: a, dimension: ip, limit: 1, window_seconds: 1}]\n"
+    )
+    run("rules", "apply", "-f", "headgate.yaml")
+    with sqlite3.connect(folder / "rules.db") as connection:
+        connection.execute("UPDATE headgate_records SET body = replace(body, '\"limit\":1', '\"limit\":-1')")
+        connection.execute("UPDATE headgate_records SET body = replace(body, '\"limit\": 1', '\"limit\": -1')")
+    code, _, err = run("config", "check", "--connect")
+    assert code == 2
+    assert "rules_store: rule 'a': limit: " in err
