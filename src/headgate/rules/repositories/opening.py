@@ -46,7 +46,7 @@ def _files(path: str) -> Repository:
 
 def _sql(options: Options) -> Repository:
     try:
-        from headgate.rules.repositories.sql import open_sql_repository
+        from headgate.rules.repositories.sql.repository import open_sql_repository
     except ModuleNotFoundError as error:
         extra = {"mariadb": "mysql", "postgresql": "postgres"}.get(options.scheme, options.scheme)
         raise options.error(f"the package {error.name!r} is missing: pip install 'headgate[{extra}]'") from None
@@ -55,7 +55,7 @@ def _sql(options: Options) -> Repository:
 
 def _redis(options: Options) -> Repository:
     try:
-        from headgate.rules.repositories.redis import open_redis_repository
+        from headgate.rules.repositories.redis.repository import open_redis_repository
     except ModuleNotFoundError as error:
         raise options.error(f"the package {error.name!r} is missing: pip install 'headgate[redis]'") from None
     return open_redis_repository(options)

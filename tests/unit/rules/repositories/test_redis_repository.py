@@ -18,9 +18,9 @@ import pytest
 from headgate.errors import ConfigError, Conflict, Invalid, Stale, StoreError
 from headgate.locks.redis_client import open_client
 from headgate.rules.repositories.port import DAY_US, AuditEntry, AuditQuery, Changes, Repository
-from headgate.rules.repositories.redis import RedisRepository, open_redis_repository
-from headgate.rules.repositories.redis_layout import audit_fields
-from headgate.rules.repositories.redis_listening import Listener
+from headgate.rules.repositories.redis.layout import audit_fields
+from headgate.rules.repositories.redis.listening import Listener
+from headgate.rules.repositories.redis.repository import RedisRepository, open_redis_repository
 from headgate.stores.options import Options
 from servers.machine import until
 from servers.process import GivenServer

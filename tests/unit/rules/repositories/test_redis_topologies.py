@@ -13,7 +13,7 @@ import pytest
 from conformance.test_redis_kinds import OtherServer, packaged
 from headgate.errors import StoreError
 from headgate.rules.repositories.port import AuditQuery, Repository
-from headgate.rules.repositories.redis import RedisRepository, open_redis_repository
+from headgate.rules.repositories.redis.repository import RedisRepository, open_redis_repository
 from headgate.stores.options import Options
 from servers.machine import ServerError, until
 from servers.redis import RedisCluster, RedisSentinels, RedisServer

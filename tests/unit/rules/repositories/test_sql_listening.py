@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import text
 
 from databases import url_of
-from headgate.rules.repositories import sql_listening
-from headgate.rules.repositories.sql import SqlRepository, open_sql_repository
+from headgate.rules.repositories.sql import listening
+from headgate.rules.repositories.sql.repository import SqlRepository, open_sql_repository
 from headgate.stores.options import Options
 from servers.machine import until
 from unit.rules.repositories.kit import PATIENCE, in_a_child, put
@@ -125,7 +125,7 @@ def test_a_connection_that_the_server_ends(opened: Open, caplog: pytest.LogCaptu
 
 def test_silence_is_looked_into(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that has gone without a word is asked whether it is there."""
-    monkeypatch.setattr(sql_listening, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(listening, "HEARTBEAT", 0.01)
     asked = threading.Event()
     writer, reader = opened(), opened()
     ear = Ear()

@@ -17,8 +17,8 @@ from sqlalchemy.exc import OperationalError
 from databases import KINDS, url_of
 from headgate.errors import HeadgateError, Invalid, StoreError
 from headgate.rules.repositories.port import AUDIT_DAYS, DAY_US, Actor, AuditQuery
-from headgate.rules.repositories.sql import SqlRepository, open_sql_repository
-from headgate.rules.repositories.sql_tidying import BITE, HOUR_US
+from headgate.rules.repositories.sql.repository import SqlRepository, open_sql_repository
+from headgate.rules.repositories.sql.tidying import BITE, HOUR_US
 from headgate.stores.options import Options
 from headgate.stores.sql.opening import open_driver
 from headgate.stores.sql.schema import audit, records, revisions

@@ -17,7 +17,7 @@ from typing import Any
 
 from headgate.errors import Invalid
 from headgate.rules.repositories.port import AUDIT_DAYS, DAY_US, Actor, AuditEntry, Edit, Kind, Record
-from headgate.rules.repositories.redis_layout import (
+from headgate.rules.repositories.redis.layout import (
     LAYOUT,
     Keys,
     audit_fields,
@@ -27,8 +27,8 @@ from headgate.rules.repositories.redis_layout import (
     read_record,
     text_of_record,
 )
-from headgate.rules.repositories.redis_link import Link
-from headgate.rules.repositories.redis_scripts import FIND
+from headgate.rules.repositories.redis.link import Link
+from headgate.rules.repositories.redis.scripts import FIND
 from headgate.rules.repositories.revising import Found, Revision, expired_away, revise
 
 __all__ = ["AUDIT_MS", "Writer"]

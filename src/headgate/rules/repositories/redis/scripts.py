@@ -1,6 +1,6 @@
 """What Redis looks up in one step, so that nobody sees half of a write. None of these scripts but NOTE writes.
 
-All get the keys of redis_layout.Keys, in their order.
+All get the keys of layout.Keys, in their order.
 """
 
 from __future__ import annotations

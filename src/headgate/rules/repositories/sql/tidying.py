@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, delete, select
 
 from headgate.rules.repositories.port import AUDIT_DAYS, DAY_US, Kind, Record
-from headgate.rules.repositories.sql_rows import bytes_of, record_of
+from headgate.rules.repositories.sql.rows import bytes_of, record_of
 from headgate.stores.sql.schema import audit, records
 
 __all__ = ["BITE", "HOUR_US", "ended", "forget_audit", "forget_deletions", "is_due"]

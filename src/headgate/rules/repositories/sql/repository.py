@@ -6,7 +6,7 @@ revision and the records that are newer than what its caller has seen, as of one
 and it has read one row. A deleted record stays for a day as a row without a body, for those who have yet to hear of
 it.
 
-PostgreSQL tells other processes of a write by itself (see sql_listening.py); with the others they ask.
+PostgreSQL tells other processes of a write by itself (see listening.py); with the others they ask.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sqlalchemy.exc import IntegrityError
 from headgate.errors import StoreClosed, StoreError
 from headgate.locks.databases import abandon, clock_of, open_engine
 from headgate.locks.names import short_name
-from headgate.rules.repositories import sql_tidying as tidying
 from headgate.rules.repositories.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
 from headgate.rules.repositories.revising import Found, Revision, expired_away, revise
-from headgate.rules.repositories.sql_listening import Listener
-from headgate.rules.repositories.sql_rows import (
+from headgate.rules.repositories.sql import tidying
+from headgate.rules.repositories.sql.listening import Listener
+from headgate.rules.repositories.sql.rows import (
     audit_row,
     bytes_of,
     check_edit,
@@ -37,7 +37,7 @@ from headgate.rules.repositories.sql_rows import (
     record_of,
     record_row,
 )
-from headgate.rules.repositories.sql_transaction import Again, Transactions
+from headgate.rules.repositories.sql.transaction import Again, Transactions
 from headgate.stores.forking import renew_after_fork
 from headgate.stores.options import Options
 from headgate.stores.sql.opening import open_driver

@@ -1,6 +1,6 @@
-"""Rules in Redis or Valkey: a server, a master that Sentinels name, or a cluster. redis_layout.py says where they lie.
+"""Rules in Redis or Valkey: a server, a master that Sentinels name, or a cluster. layout.py says where they lie.
 
-A write is one transaction (see redis_writing.py), and what readers need is looked up by one script: so nobody ever sees
+A write is one transaction (see writing.py), and what readers need is looked up by one script: so nobody ever sees
 half of a write.
 
 The last 10,000 writes, and the last 10,000 records that they changed (and what the very last write changed), are
@@ -31,7 +31,7 @@ from headgate.rules.repositories.port import (
     Kind,
     Record,
 )
-from headgate.rules.repositories.redis_layout import (
+from headgate.rules.repositories.redis.layout import (
     Keys,
     audit_fields,
     check_layout,
@@ -42,10 +42,10 @@ from headgate.rules.repositories.redis_layout import (
     read_record,
     split_name,
 )
-from headgate.rules.repositories.redis_link import Again, Link, OpenClient
-from headgate.rules.repositories.redis_listening import Listener
-from headgate.rules.repositories.redis_scripts import CHANGES, LIST, NOTE
-from headgate.rules.repositories.redis_writing import AUDIT_MS, Writer
+from headgate.rules.repositories.redis.link import Again, Link, OpenClient
+from headgate.rules.repositories.redis.listening import Listener
+from headgate.rules.repositories.redis.scripts import CHANGES, LIST, NOTE
+from headgate.rules.repositories.redis.writing import AUDIT_MS, Writer
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.options import Options
 

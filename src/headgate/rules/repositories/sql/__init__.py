@@ -1,0 +1,1 @@
+"""Rules in a database: SQLite, MariaDB, MySQL or PostgreSQL. repository.py tells how."""
