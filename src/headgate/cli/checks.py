@@ -31,7 +31,7 @@ from headgate.embedded.asking import Asking, CatalogPlans
 from headgate.engine.bound import Bound, Engine, check_input
 from headgate.engine.failure import FailurePolicy
 from headgate.engine.plans import Resolver
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, HeadgateError
 from headgate.rules.catalog import Catalog
 from headgate.rules.context import RequestContext
 from headgate.rules.editor import Editor
@@ -202,7 +202,9 @@ def _ask(op: Op, question: Question, cost: int) -> Answer:
         store = stack.enter_context(_opened(url))
         try:
             answer = _answer(op, question, cost, store, catalog)
-        except (TypeError, ValueError) as error:  # a key or a cost that cannot be
+        except HeadgateError:
+            raise
+        except ValueError as error:  # a key or a cost that cannot be
             raise ConfigError(str(error)) from None
         if noting is not None:
             for subject in dict.fromkeys(key for key, _ in answer.counters):

@@ -48,7 +48,7 @@ def test_every_command_has_help(command: str, run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("chek user:42", "No such command 'chek'. Did you mean 'check'? (see headgate --help)"),
+        ("chek user:42", "No such command 'chek'."),
         ("rules", "Missing command. (see headgate rules --help)"),
         ("db upgrade --stroe x", "No such option: --stroe"),
         ("check k -l 3/s --cost many", "Invalid value for '--cost': "),
