@@ -5,6 +5,7 @@ A case is text, so that it can be read beside the contract:
     rules     one a line: its rule_id, its dimension, then what is not as usual. The usual is for everybody, every
               path, method and tier, within 60 seconds, in force for ever:
                   for=42  on=/orders/*  method=GET  tier=gold  5s  shadow  disabled  ends=+10 (seconds from now)
+                  limit=100  burst=5  algorithm=gcra  on_store_error=closed
     request   the fields of a request context: user=42 path=/orders method=GET
     chain     one a line, in order: the rule_id, the key of its counter, the counter's name
 
@@ -74,7 +75,9 @@ def one_rule(line: str) -> Rule:
             data["identifier"] = value
         elif name == "on":
             data["endpoint_pattern"] = value
-        elif name in ("method", "tier"):
+        elif name in ("limit", "burst"):
+            data[name] = int(value)
+        elif name in ("method", "tier", "algorithm", "on_store_error"):
             data[name] = value
         else:
             data["window_seconds"] = float(word.removesuffix("s"))
