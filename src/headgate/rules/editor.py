@@ -18,15 +18,17 @@ from headgate.locks.port import LockService
 from headgate.rules.comparing import Difference, all_records, compare
 from headgate.rules.records import POLICY_IDS, edit_of, read_plan, rule_of
 from headgate.rules.repositories.port import Actor, Edit, Kind, Record, Repository
-from headgate.rules.rule import ANY, Rule
+from headgate.rules.rule import ANY, MOST_TIER_BYTES, Rule, is_tier
 from headgate.rules.views.clients import ClientLimit, client_limit_of
-from headgate.rules.views.ids import view_id, view_prefix
+from headgate.rules.views.ids import shown, view_id, view_prefix
 from headgate.rules.views.policies import Policy, policy_of
 
 __all__ = ["Difference", "Editor", "all_records"]
 
 TRIES = 10
 """How often a number for a new policy is asked for while others do the same."""
+LONGEST_OVERRIDE = 10**10
+"""Seconds: some three centuries, so that its end can be written down."""
 
 
 class Editor:
@@ -54,11 +56,11 @@ class Editor:
 
     def create(self, rule: Rule) -> Rule:
         """Add a rule. Conflict when there is one of its id, or one as specific in its slot."""
-        return self._put(edit_of(rule, expected=0))
+        return self._put(_readable(rule, expected=0))
 
     def replace(self, rule: Rule, expected: int | None = None) -> Rule:
         """Write a rule anew; Stale unless it still has the expected version. NotFound when there is none."""
-        return self._put(edit_of(rule, self._found("rule", rule.rule_id).version if expected is None else expected))
+        return self._put(_readable(rule, self._found("rule", rule.rule_id).version if expected is None else expected))
 
     def delete(self, rule_id: str, expected: int | None = None) -> None:
         self._write([Edit("rule", rule_id, None, expected)])
@@ -89,28 +91,32 @@ class Editor:
 
     def set_tier(self, user: str, tier: str | None) -> None:
         """Put a user into a tier; None takes it out of any."""
-        if tier is not None and (not tier or tier == ANY):
-            raise ConfigError(f"a tier has a name, such as 'premium', not {tier!r}")
+        if tier is not None and not is_tier(tier):
+            raise ConfigError(f"a tier has a name, such as 'premium', of {MOST_TIER_BYTES} bytes at most, not {tier!r}")
         self._write([Edit("tier", user, None if tier is None else {"tier": tier})])
 
     def override(self, user: str, base: Rule, limit: int, seconds: float) -> Rule:
         """Hold one user to another limit in the slot of a rule, for so long. The counters go on."""
         if base.dimension != "user":
             raise ConfigError(f"rule {base.rule_id!r} is of dimension {base.dimension}: only a user's is overridden so")
+        if user == ANY:
+            raise ConfigError("an override is for one user: to change the limit of all, change the rule")
+        if not 0 < seconds <= LONGEST_OVERRIDE:
+            raise ConfigError(
+                f"an override lasts a number of seconds above 0, {LONGEST_OVERRIDE} at most, not {seconds}"
+            )
         rule = replace(
             base,
             rule_id=view_id("override", user, base.counter),
-            name=f"override of {base.rule_id} for {user}",
+            name=f"override of {base.rule_id} for {shown(user)}",
             identifier=user,
-            tier=ANY,
+            tier=base.tier if base.identifier == user else ANY,  # as specific as what it is to win over, at least
             limit=limit,
             burst=None,
             origin=None,
             expires_us=self._now_us() + round(seconds * 1_000_000),
         )
-        checked = Rule.read(rule.to_data())
-        assert checked is not None
-        return self._put(edit_of(checked))
+        return self._put(_readable(rule))
 
     def put_plan(self, name: str, limits: object, *, create: bool | None = None) -> tuple[str, ...]:
         """Write a plan: a new one, one that is there, or (None) whichever."""
@@ -137,17 +143,19 @@ class Editor:
             made = replace(policy, id=number)
             last = Edit("default", POLICY_IDS, {"last": number}, counted.version if counted is not None else 0)
             try:
-                self._write([edit_of(made.rule(), expected=0), last])
+                self._write([_readable(made.rule(), expected=0), last])
             except (Stale, Conflict):
                 if self._repository.get("rule", policy.rule_id) is not None:
                     raise Conflict(f"there is a policy for key {policy.key!r} already: change that one") from None
+                if self._repository.get("default", POLICY_IDS) == counted:
+                    raise  # it is not the number: a rule that is no policy has its place
                 continue  # somebody else took the number
             return made
         raise Stale(f"a policy for key {policy.key!r} could not be numbered: too many are made at once; try again")
 
     def replace_policy(self, policy: Policy) -> Policy:
         made = replace(policy, id=self.policy(policy.key).id)
-        self._put(edit_of(made.rule()))
+        self._put(_readable(made.rule()))
         return made
 
     def delete_policy(self, key: str) -> None:
@@ -163,7 +171,7 @@ class Editor:
     def configure_client(self, client: str, limits: Sequence[ClientLimit]) -> None:
         """Write these limits of a client, in one write; its others stay as they are."""
         with self._alone(client):
-            self._write([edit_of(limit.rule()) for limit in limits])
+            self._write([_readable(limit.rule()) for limit in limits])
 
     def delete_client_limits(self, client: str, names: Sequence[tuple[str, str]]) -> None:
         """Delete limits of a client, by type and name; NotFound, and none is deleted, if one is not there."""
@@ -206,6 +214,13 @@ class Editor:
 
     def _write(self, edits: Sequence[Edit]) -> Sequence[Record | None]:
         return self._repository.write(edits, self._actor)
+
+
+def _readable(rule: Rule, expected: int | None = None) -> Edit:
+    """What writes a rule; Invalid for one that could not be read again, and would keep all others from being read."""
+    read = Rule.read(rule.body())
+    assert read is not None
+    return edit_of(read, expected)
 
 
 @contextmanager

@@ -22,7 +22,17 @@ from headgate.rules.address import subject_address
 from headgate.rules.moments import moment_text, read_moment
 from headgate.rules.pattern import EVERY, parse_pattern
 
-__all__ = ["ANY", "DEFAULT_RULE_ALGORITHM", "DIMENSIONS", "MODES", "RULE_FIELDS", "Rule", "dimension_of", "is_method"]
+__all__ = [
+    "ANY",
+    "DEFAULT_RULE_ALGORITHM",
+    "DIMENSIONS",
+    "MODES",
+    "RULE_FIELDS",
+    "Rule",
+    "dimension_of",
+    "is_method",
+    "is_tier",
+]
 
 ANY = "*"
 DIMENSIONS = ("user", "apikey", "client", "ip", "key", "api", "global")
@@ -32,6 +42,7 @@ POLICIES = ("open", "closed", "local")
 DEFAULT_RULE_ALGORITHM = "sliding_window_counter"
 ALIASES = {"sliding_window": "sliding_window_counter"}
 MOST_ID_BYTES = 255
+MOST_TIER_BYTES = 255
 MOST_NAME_BYTES = 200
 """Of a counter's name: a longer one ends in a digest."""
 _METHOD = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
@@ -169,6 +180,15 @@ def is_method(text: str) -> bool:
     return _METHOD.fullmatch(text) is not None
 
 
+def is_tier(tier: object) -> bool:
+    """Whether it can be the tier of a user."""
+    return (
+        isinstance(tier, str)
+        and tier not in ("", ANY)
+        and len(tier.encode("utf-8", "surrogatepass")) <= MOST_TIER_BYTES
+    )
+
+
 def _read(data: object, at: str, problems: Problems) -> Rule | None:
     fields = Fields(data, at, problems, RULE_FIELDS)
     if not isinstance(data, Mapping):
@@ -185,7 +205,7 @@ def _read(data: object, at: str, problems: Problems) -> Rule | None:
         identifier=_identifier(fields, dimension),
         endpoint_pattern=_pattern(fields),
         method=_method(fields),
-        tier=fields.text("tier", ANY, most=255),
+        tier=fields.text("tier", ANY, most=MOST_TIER_BYTES),
         algorithm=_algorithm(fields),
         burst=fields.whole("burst", None, least=1),
         mode=fields.choice("mode", MODES, "enforce"),

@@ -1,0 +1,450 @@
+"""What an operator does to a repository: each a write of its own, all of it or nothing, and in the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headgate.errors import ConfigError, Conflict, Invalid, NotFound, Stale
+from headgate.rules.catalog import Catalog
+from headgate.rules.context import RequestContext
+from headgate.rules.editor import Editor
+from headgate.rules.records import record_of
+from headgate.rules.repositories.port import Actor, AuditQuery
+from headgate.rules.rule import Rule
+from headgate.rules.views.clients import ClientLimit
+from headgate.rules.views.policies import Policy
+from unit.rules.cases import one_rule, rules_of
+from unit.rules.memory_repository import MemoryRepository
+
+ALICE = Actor("alice", "192.0.2.1")
+
+
+@pytest.fixture
+def repository() -> MemoryRepository:
+    return MemoryRepository()
+
+
+@pytest.fixture
+def editor(repository: MemoryRepository) -> Editor:
+    return Editor(repository, ALICE, now_us=repository.clock.ticks)
+
+
+def ids(editor: Editor) -> list[str]:
+    return [rule.rule_id for rule in editor.rules()]
+
+
+def told(repository: MemoryRepository) -> list[tuple[str, str]]:
+    """The audit log, the oldest first."""
+    return [(entry.action, entry.subject) for entry in reversed(repository.audit(AuditQuery()))]
+
+
+def winner(repository: MemoryRepository, **context: Any) -> Rule:
+    """The rule that wins, as whoever reads the repository finds it."""
+    catalog = Catalog([Unclosed(repository)], 3600)
+    try:
+        (_, entry), *others = catalog.current.resolve(RequestContext(**context), repository.clock.ticks())
+        assert not others
+        return entry.rule
+    finally:
+        catalog.close()
+
+
+class Unclosed:
+    """A source that others go on using."""
+
+    def __init__(self, repository: MemoryRepository) -> None:
+        self.title = repository.title
+        self.changes = repository.changes
+        self.listen = repository.listen
+
+    def close(self) -> None:
+        pass
+
+
+# -- rules ----------------------------------------------------------------------------------------------------------
+
+
+def test_create_get_list(editor: Editor, repository: MemoryRepository) -> None:
+    made = editor.create(one_rule("b user"))
+    editor.create(one_rule("a ip"))
+    now_us = repository.clock.ticks()
+    assert (made.version, made.created_us, made.updated_us) == (1, now_us, now_us)
+    assert editor.rule("b") == made
+    assert ids(editor) == ["a", "b"]
+    assert told(repository) == [("create", "rule:b"), ("create", "rule:a")]
+    (entry,) = repository.audit(AuditQuery(subject="rule:b"))
+    assert (entry.actor, entry.address, entry.before) == ("alice", "192.0.2.1", None)
+    assert entry.after == made.body()
+
+
+def test_create_refuses_what_is_there(editor: Editor) -> None:
+    editor.create(one_rule("a user on=/u/*"))
+    with pytest.raises(Conflict, match="rule 'a' exists already"):
+        editor.create(one_rule("a ip"))
+    with pytest.raises(Conflict, match="rule 'b' would be as specific as rule 'a' in the same slot"):
+        editor.create(one_rule("b user on=/u/**"))
+    editor.create(one_rule("b user on=/u/* ends=+5"))
+    editor.create(one_rule("c user on=/u/* shadow"))
+    editor.create(one_rule("d user on=/u/* disabled"))
+    editor.create(one_rule("e user on=/u/* tier=gold"))
+    assert ids(editor) == ["a", "b", "c", "d", "e"]
+
+
+def test_replace(editor: Editor, repository: MemoryRepository) -> None:
+    editor.create(one_rule("a user"))
+    repository.clock.advance(5)
+    changed = editor.replace(one_rule("a user limit=7"))
+    assert (changed.limit, changed.version) == (7, 2)
+    assert changed.created_us != changed.updated_us
+    assert editor.replace(one_rule("a user limit=8"), expected=2).version == 3
+    with pytest.raises(Stale, match="version 2 was read, and it is at 3 now"):
+        editor.replace(one_rule("a user limit=9"), expected=2)
+    with pytest.raises(NotFound, match="there is no rule 'x'"):
+        editor.replace(one_rule("x user"))
+    assert editor.rule("a").limit == 8
+
+
+def test_replace_notices_who_came_in_between(editor: Editor, repository: MemoryRepository) -> None:
+    editor.create(one_rule("a user"))
+    repository.before_write = lambda: Editor(repository, Actor("bob")).replace(one_rule("a user limit=7"))
+    with pytest.raises(Stale):
+        editor.replace(one_rule("a user limit=8"))
+    assert editor.rule("a").limit == 7
+
+
+def test_delete(editor: Editor, repository: MemoryRepository) -> None:
+    editor.create(one_rule("a user"))
+    with pytest.raises(Stale):
+        editor.delete("a", expected=2)
+    editor.delete("a", expected=1)
+    for missing in (lambda: editor.delete("a"), lambda: editor.rule("a")):
+        with pytest.raises(NotFound, match="there is no rule 'a'"):
+            missing()
+    assert editor.create(one_rule("a user")).version == 2, "versions go on"
+    assert [action for action, _ in told(repository)] == ["create", "delete", "create"]
+
+
+def test_delete_all_or_none(editor: Editor) -> None:
+    for rule in rules_of("a user\nb ip\nc global"):
+        editor.create(rule)
+    with pytest.raises(NotFound, match="there is no rule 'x'"):
+        editor.delete_all(["a", "x"])
+    editor.delete_all(["a", "b", "a"])
+    assert ids(editor) == ["c"]
+
+
+# -- differences ----------------------------------------------------------------------------------------------------
+
+
+def test_apply_makes_it_so(editor: Editor, repository: MemoryRepository) -> None:
+    for rule in rules_of("same user\nchanged ip\nother global"):
+        editor.create(rule)
+    wanted = [record_of(rule) for rule in rules_of("same user\nchanged ip limit=5\nadded client")]
+    difference = editor.difference(wanted)
+    assert [record.id for record in difference.added] == ["added"]
+    assert [(old.body["limit"], new.body["limit"]) for old, new in difference.changed] == [(100, 5)]
+    assert [record.id for record in difference.same] == ["same"]
+    assert [record.id for record in difference.other] == ["other"]
+    assert repository.revision == 3, "looking writes nothing"
+    editor.apply(difference)
+    assert repository.revision == 4, "all in one write"
+    assert ids(editor) == ["added", "changed", "other", "same"]
+    assert (editor.rule("changed").limit, editor.rule("same").version) == (5, 1)
+    editor.apply(editor.difference(wanted))
+    assert repository.revision == 4, "there is nothing left to write"
+    editor.apply(editor.difference(wanted), prune=True)
+    assert ids(editor) == ["added", "changed", "same"]
+
+
+def test_apply_is_all_or_nothing(editor: Editor, repository: MemoryRepository) -> None:
+    editor.create(one_rule("kept user"))
+    clash = [record_of(rule) for rule in rules_of("a ip\nb user")]
+    with pytest.raises(Conflict, match="rule 'b' would be as specific as rule 'kept'"):
+        editor.apply(editor.difference(clash))
+    assert ids(editor) == ["kept"]
+    editor.apply(editor.difference(clash), prune=True)
+    assert ids(editor) == ["a", "b"], "with what has the place gone, it is free"
+
+
+def test_apply_swaps_places(editor: Editor) -> None:
+    for rule in rules_of("a user\nb ip"):
+        editor.create(rule)
+    editor.apply(editor.difference([record_of(rule) for rule in rules_of("a ip\nb user")]))
+    assert [rule.dimension for rule in editor.rules()] == ["ip", "user"]
+
+
+def test_apply_notices_who_came_in_between(editor: Editor) -> None:
+    editor.create(one_rule("a user"))
+    changing = editor.difference([record_of(one_rule("a user limit=5"))])
+    adding = editor.difference([record_of(one_rule("b ip"))])
+    editor.replace(one_rule("a user limit=6"))
+    editor.create(one_rule("b ip limit=7"))
+    for difference in (changing, adding):
+        with pytest.raises(Stale, match="nothing was written; try again"):
+            editor.apply(difference)
+    assert [rule.limit for rule in editor.rules()] == [6, 7]
+
+
+# -- tiers ----------------------------------------------------------------------------------------------------------
+
+
+def test_tiers(editor: Editor, repository: MemoryRepository) -> None:
+    for rule in rules_of("free user tier=free\ngold user tier=gold"):
+        editor.create(rule)
+    assert winner(repository, user="alice").rule_id == "free"
+    editor.set_tier("alice", "gold")
+    assert winner(repository, user="alice").rule_id == "gold"
+    editor.set_tier("alice", "free")
+    editor.set_tier("alice", None)
+    assert winner(repository, user="alice").rule_id == "free"
+    assert told(repository)[2:] == [
+        ("create", "tier:alice"),
+        ("update", "tier:alice"),
+        ("delete", "tier:alice"),
+    ]
+    with pytest.raises(NotFound, match="'alice'"):
+        editor.set_tier("alice", None)
+
+
+@pytest.mark.parametrize("tier", ["", "*", 7, ["gold"], "t" * 256], ids=lambda tier: str(tier)[:8])
+def test_what_is_no_tier(editor: Editor, repository: MemoryRepository, tier: Any) -> None:
+    with pytest.raises(ConfigError, match="a tier has a name, such as 'premium'"):
+        editor.set_tier("alice", tier)
+    assert repository.revision == 0
+
+
+# -- overrides ------------------------------------------------------------------------------------------------------
+
+
+def test_an_override_wins_while_it_lasts(editor: Editor, repository: MemoryRepository) -> None:
+    base = editor.create(one_rule("base user limit=10 burst=20 algorithm=gcra on_store_error=closed"))
+    made = editor.override("alice", base, 500, 60)
+    assert (made.identifier, made.limit, made.burst, made.tier) == ("alice", 500, None, "*")
+    assert made.expires_us == repository.clock.ticks() + 60_000_000
+    assert (made.counter, made.algorithm, made.on_store_error) == (base.counter, "gcra", "closed")
+    assert made.name == "override of base for alice"
+    assert winner(repository, user="alice") == made
+    assert winner(repository, user="bob").rule_id == "base"
+    repository.clock.advance(60)
+    assert winner(repository, user="alice").rule_id == "base"
+
+
+def test_an_override_wins_over_a_rule_for_the_same_user(editor: Editor, repository: MemoryRepository) -> None:
+    base = editor.create(one_rule("base user for=alice limit=10"))
+    made = editor.override("alice", base, 500, 60)
+    assert winner(repository, user="alice") == made
+
+
+def test_an_override_wins_over_the_rule_it_overrides_whatever_that_is(
+    editor: Editor, repository: MemoryRepository
+) -> None:
+    base = editor.create(one_rule("base user for=alice tier=gold limit=10"))
+    editor.set_tier("alice", "gold")
+    made = editor.override("alice", base, 500, 60)
+    assert winner(repository, user="alice") == made
+
+
+def test_another_override_replaces_the_first(editor: Editor, repository: MemoryRepository) -> None:
+    base = editor.create(one_rule("base user limit=10"))
+    first = editor.override("alice", base, 500, 60)
+    second = editor.override("alice", first, 700, 30)
+    assert (second.rule_id, second.version, second.limit) == (first.rule_id, 2, 700)
+    assert winner(repository, user="alice") == second
+    assert len(ids(editor)) == 2
+
+
+def test_an_override_that_has_ended_is_no_hindrance(editor: Editor, repository: MemoryRepository) -> None:
+    base = editor.create(one_rule("base user limit=10"))
+    editor.create(one_rule("byhand user for=alice limit=5 ends=+10"))
+    with pytest.raises(Conflict, match="would be as specific as rule 'byhand'"):
+        editor.override("alice", base, 500, 60)
+    repository.clock.advance(10)
+    made = editor.override("alice", base, 500, 60)
+    assert winner(repository, user="alice") == made
+    assert told(repository)[-2:] == [("expire", "rule:byhand"), ("create", f"rule:{made.rule_id}")]
+
+
+@pytest.mark.parametrize("user", ["a:b", "u" * 1024, "é" * 500, "*"], ids=lambda user: user[:5])
+def test_anybody_can_have_an_override(editor: Editor, repository: MemoryRepository, user: str) -> None:
+    base = editor.create(one_rule("base user limit=10"))
+    if user == "*":
+        with pytest.raises(ConfigError, match="an override is for one user"):
+            editor.override(user, base, 500, 60)
+    else:
+        made = editor.override(user, base, 500, 60)
+        assert winner(repository, user=user) == made
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e15], ids=str)
+def test_an_override_ends_some_time(editor: Editor, repository: MemoryRepository, seconds: float) -> None:
+    base = editor.create(one_rule("base user limit=10"))
+    with pytest.raises(ConfigError, match="an override lasts a number of seconds above 0"):
+        editor.override("alice", base, 500, seconds)
+    assert repository.revision == 1
+
+
+def test_what_cannot_be_overridden(editor: Editor) -> None:
+    with pytest.raises(ConfigError, match="rule 'i' is of dimension ip: only a user's is overridden so"):
+        editor.override("alice", one_rule("i ip"), 500, 60)
+    with pytest.raises(Invalid, match="limit: must be a whole number"):
+        editor.override("alice", one_rule("u user"), -1, 60)
+
+
+# -- plans ----------------------------------------------------------------------------------------------------------
+
+
+def test_plans(editor: Editor, repository: MemoryRepository) -> None:
+    assert editor.put_plan("gold", "10/s burst 20", create=True) == ("10/second burst 20",)
+    with pytest.raises(Conflict, match="plan 'gold' exists already"):
+        editor.put_plan("gold", "5/s", create=True)
+    assert editor.put_plan("gold", ["5/s", "100/min; 1/day"], create=False) == ("5/second", "100/minute", "1/day")
+    assert editor.put_plan("new", "5/s") == ("5/second",)
+    with pytest.raises(NotFound, match="there is no plan 'x'"):
+        editor.put_plan("x", "5/s", create=False)
+    editor.delete_plan("gold")
+    with pytest.raises(NotFound, match="there is no plan 'gold'"):
+        editor.delete_plan("gold")
+    record = repository.get("plan", "new")
+    assert record is not None
+    assert record.body == {"limits": ["5/second"]}
+
+
+@pytest.mark.parametrize("limits", ["many", [], [5], None, {"a": "5/s"}, ["5/s", "x"]], ids=str)
+def test_what_is_no_plan(editor: Editor, repository: MemoryRepository, limits: object) -> None:
+    with pytest.raises(ConfigError):
+        editor.put_plan("gold", limits)
+    assert repository.revision == 0
+
+
+# -- policies -------------------------------------------------------------------------------------------------------
+
+
+def test_policies_are_numbered(editor: Editor) -> None:
+    first = editor.create_policy(Policy("a", capacity=5))
+    second = editor.create_policy(Policy("b/c"))
+    assert (first.id, second.id) == (1, 2)
+    assert editor.policy("a") == first == Policy("a", capacity=5, id=1)
+    editor.delete_policy("b/c")
+    assert editor.create_policy(Policy("d")).id == 3, "a number is never given twice"
+    assert editor.create_policy(Policy("b/c")).id == 4
+
+
+def test_a_policy_keeps_its_number(editor: Editor) -> None:
+    editor.create_policy(Policy("a"))
+    changed = editor.replace_policy(Policy("a", "SLIDING_WINDOW", 5, 6, 7))
+    assert changed == Policy("a", "SLIDING_WINDOW", 5, 6, 7, id=1) == editor.policy("a")
+
+
+def test_policies_that_are_there_or_not(editor: Editor) -> None:
+    editor.create_policy(Policy("a"))
+    with pytest.raises(Conflict, match="there is a policy for key 'a' already: change that one"):
+        editor.create_policy(Policy("a", capacity=7))
+    assert editor.create_policy(Policy("b")).id == 2, "a number is not used up by a refusal"
+    for missing in (
+        lambda: editor.policy("x"),
+        lambda: editor.replace_policy(Policy("x")),
+        lambda: editor.delete_policy("x"),
+    ):
+        with pytest.raises(NotFound, match="there is no policy for key 'x'"):
+            missing()
+
+
+def test_two_who_make_policies_at_once_get_different_numbers(editor: Editor, repository: MemoryRepository) -> None:
+    other = Editor(repository, Actor("bob"))
+    repository.before_write = lambda: other.create_policy(Policy("theirs"))
+    assert editor.create_policy(Policy("mine")).id == 2
+    assert editor.policy("theirs").id == 1
+
+
+def test_a_rule_that_has_a_policys_place_is_named(editor: Editor, repository: MemoryRepository) -> None:
+    editor.create(one_rule("byhand key for=a 1s"))
+    with pytest.raises(Conflict, match="would be as specific as rule 'byhand'"):
+        editor.create_policy(Policy("a"))
+    assert repository.revision == 1
+
+
+# -- clients --------------------------------------------------------------------------------------------------------
+
+GLOBAL = ClientLimit("acme", "DEFAULT", "GLOBAL", "MIN", 100)
+API = ClientLimit("acme", "API", "getUsers", "SEC", 5)
+PUT = ClientLimit("acme", "METHOD", "PUT", "HOUR", 7)
+
+
+def test_configuring_a_client_leaves_its_other_limits(editor: Editor, repository: MemoryRepository) -> None:
+    editor.configure_client("acme", [GLOBAL, API])
+    assert repository.revision == 1, "in one write"
+    changed = replace(API, max_requests=50)
+    editor.configure_client("acme", [changed, PUT])
+    editor.configure_client("acme2", [ClientLimit("acme2", "DEFAULT", "GLOBAL", "MIN", 1)])
+    assert sorted(editor.client_limits("acme"), key=str) == sorted([GLOBAL, changed, PUT], key=str)
+    assert editor.client_limits("nobody") == []
+
+
+@pytest.mark.parametrize("name", ["a", "a:b", "a%3Ab", "c" * 101, "c" * 1024, "é" * 300], ids=lambda name: name[:6])
+def test_clients_never_see_each_others_limits(editor: Editor, name: str) -> None:
+    limits = [replace(limit, client=name) for limit in (GLOBAL, API)]
+    editor.configure_client(name, limits)
+    for other in (name + "x", name[:-1] + "y", name + ":b"):
+        if len(other.encode()) <= 1024:
+            editor.configure_client(other, [replace(PUT, client=other)])
+    assert sorted(editor.client_limits(name), key=str) == sorted(limits, key=str)
+
+
+def test_limits_of_a_client_are_deleted_all_or_none(editor: Editor) -> None:
+    editor.configure_client("acme", [GLOBAL, API, PUT])
+    with pytest.raises(NotFound, match="client 'acme' has no limit METHOD GET"):
+        editor.delete_client_limits("acme", [("API", "getUsers"), ("METHOD", "GET")])
+    editor.delete_client_limits("acme", [("API", "getUsers"), ("API", "getUsers")])
+    assert len(editor.client_limits("acme")) == 2
+    editor.delete_client("acme")
+    with pytest.raises(NotFound, match="client 'acme' was never configured"):
+        editor.delete_client("acme")
+
+
+def test_a_client_is_changed_under_its_lock(repository: MemoryRepository) -> None:
+    class Locks:
+        """A lock service that says what it is asked, and is busy when told to be."""
+
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+            self.busy = False
+
+        @contextmanager
+        def hold(self, name: str, **_: object) -> Iterator[None]:
+            self.asked.append(name)
+            if self.busy:
+                raise TimeoutError("the lock is held by somebody else")
+            yield
+
+    locks = Locks()
+    editor = Editor(repository, ALICE, locks=locks)  # type: ignore[arg-type]  # as much of one as is needed
+    editor.configure_client("acme", [GLOBAL, API])
+    editor.delete_client_limits("acme", [("API", "getUsers")])
+    editor.delete_client("acme")
+    assert locks.asked == ["client:acme"] * 3
+    locks.busy = True
+    with pytest.raises(Stale, match="somebody else is changing the same: the lock is held by somebody else; try again"):
+        editor.configure_client("acme", [GLOBAL])
+    assert editor.client_limits("acme") == []
+
+
+def test_what_cannot_be_read_again_is_not_written(editor: Editor, repository: MemoryRepository) -> None:
+    """It would keep every process from reading any rule that comes after it."""
+    with pytest.raises(Invalid, match="identifier"):
+        editor.configure_client("", [replace(GLOBAL, client="")])
+    with pytest.raises(Invalid, match="identifier"):
+        editor.create_policy(Policy(""))
+    with pytest.raises(Invalid, match="limit"):
+        editor.create(replace(one_rule("a user"), limit=-1))
+    assert repository.revision == 0
+
+
+def test_resets_are_in_the_audit_log(editor: Editor, repository: MemoryRepository) -> None:
+    editor.note_reset("user:42")
+    (entry,) = repository.audit(AuditQuery())
+    assert (entry.actor, entry.action, entry.subject) == ("alice", "reset", "user:42")
