@@ -1,0 +1,62 @@
+"""The tables about rules and configuration: each row is held against the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate import RequestContext
+from headgate.rules.path import normalise
+from headgate.rules.rule import RULE_FIELDS, Rule
+from headgate.rules.rule_files import INCLUDE, SETTINGS
+from headgate.rules.ruleset import RuleSet
+from headgate.rules.sections import SECTIONS
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+
+def table(page: str, head: str) -> Iterator[list[list[str]]]:
+    """The code in each cell of the table whose first line begins with `head`, row by row."""
+    lines = (DOCS / page).read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(head))
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            return
+        yield [re.findall("`([^`]+)`", cell) for cell in line.strip("|").split("|")]
+
+
+SPELLINGS = [(spelling, row[1]) for row in table("rules.md", "| spelling |") for spelling in row[0]]
+PATTERNS = [
+    (row[0][0], path, matches)
+    for row in table("rules.md", "| pattern | matches |")
+    for cell, matches in ((row[1], True), (row[2], False))
+    for path in cell
+]
+
+
+@pytest.mark.parametrize(("spelling", "taken"), SPELLINGS)
+def test_path_is_taken_as_the_table_says(spelling: str, taken: list[str]) -> None:
+    assert [normalise(spelling)] == taken
+
+
+@pytest.mark.parametrize(("pattern", "path", "matches"), PATTERNS)
+def test_pattern_matches_as_the_table_says(pattern: str, path: str, matches: bool) -> None:
+    rule = Rule.read(
+        {"rule_id": "r", "dimension": "global", "endpoint_pattern": pattern, "limit": 1, "window_seconds": 1}
+    )
+    assert rule is not None
+    assert bool(RuleSet.empty().edited([rule]).resolve(RequestContext(path=path), 0)) is matches
+
+
+def test_every_field_of_a_rule_is_in_the_table() -> None:
+    written = {name for row in table("rules.md", "| field |") for name in row[0]}
+    assert written == {*RULE_FIELDS} - {"origin"}
+
+
+def test_every_field_of_a_configuration_is_in_the_tables() -> None:
+    settings = {row[0][0].partition(".")[0] for row in table("configuration.md", "| field |")}
+    assert settings == {*SETTINGS, INCLUDE}
+    assert {row[0][0] for row in table("configuration.md", "| section |")} == {*SECTIONS}
