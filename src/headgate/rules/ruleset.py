@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import final
+from typing import Any, final
 
 from headgate.rules.address import subject_address
 from headgate.rules.context import RequestContext
@@ -163,16 +163,18 @@ class RuleSet:
 
     def tier_of(self, context: RequestContext) -> str:
         """The request's tier: its own, else its user's, else that of everybody."""
-        if context.tier is not None:
-            return _text("tier", context.tier)
-        return DEFAULT_TIER if context.user is None else self.tiers.get(context.user, DEFAULT_TIER)
+        given: Any = context  # whose fields may hold anything, whatever its types say
+        if given.tier is not None:
+            return _text("tier", given.tier)
+        return DEFAULT_TIER if given.user is None else self.tiers.get(_text("user", given.user), DEFAULT_TIER)
 
     def resolve(self, context: RequestContext, now_us: int) -> list[Chosen]:
         """The rules that apply and win, in the order of the chain; shadow rules among them, which do not bind."""
-        path = None if context.path is None else normalise(_text("path", context.path))
+        given: Any = context
+        path = None if given.path is None else normalise(_text("path", given.path))
         subjects = self.subjects(context, path)
         tier = self.tier_of(context)
-        method = None if context.method is None else _text("method", context.method).upper()
+        method = None if given.method is None else _text("method", given.method).upper()
         best: dict[str, Entry] = {}
         for table in self.tables(path):
             shared = table.shared
@@ -215,16 +217,17 @@ class RuleSet:
 
     def subjects(self, context: RequestContext, path: str | None) -> list[tuple[str, str]]:
         """Whom a request stands for: dimension and subject, for each dimension that it has a value of."""
+        given: Any = context
         found: list[tuple[str, str]] = []
-        if context.user is not None:
-            found.append(("user", "user:" + _text("user", context.user)))
-        if context.api_key is not None:
-            found.append(("apikey", "apikey:" + _text("api_key", context.api_key)))
-        if context.client is not None:
-            found.append(("client", "client:" + _text("client", context.client)))
-        if context.ip is not None:
-            found.append(("ip", "ip:" + subject_address(_text("ip", context.ip))))
-        key = self.made_key(found, path) if context.key is None else _text("key", context.key)
+        if given.user is not None:
+            found.append(("user", "user:" + _text("user", given.user)))
+        if given.api_key is not None:
+            found.append(("apikey", "apikey:" + _text("api_key", given.api_key)))
+        if given.client is not None:
+            found.append(("client", "client:" + _text("client", given.client)))
+        if given.ip is not None:
+            found.append(("ip", "ip:" + subject_address(_text("ip", given.ip))))
+        key = self.made_key(found, path) if given.key is None else _text("key", given.key)
         if key is not None:
             found.append(("key", "key:" + key))
         if path is not None:
