@@ -1,18 +1,16 @@
 """Several stores as one: each key lives in one of them, and taking one out moves only the keys that were its own.
 
     pip install 'headgate[redis]'
-    HEADGATE_STORES="redis://one:6379/0 redis://two:6379/0 redis://three:6379/0" python examples/sharded.py
+    STORES="redis://one:6379/0 redis://two:6379/0 redis://three:6379/0" python examples/sharded.py
 
-Without HEADGATE_STORES, three databases of one server stand for three servers.
+Without STORES, three databases of one server stand for three servers.
 """
 
 import os
 
 from headgate import Limiter
 
-STORES = os.environ.get(
-    "HEADGATE_STORES", "redis://localhost:6379/0 redis://localhost:6379/1 redis://localhost:6379/2"
-).split()
+STORES = os.environ.get("STORES", "redis://localhost:6379/0 redis://localhost:6379/1 redis://localhost:6379/2").split()
 USERS = [f"user:{number}" for number in range(300)]
 
 with Limiter(STORES) as limiter:

@@ -204,7 +204,7 @@ def stores(server: str, request: pytest.FixtureRequest) -> dict[str, str]:
     url: str = request.getfixturevalue(server).url
     patient = f"{url}{'&' if '?' in url else '?'}timeout_ms=10000"
     databases = [urlsplit(patient)._replace(path=f"/{number}").geturl() for number in (1, 2, 3)]
-    return {"HEADGATE_STORE": patient, "HEADGATE_STORES": " ".join(databases)}
+    return {"HEADGATE_STORE": patient, "STORES": " ".join(databases)}
 
 
 # -- the live demonstration -------------------------------------------------------------------------------------------

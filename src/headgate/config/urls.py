@@ -5,11 +5,15 @@ from __future__ import annotations
 from headgate.errors import ConfigError
 from headgate.reading.fields import Fields, kind_of
 from headgate.stores.options import Options, masked
-from headgate.stores.url import open_store
+from headgate.stores.url import is_store_scheme, open_store
 
 __all__ = ["read_rules_store", "read_store"]
 
 NO_DATABASES = ("memory", "shared")
+_DATABASES = (
+    "sqlite:///file, redis://host:6379/0, mysql://user:password@host/database or "
+    "postgresql://user:password@host/database"
+)
 
 
 def read_store(fields: Fields, name: str, default: str) -> str | tuple[str, ...]:
@@ -35,13 +39,17 @@ def read_store(fields: Fields, name: str, default: str) -> str | tuple[str, ...]
 def read_rules_store(fields: Fields, name: str) -> str | None:
     """The URL of a database for rules, or None."""
     value = fields.values.get(name)
-    if value is None or not _good(fields, name, value):
+    if value is None:
+        return None
+    if isinstance(value, str) and not is_store_scheme(value.partition("://")[0]):
+        fields.wrong(name, f"rules cannot be kept in {masked(value)!r}: write {_DATABASES}")
+        return None
+    if not _good(fields, name, value):
         return None
     if value.partition(":")[0].lower() in NO_DATABASES:
         fields.wrong(
             name,
-            f"rules are not kept in {masked(value)!r}: write sqlite:///file, redis://host:6379/0, "
-            "mysql://user:password@host/database or postgresql://user:password@host/database",
+            f"rules are not kept in {masked(value)!r}: write {_DATABASES}",
         )
         return None
     return str(value)

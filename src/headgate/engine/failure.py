@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Literal, NamedTuple, get_args
 
 from headgate.core.decision import NORMAL, Decision, Detail
@@ -56,9 +56,13 @@ class FailurePolicy:
         if isinstance(error, StoreClosed):
             raise error
         if not isinstance(error, PartlyAnswered):
-            self.note(error, len(batch))
+            self.note(error, len(batch), _own(member for request in batch for member in request.members))
             return Answered([self._outcomes(request.op, request.members) for request in batch], [])
-        self.note(error, sum(any(isinstance(item, StoreError) for item in reply) for reply in error.replies))
+        missed = [
+            [member for member, item in zip(request.members, reply, strict=True) if isinstance(item, StoreError)]
+            for request, reply in zip(batch, error.replies, strict=True)
+        ]
+        self.note(error, sum(map(bool, missed)), _own(member for members in missed for member in members))
         replies: Replies = []
         undoing: list[Request] = []
         for request, reply in zip(batch, error.replies, strict=True):
@@ -106,8 +110,8 @@ class FailurePolicy:
                 self._local = MemoryStore(clock=self._clock)
             return self._local
 
-    def note(self, error: StoreError, requests: int = 1) -> None:
-        """Count and log what a store did not answer."""
+    def note(self, error: StoreError, requests: int = 1, own: Set[str] = frozenset()) -> None:
+        """Count and log what a store did not answer; `own` are the policies of limits that have one of their own."""
         now = time.monotonic()
         with self._lock:
             self.failures += requests
@@ -116,9 +120,8 @@ class FailurePolicy:
                 return
             self._logged_at = now
             unlogged, self._unlogged = self._unlogged, 0
-        _log.warning(
-            "store error, answering by on_store_error=%s (%d since last said): %s", self.policy, unlogged, error
-        )
+        policy = f"{self.policy} (rules: {', '.join(sorted(own))})" if own else self.policy
+        _log.warning("store error, answering by on_store_error=%s (%d since last said): %s", policy, unlogged, error)
 
     def _outcome(self, member: Member, policy: str) -> Outcome:
         algorithm = member.algorithm
@@ -127,6 +130,11 @@ class FailurePolicy:
         if policy == "open":
             return Outcome(Decision(algorithm, True, algorithm.capacity, 0, 0, _detail("fail_open")), 0)
         return Outcome(Decision(algorithm, False, 0, RETRY_CLOSED_US, RETRY_CLOSED_US, _detail("fail_closed")), 0)
+
+
+def _own(members: Iterable[Member]) -> set[str]:
+    """The policies of limits that have one of their own, and may hold somebody up."""
+    return {member.policy for member in members if member.binds and member.policy is not None}
 
 
 def check_policy(policy: object) -> None:

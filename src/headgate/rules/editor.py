@@ -99,6 +99,8 @@ class Editor:
         """Hold one user to another limit in the slot of a rule, for so long. The counters go on."""
         if base.dimension != "user":
             raise ConfigError(f"rule {base.rule_id!r} is of dimension {base.dimension}: only a user's is overridden so")
+        if base.mode == "disabled":
+            raise ConfigError(f"rule {base.rule_id!r} is disabled, and holds nobody to anything: enable it first")
         if user == ANY:
             raise ConfigError("an override is for one user: to change the limit of all, change the rule")
         if not 0 < seconds <= LONGEST_OVERRIDE:

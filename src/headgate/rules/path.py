@@ -13,7 +13,7 @@ What is done, in this order, and why:
     trailing /      dropped: frameworks serve both, or redirect
 
 Upper and lower case stay apart, as they do in URLs: whoever routes regardless of case writes a rule for each spelling
-that is served. What does not begin with `/` and has none in it is not a path but the name of an API, and is taken
+that is served. What has no `/` in it, spelled out or encoded, is not a path but the name of an API, and is taken
 literally.
 """
 
@@ -41,18 +41,14 @@ def normalise(path: str) -> str:
     """
     if _clean(path) is not None:
         return path
-    if "/" not in path:
+    if "/" not in path and "/" not in _decoded(path):
         return path if path else "/"
     absolute = _ABSOLUTE.match(path)
     if absolute is not None:
         path = path[absolute.end() :]
     path = re.split(r"[?#]", path, maxsplit=1)[0]
-    for _ in range(ROUNDS):
-        if _ESCAPE.search(path) is None:
-            break
-        path = unquote(path, "utf-8", "surrogateescape")
     segments: list[str] = []
-    for part in path.partition("\0")[0].split("/"):
+    for part in _decoded(path).partition("\0")[0].split("/"):
         segment = part.partition(";")[0]
         if segment == "..":
             if segments:
@@ -60,3 +56,11 @@ def normalise(path: str) -> str:
         elif segment and segment != ".":
             segments.append(segment)
     return "/" + "/".join(segments)
+
+
+def _decoded(path: str) -> str:
+    for _ in range(ROUNDS):
+        if _ESCAPE.search(path) is None:
+            break
+        path = unquote(path, "utf-8", "surrogateescape")
+    return path

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, overload
 
 from headgate.core.algorithms import ALGORITHMS
 from headgate.core.limit import Limit
@@ -74,6 +74,14 @@ class Rule:
     version: int = field(default=0, compare=False)
     """How often it was written; 0 where that is not counted."""
 
+    @overload
+    @classmethod
+    def read(cls, data: object, at: str = "") -> Rule: ...
+
+    @overload
+    @classmethod
+    def read(cls, data: object, at: str, problems: Problems) -> Rule | None: ...
+
     @classmethod
     def read(cls, data: object, at: str = "", problems: Problems | None = None) -> Rule | None:
         """The rule that plain data says. Mistakes are added to `problems`, and then there is none; without
@@ -125,7 +133,6 @@ class Rule:
     def stored(cls, body: object, version: int, created_us: int, updated_us: int) -> Rule:
         """The rule of a body that a repository keeps."""
         rule = cls.read(body)
-        assert rule is not None
         for name, value in (("version", version), ("created_us", created_us), ("updated_us", updated_us)):
             object.__setattr__(rule, name, value)  # nobody else has it yet
         return rule

@@ -67,11 +67,15 @@ class Shelf:
 
     def read(self) -> Loaded | None:
         """What is new, if anything is. Changes nothing here."""
+        since = self.revision
         if self.again:
             self.again = False
+            since = 0
             if isinstance(self.source, Reloads):
                 self.source.reload()
-        changes = self.source.changes(self.revision)
+        changes = self.source.changes(since)
+        if changes is None and since < self.revision:
+            changes = Changes(0, True, ())  # all of it was asked for, and there is nothing any more
         if changes is None:
             return None
         loaded = Loaded(changes)

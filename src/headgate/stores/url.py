@@ -14,7 +14,7 @@ from headgate.stores.options import Options, masked
 from headgate.stores.port import LocalStore
 from headgate.stores.remote import RemoteStore
 
-__all__ = ["open_store"]
+__all__ = ["is_store_scheme", "open_store"]
 
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - only a file of this user's own is opened there
 _EXAMPLES = (
@@ -44,6 +44,11 @@ def open_store(url: str | Sequence[str], clock: Clock | None = None) -> LocalSto
         hint = f"did you mean {close[0]}://? There are " if close else "write "
         raise ConfigError(f"unknown store URL {masked(url)!r}: {hint}{_EXAMPLES}")
     return opener(Options(url), clock)
+
+
+def is_store_scheme(scheme: str) -> bool:
+    """Whether a URL can begin so."""
+    return scheme.lower() in _OPENERS
 
 
 def _sharded(urls: Sequence[str], clock: Clock | None) -> RemoteStore:

@@ -76,6 +76,14 @@ def test_the_strictest_policy_of_those_not_reached_holds(
     assert gate.check("user=1 ip=10.0.0.1").remaining in (4, 2**31 - 1), "the store itself was charged nothing"
 
 
+def test_the_log_says_by_which_policies_it_was_answered(gate_of: Maker, caplog: pytest.LogCaptureFixture) -> None:
+    store = Flaky()
+    gate = gate_of(f"{USER} on_store_error=closed\n{SHADOW} on_store_error=local", store=store)
+    store.broken = True
+    gate.check("user=1")
+    assert "on_store_error=open (rules: closed)" in caplog.text
+
+
 def test_local_limits_in_this_process(gate_of: Maker) -> None:
     store = Flaky()
     gate = gate_of("u user limit=2 on_store_error=local", store=store)

@@ -475,6 +475,25 @@ def test_reload_only_sets_a_mark() -> None:
         assert book.reloads == 1
 
 
+def test_reload_reads_everything_again() -> None:
+    """A database that was restored may have reached the revision that is known with other rules."""
+    book = Book()
+    book.put("a user")
+    with catalog_of(book) as catalog:
+        restored = Book()
+        restored.put("b user")
+        catalog._shelves[0].source = restored
+        catalog.refresh()
+        assert ids(catalog) == ["a"], "the revision is the same"
+        catalog.reload()
+        catalog.refresh()
+        assert ids(catalog) == ["b"]
+        catalog._shelves[0].source = Book()
+        catalog.reload()
+        catalog.refresh()
+        assert ids(catalog) == []
+
+
 def test_closing_ends_the_thread_and_the_rules_stay() -> None:
     book = Book()
     book.put("a user")

@@ -40,7 +40,9 @@ TABLE = [
     # %2F
     ("/x%2F..%2Forders", "/orders", "`%2F` is a slash to many servers behind"),
     ("/orders%2F7", "/orders/7", "so it parts segments"),
-    ("%2Forders", "%2Forders", "what has no slash at all is a name, and taken literally"),
+    ("%2Forders", "/orders", "what has a slash, however it is spelled, is no name"),
+    ("%252Forders", "/orders", "however often"),
+    ("get%20Users", "get%20Users", "and what has none is one, and taken literally"),
     ("/%2Forders", "/orders", "encoded slashes merge, too"),
     # Letters
     ("/%6Frders", "/orders", "an encoded letter is the letter"),
