@@ -47,13 +47,14 @@ def parse_pattern(text: str) -> Pattern:
     """
     if text in (EVERY, "**"):
         return Pattern(EVERY, None)
-    if "/" not in text:
+    path = normalise(text)
+    if not text or path[0] != "/":
         if not text or any(character in text for character in "*{}"):
             raise ConfigError(
                 f"{text!r} is no pattern: a path begins with '/', as in '/api/v1/*'; '*' alone is every path"
             )
         return Pattern(text, None)
-    segments = normalise(text)[1:].split("/")
+    segments = path[1:].split("/")
     rest = segments[-1] in ("*", "**")
     if rest:
         segments.pop()

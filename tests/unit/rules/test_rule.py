@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.core.limit import Limit
@@ -314,6 +314,7 @@ def any_rules(draw: st.DrawFn) -> Rule:
     return rule
 
 
+@settings(deadline=None)
 @given(any_rules())
 def test_what_is_written_is_read_again(rule: Rule) -> None:
     assert Rule.read(rule.to_data()) == rule
@@ -322,6 +323,7 @@ def test_what_is_written_is_read_again(rule: Rule) -> None:
     assert {"version", "created_at", "updated_at"} == set(rule.to_data()) - set(rule.body())
 
 
+@settings(deadline=None)
 @given(any_rules(), any_rules())
 def test_two_rules_share_a_claim_only_when_they_are_equally_specific_in_one_slot(one: Rule, other: Rule) -> None:
     def place(rule: Rule) -> tuple[object, ...]:

@@ -38,6 +38,7 @@ def scanned(spellings: Sequence[str], path: str) -> list[str]:
     return sorted({spelled(text) for text in spellings if matches(text, path)})
 
 
+@settings(deadline=None)
 @given(st.lists(path_patterns, max_size=12), st.lists(paths, min_size=1, max_size=5))
 def test_the_trie_finds_what_a_scan_finds(spellings: list[str], asked: list[str]) -> None:
     trie = built(spellings)
@@ -45,6 +46,7 @@ def test_the_trie_finds_what_a_scan_finds(spellings: list[str], asked: list[str]
         assert sorted(trie.matches(path)) == scanned(spellings, path)
 
 
+@settings(deadline=None)
 @given(path_patterns)
 def test_a_pattern_has_one_spelling(text: str) -> None:
     assert parse_pattern(text).key == spelled(text)
@@ -54,6 +56,7 @@ def test_a_pattern_has_one_spelling(text: str) -> None:
 edits = st.lists(st.tuples(path_patterns, st.booleans()), max_size=6)
 
 
+@settings(deadline=None)
 @given(st.lists(edits, max_size=5), st.lists(paths, min_size=1, max_size=4))
 def test_a_trie_stays_as_it_is_while_others_are_made_of_it(
     rounds: list[list[tuple[str, bool]]], asked: list[str]
@@ -78,6 +81,7 @@ def test_a_trie_stays_as_it_is_while_others_are_made_of_it(
             assert sorted(old.matches(path)) == scanned(list(then.values()), path)
 
 
+@settings(deadline=None)
 @given(st.lists(path_patterns, max_size=10, unique_by=spelled))
 def test_nothing_is_left_of_what_was_taken_out(spellings: list[str]) -> None:
     editing = Editing(built(spellings))
@@ -186,7 +190,7 @@ def resolved(rule_set: RuleSet, context: RequestContext) -> list[tuple[str, str]
     return [(entry.rule.rule_id, key) for key, entry in rule_set.resolve(context, NOW_US)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(rule_lists, st.lists(contexts, min_size=1, max_size=4), tier_maps)
 def test_a_rule_set_resolves_as_a_scan_does(
     found: list[Rule], asked: list[RequestContext], tiers: dict[str, str]
@@ -197,7 +201,7 @@ def test_a_rule_set_resolves_as_a_scan_does(
         assert resolved(rule_set, context) == naive_chain(found, context, tiers, defaults, NOW_US)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(rule_lists, st.lists(st.sampled_from("abcdefgh"), max_size=4)), max_size=5),
     st.lists(contexts, min_size=1, max_size=4),
@@ -230,6 +234,7 @@ def test_an_edited_rule_set_equals_one_built_from_scratch(
             assert resolved(edited, context) == resolved(scratch, context)
 
 
+@settings(deadline=None)
 @given(rule_lists)
 def test_nothing_is_left_of_a_rule_set_whose_rules_are_deleted(found: list[Rule]) -> None:
     emptied = RuleSet.empty().edited(found).edited(deletes=[rule.rule_id for rule in found])

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.core.limit import Limit
@@ -32,6 +32,7 @@ def kept(rule: Rule) -> Rule:
 # -- ids ------------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(tricky | texts, min_size=1, max_size=3), min_size=2, max_size=4))
 def test_different_names_never_share_an_id(names: list[list[str]]) -> None:
     ids = {view_id("kind", *parts) for parts in names}
@@ -39,6 +40,7 @@ def test_different_names_never_share_an_id(names: list[list[str]]) -> None:
     assert all(len(made.encode()) <= 255 and made.isprintable() for made in ids)
 
 
+@settings(deadline=None)
 @given(tricky | texts, st.lists(tricky, max_size=2))
 def test_all_ids_of_a_name_begin_alike(name: str, others: list[str]) -> None:
     assert view_id("client", name, *others, "x").startswith(view_prefix("client", name))
@@ -63,6 +65,7 @@ policies = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(policies)
 def test_a_policy_gives_back_its_numbers_and_its_id(policy: Policy) -> None:
     assert policy_of(kept(policy.rule())) == policy
@@ -150,6 +153,7 @@ client_limits = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(client_limits)
 def test_a_clients_limit_gives_back_what_it_was_given(limit: ClientLimit) -> None:
     assert client_limit_of(kept(limit.rule())) == limit
