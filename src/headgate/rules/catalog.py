@@ -6,7 +6,8 @@ sees half of a change. A source that is away, or whose rules have mistakes, chan
 in force, and that is logged and counted.
 
 Sources are given in the order of their say: where two have a rule of the same id, or two equally specific rules for
-one slot, the later source's counts (files first, then a database, whose rules were written by somebody since).
+one slot, the later source's counts (files first, then a database, whose rules were written by somebody since). If
+that one has an end, the other has the slot again from then on.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class Catalog:
                 continue
             for later in self._shelves[place + 1 :]:
                 rival = later.claims.get(rule.claim) if rule.claim is not None else None
-                if rival is not None:
+                if rival is not None and not _outlasts(rule, later.rules[rival]):
                     _log.warning(
                         "rule %r of %s gives way to the equally specific rule %r of %s",
                         *(rule_id, self._shelves[place].source.title, rival, later.source.title),
@@ -173,6 +174,11 @@ class Catalog:
     def _close_sources(self) -> None:
         for shelf in self._shelves:
             shelf.source.close()
+
+
+def _outlasts(rule: Rule, rival: Rule) -> bool:
+    """Whether a rule is still there when an equally specific one has ended, to which it gives way until then."""
+    return rule.expires_us is not None and rival.expires_us is not None and rule.expires_us > rival.expires_us
 
 
 def _keep_up(weak: ref[Catalog], woken: Event, refresh_seconds: float) -> None:

@@ -319,8 +319,13 @@ def _compete(best: dict[str, Entry], entries: list[Entry], tier: str, method: st
         if entry.expires_us is not None and entry.expires_us <= now_us:
             continue
         rival = best.get(entry.counter)
-        if rival is None or entry.rank > rival.rank:
+        if rival is None or entry.rank > rival.rank or (entry.rank == rival.rank and _ends_sooner(entry, rival)):
             best[entry.counter] = entry
+
+
+def _ends_sooner(entry: Entry, rival: Entry) -> bool:
+    """Of two that end and are equally specific (they come from two sources) the one wins that lasts less long."""
+    return entry.expires_us is not None and rival.expires_us is not None and entry.expires_us < rival.expires_us
 
 
 def key_of(entry: Entry, keys: dict[str, str]) -> str:

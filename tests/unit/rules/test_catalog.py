@@ -20,7 +20,7 @@ from headgate.rules.records import edit_of
 from headgate.rules.repositories.port import Actor, Changes, Edit, Record
 from headgate.rules.rule import Rule
 from headgate.rules.ruleset import RuleSet
-from unit.rules.cases import one_rule, rules_of
+from unit.rules.cases import NOW_US, context_of, one_rule, rules_of
 from unit.rules.memory_repository import MemoryRepository
 from unit.rules.repositories.kit import in_a_child
 
@@ -378,6 +378,26 @@ def test_of_two_equally_specific_rules_the_later_source_s_counts(caplog: pytest.
         database.put("e user on=/u/* disabled")
         catalog.refresh()
         assert ids(catalog) == ["d", "e", "f", "other"], "a disabled rule claims nothing"
+
+
+def test_an_override_that_has_ended_in_one_source_does_not_hide_one_that_lasts_in_another() -> None:
+    files, database = Book("files"), Book("database")
+    files.put("f user for=1 ends=+100\ng user for=2 ends=+5")
+    database.put("d user for=1 ends=+10\ne user for=2 ends=+10")
+    with catalog_of(files, database) as catalog:
+
+        def at(seconds: float, user: int) -> list[str]:
+            found = catalog.current.resolve(context_of(f"user={user}"), NOW_US + round(seconds * 1_000_000))
+            return [entry.rule.rule_id for _, entry in found]
+
+        assert [at(seconds, 1) for seconds in (0, 9, 10, 99, 100)] == [["d"], ["d"], ["f"], ["f"], []]
+        assert [at(seconds, 2) for seconds in (0, 9, 10)] == [["e"], ["e"], []]
+        database.put("d user for=1 ends=+200")
+        catalog.refresh()
+        assert [at(seconds, 1) for seconds in (0, 99, 150, 200)] == [["d"], ["d"], ["d"], []]
+        database.put("d user for=1 ends=-1")
+        catalog.refresh()
+        assert [at(seconds, 1) for seconds in (0, 99, 100)] == [["f"], ["f"], []]
 
 
 def test_tiers_plans_and_defaults_are_overlaid_by_name() -> None:
