@@ -581,6 +581,20 @@ CASES: list[Case] = [
             policy_key=("user", "route"),
         ),
         Case(
+            "different requests never make one key (a user who spells an escape)",
+            "p key",
+            "user=a%7Cb path=/y",
+            "p key:user:a%257Cb|route:/y rule|key|*|60|*",
+            policy_key=("user", "route"),
+        ),
+        Case(
+            "a key of one part has nothing to be taken apart",
+            "p key",
+            "user=50%|x",
+            "p key:user:50%|x rule|key|*|60|*",
+            policy_key=("user",),
+        ),
+        Case(
             "different requests never make one key (a path that spells one)",
             "p key",
             "user=a path=/x|route:/y",
