@@ -67,6 +67,8 @@ class Settings:
     server: Server = Server()
     files: RuleFiles = field(default_factory=lambda: RuleFiles((), ()), repr=False, compare=False)
     """The rules as they were read."""
+    names_store: bool = field(default=False, repr=False, compare=False)
+    """Whether the file or the environment says what `store` is."""
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -102,6 +104,7 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
         fields.choice("mode", MODES, "service"),
         _server(fields),
         files,
+        fields.given("store"),
     )
     problems = in_order([*files.problems, *map(main.place, noted.found), *problems], files)
     if problems:

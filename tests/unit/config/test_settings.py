@@ -105,13 +105,20 @@ def test_everything(write: Write) -> None:
     assert "hunter2" not in repr(settings)
 
 
+def test_whether_a_store_is_named(write: Write) -> None:
+    assert not load_settings(None, {}).names_store
+    assert not load_settings(write("store:\nplans: {gold: 5/s}\n"), {"HEADGATE_STORE": ""}).names_store
+    assert load_settings(write("store: memory://\n"), {}).names_store
+    assert load_settings(None, {"HEADGATE_STORE": "memory://"}).names_store
+
+
 def test_settings_do_not_change(write: Write) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         load_settings(None, {}).mode = "embedded"  # type: ignore[misc]  # which is what is tested
 
 
 def test_every_setting_is_known_to_who_reads_the_files() -> None:
-    fields = {field.name for field in dataclasses.fields(Settings)} - {"files"}
+    fields = {field.name for field in dataclasses.fields(Settings)} - {"files", "names_store"}
     assert fields == set(SETTINGS)
     assert not set(SETTINGS) & set(SECTIONS)
 
