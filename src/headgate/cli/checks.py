@@ -16,9 +16,9 @@ import typer
 from headgate.cli.decisions import decision_data, say_decision, say_reset
 from headgate.cli.places import (
     ConfigOption,
+    CountersOption,
     JsonOption,
     RulesStoreOption,
-    StoreOption,
     actor,
     settings_of,
     store_of,
@@ -100,7 +100,7 @@ def check(
     method: MethodOption = None,
     tier: TierOption = None,
     policy_key: PolicyKeyOption = None,
-    store: StoreOption = None,
+    store: CountersOption = None,
     config: ConfigOption = None,
     rules_store: RulesStoreOption = None,
     as_json: JsonOption = False,
@@ -110,6 +110,7 @@ def check(
     A KEY under limits, or a request (--user, --ip, …) under the rules of the settings:
 
     \b
+    headgate check user:42 --limit 10/min
     headgate check user:42 --limit 10/min --store redis://localhost:6379/0
     headgate check --user 42 --path /orders --config headgate.yaml
     """
@@ -129,7 +130,7 @@ def peek(
     method: MethodOption = None,
     tier: TierOption = None,
     policy_key: PolicyKeyOption = None,
-    store: StoreOption = None,
+    store: CountersOption = None,
     config: ConfigOption = None,
     rules_store: RulesStoreOption = None,
     as_json: JsonOption = False,
@@ -150,7 +151,7 @@ def reset(
     method: MethodOption = None,
     tier: TierOption = None,
     policy_key: PolicyKeyOption = None,
-    store: StoreOption = None,
+    store: CountersOption = None,
     config: ConfigOption = None,
     rules_store: RulesStoreOption = None,
     as_json: JsonOption = False,

@@ -12,17 +12,19 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from headgate.config.settings import DEFAULT_STORE, Settings, load_settings
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, StoreError
 from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Actor, Repository
 
 __all__ = [
     "USUAL_CONFIG",
     "ConfigOption",
+    "CountersOption",
     "JsonOption",
     "RulesStoreOption",
     "StoreOption",
@@ -34,6 +36,9 @@ __all__ = [
 ]
 
 USUAL_CONFIG = "headgate.yaml"
+USUAL_FOLDER = ".headgate"
+USUAL_COUNTERS = "counters"
+"""The file in that folder with the counters of whoever has named no store."""
 
 ConfigOption = Annotated[
     str | None,
@@ -41,6 +46,12 @@ ConfigOption = Annotated[
 ]
 StoreOption = Annotated[
     str | None, typer.Option("--store", metavar="URL", help="Where counters live [HEADGATE_STORE, else settings].")
+]
+CountersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="URL", help="Where counters live [HEADGATE_STORE, else settings, else ./.headgate/counters]."
+    ),
 ]
 RulesStoreOption = Annotated[
     str | None,
@@ -64,15 +75,30 @@ def settings_of(option: str | None) -> Settings:
 
 
 def store_of(option: str | None, settings: Settings) -> str | tuple[str, ...]:
-    """Where the counters live. A command is a process of its own, so memory is no place for them."""
+    """Where the counters live: in a file of this folder, unless somebody says. A command is a process of its own, so
+    memory is no place for them."""
     if option:
         return option
+    if not settings.names_store:
+        return _usual_store()
     if settings.store == DEFAULT_STORE:
         raise ConfigError(
             "which store? Write --store URL, or set HEADGATE_STORE: counters in memory:// would be forgotten at once, "
             "when this command ends"
         )
     return settings.store
+
+
+def _usual_store() -> str:
+    """Shared memory in this folder, which is made if it is not there: for this user alone, as are the counters."""
+    folder = os.path.abspath(USUAL_FOLDER)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot make the folder {folder} for the counters: {error.strerror}; name a store with --store URL"
+        ) from error
+    return f"shared://{quote(os.path.join(folder, USUAL_COUNTERS))}"
 
 
 @contextmanager

@@ -225,7 +225,6 @@ def test_a_reset_that_cannot_be_noted_is_not_done(run: Run, settings: Path) -> N
         ("check k", "which limit?"),
         ("check k --user bob", "not both"),
         ("check --limit 3/s", "--limit goes with a KEY"),
-        ("check k -l 3/s", "which store? Write --store URL, or set HEADGATE_STORE: counters in memory:// would be"),
         ("check k -l 3/fortnight --store memory://", "cannot read limit '3/fortnight': unknown unit 'fortnight'"),
         ("check --user bob --store memory://", "a request is decided by rules"),
         ("check k -l 3/s --store memory:// --cost -1", "cost must be a whole number from 0"),

@@ -1,0 +1,75 @@
+"""`headgate check`, `peek` and `reset` where nobody has named a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unit.cli.conftest import Run
+
+SETTINGS = """\
+plans: {gold: 10/hour burst 20}
+rules:
+  - {rule_id: orders, dimension: user, endpoint_pattern: "/orders/*", limit: 2, window_seconds: 3600}
+"""
+
+
+def test_commands_meet_in_this_folder_when_no_store_is_named(shell: Run, run: Run, folder: Path) -> None:
+    limited = ("user:42", "--limit", "1/hour")
+    assert [shell("check", *limited)[::2], shell("check", *limited)[::2]] == [(0, ""), (1, "")]
+    assert run("peek", *limited).code == 1
+    assert run("reset", *limited).code == 0
+    assert run("check", *limited, "--store", f"shared://{folder}/.headgate/counters").code == 0
+    assert run("peek", *limited).code == 1
+    assert (folder / ".headgate").stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in (folder / ".headgate").iterdir()] == ["counters"]
+
+
+def test_settings_without_a_store_name_none(run: Run, folder: Path) -> None:
+    (folder / "headgate.yaml").write_text(SETTINGS)
+    asked = ("--user", "bob", "--path", "/orders/1")
+    assert [run("check", *asked).code for _ in range(3)] == [0, 0, 1]
+    assert sorted(path.name for path in folder.iterdir()) == [".headgate", "headgate.yaml"]
+
+
+def test_the_folder_may_have_any_name(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strange = folder / "50% of #1? \u00e4"
+    strange.mkdir()
+    monkeypatch.chdir(strange)
+    assert [run("check", "k", "-l", "1/hour").code for _ in range(2)] == [0, 1]
+    assert (strange / ".headgate" / "counters").is_file()
+
+
+def test_a_folder_that_is_there_is_left_as_it_is(run: Run, folder: Path) -> None:
+    (folder / ".headgate").mkdir(mode=0o755)
+    assert run("check", "k", "-l", "1/hour").code == 0
+    assert (folder / ".headgate").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_folder_that_cannot_be_made_is_told(run: Run, folder: Path) -> None:
+    (folder / ".headgate").write_text("")
+    assert run("check", "k", "-l", "1/hour") == (
+        2,
+        "",
+        f"headgate: cannot make the folder {folder}/.headgate for the counters: File exists; name a store with "
+        "--store URL\n",
+    )
+
+
+@pytest.mark.parametrize("command", ["check", "peek", "reset"])
+@pytest.mark.parametrize("where", ["file", "environment"])
+def test_memory_is_refused_where_it_is_named(
+    command: str, where: str, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if where == "file":
+        (folder / "headgate.yaml").write_text("store: memory://\n")
+    else:
+        monkeypatch.setenv("HEADGATE_STORE", "memory://")
+    code, out, err = run(command, "k", "-l", "3/s")
+    assert (code, out) == (2, "")
+    assert err == (
+        "headgate: which store? Write --store URL, or set HEADGATE_STORE: counters in memory:// would be forgotten at "
+        "once, when this command ends\n"
+    )
+    assert not (folder / ".headgate").exists()
