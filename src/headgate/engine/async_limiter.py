@@ -91,9 +91,10 @@ class AsyncLimiter(Limiting):
         """Decorate an async function: every call is checked first, and RateLimitExceeded when denied.
 
         `key` is a template over the parameters ("user:{user_id}") or a callable that is given the arguments; without
-        it all calls of the function share one counter. An admitted call waits out a leaky bucket's delay.
+        it all calls of the function share one counter. An admitted call waits out a leaky bucket's delay. Plans count
+        as they are at each call.
         """
-        bound = self.bind(limits)
+        binding = self._binding(self.bind, limits)
         whole = decorator_cost(cost)
 
         def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
@@ -106,7 +107,7 @@ class AsyncLimiter(Limiting):
 
             @functools.wraps(function)
             async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                delay = admitted(await bound.check(make_key(*args, **kwargs), whole))
+                delay = admitted(await binding().check(make_key(*args, **kwargs), whole))
                 if delay:
                     await asyncio.sleep(self._store.clock.wait(delay))
                 return await function(*args, **kwargs)

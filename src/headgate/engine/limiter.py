@@ -89,9 +89,10 @@ class Limiter(Limiting):
         """Decorate a function, sync or async: every call is checked first, and RateLimitExceeded when denied.
 
         `key` is a template over the parameters ("user:{user_id}") or a callable that is given the arguments; without
-        it all calls of the function share one counter. An admitted call waits out a leaky bucket's delay.
+        it all calls of the function share one counter. An admitted call waits out a leaky bucket's delay. Plans count
+        as they are at each call.
         """
-        bound = self._bind(limits)
+        binding = self._binding(self.bind, limits)
         whole = decorator_cost(cost)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -103,6 +104,7 @@ class Limiter(Limiting):
                 @functools.wraps(function)
                 async def limited_async(*args: P.args, **kwargs: P.kwargs) -> Any:
                     made_key = make_key(*args, **kwargs)
+                    bound = binding()
                     if self._engine.local is not None:
                         decision = bound.check(made_key, whole)
                     else:  # it waits for a network, and must not hold up the loop meanwhile
@@ -116,7 +118,7 @@ class Limiter(Limiting):
 
             @functools.wraps(function)
             def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                delay = admitted(bound.check(make_key(*args, **kwargs), whole))
+                delay = admitted(binding().check(make_key(*args, **kwargs), whole))
                 if delay:
                     time.sleep(self._store.clock.wait(delay))
                 return function(*args, **kwargs)

@@ -7,7 +7,7 @@ settle in reservation.py. A limiter adds only the lines that do I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import SupportsIndex, TypeAlias, cast
+from typing import SupportsIndex, TypeAlias, TypeVar, cast
 
 from headgate.core.algorithms import Algorithm
 from headgate.core.decision import Decision
@@ -15,7 +15,7 @@ from headgate.core.pressure import PressureEvent
 from headgate.engine.bound import Bound, Engine, check_input, whole_cost
 from headgate.engine.failure import FailurePolicy, OnStoreError, answerable, check_policy
 from headgate.engine.line import Line
-from headgate.engine.plans import MOST_REMEMBERED, Limits, Plans, Resolver
+from headgate.engine.plans import MOST_REMEMBERED, Limits, Plans, Resolver, lasting
 from headgate.engine.reservation import charged, returning
 from headgate.errors import ConfigError, RateLimitExceeded, StoreClosed, StoreError
 from headgate.stores.clock import Clock
@@ -26,6 +26,7 @@ from headgate.stores.url import open_store
 __all__ = ["Limiting", "ManyItem", "acquire_input", "admitted", "decorator_cost", "undoing"]
 
 LONGEST_TIMEOUT = 10**9
+B = TypeVar("B")
 ManyItem: TypeAlias = "tuple[str, Limits] | tuple[str, Limits, int]"
 """What `check_many` takes: a key, limits, and perhaps a cost."""
 
@@ -96,6 +97,15 @@ class Limiting:
             bound = self._bind_chain(self._resolver.chain(limits))
             inline[limits] = bound
         return bound
+
+    def _binding(self, bind: Callable[[Limits], B], limits: Limits) -> Callable[[], B]:
+        """The chain of a decorated function, to be asked for at each call: a plan counts as it is then. Limits that
+        cannot be read are an error now."""
+        kept = lasting(limits)
+        bound = bind(kept)
+        if self._inline is not None:
+            return lambda: bound  # without plans it stays the same
+        return lambda: bind(kept)
 
     def _bind_chain(self, chain: tuple[Algorithm, ...]) -> Bound:
         bound = self._bounds.get(chain)

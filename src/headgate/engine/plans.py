@@ -16,7 +16,7 @@ from headgate.core.algorithms import Algorithm, build
 from headgate.core.limit import Limit
 from headgate.errors import ConfigError
 
-__all__ = ["Limits", "Plan", "Plans", "Resolver"]
+__all__ = ["Limits", "Plan", "Plans", "Resolver", "lasting"]
 
 Plan: TypeAlias = "str | Limit | Sequence[str | Limit]"
 """What a plan name stands for: a limit, in notation or as an object, or several of them."""
@@ -28,6 +28,13 @@ Limits: TypeAlias = "str | Limit | Iterable[str | Limit]"
 """What a check is made against: notation, a limit, a plan's name, or a chain of these."""
 
 MOST_REMEMBERED = 4096
+
+
+def lasting(limits: Limits) -> Limits:
+    """The same limits, to be looked up more than once: an iterable may give its items only the first time."""
+    if isinstance(limits, str | bytes | Limit | Mapping) or not isinstance(limits, Iterable):
+        return limits
+    return tuple(limits)
 
 
 class Resolver:
