@@ -1,23 +1,23 @@
 """What a process knows of the rules, kept up to date behind its back.
 
-A catalog reads its sources at the start, and from then on in a thread of its own: every second, and at once when a
-source says that something has changed. What it knows is one rule set, which is swapped as a whole, so no request ever
-sees half of a change. A source that is away, or whose rules have mistakes, changes nothing: the last good rules stay
-in force, and that is logged and counted.
+A catalog reads its sources at the start, and from then on each in a thread of its own: every second, and at once when
+the source says that something has changed. What it knows is one rule set, which is swapped as a whole, so no request
+ever sees half of a change. A source that is away, or whose rules have mistakes, changes nothing: the last good rules
+stay in force, and that is logged and counted. Nor does it hold up the others.
 
 Sources are given in the order of their say: where two have a rule of the same id, or two equally specific rules for
-one slot, the later source's counts (files first, then a database, whose rules were written by somebody since). If
-that one has an end, the other has the slot again from then on.
+one slot, the later source's counts (files first, then a database, whose rules were written by somebody since).
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
-from threading import Event, Thread, current_thread
+from threading import Event, Lock, Thread, current_thread
 from weakref import ref
 
-from headgate.errors import HeadgateError, StoreClosed
+from headgate.errors import HeadgateError
 from headgate.rules.repositories.port import Source
 from headgate.rules.rule import Rule
 from headgate.rules.ruleset import RuleSet
@@ -27,6 +27,10 @@ from headgate.stores.forking import fork_safe_lock, renew_after_fork
 __all__ = ["REFRESH_SECONDS", "Catalog"]
 
 REFRESH_SECONDS = 1.0
+LEAST_SECONDS = 0.01
+MOST_SECONDS = 3600.0
+PATIENCE = 5.0
+"""Seconds that closing waits for a look that is under way."""
 _log = logging.getLogger("headgate")
 
 
@@ -37,162 +41,160 @@ class Catalog:
         self.current = RuleSet.empty()
         self.failures = 0
         """How often a source could not be read."""
-        self.problem: str | None = None
-        """What is wrong with a source now; None while all can be read."""
         self._shelves = [Shelf(source) for source in sources]
-        self._refresh_seconds = refresh_seconds
+        self._seconds = min(max(refresh_seconds, LEAST_SECONDS), MOST_SECONDS)
         self._lock = fork_safe_lock()
         self._closed = False
-        self._woken = Event()
-        self._watcher: Thread | None = None
+        self._woken: list[Event] = []
+        self._watchers: list[Thread] = []
         try:
-            self._update([(shelf, shelf.read()) for shelf in self._shelves])
+            for shelf in self._shelves:
+                loaded = shelf.read()
+                if loaded is not None:
+                    self._take(shelf, loaded)
         except BaseException:
             self._close_sources()
             raise
         renew_after_fork(self)
-        self._listen()
+        self._watch()
+        for number, shelf in enumerate(self._shelves):
+            shelf.source.listen(_waker(ref(self), number))
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the sources now; None while all can be read."""
+        return "\n".join(shelf.problem for shelf in self._shelves if shelf.problem is not None) or None
 
     def refresh(self) -> bool:
         """Look at all sources now; whether anything was new. What cannot be read stays as it is, and is told."""
-        with self._lock:
-            news: list[tuple[Shelf, Loaded | None]] = []
-            problems: list[str] = []
-            for shelf in self._shelves:
-                try:
-                    news.append((shelf, shelf.read()))
-                except StoreClosed:
-                    if not self._closed:
-                        raise
-                except HeadgateError as error:
-                    problems.append(f"{shelf.source.title}: {error}")
-            self._note(problems)
-            return self._update(news)
+        news = [self._look(shelf) for shelf in self._shelves]
+        return any(news)
 
     def accept_only(self, check: Callable[[Rule], None]) -> None:
         """Have every rule looked at, those known already and those to come: ConfigError for one that is of no use."""
-        for rule in self.current.rules.values():
-            check(rule)
         for shelf in self._shelves:
+            for rule in shelf.known.rules.values():
+                check(rule)
             shelf.check = check
 
     def reload(self) -> None:
-        """Have all sources read again within a second, changed or not. Only sets a mark, so a signal handler may."""
+        """Have everything read at the next look, changed or not. Only sets a mark, so a signal handler may."""
         for shelf in self._shelves:
             shelf.again = True
 
     def wake(self) -> None:
-        """Something may have changed: look soon, in the catalog's own thread."""
-        self._woken.set()
+        """Something may have changed: look soon, in the catalog's own threads."""
+        for woken in self._woken:
+            woken.set()
 
     def close(self) -> None:
         """Stop looking, and let go of the sources. The rules known so far stay in force."""
         self._closed = True
-        self._woken.set()
-        watcher = self._watcher
-        if watcher is not None and watcher is not current_thread():
-            watcher.join(5)
+        self.wake()
+        deadline = time.monotonic() + PATIENCE
+        for watcher in self._watchers:
+            if watcher is not current_thread():
+                watcher.join(max(deadline - time.monotonic(), 0.0))
         self._close_sources()
 
     def renew(self) -> None:
-        """In a forked child: the thread that keeps this up to date has stayed in the parent."""
-        self._woken = Event()
+        """In a forked child: the threads that keep this up to date have stayed in the parent."""
+        for shelf in self._shelves:
+            shelf.looking = Lock()
         if not self._closed:
             self._watch()
 
-    def _listen(self) -> None:
-        weak = ref(self)
-
-        def wake() -> None:
-            catalog = weak()
-            if catalog is not None:
-                catalog.wake()
-
-        for shelf in self._shelves:
-            shelf.source.listen(wake)
-        self._watch()
-
     def _watch(self) -> None:
-        self._watcher = Thread(
-            target=_keep_up, args=(ref(self), self._woken, self._refresh_seconds), name="headgate-rules", daemon=True
-        )
-        self._watcher.start()
+        self._woken = [Event() for _ in self._shelves]
+        self._watchers = [
+            Thread(
+                target=_keep_up,
+                args=(ref(self), number, woken, self._seconds),
+                name=f"headgate-rules-{number}",
+                daemon=True,
+            )
+            for number, woken in enumerate(self._woken)
+        ]
+        for watcher in self._watchers:
+            watcher.start()
 
-    def _note(self, problems: list[str]) -> None:
-        told = "\n".join(problems) or None
-        self.failures += len(problems)
-        if told is not None and told != self.problem:
-            _log.error("rules could not be read, and those known so far stay in force: %s", told)
-        elif told is None and self.problem is not None:
-            _log.warning("rules can be read again")
-        self.problem = told
+    def _look(self, shelf: Shelf) -> bool:
+        """Look at one source; whether anything was new."""
+        with shelf.looking:
+            try:
+                loaded = shelf.read()
+                if loaded is not None:
+                    self._take(shelf, loaded)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the rules that are known stay in force
+                if not self._closed:
+                    self._failed(shelf, error)
+                return False
+            if shelf.problem is not None:
+                shelf.problem = None
+                _log.warning("rules can be read again: %s", shelf.source.title)
+            return loaded is not None
 
-    def _update(self, news: Sequence[tuple[Shelf, Loaded | None]]) -> bool:
-        """Put what is new on the shelves, and swap the rule set if that changes it."""
-        touched: set[str] = set()
-        for shelf, loaded in news:
-            if loaded is not None:
-                touched |= shelf.put(loaded)
-        if not any(loaded is not None for _, loaded in news):
-            return False
-        # What a rule's place was, or is, may now be another's.
-        claims = {claim for shelf in self._shelves for claim in shelf.moved}
-        touched |= {shelf.claims[claim] for shelf in self._shelves for claim in claims if claim in shelf.claims}
-        puts, deletes = [], []
-        for rule_id in touched:
-            rule = self._effective(rule_id)
-            if rule is None:
-                deletes.append(rule_id)
-            else:
-                puts.append(rule)
-        self.current = self.current.edited(
-            puts,
-            deletes,
-            tiers=overlaid([shelf.tiers for shelf in self._shelves]),
-            plans=overlaid([shelf.plans for shelf in self._shelves]),
-            defaults=defaults_of(overlaid([shelf.defaults for shelf in self._shelves])),
-        )
-        return True
+    def _failed(self, shelf: Shelf, error: Exception) -> None:
+        """Count it, and say it once as long as it is the same."""
+        self.failures += 1
+        known = isinstance(error, HeadgateError)
+        told = f"{shelf.source.title}: {error if known else repr(error)}"
+        if told != shelf.problem:
+            shelf.problem = told
+            _log.error(
+                "rules could not be read, and those known so far stay in force: %s",
+                told,
+                exc_info=None if known else error,
+            )
 
-    def _effective(self, rule_id: str) -> Rule | None:
-        """The rule of this id that counts, if any does."""
-        for place in range(len(self._shelves) - 1, -1, -1):
-            rule = self._shelves[place].rules.get(rule_id)
-            if rule is None:
-                continue
-            for later in self._shelves[place + 1 :]:
-                rival = later.claims.get(rule.claim) if rule.claim is not None else None
-                if rival is not None and not _outlasts(rule, later.rules[rival]):
-                    _log.warning(
-                        "rule %r of %s gives way to the equally specific rule %r of %s",
-                        *(rule_id, self._shelves[place].source.title, rival, later.source.title),
-                    )
-                    return None
-            return rule
-        return None
+    def _take(self, shelf: Shelf, loaded: Loaded) -> None:
+        """Take in what is new, and swap the rule set: both, or neither."""
+        with self._lock:
+            after, touched = shelf.known.after(loaded)
+            known = [after if other is shelf else other.known for other in self._shelves]
+            puts: list[Rule] = []
+            says: dict[str, int] = {}
+            deletes: list[str] = []
+            for rule_id in touched:
+                say = max((place for place, one in enumerate(known) if rule_id in one.rules), default=-1)
+                if say < 0:
+                    deletes.append(rule_id)
+                else:
+                    puts.append(known[say].rules[rule_id])
+                    says[rule_id] = say
+            self.current = self.current.edited(
+                puts,
+                deletes,
+                says=says,
+                tiers=overlaid([one.tiers for one in known]),
+                plans=overlaid([one.plans for one in known]),
+                defaults=defaults_of(overlaid([one.defaults for one in known])),
+            )
+            shelf.known = after
 
     def _close_sources(self) -> None:
         for shelf in self._shelves:
             shelf.source.close()
 
 
-def _outlasts(rule: Rule, rival: Rule) -> bool:
-    """Whether a rule is still there when an equally specific one has ended, to which it gives way until then."""
-    return rule.expires_us is not None and rival.expires_us is not None and rule.expires_us > rival.expires_us
+def _waker(weak: ref[Catalog], number: int) -> Callable[[], None]:
+    """What a source calls when something may have changed. It keeps no catalog alive."""
+
+    def wake() -> None:
+        catalog = weak()
+        if catalog is not None:
+            catalog._woken[number].set()
+
+    return wake
 
 
-def _keep_up(weak: ref[Catalog], woken: Event, refresh_seconds: float) -> None:
-    """The catalog's thread: ends when it is closed, or nobody has it any more."""
+def _keep_up(weak: ref[Catalog], number: int, woken: Event, seconds: float) -> None:
+    """A source's thread: ends when the catalog is closed, or nobody has it any more."""
     while True:
-        woken.wait(refresh_seconds)
+        woken.wait(seconds)
         woken.clear()
         catalog = weak()
         if catalog is None or catalog._closed:
             return
-        try:
-            catalog.refresh()
-        except StoreClosed:
-            return
-        except Exception:  # noqa: BLE001 - whatever it is, tomorrow's rules may be read again
-            _log.exception("the rules could not be looked at; those known so far stay in force")
+        catalog._look(catalog._shelves[number])
         del catalog

@@ -8,7 +8,10 @@ from headgate.core.algorithms import build
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.rules.rule import ANY, DIMENSIONS, Rule
 
-__all__ = ["Entry"]
+__all__ = ["SAYS", "Entry"]
+
+SAYS = 1000
+"""More than there are sources."""
 
 
 @final
@@ -20,7 +23,7 @@ class Entry:
         *("subject", "tier"),
     )
 
-    def __init__(self, rule: Rule, pattern: str) -> None:
+    def __init__(self, rule: Rule, pattern: str, say: int = 0) -> None:
         self.rule = rule
         self.dimension = rule.dimension
         self.method: str | None = None if rule.method == ANY else rule.method
@@ -30,8 +33,10 @@ class Entry:
         """The one that it is for; None when it is for all of its dimension."""
         self.shadow = rule.mode == "shadow"
         self.counter: str = rule.counter
-        # How specific it is within its slot: an exact identifier, then a tier; and what ends wins over what does not.
-        self.rank: int = 4 * (self.subject is not None) + 2 * (self.tier is not None) + (rule.expires_us is not None)
+        # How specific it is within its slot: an exact identifier, then a tier; what ends wins over what does not; and
+        # of two that are equal in all that, the one whose source has more say.
+        specific = 4 * (self.subject is not None) + 2 * (self.tier is not None) + (rule.expires_us is not None)
+        self.rank: int = SAYS * specific + say
         self.order = (DIMENSIONS.index(rule.dimension), pattern, rule.method, rule.window_seconds)
         """Where it stands in a chain."""
         self.api: str | None = None if pattern == ANY else f"api:{pattern}"

@@ -5,16 +5,18 @@ What is done, in this order, and why:
     scheme://host   dropped: a request line may carry the whole URL
     ? and #         cut: they end the path
     %41             decoded, until nothing is left to decode (at most `ROUNDS` times): `%2F` becomes a `/`, as it does
-                    in the servers behind; who spells twice (`%252F`) reaches, where it is decoded once, only what
-                    nobody meant by that name, and where it is decoded twice, what the rule is for
+                    in many servers, and what is spelled twice (`%252F`) reaches where it is decoded twice
     NUL             cut: where strings end with it, what follows is not seen
     ;params         dropped from each segment: many servers do
     // and .        dropped; `..` drops the segment before it, and nothing at the top
     trailing /      dropped: frameworks serve both, or redirect
 
+Not every server does all of that: to some, `..` or `;x` is the value of a parameter like any other. So a path that has
+anything to be dropped or decoded is matched in three readings (`readings`): normalised, decoded once, and as it came,
+and the rules of all of them apply. Counters know the normalised one.
+
 Upper and lower case stay apart, as they do in URLs: whoever routes regardless of case writes a rule for each spelling
-that is served. What has no `/` in it, spelled out or encoded, is not a path but the name of an API, and is taken
-literally.
+that is served. What does not begin with `/` is also the name of an API, and taken literally.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-__all__ = ["normalise"]
+__all__ = ["is_clean", "normalise", "readings"]
 
 ROUNDS: Final = 10
 _clean = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/%;?#\0]+)+").fullmatch
@@ -39,16 +41,12 @@ def normalise(path: str) -> str:
     >>> normalise("getUsers")
     'getUsers'
     """
-    if _clean(path) is not None:
+    if is_clean(path):
         return path
     if "/" not in path and "/" not in _decoded(path):
         return path if path else "/"
-    absolute = _ABSOLUTE.match(path)
-    if absolute is not None:
-        path = path[absolute.end() :]
-    path = re.split(r"[?#]", path, maxsplit=1)[0]
     segments: list[str] = []
-    for part in _decoded(path).partition("\0")[0].split("/"):
+    for part in _decoded(_bare(path)).partition("\0")[0].split("/"):
         segment = part.partition(";")[0]
         if segment == "..":
             if segments:
@@ -56,6 +54,40 @@ def normalise(path: str) -> str:
         elif segment and segment != ".":
             segments.append(segment)
     return "/" + "/".join(segments)
+
+
+def is_clean(path: str) -> bool:
+    """Whether a path can only be read in one way, as it is."""
+    return _clean(path) is not None
+
+
+def readings(path: str) -> list[str]:
+    """Every path that a server may take this one for, the normalised one first; none for what is only a name.
+
+    What one server drops or decodes, another passes on as the value of a parameter. A rule for either is to apply.
+
+    >>> readings("/search/%2e%2e/results")
+    ['/results', '/search/../results', '/search/%2e%2e/results']
+    """
+    if is_clean(path):
+        return [path]
+    found = [normalise(path)]
+    if found[0][0] != "/":
+        return []
+    bare = _bare(path)
+    for spelling in (unquote(bare, "utf-8", "surrogateescape"), bare):
+        reading = "/" + "/".join([segment for segment in spelling.split("/") if segment])
+        if reading not in found:
+            found.append(reading)
+    return found
+
+
+def _bare(path: str) -> str:
+    """Without what is no path: a scheme and a host before it, a query or a fragment behind."""
+    absolute = _ABSOLUTE.match(path)
+    if absolute is not None:
+        path = path[absolute.end() :]
+    return re.split(r"[?#]", path, maxsplit=1)[0]
 
 
 def _decoded(path: str) -> str:

@@ -17,8 +17,8 @@ from typing import Any, final
 from headgate.rules.address import subject_address
 from headgate.rules.context import RequestContext
 from headgate.rules.entry import Entry
-from headgate.rules.path import normalise
-from headgate.rules.pattern import EVERY, Pattern, parse_pattern
+from headgate.rules.path import is_clean, normalise, readings
+from headgate.rules.pattern import EVERY, Pattern, name_pattern, parse_pattern
 from headgate.rules.rule import ANY, Rule
 from headgate.rules.trie import Editing, Trie
 from headgate.rules.views.clients import DEFAULT_CLIENT_LIMITS
@@ -134,17 +134,19 @@ class RuleSet:
         puts: Iterable[Rule] = (),
         deletes: Iterable[str] = (),
         *,
+        says: Mapping[str, int] | None = None,
         tiers: Mapping[str, str] | None = None,
         plans: Mapping[str, tuple[str, ...]] | None = None,
         defaults: Defaults | None = None,
     ) -> RuleSet:
-        """The rule set after a change. `tiers`, `plans` and `defaults` replace those of this one."""
+        """The rule set after a change. `says` has, by rule_id, how much say the source of a rule has (0 unless told):
+        the most wins where two are equally specific. `tiers`, `plans` and `defaults` replace those of this one."""
         edit = _Edit(self)
         for rule_id in deletes:
             edit.remove(rule_id)
         for rule in puts:
             edit.remove(rule.rule_id)
-            edit.add(rule)
+            edit.add(rule, 0 if says is None else says.get(rule.rule_id, 0))
         return RuleSet(
             edit.rules,
             edit.entries,
@@ -176,7 +178,7 @@ class RuleSet:
         tier = self.tier_of(context)
         method = None if given.method is None else _text("method", given.method).upper()
         best: dict[str, Entry] = {}
-        for table in self.tables(path):
+        for table in self.tables(given.path):
             shared = table.shared
             exact = table.exact
             for dimension, subject in subjects:
@@ -196,7 +198,7 @@ class RuleSet:
         if context.client is not None and not self.knows_client(context.client, now_us):
             for entry in self.default_clients:
                 best.setdefault(entry.counter, entry)
-        if "key" in keys and not any(e.dimension == "key" and not e.shadow for e in best.values()):
+        if "key" in keys and not any(map(_is_policy, best.values())):
             best[self.default_policy.counter] = self.default_policy
         chosen = [(key_of(entry, keys), entry) for entry in best.values()]
         if len(chosen) > 1:
@@ -204,16 +206,19 @@ class RuleSet:
         return chosen
 
     def tables(self, path: str | None) -> list[Table]:
-        """The rules of every pattern that matches."""
-        found: list[Table] = []
-        if self.every is not None:
-            found.append(self.every)
+        """The rules of every pattern that matches a path as it came, in any of its readings."""
+        found: list[Table] = [] if self.every is None else [self.every]
         if path is None:
             return found
-        if path[0] == "/":
+        if is_clean(path):
             return found + self.trie.matches(path)
-        named = self.names.get(path) if path != EVERY else None
-        return found if named is None else [*found, named]
+        if not path.startswith("/"):
+            named = self.names.get(name_pattern(path))
+            if named is not None:
+                found.append(named)
+        for reading in readings(path):
+            found += [table for table in self.trie.matches(reading) if table not in found]
+        return found
 
     def subjects(self, context: RequestContext, path: str | None) -> list[tuple[str, str]]:
         """Whom a request stands for: dimension and subject, for each dimension that it has a value of."""
@@ -259,12 +264,12 @@ class _Edit:
         self.names = dict(old.names)
         self.clients = dict(old.clients)
 
-    def add(self, rule: Rule) -> None:
+    def add(self, rule: Rule, say: int) -> None:
         self.rules[rule.rule_id] = rule
         if rule.mode == "disabled":
             return
         pattern = parse_pattern(rule.endpoint_pattern)
-        entry = Entry(rule, pattern.key)
+        entry = Entry(rule, pattern.key, say)
         self.entries[rule.rule_id] = entry
         table = self.table(pattern)
         table.add(entry)
@@ -302,6 +307,11 @@ class _Edit:
             self.names[pattern.key] = table
         else:
             self.names.pop(pattern.key, None)
+
+
+def _is_policy(entry: Entry) -> bool:
+    """Whether a rule is the policy of a key, of this one or of all, and binds."""
+    return entry.dimension == "key" and not entry.shadow
 
 
 def _configures(entry: Entry) -> bool:

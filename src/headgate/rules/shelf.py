@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import TypeVar
 
-from headgate.errors import ConfigError, Invalid, Problem
+from headgate.errors import ConfigError, Invalid, Problem, StoreError
 from headgate.reading.fields import Problems
 from headgate.rules.records import plan_of, rule_of, tier_of
 from headgate.rules.repositories.port import Changes, Record, Reloads, Source
 from headgate.rules.rule import Rule
 from headgate.rules.ruleset import Defaults, client_defaults
+from headgate.rules.sections import POLICY_KEY_PARTS
 from headgate.rules.views.policies import read_default_policy
 
-__all__ = ["Loaded", "Shelf", "defaults_of", "overlaid"]
+__all__ = ["Known", "Loaded", "Shelf", "defaults_of", "overlaid"]
 
 T = TypeVar("T")
 
 
 class Loaded:
-    """What a source has said, taken apart; made in full before anything is believed."""
+    """What a source has said, taken apart."""
 
     def __init__(self, changes: Changes) -> None:
         self.revision = changes.revision
@@ -49,35 +52,70 @@ class Loaded:
                 self.defaults[record.id] = record
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that a source has said until now. Never changed; `after` gives the next one."""
+
+    revision: int = 0
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    plans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    defaults: Mapping[str, Record] = field(default_factory=dict)
+
+    def after(self, loaded: Loaded) -> tuple[Known, set[str]]:
+        """What is known with what is new, and the ids of the rules that are different then."""
+        changed: dict[str, Rule | None] = dict(loaded.rules)
+        if loaded.complete:
+            changed.update({rule_id: None for rule_id in self.rules if rule_id not in loaded.rules})
+        touched = {rule_id for rule_id, rule in changed.items() if not _same(self.rules.get(rule_id), rule)}
+        known = Known(
+            loaded.revision,
+            _merged(self.rules, {rule_id: changed[rule_id] for rule_id in touched}, False),
+            _merged(self.tiers, loaded.tiers, loaded.complete),
+            _merged(self.plans, loaded.plans, loaded.complete),
+            _merged(self.defaults, loaded.defaults, loaded.complete),
+        )
+        return known, touched
+
+
 class Shelf:
-    """What is known of one source."""
+    """One source, what is known of it, and what is wrong with it."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.known = Known()
+        self.problem: str | None = None
         self.check: Callable[[Rule], None] | None = None
         self.again = False
-        self.revision = 0
-        self.rules: dict[str, Rule] = {}
-        self.claims: dict[str, str] = {}
-        self.tiers: dict[str, str] = {}
-        self.plans: dict[str, tuple[str, ...]] = {}
-        self.defaults: dict[str, Record] = {}
-        self.moved: set[str] = set()
-        """Claims that the last change took or gave up."""
+        """Whether everything is to be read, changed or not."""
+        self.looking = Lock()
+        """One look at a time. Not held by anybody in a forked child: it is replaced there."""
 
     def read(self) -> Loaded | None:
-        """What is new, if anything is. Changes nothing here."""
-        since = self.revision
-        if self.again:
-            self.again = False
+        """What is new, if anything is. Changes nothing of what is known."""
+        again, self.again = self.again, False
+        try:
+            return self._read(again)
+        except BaseException:
+            self.again = self.again or again
+            raise
+
+    def _read(self, again: bool) -> Loaded | None:
+        since = self.known.revision
+        if again:
             since = 0
             if isinstance(self.source, Reloads):
                 self.source.reload()
         changes = self.source.changes(since)
-        if changes is None and since < self.revision:
+        if changes is None and since < self.known.revision:
             changes = Changes(0, True, ())  # all of it was asked for, and there is nothing any more
         if changes is None:
             return None
+        if not changes.revision and self.known.revision and not again:
+            raise StoreError(
+                f"all that was kept there is gone, up to revision {self.known.revision}: put it back from a backup, or "
+                "reload the rules if that was meant"
+            )
         loaded = Loaded(changes)
         if self.check is not None:
             for rule in loaded.rules.values():
@@ -85,41 +123,12 @@ class Shelf:
                     self.check(rule)
         return loaded
 
-    def put(self, loaded: Loaded) -> set[str]:
-        """Take in what is new; the ids of the rules that are different now."""
-        self.revision = loaded.revision
-        changed: dict[str, Rule | None] = dict(loaded.rules)
-        if loaded.complete:
-            changed.update({rule_id: None for rule_id in self.rules if rule_id not in loaded.rules})
-        touched = {rule_id for rule_id, rule in changed.items() if not _same(self.rules.get(rule_id), rule)}
-        self.moved = set()
-        for rule_id in touched:
-            old = self.rules.pop(rule_id, None)
-            claim = old.claim if old is not None else None
-            if claim is not None:
-                self.moved.add(claim)
-                if self.claims.get(claim) == rule_id:
-                    del self.claims[claim]
-        for rule_id in touched:
-            rule = changed[rule_id]
-            if rule is None:
-                continue
-            self.rules[rule_id] = rule
-            claim = rule.claim
-            if claim is not None:
-                self.moved.add(claim)
-                self.claims[claim] = rule_id
-        self.tiers = _merged(self.tiers, loaded.tiers, loaded.complete)
-        self.plans = _merged(self.plans, loaded.plans, loaded.complete)
-        self.defaults = _merged(self.defaults, loaded.defaults, loaded.complete)
-        return touched
-
 
 def _same(old: Rule | None, new: Rule | None) -> bool:
     return old == new and (old is None or new is None or old.version == new.version)
 
 
-def _merged(old: dict[str, T], new: Mapping[str, T | None], complete: bool) -> dict[str, T]:
+def _merged(old: Mapping[str, T], new: Mapping[str, T | None], complete: bool) -> Mapping[str, T]:
     if not new and not complete:
         return old
     merged = {} if complete else dict(old)
@@ -132,7 +141,7 @@ def _merged(old: dict[str, T], new: Mapping[str, T | None], complete: bool) -> d
 
 
 def overlaid(shelves: Sequence[Mapping[str, T]]) -> Mapping[str, T]:
-    """All names, each with what the last shelf that has it says."""
+    """All names, each with what the last of several sources that has it says."""
     filled = [shelf for shelf in shelves if shelf]
     if len(filled) < 2:
         return filled[0] if filled else {}
@@ -147,7 +156,7 @@ def defaults_of(records: Mapping[str, Record]) -> Defaults:
         return Defaults(
             _default_policy(policy) if policy is not None else usual.policy,
             tuple(client_defaults(clients.body["limits"])) if clients is not None else usual.client,
-            tuple(parts.body["parts"]) if parts is not None else usual.policy_key,
+            _policy_key(parts) if parts is not None else usual.policy_key,
         )
     except Invalid:
         raise
@@ -161,3 +170,10 @@ def _default_policy(record: Record) -> Rule:
     problems.raise_any()
     assert policy is not None
     return policy.default_rule()
+
+
+def _policy_key(record: Record) -> tuple[str, ...]:
+    parts = record.body["parts"]
+    if not isinstance(parts, list) or not all(part in POLICY_KEY_PARTS for part in parts):
+        raise ConfigError(f"policy_key is made of {', '.join(POLICY_KEY_PARTS)}, not {parts!r}")
+    return tuple(parts)

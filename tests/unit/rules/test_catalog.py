@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from threading import Event
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +23,7 @@ from headgate.rules.records import edit_of
 from headgate.rules.repositories.port import Actor, Changes, Edit, Record
 from headgate.rules.rule import Rule
 from headgate.rules.ruleset import RuleSet
+from headgate.stores.forking import LONGEST_WAIT
 from unit.rules.cases import NOW_US, context_of, one_rule, rules_of
 from unit.rules.memory_repository import MemoryRepository
 from unit.rules.repositories.kit import in_a_child
@@ -63,6 +67,35 @@ class Book(MemoryRepository):
 
     def delete(self, *rule_ids: str) -> None:
         self.write([Edit("rule", rule_id, None) for rule_id in rule_ids], ALICE)
+
+
+class Emptied(Book):
+    """What is left of a database that was emptied."""
+
+    def changes(self, since: int) -> Changes | None:
+        return Changes(0, True, ()) if since else None
+
+
+class Hanging(Book):
+    """A source whose looks take as long as somebody wants."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(title)
+        self.hang, self.hanging = Event(), Event()
+        self.hang.set()
+
+    def changes(self, since: int) -> Changes | None:
+        if not self.hang.is_set():
+            self.hanging.set()
+        assert self.hang.wait(PATIENCE)
+        return super().changes(since)
+
+
+class NoMemory:
+    """A rule set at the wrong moment."""
+
+    def edited(self, *given: object, **more: object) -> RuleSet:
+        raise MemoryError
 
 
 @contextmanager
@@ -230,7 +263,7 @@ def test_the_last_good_rules_stay_while_a_source_cannot_be_read(
         assert catalog.refresh() is True
         assert (ids(catalog), catalog.failures) == (["a", "b"], 3)
         assert not told_of(catalog)
-        assert caplog.records[-1].getMessage() == "rules can be read again"
+        assert caplog.records[-1].getMessage() == "rules can be read again: the book"
         book.error = error
         catalog.refresh()
         assert len(caplog.records) == 3, "a new failure is said again"
@@ -358,26 +391,32 @@ def test_of_one_id_the_later_source_counts() -> None:
         assert "b" not in catalog.current.entries, "a rule of a file is switched off in the database"
 
 
-def test_of_two_equally_specific_rules_the_later_source_s_counts(caplog: pytest.LogCaptureFixture) -> None:
+def chosen(catalog: Catalog, text: str) -> list[str]:
+    return [entry.rule.rule_id for _, entry in catalog.current.resolve(context_of(text), NOW_US)]
+
+
+def test_of_two_equally_specific_rules_the_later_source_s_counts() -> None:
     files, database = Book("files"), Book("database")
     files.put("f user on=/u/*\nother user for=1")
     database.put("d user on=/u/**")
     with catalog_of(files, database) as catalog:
-        assert ids(catalog) == ["d", "other"]
-        told = "rule 'f' of files gives way to the equally specific rule 'd' of database"
-        assert [record.getMessage() for record in caplog.records] == [told]
+        assert chosen(catalog, "user=2 path=/u/1") == ["d"]
+        assert ids(catalog) == ["d", "f", "other"], "all are known"
         database.put("d user on=/v/*")
         catalog.refresh()
-        assert ids(catalog) == ["d", "f", "other"], "it has its place back"
+        assert chosen(catalog, "user=2 path=/u/1") == ["f"], "it has its place back"
         database.put("e user on=/u/*")
         catalog.refresh()
-        assert ids(catalog) == ["d", "e", "other"]
+        assert chosen(catalog, "user=2 path=/u/1") == ["e"]
+        files.put("f user on=/u/* limit=7")
+        catalog.refresh()
+        assert chosen(catalog, "user=2 path=/u/1") == ["e"], "whoever wrote last"
         database.delete("e")
         catalog.refresh()
-        assert ids(catalog) == ["d", "f", "other"]
+        assert chosen(catalog, "user=2 path=/u/1") == ["f"]
         database.put("e user on=/u/* disabled")
         catalog.refresh()
-        assert ids(catalog) == ["d", "e", "f", "other"], "a disabled rule claims nothing"
+        assert chosen(catalog, "user=2 path=/u/1") == ["f"], "a disabled rule wins nothing"
 
 
 def test_an_override_that_has_ended_in_one_source_does_not_hide_one_that_lasts_in_another() -> None:
@@ -461,8 +500,8 @@ def test_step_by_step_is_the_same_as_all_at_once(data: st.DataObject) -> None:
         with catalog_of(*books) as fresh:
             assert catalog.current.rules == fresh.current.rules
             assert set(catalog.current.entries) == set(fresh.current.entries)
-        claims = [rule.claim for rule in catalog.current.rules.values() if rule.claim is not None]
-        assert len(set(claims)) == len(claims), "no slot has two equally specific rules"
+            for text in ("user=1 path=/x", "user=2 path=/x", "user=1", "ip=10.0.0.1"):
+                assert chosen(catalog, text) == chosen(fresh, text)
 
 
 # -- waking, reloading, closing, forking ----------------------------------------------------------------------------
@@ -514,11 +553,95 @@ def test_reload_reads_everything_again() -> None:
         assert ids(catalog) == []
 
 
+def test_a_reload_that_found_its_source_away_is_made_up_for() -> None:
+    book = Book()
+    book.put("a user")
+    with catalog_of(book) as catalog:
+        catalog._shelves[0].known = replace(catalog._shelves[0].known, rules={})
+        book.error = StoreError("away")
+        catalog.reload()
+        catalog.refresh()
+        book.error = None
+        catalog.refresh()
+        assert set(catalog._shelves[0].known.rules) == {"a"}
+
+
+def test_a_source_that_has_lost_everything_is_broken() -> None:
+    book = Book()
+    book.put("a user")
+    with catalog_of(book) as catalog:
+        catalog._shelves[0].source = Emptied("the book")
+        assert not catalog.refresh()
+        assert ids(catalog) == ["a"]
+        assert catalog.problem is not None
+        assert catalog.problem.startswith("the book: all that was kept there is gone, up to revision 1")
+        catalog.reload()
+        assert catalog.refresh()
+        assert ids(catalog) == []
+        assert catalog.problem is None
+
+
+def test_a_source_that_hangs_holds_up_neither_the_others_nor_a_fork() -> None:
+    slow, quick = Hanging("slow"), Book("quick", tells=True)
+    with catalog_of(slow, quick) as catalog:
+        slow.hang.clear()
+        catalog.wake()
+        assert slow.hanging.wait(PATIENCE)
+        quick.put("a user")
+        until(lambda: ids(catalog) == ["a"])
+        began = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        took = time.monotonic() - began
+        os.waitpid(child, 0)
+        slow.hang.set()
+        assert took < LONGEST_WAIT, "no lock was waited for"
+
+
+def test_an_update_that_fails_is_not_lost() -> None:
+    book = Book()
+    with catalog_of(book) as catalog:
+        book.put("a user")
+        known = catalog.current
+        catalog.current = cast(RuleSet, NoMemory())
+        assert not catalog.refresh()
+        catalog.current = known
+        assert catalog.refresh()
+        assert ids(catalog) == ["a"]
+
+
+def test_what_nobody_foresaw_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    book, other = Book("odd"), Book("other")
+    with catalog_of(book, other) as catalog:
+        book.error = RecursionError("too deep")
+        other.put("a user")
+        for _ in range(3):
+            catalog.refresh()
+        assert ids(catalog) == ["a"], "the others are read all the same"
+        assert catalog.failures == 3
+        assert [record.exc_info is not None for record in caplog.records] == [True]
+        assert catalog.problem == "odd: RecursionError('too deep')"
+
+
+def test_a_change_touches_only_what_changed() -> None:
+    """Else a tier that is written to the database would have all rules of the files taken in anew."""
+    files, database = Book("files"), Book("database")
+    files.put("a user\nb ip")
+    with catalog_of(files, database) as catalog:
+        before = dict(catalog.current.entries)
+        database.put("c user on=/x")
+        catalog.refresh()
+        database.write([Edit("tier", "alice", {"tier": "gold"})], ALICE)
+        catalog.refresh()
+        assert {name: catalog.current.entries[name] for name in before} == before
+
+
 def test_closing_ends_the_thread_and_the_rules_stay() -> None:
     book = Book()
     book.put("a user")
     catalog = Catalog([book], NEVER)
-    thread = catalog._watcher
+    thread = catalog._watchers[0]
     assert thread is not None
     assert thread.is_alive()
     assert thread.daemon
@@ -532,7 +655,7 @@ def test_closing_ends_the_thread_and_the_rules_stay() -> None:
 def test_a_catalog_that_nobody_holds_goes_and_its_thread_with_it() -> None:
     book = Book(tells=True)
     catalog = Catalog([book], 0.01)
-    thread = catalog._watcher
+    thread = catalog._watchers[0]
     assert thread is not None
     del catalog
     gc.collect()

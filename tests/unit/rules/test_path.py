@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.rules.path import ROUNDS, normalise
+from headgate.rules.path import ROUNDS, normalise, readings
 
 # What is sent, what it becomes, and why.
 TABLE = [
@@ -118,6 +118,34 @@ def test_the_table(sent: str, becomes: str, why: str) -> None:
 
 def test_the_table_says_nothing_twice() -> None:
     assert len({row[0] for row in TABLE}) == len(TABLE)
+
+
+READINGS = [
+    # What came, every path it may be taken for, and by whom.
+    ("/search/foo/results", ["/search/foo/results"], "there is only one"),
+    ("/search//results", ["/search/results"], "slashes merge everywhere"),
+    ("/search/;x/results", ["/search/results", "/search/;x/results"], "`;x` is dropped, or is what is searched for"),
+    ("/search/a;b/results", ["/search/a/results", "/search/a;b/results"], "so is what follows a semicolon"),
+    ("/search/%3Bx/results", ["/search/results", "/search/;x/results", "/search/%3Bx/results"], "encoded, too"),
+    ("/search/a%2Fb/results", ["/search/a/b/results", "/search/a%2Fb/results"], "a slash, or part of a segment"),
+    ("/search/%2e%2E/results", ["/results", "/search/../results", "/search/%2e%2E/results"], "up, or a value"),
+    ("/search/a%00b/results", ["/search/a", "/search/a\0b/results", "/search/a%00b/results"], "an end, or a character"),
+    ("/files/..;/..;/x", ["/x", "/files/..;/..;/x"], "up where `;` is dropped first"),
+    (
+        "/files/%252e%252e/x",
+        ["/x", "/files/%2e%2e/x", "/files/%252e%252e/x"],
+        "decoded twice, once, and not at all",
+    ),
+    ("http://h/a/../b?c", ["/b", "/a/../b"], "the URL's host and query are in none of them"),
+    ("reports/x", ["/reports/x"], "what has a slash is also a path"),
+    ("getUsers", [], "what has none is not"),
+    ("", ["/"], "nothing is the root"),
+]
+
+
+@pytest.mark.parametrize(("sent", "read", "why"), READINGS, ids=[repr(row[0]) for row in READINGS])
+def test_every_reading_of_a_path(sent: str, read: list[str], why: str) -> None:
+    assert readings(sent) == read, why
 
 
 hostile = st.text(st.sampled_from("/.%25eEfF;?#\0aA\\ é\udcff:"), max_size=40)

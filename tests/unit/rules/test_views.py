@@ -144,7 +144,7 @@ client_limits = st.builds(
     texts,
     st.one_of(
         st.just(("DEFAULT", "GLOBAL")),
-        st.tuples(st.just("API"), st.sampled_from(["getUsers", "/web/*", "/{id}", "a b"])),
+        st.tuples(st.just("API"), st.sampled_from(["getUsers", "/web/*", "/{id}", "a b", "r/*", "*", "=x", "a{b"])),
         st.tuples(st.just("API"), st.text(st.sampled_from("abé "), min_size=1, max_size=500)),
         st.tuples(st.just("METHOD"), st.sampled_from(["GET", "PUT"])),
     ),
@@ -163,6 +163,7 @@ LIMITS = [
     (("DEFAULT", "GLOBAL", "MIN", 100), ("*", "*"), Limit(100, 60)),
     (("API", "getUsers", "SEC", 5), ("getUsers", "*"), Limit(5, 1)),
     (("API", "/web/{id}", "HOUR", 5), ("/web/{id}", "*"), Limit(5, 3600)),
+    (("API", "reports/*", "HOUR", 5), ("=reports/*", "*"), Limit(5, 3600)),
     (("METHOD", "PUT", "DAY", 5), ("*", "PUT"), Limit(5, 86400)),
 ]
 

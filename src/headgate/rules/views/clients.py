@@ -13,7 +13,7 @@ from typing import Any
 
 from headgate.errors import ConfigError
 from headgate.reading.fields import Fields, Problems
-from headgate.rules.pattern import parse_pattern
+from headgate.rules.pattern import name_pattern, parse_pattern
 from headgate.rules.rule import ANY, Rule, is_method
 from headgate.rules.views.ids import shown, view_id
 from headgate.stores.forking import fork_safe_lock
@@ -49,7 +49,7 @@ class ClientLimit:
             name=f"{self.limit_type} {shown(self.limit_name)} of client {shown(self.client)}",
             dimension="client",
             identifier=self.client,
-            endpoint_pattern=self.limit_name if self.limit_type == "API" else ANY,
+            endpoint_pattern=self._pattern(),
             method=self.limit_name.upper() if self.limit_type == "METHOD" else ANY,
             limit=self.max_requests,
             window_seconds=UNITS[self.time_unit],
@@ -58,6 +58,12 @@ class ClientLimit:
         )
         rule.compiled()  # refuses what cannot be counted exactly
         return rule
+
+    def _pattern(self) -> str:
+        """A path pattern begins with a slash; everything else is an API's name, whatever characters it has."""
+        if self.limit_type != "API":
+            return ANY
+        return self.limit_name if self.limit_name.startswith("/") else name_pattern(self.limit_name)
 
     def to_data(self) -> dict[str, Any]:
         """By the names it is written with."""
@@ -73,7 +79,7 @@ def read_client(data: object, at: str, problems: Problems) -> list[tuple[str, Cl
     fields = Fields(data, at, problems, ("clientId", "limits"))
     if not isinstance(data, Mapping):
         return []
-    client = fields.text("clientId")
+    client = fields.text("clientId", required=True)
     if not fields.given("limits"):
         fields.wrong("limits", "is missing: write a list of {limitType, limitName, timeIntervalLimit}")
     found = []
@@ -134,14 +140,14 @@ def _limit(data: object, at: str, problems: Problems, client: str) -> ClientLimi
     fields = Fields(data, at, problems, ("limitType", "limitName", "timeIntervalLimit"))
     if not isinstance(data, Mapping):
         return None
-    limit_type = fields.choice("limitType", TYPES)
+    limit_type = fields.choice("limitType", TYPES, required=True)
     name = fields.text("limitName", GLOBAL if limit_type == "DEFAULT" else None)
     if limit_type == "DEFAULT" and name.upper() != GLOBAL:
         fields.wrong("limitName", f"a DEFAULT limit is called {GLOBAL}, not {name!r}")
     elif limit_type in ("API", "METHOD") and not fields.given("limitName"):
         what = "the API's name, or a path pattern such as '/web/*'" if limit_type == "API" else "a method such as PUT"
         fields.wrong("limitName", f"is missing: write {what}")
-    elif limit_type == "API":
+    elif limit_type == "API" and name.startswith("/"):
         try:
             parse_pattern(name)
         except ConfigError as error:
@@ -154,8 +160,8 @@ def _limit(data: object, at: str, problems: Problems, client: str) -> ClientLimi
     interval = Fields(
         fields.values["timeIntervalLimit"], fields.way("timeIntervalLimit"), problems, ("timeUnit", "maxRequests")
     )
-    unit = interval.choice("timeUnit", UNITS)
-    most = interval.whole("maxRequests", least=0, most=2**31 - 1)
+    unit = interval.choice("timeUnit", UNITS, required=True)
+    most = interval.whole("maxRequests", required=True, least=0, most=2**31 - 1)
     if len(problems.found) > before:
         return None
     name = GLOBAL if limit_type == "DEFAULT" else name.upper() if limit_type == "METHOD" else name
