@@ -33,9 +33,9 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
             prepared.forgotten()
 
     async def aclose(self) -> None:
-        """Let go of the store, if this limiter opened it, and of the rules."""
-        if self._asking is not None:
-            await asyncio.to_thread(self._asking.catalog.close)
+        """Let go of the store, if this limiter opened it, and of the rules, if `from_config` did."""
+        if self._owns_catalog:
+            await asyncio.to_thread(self.catalog.close)
         await super().aclose()
 
     async def _decide_request(self, op: Op, context: RequestContext, cost: SupportsIndex) -> Decision:

@@ -41,9 +41,9 @@ class Limiter(Ruled, limiter.Limiter):
             prepared.forgotten()
 
     def close(self) -> None:
-        """Let go of the store, if this limiter opened it, and of the rules."""
-        if self._asking is not None:
-            self._asking.catalog.close()
+        """Let go of the store, if this limiter opened it, and of the rules, if `from_config` did."""
+        if self._owns_catalog:
+            self.catalog.close()
         super().close()
 
     def _decide_request(self, op: Op, context: RequestContext, cost: SupportsIndex) -> Decision:

@@ -40,6 +40,7 @@ class Ruled(Limiting):
             plans = CatalogPlans(catalog)
         super().__init__(store, plans=plans, clock=clock, on_store_error=on_store_error, on_pressure=on_pressure)
         self._asking = Asking(catalog, self._engine) if catalog is not None else None
+        self._owns_catalog = False
 
     @classmethod
     def from_config(
@@ -74,6 +75,7 @@ class Ruled(Limiting):
                 on_pressure=on_pressure,
                 catalog=catalog,
             )
+            made._owns_catalog = True
             if sighup:
                 made._reload_on_sighup()
         except BaseException:

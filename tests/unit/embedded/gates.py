@@ -84,6 +84,7 @@ class Gate:
             self.limiter.close()
         else:
             self.runner.run(self.limiter.aclose())
+        self.catalog.close()
         self.runner.close()
 
     def _decided(self, answer: Decision | Coroutine[Any, Any, Decision]) -> Decision:
