@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from headgate.core.algorithms import ALGORITHMS
+from headgate.core.masking import holds_address
 from headgate.errors import ConfigError
 
 __all__ = ["Notation", "canonical", "parse_chain"]
@@ -63,6 +64,8 @@ def parse_chain(text: str) -> list[Notation]:
     """Read limits separated by `;` or `,`; the whole text must match."""
     if not isinstance(text, str):
         raise ConfigError(f"a limit is written as text, not {text!r}: {_EXAMPLE}")
+    if holds_address(text):  # no limit has that, and what it is must not be shown: there may be a password in it
+        raise ConfigError(f"cannot read an address as a limit: {_EXAMPLE}")
     return _Reader(text).chain()
 
 

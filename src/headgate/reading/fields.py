@@ -12,13 +12,12 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from headgate.core.masking import masked_text
 from headgate.errors import Invalid, Problem
 
 __all__ = ["Fields", "Problems", "kind_of", "listed"]
 
-MISSING: Any = object()  # a field that must be given: None is what is written as null
 LARGEST = 2**53 - 1
-_PASSWORD = re.compile(r"(://[^\s:@]*:)\S*@")
 _GROUPED = re.compile(r"[0-9][0-9_', ]{0,20}")
 
 
@@ -37,7 +36,8 @@ class Problems:
 
 
 class Fields:
-    """The fields of one mapping. What is absent has its default; what is wrong has it too, and is noted.
+    """The fields of one mapping. What is absent has its default, or is noted if it is `required`; what is wrong has
+    its default too, and is noted.
 
     >>> problems = Problems()
     >>> fields = Fields({"limit": "many", "metod": "GET"}, "rules[3]", problems, ["limit", "method"])
@@ -76,11 +76,13 @@ class Fields:
     def wrong(self, name: str, message: str) -> None:
         self.problems.add(self.way(name), message)
 
-    def text(self, name: str, default: Any = MISSING, *, most: int = 1024, empty: bool = False) -> Any:
+    def text(
+        self, name: str, default: Any = None, *, required: bool = False, most: int = 1024, empty: bool = False
+    ) -> Any:
         """Text; a number is not text, but it is easily written so in YAML, and is told."""
         value = self.values.get(name)
         if value is None:
-            return self._absent(name, default, "a text")
+            return self._absent(name, default, required, "a text")
         if not isinstance(value, str):
             hint = f": write it in quotes, '{kind_of(value)}'" if isinstance(value, int | float) else ""
             self.wrong(name, f"must be text, not {kind_of(value)}{hint}")
@@ -90,12 +92,14 @@ class Fields:
             self.wrong(name, f"is too long: {most} bytes at most")
         else:
             return value
-        return None if default is MISSING else default
+        return default
 
-    def whole(self, name: str, default: Any = MISSING, least: int = 0, most: int = LARGEST) -> Any:
+    def whole(
+        self, name: str, default: Any = None, *, required: bool = False, least: int = 0, most: int = LARGEST
+    ) -> Any:
         value = self.values.get(name)
         if value is None:
-            return self._absent(name, default, _whole_number(least, most))
+            return self._absent(name, default, required, _whole_number(least, most))
         whole = isinstance(value, int) and not isinstance(value, bool)
         if whole and least <= value <= most:
             return value
@@ -103,17 +107,27 @@ class Fields:
         # 010 and 1_000 are text for YAML, and so is what stands in quotes.
         hint = f": write {int(_digits(value))}" if isinstance(value, str) and _GROUPED.fullmatch(value) else ""
         self.wrong(name, f"must be {wanted}, not {kind_of(value)}{hint}")
-        return None if default is MISSING else default
+        return default
 
-    def seconds(self, name: str, default: Any = MISSING) -> Any:
-        """A number of seconds above 0, with or without a fraction."""
+    def seconds(
+        self,
+        name: str,
+        default: Any = None,
+        *,
+        required: bool = False,
+        least: float | None = None,
+        most: float | None = None,
+    ) -> Any:
+        """A number of seconds above 0, with or without a fraction; or one from `least` to `most`."""
         value = self.values.get(name)
         if value is None:
-            return self._absent(name, default, "a number of seconds")
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value):
+            return self._absent(name, default, required, "a number of seconds")
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if number and value > 0 and (least is None or value >= least) and (most is None or value <= most):
             return value
-        self.wrong(name, f"must be a number of seconds above 0, not {kind_of(value)}")
-        return None if default is MISSING else default
+        wanted = "above 0" if least is None or most is None else f"from {least:g} to {most:g}"
+        self.wrong(name, f"must be a number of seconds {wanted}, not {kind_of(value)}")
+        return default
 
     def yes(self, name: str, default: bool) -> bool:
         value = self.values.get(name)
@@ -124,12 +138,12 @@ class Fields:
             return default
         return value
 
-    def choice(self, name: str, choices: Iterable[str], default: Any = MISSING) -> Any:
+    def choice(self, name: str, choices: Iterable[str], default: Any = None, *, required: bool = False) -> Any:
         """One of a few words, in any case; as it is spelled among the choices."""
         options = list(choices)
         value = self.values.get(name)
         if value is None:
-            return self._absent(name, default, f"one of {listed(options)}")
+            return self._absent(name, default, required, f"one of {listed(options)}")
         for option in options:
             if isinstance(value, str) and value.lower() == option.lower():
                 return option
@@ -137,7 +151,7 @@ class Fields:
         close = get_close_matches(str(value).lower(), spellings, n=1)
         hint = f"; did you mean {spellings[close[0]]!r}?" if close else ""
         self.wrong(name, f"must be one of {listed(options)}, not {kind_of(value)}{hint}")
-        return None if default is MISSING else default
+        return default
 
     def items(self, name: str) -> list[tuple[str, Any]]:
         """The entries of a list, each with the way to it."""
@@ -166,13 +180,10 @@ class Fields:
                 self.problems.add(way, f"a name must be text, not {kind_of(key)}: write it in quotes, '{key}'")
         return found
 
-    def _absent(self, name: str, default: Any, wanted: str) -> Any:
-        if default is not MISSING:
-            return default
-        if not self.is_mapping:  # which has been told, and nothing can be missing in it
-            return None
-        self.wrong(name, f"is missing: write {wanted}")
-        return None
+    def _absent(self, name: str, default: Any, required: bool, wanted: str) -> Any:
+        if required and self.is_mapping:  # what is none has been told, and nothing can be missing in it
+            self.wrong(name, f"is missing: write {wanted}")
+        return default
 
 
 def _whole_number(least: int, most: int) -> str:
@@ -188,7 +199,7 @@ def kind_of(value: object) -> str:
     """A value as it is told in a message: short things as they are, others by their kind.
 
     >>> kind_of("redis://user:secret@localhost"), kind_of([1, 2]), kind_of(None)
-    ("'redis://user:***@localhost'", 'a list', 'nothing')
+    ("'redis://***@localhost'", 'a list', 'nothing')
     """
     if value is None:
         return "nothing"
@@ -198,7 +209,7 @@ def kind_of(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    shown = _PASSWORD.sub(r"\1***@", repr(value))
+    shown = repr(masked_text(value)) if isinstance(value, str) else masked_text(repr(value))
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 

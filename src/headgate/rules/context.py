@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["RequestContext"]
 
@@ -17,7 +17,7 @@ class RequestContext:
 
     ip: str | None = None
     user: str | None = None
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)  # it is a secret
     client: str | None = None
     path: str | None = None
     method: str | None = None

@@ -208,7 +208,7 @@ def _read(data: object, at: str, problems: Problems) -> Rule | None:
         name=name or fields.values.get("rule_id") or "",
         dimension=dimension,
         limit=_count(fields),
-        window_seconds=fields.seconds("window_seconds"),
+        window_seconds=fields.seconds("window_seconds", required=True),
         identifier=_identifier(fields, dimension),
         endpoint_pattern=_pattern(fields),
         method=_method(fields),
@@ -235,7 +235,7 @@ def _dimension(fields: Fields) -> str:
     value = fields.values.get("dimension")
     if isinstance(value, str) and dimension_of(value) in DIMENSIONS:
         return dimension_of(value)
-    fields.choice("dimension", DIMENSIONS)
+    fields.choice("dimension", DIMENSIONS, required=True)
     return ""
 
 
@@ -268,7 +268,7 @@ def _count(fields: Fields) -> int:
                 "limit", f"must be a number, not {value!r}: write limit: {meant.count}, window_seconds: {seconds}"
             )
             return 0
-    count: int = fields.whole("limit")
+    count: int = fields.whole("limit", required=True)
     return count
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headgate.core.masking import masked_text
 from headgate.errors import ConfigError
 from headgate.reading.fields import Fields, kind_of, listed
 from headgate.rules.records import read_plan, record_of
@@ -113,11 +114,15 @@ def _policy_key(fields: Fields) -> Found:
     parts = [value] if isinstance(value, str) else value
     if not isinstance(parts, list) or not parts or not all(part in POLICY_KEY_PARTS for part in parts):
         known = listed(POLICY_KEY_PARTS)
-        shown = listed(map(str, value)) if isinstance(value, list) and value else kind_of(value)
+        shown = listed(map(_word, value)) if isinstance(value, list) and value else kind_of(value)
         fields.wrong("policy_key", f"must be off, or one or several of {known}, not {shown}")
         return []
     ordered = [part for part in POLICY_KEY_PARTS if part in parts]
     return [(fields.way("policy_key"), _plain("default", "policy_key", {"parts": ordered}))]
+
+
+def _word(part: object) -> str:
+    return masked_text(part) if isinstance(part, str) else kind_of(part)
 
 
 def _default_client_limits(fields: Fields) -> Found:

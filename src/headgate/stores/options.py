@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from headgate.core.masking import masked_values
 from headgate.errors import ConfigError
 from headgate.stores.port import DEFAULT_PREFIX
 
@@ -18,7 +19,6 @@ _SAME = {"valkey": "redis", "valkeys": "rediss", "mariadb": "mysql", "postgres":
 _PORTS = {"redis": 6379, "rediss": 6379, "mysql": 3306, "postgresql": 5432}
 _COMMON = ("prefix", "timeout_ms", "pool_size")
 _SERVER = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.~-]+)?)\]|([^\[\]:/@\s]+))(?::([0-9]{1,5}))?")
-_SECRET = re.compile(r"(?i)(\b[^\s=&?]*(?:pas+w|pass|pwd|secret|token)[^\s=&]*\s*=\s*)[^&#\s]*")
 
 
 def masked(url: str) -> str:
@@ -35,11 +35,11 @@ def masked(url: str) -> str:
     scheme, colon, rest = url.partition("://")
     if not colon:  # not a URL at all: whatever stands before an @ may be a secret
         before, at, after = url.rpartition("@")
-        return _SECRET.sub(r"\1***", f"***@{after}" if at else before + after)
+        return masked_values(f"***@{after}" if at else before + after)
     userinfo, at, place = rest.rpartition("@")
     if at and ":" in userinfo and not rest.startswith("/"):
         rest = f"{userinfo.partition(':')[0]}:***@{place}"
-    return _SECRET.sub(r"\1***", f"{scheme}{colon}{rest}")
+    return masked_values(f"{scheme}{colon}{rest}")
 
 
 class Options:

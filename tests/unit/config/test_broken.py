@@ -104,6 +104,24 @@ ENVIRONMENTS = [
 ]
 
 
+PLACES = [
+    *("MODE", "ON_STORE_ERROR", "SERVER__HTTP", "DEFAULT_CLIENT_LIMITS", "PLANS__GOLD", "STRATEGIES__IP__LIMIT"),
+    *("POLICY_KEY", "REFRESH_SECONDS", "DEFAULT_POLICY__TYPE", "DEFAULT_POLICY__CAPACITY", "RULES_STORE", "STORE"),
+]
+SECRETS = [
+    *("redis://user:hunter2@host:x", "redis://user:hunt er2@host:x", "redis:user:hunter2@host", "user:hunter2@host"),
+    *("reddis://host?password=hunter2", "[redis://user:hunter2@host:x]", "'redis://user:hunter2@host:x'"),
+]
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("secret", SECRETS)
+def test_no_message_shows_a_password(name: str, secret: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        load_settings(None, {f"HEADGATE_{name}": secret})
+    assert "er2" not in str(raised.value)
+
+
 @pytest.mark.parametrize(("environ", "message"), ENVIRONMENTS, ids=[message[:60] for _, message in ENVIRONMENTS])
 def test_message_about_a_variable(
     environ: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -83,7 +83,7 @@ def read_policy(data: object, at: str, problems: Problems) -> Policy | None:
     fields = Fields(data, at, problems, POLICY_FIELDS)
     if not isinstance(data, Mapping):
         return None
-    policy = _policy(fields, fields.text("key"))
+    policy = _policy(fields, fields.text("key", required=True))
     return policy if len(problems.found) == before else None
 
 

@@ -1,0 +1,44 @@
+"""Text that somebody wrote, as a message may repeat it: without the passwords that may stand in it.
+
+A message goes into logs and onto screens, and what was written in the wrong place is often the URL of a store. So
+whatever looks like an address loses what stands before its `@`, well formed or not.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["MASK", "holds_address", "masked_text", "masked_values"]
+
+MASK = "***"
+_VALUE = re.compile(r"(?i)((?:pass|pasw|pwd|secret|token)[^\s=&]{0,64}\s*=\s*)[^&#]*")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}")
+
+
+def masked_text(text: str) -> str:
+    """The text without what may be a password.
+
+    >>> masked_text("redis://user:secret@localhost:6379/0"), masked_text("redis:user:my secret@localhost")
+    ('redis://***@localhost:6379/0', '***@localhost')
+    >>> masked_text("alice@example.com"), masked_text("redis://localhost?password=secret")
+    ('alice@example.com', 'redis://localhost?password=***')
+    """
+    before, at, after = text.rpartition("@")
+    if at and before and ("/" in text or ":" in text):
+        scheme, colon, _ = before.partition("://")
+        text = f"{scheme}{colon}{MASK}@{after}" if colon and _SCHEME.fullmatch(scheme) else f"{MASK}@{after}"
+    return masked_values(text)
+
+
+def masked_values(text: str) -> str:
+    """The text without the values of what is called a password.
+
+    >>> masked_values("?db=0&sentinel_password=secret&tls=1")
+    '?db=0&sentinel_password=***&tls=1'
+    """
+    return _VALUE.sub(rf"\1{MASK}", text)
+
+
+def holds_address(text: str) -> bool:
+    """Whether there may be a URL in it, or something else of which not all is to be shown."""
+    return "://" in text or "@" in text or masked_values(text) != text

@@ -1,0 +1,70 @@
+"""Fields of a mapping: what is absent, what is wrong, and how a value is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate.reading.fields import Fields, Problems, kind_of
+
+
+def read(data: object, ask: Callable[[Fields], Any]) -> tuple[Any, list[str]]:
+    problems = Problems()
+    found = ask(Fields(data, "at", problems, ["x"]))
+    return found, [str(problem) for problem in problems.found]
+
+
+ASKED: list[tuple[Callable[..., Any], object, str]] = [
+    (lambda fields, **how: fields.text("x", **how), "a", "a text"),
+    (lambda fields, **how: fields.whole("x", **how), 5, "a whole number, 0 or more"),
+    (lambda fields, **how: fields.seconds("x", **how), 0.5, "a number of seconds"),
+    (lambda fields, **how: fields.choice("x", ["a", "b"], **how), "b", "one of a, b"),
+]
+
+
+@pytest.mark.parametrize(("ask", "value", "wanted"), ASKED, ids=[wanted for _, _, wanted in ASKED])
+def test_what_is_absent(ask: Callable[..., Any], value: object, wanted: str) -> None:
+    for empty in ({}, {"x": None}):
+        assert read(empty, ask) == (None, [])
+        assert read(empty, lambda fields: ask(fields, default=value)) == (value, [])
+        assert read(empty, lambda fields: ask(fields, required=True)) == (None, [f"at.x: is missing: write {wanted}"])
+    assert read({"x": value}, lambda fields: ask(fields, required=True)) == (value, [])
+
+
+@pytest.mark.parametrize(("ask", "value", "wanted"), ASKED, ids=[wanted for _, _, wanted in ASKED])
+def test_nothing_is_missing_in_what_is_no_mapping(ask: Callable[..., Any], value: object, wanted: str) -> None:
+    assert read([], lambda fields: ask(fields, required=True)) == (None, ["at: must be a mapping with x, not a list"])
+
+
+@pytest.mark.parametrize(("ask", "value", "wanted"), ASKED, ids=[wanted for _, _, wanted in ASKED])
+def test_what_is_wrong_has_the_default(ask: Callable[..., Any], value: object, wanted: str) -> None:
+    found, (_,) = read({"x": ["wrong"]}, lambda fields: ask(fields, default=value))
+    assert found == value
+    found, (_,) = read({"x": ["wrong"]}, lambda fields: ask(fields, required=True))
+    assert found is None
+
+
+@pytest.mark.parametrize("value", [0.04, 3601, 0, -1, True, "1", float("inf")])
+def test_seconds_within_bounds(value: object) -> None:
+    found, (told,) = read({"x": value}, lambda fields: fields.seconds("x", 1, least=0.05, most=3600))
+    assert found == 1
+    assert told.startswith("at.x: must be a number of seconds from 0.05 to 3600, not ")
+    assert read({"x": 0.05}, lambda fields: fields.seconds("x", 1, least=0.05, most=3600)) == (0.05, [])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("redis://user:hunter2@host", "redis://user:hunt er2@host", "redis:user:hunter2@host", "redis://hunter2@host"),
+        *("redis://host?password=hunter2", b"redis://user:hunter2@host", "host=db password=hunter2 dbname=x"),
+    ],
+)
+def test_no_password_is_told(value: object) -> None:
+    assert "er2" not in kind_of(value)
+    assert "***" in kind_of(value)
+
+
+def test_a_password_is_not_told_because_it_is_cut() -> None:
+    assert kind_of("redis://user:" + "hunter2" * 20 + "@" + "h" * 60) == "'redis://***@" + "h" * 44 + "..."
