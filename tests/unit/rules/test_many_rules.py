@@ -1,0 +1,55 @@
+"""What is looked at to resolve a request depends on the request, not on how many rules there are. (How long that takes
+is for the benchmarks.)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.rules.context import RequestContext
+from headgate.rules.rule import Rule
+from headgate.rules.ruleset import RuleSet
+
+CONTEXT = RequestContext(user="alice", ip="10.0.0.1", path="/api/v1/orders/5/items", method="GET")
+COMMON = {"limit": 10, "window_seconds": 60}
+
+
+def others(count: int) -> list[dict[str, Any]]:
+    """Rules for other paths, users and addresses, some of them on the very patterns that match."""
+    kinds: list[dict[str, Any]] = [
+        {"dimension": "user", "endpoint_pattern": "/api/v1/path-{n}/*"},
+        {"dimension": "user", "identifier": "somebody-{n}", "endpoint_pattern": "/api/v1/orders/*"},
+        {"dimension": "ip", "identifier": "10.1.0.{n}"},
+        {"dimension": "global", "endpoint_pattern": "/path-{n}"},
+        {"dimension": "user", "tier": "tier-{n}", "endpoint_pattern": "/api/*"},
+    ]
+    made = []
+    for n in range(count):
+        kind = {name: value.replace("{n}", str(n)) for name, value in kinds[n % len(kinds)].items()}
+        made.append({"rule_id": f"rule-{n}", **kind, **COMMON})
+    return made
+
+
+def applying() -> list[dict[str, Any]]:
+    return [
+        {"rule_id": "orders", "dimension": "user", "endpoint_pattern": "/api/v1/orders/*", **COMMON},
+        {"rule_id": "address", "dimension": "ip", **COMMON},
+        {"rule_id": "all", "dimension": "global", "endpoint_pattern": "/api/*", **COMMON},
+    ]
+
+
+def looked_at(rules: RuleSet) -> list[str]:
+    """The rules that are compared at all: those on the patterns that match, for one of the request's subjects."""
+    found = []
+    for table in rules.tables(CONTEXT.path):
+        for dimension, subject in rules.subjects(CONTEXT, CONTEXT.path):
+            entries = [*table.exact.get(subject, ())]
+            for tier in ("*", rules.tier_of(CONTEXT)):
+                entries += table.shared.get(dimension, {}).get(tier, ())
+            found += [entry.rule.rule_id for entry in entries]
+    return sorted(found)
+
+
+def test_ten_rules_or_ten_thousand() -> None:
+    few, many = (RuleSet.empty().edited(map(Rule.read, others(n) + applying())) for n in (10, 10_000))
+    assert [entry.rule.rule_id for _, entry in many.resolve(CONTEXT, 0)] == ["orders", "address", "all"]
+    assert looked_at(few) == looked_at(many) == ["address", "all", "orders"]
