@@ -9,26 +9,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import count
 from os import getpid
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from headgate.errors import ConfigError, Conflict, Invalid, Stale, StoreError
+from headgate.errors import Conflict, Invalid, Stale, StoreError
 from headgate.locks.redis_client import open_client
-from headgate.rules.repositories.port import DAY_US, AuditEntry, AuditQuery, Changes, Repository
+from headgate.rules.repositories.port import DAY_US, AuditEntry, AuditQuery, Repository
 from headgate.rules.repositories.redis.layout import audit_fields
-from headgate.rules.repositories.redis.listening import Listener
 from headgate.rules.repositories.redis.repository import RedisRepository, open_redis_repository
 from headgate.stores.options import Options
-from servers.machine import until
 from servers.process import GivenServer
 from servers.proxy import CuttingProxy
 from servers.redis import RedisServer
-from unit.rules.repositories.kit import ALICE, PATIENCE, Opener, RepositoryKit, edit, ids, in_a_child, put
+from unit.rules.repositories.kit import ALICE, Opener, RepositoryKit, edit, ids, in_a_child, put
+from unit.rules.repositories.redis_rules import news, opened
 
-PAGE = Path(__file__).parents[4] / "docs" / "stores.md"
 _numbers = count()
 
 
@@ -62,17 +59,6 @@ def rules(url: str) -> Iterator[RedisRepository]:
 def client(redis_server: RedisServer | GivenServer) -> Iterator[Any]:
     with closing(open_client(Options(redis_server.url), 5.0)[0]) as client:
         yield client
-
-
-def opened(url: str, *, most_changes: int = 10_000) -> RedisRepository:
-    options = Options(url)
-    return RedisRepository(lambda: open_client(options, 5.0), prefix=options.prefix(), most_changes=most_changes)
-
-
-def news(rules: RedisRepository, since: int) -> Changes:
-    changes = rules.changes(since)
-    assert changes is not None
-    return changes
 
 
 class Meanwhile(Mapping[str, Any]):
@@ -410,127 +396,7 @@ def test_a_sweep_passes_over_what_cannot_be_read(rules: RedisRepository, client:
     assert client.hget(rules.keys.records, "rule:broken") == b"?"
 
 
-# -- listening ---------------------------------------------------------------------------------------------------------
-
-
-class Bell:
-    """Counts how often it was rung."""
-
-    def __init__(self) -> None:
-        self.rings = threading.Semaphore(0)
-
-    def ring(self) -> None:
-        self.rings.release()
-
-    def rung(self) -> bool:
-        return self.rings.acquire(timeout=PATIENCE)
-
-
-def subscribers(server: RedisServer) -> list[str]:
-    return re.findall(r"^id=(\d+) .* sub=1 ", server.cli("CLIENT", "LIST", "TYPE", "pubsub"), re.MULTILINE)
-
-
-def test_a_listener_comes_back() -> None:
-    with RedisServer() as server, closing(opened(server.url)) as reader:
-        first, second = Bell(), Bell()
-        reader.listen(first.ring)
-        assert first.rung(), "something may have been missed before it listened"
-        reader.listen(second.ring)
-        server.cli("CLIENT", "KILL", "ID", *subscribers(server))
-        assert first.rung()
-        assert second.rung()
-        server.cli("PUBLISH", reader.keys.channel, "1")
-        assert first.rung()
-        assert second.rung()
-        server.kill()
-        server.start()
-        assert first.rung(), "the server may have lost something"
-        server.cli("PUBLISH", reader.keys.channel, "1")
-        assert first.rung()
-        assert not first.rings.acquire(blocking=False), "once for each word"
-
-
-def test_a_server_that_says_nothing_any_more_is_left(redis_server: RedisServer) -> None:
-    with CuttingProxy(Options(redis_server.url).places(6379)[0][1]) as proxy:
-        options, bell = Options(f"redis://127.0.0.1:{proxy.port}/0"), Bell()
-        listener = Listener(lambda: open_client(options, 5.0), "{quiet}:rules", quiet_steps=1)
-        with closing(listener):
-            listener.add(bell.ring)
-            assert bell.rung()
-            seen = proxy.accepted
-            assert not bell.rings.acquire(timeout=1.0), "it asks, is answered, and stays"
-            assert proxy.accepted == seen
-            proxy.hang()
-            until("it has tried another connection", lambda: proxy.accepted > seen)
-            proxy.cut()
-            proxy.pass_all()
-            assert bell.rung()
-
-
-def test_whoever_fails_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
-        raise RuntimeError("not now")
-
-    with RedisServer() as server, closing(opened(server.url)) as reader:
-        bell = Bell()
-        reader.listen(fail)
-        reader.listen(bell.ring)
-        assert bell.rung()
-        put(reader, "r", {})
-        assert bell.rung()
-        assert "whoever listens for changes of rules failed" in caplog.text
-
-
-def test_a_listener_ends_with_its_repository() -> None:
-    with RedisServer() as server:
-        reader, bell = opened(server.url), Bell()
-        reader.listen(bell.ring)
-        assert bell.rung()
-        (thread,) = (thread for thread in threading.enumerate() if thread.name == "headgate-rules")
-        reader.close()
-        assert not thread.is_alive()
-        until("nobody is subscribed", lambda: subscribers(server) == [])
-        other, closed = opened(server.url), threading.Event()
-
-        def close() -> None:
-            other.close()
-            closed.set()
-
-        other.listen(close)
-        assert closed.wait(PATIENCE), "also from within"
-
-
-def test_a_listener_while_the_server_is_away_ends_too(caplog: pytest.LogCaptureFixture) -> None:
-    with RedisServer() as server:
-        reader, bell = opened(server.url), Bell()
-        reader.listen(bell.ring)
-        assert bell.rung()
-        server.kill()
-        until("it has noticed", lambda: "not announced until Redis is back" in caplog.text)
-        (thread,) = (thread for thread in threading.enumerate() if thread.name == "headgate-rules")
-        reader.close()
-        assert not thread.is_alive()
-        assert caplog.text.count("not announced") == 1
-
-
-def test_a_forked_child_listens_for_itself() -> None:
-    with RedisServer() as server, closing(opened(server.url)) as reader:
-        bell = Bell()
-        reader.listen(bell.ring)
-        assert bell.rung()
-
-        def child() -> None:
-            assert bell.rung(), "it has begun"
-            assert put(reader, "r", {}).version == 1
-            assert bell.rung()
-            assert news(reader, 0).revision == 1
-            reader.close()
-
-        assert in_a_child(child) == 0
-        assert bell.rung(), "and its parent goes on"
-        assert len(subscribers(server)) == 1
-        put(reader, "r", {})
-        assert bell.rung()
+# -- forks -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_fork_while_others_are_at_work(url: str, rules: RedisRepository) -> None:
@@ -554,71 +420,3 @@ def test_a_fork_while_others_are_at_work(url: str, rules: RedisRepository) -> No
 
 def assert_made(rules: RedisRepository, name: str) -> None:
     assert put(rules, name, {}, expected=0).version == 1
-
-
-# -- opening -----------------------------------------------------------------------------------------------------------
-
-
-def test_tls_passwords_and_sockets() -> None:
-    with RedisServer(tls=True, password="secret") as encrypted, RedisServer(unix=True, password="secret") as local:
-        trusted = f"{encrypted.url}?ssl_ca_certs={encrypted.certificate}"
-        for url in (trusted, local.url, local.unix_url):
-            with closing(open_redis_repository(Options(url))) as rules:
-                bell = Bell()
-                rules.listen(bell.ring)
-                assert bell.rung()
-                put(rules, "r", {})
-                assert bell.rung()
-                assert "secret" not in rules.title
-        for wrong in (encrypted.url, trusted.replace("secret", "wrong")):
-            with pytest.raises(StoreError, match="Redis at") as raised:
-                open_redis_repository(Options(wrong))
-            assert "secret" not in str(raised.value)
-            assert "wrong" not in str(raised.value).replace("WRONGPASS", "")
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ("?cake=1", "unknown option 'cake'"),
-        ("?prefix=", "prefix must not be empty"),
-        ("?timeout_ms=0", "timeout_ms must be a whole number"),
-        ("?pool_size=many", "pool_size must be a whole number"),
-        ("cake", "the database is a number"),
-    ],
-)
-def test_a_wrong_url(options: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        open_redis_repository(Options(f"redis://:secret@localhost/{options}"))
-
-
-def test_nobody_there() -> None:
-    with RedisServer() as server:
-        url = server.url
-    with pytest.raises(StoreError, match=r"Redis at 127\.0\.0\.1:\d+: .*refused"):
-        open_redis_repository(Options(url))
-
-
-def test_the_documented_rights_of_a_redis_user_are_enough() -> None:
-    (line,) = re.findall(r"ACL SETUSER rules .*", PAGE.read_text())
-    with RedisServer() as server:
-        server.cli(*line.split())
-        with closing(open_redis_repository(Options(server.url.replace("//", "//rules:password@")))) as rules:
-            bell = Bell()
-            rules.listen(bell.ring)
-            assert bell.rung()
-            put(rules, "r", {}, claim="slot", expires_us=1)
-            assert bell.rung()
-            put(rules, "s", {}, claim="slot")
-            server.cli("HSET", rules.keys.state, "swept_us", "0")
-            put(rules, "t", {}, expires_us=1)
-            server.cli("HSET", rules.keys.state, "swept_us", "0", "revision", "20000")
-            put(rules, "s", {})
-            with pytest.raises(Stale):
-                put(rules, "s", {}, expected=1)
-            rules.note(ALICE, "reset", "x")
-            assert ids(rules.list("rule")) == ["s"]
-            assert rules.get("rule", "s") is not None
-            assert news(rules, 0).complete is True
-            assert news(rules, 20000).complete is False
-            assert len(rules.audit(AuditQuery())) == 7

@@ -1,0 +1,84 @@
+"""Opening rules in Redis: addresses, passwords and rights."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import ConfigError, Stale, StoreError
+from headgate.rules.repositories.port import AuditQuery
+from headgate.rules.repositories.redis.repository import open_redis_repository
+from headgate.stores.options import Options
+from servers.redis import RedisServer
+from unit.rules.repositories.kit import ALICE, ids, put
+from unit.rules.repositories.redis_rules import Bell, news
+
+PAGE = Path(__file__).parents[4] / "docs" / "stores.md"
+
+
+def test_tls_passwords_and_sockets() -> None:
+    with RedisServer(tls=True, password="secret") as encrypted, RedisServer(unix=True, password="secret") as local:
+        trusted = f"{encrypted.url}?ssl_ca_certs={encrypted.certificate}"
+        for url in (trusted, local.url, local.unix_url):
+            with closing(open_redis_repository(Options(url))) as rules:
+                bell = Bell()
+                rules.listen(bell.ring)
+                assert bell.rung()
+                put(rules, "r", {})
+                assert bell.rung()
+                assert "secret" not in rules.title
+        for wrong in (encrypted.url, trusted.replace("secret", "wrong")):
+            with pytest.raises(StoreError, match="Redis at") as raised:
+                open_redis_repository(Options(wrong))
+            assert "secret" not in str(raised.value)
+            assert "wrong" not in str(raised.value).replace("WRONGPASS", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("?cake=1", "unknown option 'cake'"),
+        ("?prefix=", "prefix must not be empty"),
+        ("?timeout_ms=0", "timeout_ms must be a whole number"),
+        ("?pool_size=many", "pool_size must be a whole number"),
+        ("cake", "the database is a number"),
+    ],
+)
+def test_a_wrong_url(options: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        open_redis_repository(Options(f"redis://:secret@localhost/{options}"))
+
+
+def test_nobody_there() -> None:
+    with RedisServer() as server:
+        url = server.url
+    with pytest.raises(StoreError, match=r"Redis at 127\.0\.0\.1:\d+: .*refused"):
+        open_redis_repository(Options(url))
+
+
+def test_the_documented_rights_of_a_redis_user_are_enough() -> None:
+    (line,) = re.findall(r"ACL SETUSER rules .*", PAGE.read_text())
+    with RedisServer() as server:
+        server.cli(*line.split())
+        with closing(open_redis_repository(Options(server.url.replace("//", "//rules:password@")))) as rules:
+            bell = Bell()
+            rules.listen(bell.ring)
+            assert bell.rung()
+            put(rules, "r", {}, claim="slot", expires_us=1)
+            assert bell.rung()
+            put(rules, "s", {}, claim="slot")
+            server.cli("HSET", rules.keys.state, "swept_us", "0")
+            put(rules, "t", {}, expires_us=1)
+            server.cli("HSET", rules.keys.state, "swept_us", "0", "revision", "20000")
+            put(rules, "s", {})
+            with pytest.raises(Stale):
+                put(rules, "s", {}, expected=1)
+            rules.note(ALICE, "reset", "x")
+            assert ids(rules.list("rule")) == ["s"]
+            assert rules.get("rule", "s") is not None
+            assert news(rules, 0).complete is True
+            assert news(rules, 20000).complete is False
+            assert len(rules.audit(AuditQuery())) == 7
