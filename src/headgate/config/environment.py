@@ -12,6 +12,7 @@ that text; elsewhere it is read as YAML.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -29,6 +30,9 @@ BETWEEN = "__"
 OTHER_VARIABLES = ("HEADGATE_CONFIG", "HEADGATE_URL", "HEADGATE_ADMIN_KEY", "HEADGATE_PURE", "HEADGATE_EXPECT")
 """Variables that are no settings: the path of the settings, the service that commands talk to, its first key; how to
 build Headgate, and what the tests expect of the build. Those that begin with HEADGATE_TEST_ are the tests' own."""
+_SERVICE = re.compile(r"HEADGATE_(?:PORT_[0-9]+_(?:TCP|UDP)|SERVICE_(?:HOST|PORT))(?:_.*)?")
+_SERVICE_PORT = re.compile(r"(?:tcp|udp)://.*")
+"""What Kubernetes puts into every container of a namespace in which a Service is called headgate: nobody wrote it."""
 INSIDE = {
     "server": ("http", "grpc"),
     "default_policy": ("type", "capacity", "refillRate", "windowSeconds"),
@@ -45,7 +49,7 @@ def read_environment(environ: Mapping[str, str]) -> tuple[list[Variable], list[P
     problems: list[Problem] = []
     for name in sorted(environ):
         text = environ[name].strip()
-        if not name.startswith(PREFIX) or name in OTHER_VARIABLES or name.startswith("HEADGATE_TEST_") or not text:
+        if not name.startswith(PREFIX) or not text or _is_other(name, text):
             continue
         path = _path(name)
         wrong = _wrong(name, path)
@@ -57,6 +61,15 @@ def read_environment(environ: Mapping[str, str]) -> tuple[list[Variable], list[P
         if not found:
             variables.append(Variable(name, path, value))
     return variables, problems
+
+
+def _is_other(name: str, text: str) -> bool:
+    """Whether it is no setting, and not meant as one."""
+    if name in OTHER_VARIABLES or name.startswith("HEADGATE_TEST_"):
+        return True
+    if name == "HEADGATE_PORT":  # as a slip, it would have a number
+        return _SERVICE_PORT.fullmatch(text) is not None
+    return _SERVICE.fullmatch(name) is not None
 
 
 def _path(name: str) -> tuple[str, ...]:

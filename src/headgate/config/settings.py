@@ -32,6 +32,8 @@ __all__ = ["Address", "Mode", "Server", "Settings", "load_settings"]
 Mode = Literal["service", "embedded"]
 MODES: tuple[Mode, ...] = ("service", "embedded")
 DEFAULT_STORE = "memory://"
+LEAST_REFRESH, MOST_REFRESH = 0.05, 3600
+"""Seconds: not so often that a process does little else, nor so seldom that nobody would see a change."""
 _PLACE = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.~-]+)?)\]|([^\[\]:/@\s]+)):([0-9]{1,5})")
 
 
@@ -100,7 +102,7 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
         read_store(fields, "store", DEFAULT_STORE),
         read_rules_store(fields, "rules_store"),
         fields.choice("on_store_error", POLICIES, "open"),
-        float(fields.seconds("refresh_seconds", 1.0)),
+        float(fields.seconds("refresh_seconds", 1.0, least=LEAST_REFRESH, most=MOST_REFRESH)),
         fields.choice("mode", MODES, "service"),
         _server(fields),
         files,

@@ -8,7 +8,6 @@ by the way to it; `place` adds the file and the line.
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,8 +22,6 @@ from headgate.reading.parsing import Place, parse
 __all__ = ["MOST_BYTES", "Document", "Stamp", "digest_of", "read_document", "stamp_of"]
 
 MOST_BYTES = 64 * 1024 * 1024
-_NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that YAML does not allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +104,6 @@ def read_document(path: str) -> Document:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         shown = f"the byte 0x{content[error.start]:02x} is no UTF-8: save the file as UTF-8"
-        return _refused(path, shown, stamp, digest, line)
-    if (odd := _NOT_TEXT.search(text)) is not None:
-        line = text.count("\n", 0, odd.start()) + 1
-        shown = f"holds the character U+{ord(odd[0]):04X}, which no YAML may have: take it away"
         return _refused(path, shown, stamp, digest, line)
     parsed = parse(text)
     problems = tuple(problem._replace(file=path) for problem in parsed.problems)

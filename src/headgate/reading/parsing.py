@@ -29,6 +29,8 @@ _NULL = ("", "~", "null", "Null", "NULL")
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
 """A character beyond 16 bits as JSON escapes it, in two halves; YAML has no halves."""
+_NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that YAML does not allow, among them those that stand for bytes that are no UTF-8."""
 _BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,39})")
 _FRACTION = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
@@ -57,6 +59,9 @@ def parse(text: str) -> Parsed:
     except ModuleNotFoundError as error:
         raise ConfigError(f"the package {error.name!r} is missing: pip install 'headgate[config]'") from None
 
+    if (odd := _NOT_TEXT.search(text)) is not None:  # the parsers' own complaints are of several kinds
+        message = f"holds the character U+{ord(odd[0]):04X}, which no YAML may have: take it away"
+        return Parsed(None, 1, [Problem("", message, None, text.count("\n", 0, odd.start()) + 1)])
     if text.lstrip()[:1] in ("{", "["):
         text = _PAIR.sub(_joined, text)
     reader = _Reader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text), yaml)

@@ -57,6 +57,9 @@ def _words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
     special = ("an alias", "an anchor", "a block scalar", "a directive")
     if doing.endswith(special) or "cannot start any token" in problem or "mapping keys" in problem:
         value = _rest(lines, since).strip()
+        if doing.endswith("a directive"):  # a line's beginning, so it is a name
+            name = _as(value.partition(":")[0])
+            return since[0] + 1, f"a name that begins with '%' must be in quotes{name and name + ': …'}"
         return since[0] + 1, f"a value that begins with {value[:1]!r} must be in quotes{_as(value)}"
     if (closing := re.search(r"expected ',' or '([\]}])'", problem)) is not None:
         return _bracket(complaint, closing[1], lines)
@@ -124,8 +127,7 @@ def _rest(lines: Sequence[str], at: tuple[int, int]) -> str:
 def _as(value: str) -> str:
     """How to write a value in quotes; not shown if there may be a password in it."""
     text = re.split(r"\s#|[,\]}]\s*$", value)[0].strip()
-    shown = not _SECRET.search(text) and not text.startswith("%")  # a line's beginning, of which only the key is meant
-    return f": write {_shortened(_quoted(text))}" if shown else ""
+    return "" if _SECRET.search(text) else f": write {_shortened(_quoted(text))}"
 
 
 def _quoted(text: str) -> str:

@@ -75,7 +75,16 @@ ENVIRONMENTS = [
     ),
     (
         {"HEADGATE_REFRESH_SECONDS": "soon"},
-        "HEADGATE_REFRESH_SECONDS: refresh_seconds: must be a number of seconds above 0, not 'soon'",
+        "HEADGATE_REFRESH_SECONDS: refresh_seconds: must be a number of seconds from 0.05 to 3600, not 'soon'",
+    ),
+    (
+        {"HEADGATE_REFRESH_SECONDS": "0.01"},
+        "HEADGATE_REFRESH_SECONDS: refresh_seconds: must be a number of seconds from 0.05 to 3600, not 0.01",
+    ),
+    ({"HEADGATE_PORT": "8080"}, "HEADGATE_PORT: unknown variable: did you mean HEADGATE_STORE?"),
+    (
+        {"HEADGATE_STORE": "[redis://\udcff]"},
+        "HEADGATE_STORE: store: holds the character U+DCFF, which no YAML may have: take it away",
     ),
     (
         {"HEADGATE_SERVER__HTTP": "8080"},

@@ -215,6 +215,25 @@ def test_variables_that_are_no_settings() -> None:
     assert load_settings(None, environ) == load_settings(None, {})
 
 
+def test_variables_of_kubernetes() -> None:
+    """Those of a Service called headgate, with a port called http; they are in every pod beside it."""
+    environ = {
+        "HEADGATE_PORT": "tcp://10.0.0.1:8080",
+        "HEADGATE_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+        "HEADGATE_PORT_8080_TCP_ADDR": "10.0.0.1",
+        "HEADGATE_PORT_8080_TCP_PORT": "8080",
+        "HEADGATE_PORT_8080_TCP_PROTO": "tcp",
+        "HEADGATE_PORT_8125_UDP": "udp://10.0.0.1:8125",
+        "HEADGATE_SERVICE_HOST": "10.0.0.1",
+        "HEADGATE_SERVICE_PORT": "8080",
+        "HEADGATE_SERVICE_PORT_HTTP": "8080",
+    }
+    assert load_settings(None, environ) == load_settings(None, {})
+    assert load_settings(None, {"HEADGATE_PORT": "udp://10.0.0.1:8125"}) == load_settings(None, {})
+    for name in ("HEADGATE_PORT_HTTP", "HEADGATE_PORT_8080", "HEADGATE_SERVICE", "HEADGATE_SERVICE_PORTS"):
+        assert told(None, {name: "tcp://10.0.0.1:8080"})[0].startswith(f"{name}: unknown variable")
+
+
 def test_a_variable_may_mend_the_file_but_not_hide_what_is_beside_it(write: Write) -> None:
     write("store: reddis://x\nplans: {gold: nothing, silver: nothing}\nserver: [1]\n")
     assert [
