@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["MASK", "holds_address", "masked_text", "masked_values"]
+__all__ = ["MASK", "holds_address", "masked_key", "masked_text", "masked_values"]
 
 MASK = "***"
 _VALUE = re.compile(r"(?i)((?:pass|pasw|pwd|secret|token)[^\s=&]{0,64}\s*=\s*)[^&#]*")
+_API_KEY = re.compile(r"(?s)(?<!\w)(apikey:)[^|]+")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}")
 
 
@@ -37,6 +38,15 @@ def masked_values(text: str) -> str:
     '?db=0&sentinel_password=***&tls=1'
     """
     return _VALUE.sub(rf"\1{MASK}", text)
+
+
+def masked_key(key: str) -> str:
+    """A counter's key without the API key that may stand in it.
+
+    >>> masked_key("apikey:secret"), masked_key("key:apikey:secret|route:/v1"), masked_key("user:42")
+    ('apikey:***', 'key:apikey:***|route:/v1', 'user:42')
+    """
+    return _API_KEY.sub(rf"\1{MASK}", key)
 
 
 def holds_address(text: str) -> bool:

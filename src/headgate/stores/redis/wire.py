@@ -14,6 +14,7 @@ from typing import final
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.algorithms.level import Level
 from headgate.core.decision import Decision
+from headgate.core.masking import masked_key
 from headgate.errors import StoreError
 from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Replies, Request
 
@@ -142,6 +143,6 @@ def _whatever(member: Member, now: int, record: tuple[int, int, int, int, int, i
     version = record[1]
     what = f"a counter of layout version {version}" if version else "something that is not a counter"
     return StoreError(
-        f"the Redis key of {member.key!r} under {member.algorithm.name!r} holds {what}, and version 1 is read here: "
-        "use another prefix, or reset it"
+        f"the Redis key of {masked_key(member.key)!r} under {member.algorithm.name!r} holds {what}, and version 1 is "
+        "read here: use another prefix, or reset it"
     )

@@ -217,7 +217,10 @@ def test_a_backup_that_was_restored(repository: SqlRepository) -> None:
     assert (changes.revision, changes.complete, list(changes.records)) == (1, True, [kept])
 
 
-@pytest.mark.parametrize("body", ["{", "[]", '"text"', "", "null"])
+@pytest.mark.parametrize(
+    "body",
+    ["{", "[]", '"text"', "", "null", pytest.param('{"a":' * 10_000 + "1" + "}" * 10_000, id="nested")],
+)
 def test_a_body_that_cannot_be_read(repository: SqlRepository, body: str) -> None:
     put(repository, "r", {"n": 1})
     spoil(repository, body=body)

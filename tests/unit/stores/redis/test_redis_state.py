@@ -75,6 +75,18 @@ def test_a_log_does_not_keep_what_is_gone(server: RedisServer, client: redis.Red
     store.close()
 
 
+def test_an_api_key_is_not_shown(server: RedisServer, client: redis.Redis) -> None:
+    store = store_at(server.url)
+    ours = limit("10/minute")
+    store.apply([Request(Op.TAKE, [Member("apikey:hunter2", ours, 1)])])
+    (key,) = client.keys()
+    client.set(key, 5)
+    with pytest.raises(StoreError, match=r"the Redis key of 'apikey:\*\*\*' under") as raised:
+        store.apply([Request(Op.TAKE, [Member("apikey:hunter2", ours, 1)])])
+    assert "hunter2" not in str(raised.value)
+    store.close()
+
+
 FOREIGN: dict[str, tuple[Write, str]] = {
     "a number": (lambda client: client.set(KEY, 5), "holds something that is not a counter"),
     "a long text": (lambda client: client.set(KEY, "x" * 100), "layout version 120"),

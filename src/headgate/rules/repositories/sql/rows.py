@@ -81,7 +81,7 @@ def record_of(row: Row[Any], place: str) -> Record:
     body = _mapping(row.body, f"{kind} {record_id!r}", "body", place, "headgate_records")
     try:
         claim = None if row.claim_text is None else str(json.loads(row.claim_text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(f"{kind} {record_id!r}", "claim_text", error, place, "headgate_records") from None
     return Record(kind, record_id, row.version, body or {}, row.created_us, row.updated_us, claim, row.expires_us)
 
@@ -124,11 +124,11 @@ def _mapping(text: str | None, what: str, column: str, place: str, table: str) -
         body = json.loads(text)
         if not isinstance(body, dict):
             raise ValueError(f"a JSON object is expected, not {text[:40]!r}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(what, column, error, place, table) from None
     return body
 
 
-def _unreadable(what: str, column: str, error: ValueError, place: str, table: str) -> Invalid:
+def _unreadable(what: str, column: str, error: Exception, place: str, table: str) -> Invalid:
     advice = f"mend the row of {table}, or delete it"
     return Invalid([Problem(what, f"its {column} cannot be read: {error}; {advice}", place)])
