@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
-from headgate.errors import ConfigError, StoreError
+from headgate.errors import ConfigError
 from headgate.locks.holding import Locks
 from headgate.locks.port import LockService
 from headgate.stores.options import Options, masked
@@ -46,23 +45,14 @@ def _redis(options: Options, timeout: float) -> Locks[Any]:
 
 def _sql(options: Options, timeout: float) -> Locks[Any]:
     from headgate.stores.sql.opening import open_driver
-    from headgate.stores.sql.session import Broken, Refused
-    from headgate.stores.sql.version import prepare
+    from headgate.stores.sql.version import prepare_database
 
     driver = open_driver(options)
     try:
         from headgate.locks.by_row import RowLocks
     except ModuleNotFoundError as error:
         raise _missing(options, error, _EXTRAS.get(options.scheme, options.scheme)) from None
-    deadline = time.monotonic() + timeout
-    try:
-        session = driver.open(deadline)
-        try:
-            prepare(driver, session, deadline)
-        finally:
-            session.close()
-    except (Broken, Refused) as error:
-        raise StoreError(f"{driver.name}: {error}") from None
+    prepare_database(driver, timeout)
     return RowLocks(driver, prefix=options.prefix(), timeout=timeout, pool_size=options.pool_size())
 
 

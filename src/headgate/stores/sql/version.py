@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 
 from headgate.errors import ConfigError, StoreError
-from headgate.stores.sql.session import Driver, Refused, Session
+from headgate.stores.sql.session import Broken, Driver, Refused, Session
 
-__all__ = ["VERSION", "explain", "found_version", "prepare"]
+__all__ = ["VERSION", "explain", "found_version", "prepare", "prepare_database"]
 
 VERSION = "0002"
 """The version of the tables that this Headgate reads and writes: the last revision in migrations/versions."""
@@ -34,6 +34,20 @@ def prepare(driver: Driver, session: Session, deadline: float) -> None:
         version = found_version(session, deadline + time.monotonic() - began)
     if version != VERSION:
         raise StoreError(explain(driver, version or "none"))
+
+
+def prepare_database(driver: Driver, timeout: float) -> None:
+    """The same for a database that nobody has asked yet, so that a wrong URL shows: StoreError if it does not answer
+    within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    try:
+        session = driver.open(deadline)
+        try:
+            prepare(driver, session, deadline)
+        finally:
+            session.close()
+    except (Broken, Refused) as error:
+        raise StoreError(f"{driver.name}: {error}") from None
 
 
 def found_version(session: Session, deadline: float) -> str | None:
