@@ -21,13 +21,14 @@ from typing import Any
 
 from redis import Redis, RedisCluster
 from redis.client import Pipeline
-from redis.exceptions import LockNotOwnedError, RedisClusterException, RedisError, ResponseError, WatchError
+from redis.exceptions import LockNotOwnedError, ResponseError, WatchError
 from redis.lock import Lock
 
 from headgate.errors import StoreError
 from headgate.locks.holding import Locks, lost
 from headgate.locks.names import quoted, short_name
 from headgate.locks.port import Lease
+from headgate.locks.redis_pipeline import FAILURES, let_go, node_of
 
 __all__ = ["RedisLocks"]
 
@@ -43,7 +44,6 @@ redis.call('HSET', KEYS[2], 'version', version, 'holder', ARGV[1])
 redis.call('PEXPIRE', KEYS[2], ARGV[2])
 return version
 """
-_FAILURES = (RedisError, RedisClusterException, OSError)
 
 
 class RedisLocks(Locks[Pipeline]):
@@ -88,23 +88,19 @@ class RedisLocks(Locks[Pipeline]):
                 try:
                     pipeline.execute()
                 except WatchError as error:
-                    if isinstance(error.__context__, _FAILURES):  # redis-py calls a lost connection by this name too
+                    if isinstance(error.__context__, FAILURES):  # redis-py calls a lost connection by this name too
                         pipeline.watching = False
                         raise error.__context__ from None
                     raise lost(lease) from None
         finally:
-            _let_go(pipeline)
+            let_go(pipeline)
 
     def close(self) -> None:
         super().close()
         self.client.close()
 
     def _pipeline(self) -> Any:
-        """In a cluster one of the node that has our slot: a cluster's own pipeline is another thing."""
-        node = self.client
-        if isinstance(node, RedisCluster):
-            node = self.client.get_redis_connection(self.client.get_node_from_key(self.tag))
-        return node.pipeline(transaction=True)
+        return node_of(self.client, self.tag).pipeline(transaction=True)
 
     def _lock(self, name: str, seconds: float | None = None) -> Lock:
         key: Any = self._key("lock", name)  # bytes are fine too, whatever Lock's type says
@@ -118,15 +114,6 @@ class RedisLocks(Locks[Pipeline]):
         """Errors of Redis become ours."""
         try:
             yield
-        except _FAILURES as error:
+        except FAILURES as error:
             answered = isinstance(error, ResponseError)
             raise StoreError(f"{self.address}: {error}{'' if answered else doubt}") from None
-
-
-def _let_go(pipeline: Pipeline) -> None:
-    """Give its connection back, watching nothing."""
-    try:
-        pipeline.reset()
-    except _FAILURES:
-        pipeline.watching = False  # the connection that did is closed by now
-        pipeline.reset()
