@@ -11,10 +11,10 @@ import pytest
 
 from headgate import AsyncLimiter, ConfigError, StoreError
 from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Outcome, Replies, Request
-from headgate.stores.remote import RemoteStore
+from headgate.stores.port import Outcome, Request
 from headgate.stores.sharded import ShardedStore
 from headgate.testing import FakeClock
+from shard import Shard
 from unit.embedded.gates import Gate, Maker
 from unit.rules.cases import NOW_US, context_of
 
@@ -105,27 +105,6 @@ def test_no_rule_needs_no_store(gate_of: Maker) -> None:
     gate = gate_of("u user", store=store, on_store_error="closed")
     store.broken = True
     assert gate.check("ip=10.0.0.1").reason == "no_rule"
-
-
-class Shard(RemoteStore):
-    """One place of a sharded store, which can be away."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock = clock
-        self.timeout = 1.0
-        self.inner = MemoryStore(clock=clock)
-        self.away = False
-
-    def connect(self) -> None:
-        pass
-
-    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
-        if self.away:
-            raise StoreError("this place is away")
-        return self.inner.apply(batch)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 class Two:

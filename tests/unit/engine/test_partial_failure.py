@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import pytest
@@ -10,34 +9,12 @@ import pytest
 from headgate import Limit, Limiter, RateLimitExceeded, StoreError
 from headgate.core.algorithms import build
 from headgate.engine.bound import Bound
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Member, Op, Replies, Request
-from headgate.stores.remote import RemoteStore
+from headgate.stores.port import Member, Op, Request
 from headgate.stores.sharded import ShardedStore
 from headgate.testing import FakeClock
+from shard import Shard
 
 Policy = Literal["open", "closed", "local"]
-
-
-class Shard(RemoteStore):
-    """One place of a sharded store, which can be away."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock = clock
-        self.timeout = 1.0
-        self.inner = MemoryStore(clock=clock)
-        self.away = False
-
-    def connect(self) -> None:
-        pass
-
-    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
-        if self.away:
-            raise StoreError("this place is away")
-        return self.inner.apply(batch)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 class Two:

@@ -1,0 +1,34 @@
+"""A place of a sharded store, in memory, that a test can take away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.errors import StoreError
+from headgate.stores.memory import MemoryStore
+from headgate.stores.port import Replies, Request
+from headgate.stores.remote import RemoteStore
+from headgate.testing import FakeClock
+
+__all__ = ["Shard"]
+
+
+class Shard(RemoteStore):
+    """One place of a sharded store, which can be away."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.timeout = 1.0
+        self.inner = MemoryStore(clock=clock)
+        self.away = False
+
+    def connect(self) -> None:
+        pass
+
+    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+        if self.away:
+            raise StoreError("this place is away")
+        return self.inner.apply(batch)
+
+    def close(self) -> None:
+        self.inner.close()
