@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -65,6 +66,21 @@ def test_the_core_needs_nothing_but_the_standard_library() -> None:
         [sys.executable, "-I", "-S", "-c", code, str(ROOT / "src")], capture_output=True, text=True, check=True
     )
     assert run.stdout.splitlines() == ["5/minute", "[]"]
+
+
+def test_the_hot_modules_are_compiled_also_where_no_driver_is_installed() -> None:
+    """In a fresh environment there is nothing but mypyc; what the hot modules only import must not stop them."""
+    setup = ast.parse((ROOT / "setup.py").read_text())
+    given = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in setup.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    command = [sys.executable, "-m", "mypy", "--no-site-packages", "--cache-dir", os.devnull]
+    run = subprocess.run(
+        [*command, *given["LENIENT"], *given["HOT"]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout
 
 
 @pytest.mark.parametrize(
