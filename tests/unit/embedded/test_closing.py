@@ -64,6 +64,9 @@ def test_a_catalog_of_a_configuration_ends_with_its_limiter(tmp_path: Path, kind
     made = Limiter if kind == "sync" else AsyncLimiter
     limiter = made.from_config(path, environ={})
     catalog = limiter.catalog
+    watchers = list(catalog._watchers)
+    assert watchers
     assert closed == []
     close(limiter)
     assert closed == [catalog]
+    assert not any(watcher.is_alive() for watcher in watchers)
