@@ -121,6 +121,7 @@ class Catalog:
     def _look(self, shelf: Shelf) -> bool:
         """Look at one source; whether anything was new."""
         with shelf.looking:
+            before = len(shelf.known.rules)
             try:
                 loaded = shelf.read()
                 if loaded is not None:
@@ -132,20 +133,23 @@ class Catalog:
             if shelf.problem is not None:
                 shelf.problem = None
                 _log.warning("rules can be read again: %s", shelf.source.title)
+            if loaded is not None:
+                now = len(shelf.known.rules)
+                level = logging.WARNING if before and not now else logging.INFO
+                _log.log(level, "rules have changed: %s: %d before, %d now", shelf.source.title, before, now)
             return loaded is not None
 
     def _failed(self, shelf: Shelf, error: Exception) -> None:
         """Count it, and say it once as long as it is the same."""
         self.failures += 1
-        known = isinstance(error, HeadgateError)
-        told = f"{shelf.source.title}: {error if known else repr(error)}"
+        ours = isinstance(error, HeadgateError)
+        told = str(error) if ours else repr(error)
+        if not told.startswith(shelf.source.title):
+            told = f"{shelf.source.title}: {told}"
         if told != shelf.problem:
             shelf.problem = told
-            _log.error(
-                "rules could not be read, and those known so far stay in force: %s",
-                told,
-                exc_info=None if known else error,
-            )
+            trace = None if ours else error
+            _log.error("rules could not be read, and those known so far stay in force: %s", told, exc_info=trace)
 
     def _take(self, shelf: Shelf, loaded: Loaded) -> None:
         """Take in what is new, and swap the rule set: both, or neither."""

@@ -624,6 +624,28 @@ def test_what_nobody_foresaw_is_said_once_and_counted(caplog: pytest.LogCaptureF
         assert catalog.problem == "odd: RecursionError('too deep')"
 
 
+def test_a_change_is_told_and_so_is_that_nothing_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    book = Book()
+    with catalog_of(book) as catalog, caplog.at_level(logging.INFO, "headgate"):
+        book.put("a user")
+        catalog.refresh()
+        catalog.refresh()
+        book.delete("a")
+        catalog.refresh()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "rules have changed: the book: 0 before, 1 now"),
+        ("WARNING", "rules have changed: the book: 1 before, 0 now"),
+    ]
+
+
+def test_a_problem_names_its_place_once() -> None:
+    book = Book("the book at the end")
+    with catalog_of(book) as catalog:
+        book.error = StoreError("the book at the end: it is closed")
+        catalog.refresh()
+        assert catalog.problem == "the book at the end: it is closed"
+
+
 def test_a_change_touches_only_what_changed() -> None:
     """Else a tier that is written to the database would have all rules of the files taken in anew."""
     files, database = Book("files"), Book("database")
