@@ -12,9 +12,10 @@ __all__ = ["decision_data", "say_decision", "say_reset"]
 
 COLUMNS = (
     Column("limit", folds=True),
-    *(Column("allowed"), Column("remaining"), Column("of"), Column("resets in"), Column("retry after")),
-    *(Column("delay"), Column("state", spare=1)),
+    *(Column("allowed", spare=6), Column("remaining", spare=7), Column("of", spare=5), Column("resets in", spare=4)),
+    *(Column("retry after", spare=3), Column("delay", spare=2), Column("state", spare=1)),
 )
+"""Where there is little room, what the line above the table says goes first."""
 _STYLES = {"warning": "yellow", "throttled": "red"}
 
 

@@ -24,9 +24,9 @@ __all__ = ["rules_app"]
 
 DIFFERENT = 1
 COLUMNS = (
-    *(Column("id", folds=True), Column("dimension"), Column("identifier", folds=True), Column("pattern", folds=True)),
-    *(Column("method"), Column("tier"), Column("limit"), Column("algorithm", spare=2), Column("mode")),
-    *(Column("expires", spare=3), Column("version", spare=1)),
+    *(Column("id", folds=True), Column("dimension", spare=9), Column("identifier", folds=True, spare=6)),
+    *(Column("pattern", folds=True, spare=7), Column("method", spare=5), Column("tier", spare=4), Column("limit")),
+    *(Column("algorithm", spare=2), Column("mode", spare=8), Column("expires", spare=3), Column("version", spare=1)),
 )
 
 rules_app = typer.Typer(help="Look at rules, and change them.")

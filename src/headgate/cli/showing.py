@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +19,8 @@ __all__ = ["Cell", "Column", "complain", "say", "say_json", "say_table", "say_ya
 
 GAP = 2
 """Blanks between two columns."""
+WIDE, NARROW = 20, 12
+"""Characters that a column which folds has at least: while others can be left out for it, and when none can."""
 
 
 class Cell(NamedTuple):
@@ -34,7 +37,7 @@ class Column(NamedTuple):
     folds: bool = False
     """Whether its text may go on in the next line."""
     spare: int = 0
-    """Whether it may be left out, and after which others: 1 goes first, 0 stays."""
+    """Whether it may be left out, and after which others: 1 goes first; 0 stays, and the terminal has to bear it."""
 
 
 def say(*cells: str | Cell) -> None:
@@ -77,8 +80,9 @@ def say_yaml(data: object) -> None:
 def say_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]]) -> None:
     """A table: drawn on a terminal, aligned text elsewhere.
 
-    On a terminal, where room is dear, a column that says nothing (only `*` and `-`) is left out, and so
-    are spare ones while the table is too wide, which is said. In a pipe all columns are there.
+    On a terminal, where room is dear, a spare column that says nothing (only `*` and `-`) is left out, and so are
+    others while the table is too wide, which is said. What is shown is shown whole: only text that folds has less
+    room than it needs, and a table that is still too wide goes over the edge. In a pipe all columns are there.
     """
     cells = [
         [Cell(shown(cell.text), cell.style) if isinstance(cell, Cell) else Cell(shown(cell)) for cell in row]
@@ -88,22 +92,46 @@ def say_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]]) -
     if not console.is_terminal:
         _say_aligned([column.title for column in columns], [[cell.text for cell in row] for row in cells])
         return
-    widths = [max(len(column.title), *(len(row[i].text) for row in cells)) for i, column in enumerate(columns)]
-    kept = [i for i, column in enumerate(columns) if any(r[i].text not in ("", "*", "-") for r in cells)]
-    left_out = []
-    for place in sorted((i for i in kept if columns[i].spare), key=lambda i: columns[i].spare):
-        if sum(widths[i] + GAP for i in kept) <= console.width + GAP:
-            break
-        kept.remove(place)
-        left_out.append(columns[place].title)
+    widths, left_out = _fitted(columns, cells, console.width)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for place in kept:
-        table.add_column(columns[place].title, overflow="fold", no_wrap=not columns[place].folds)
+    for place, width in widths.items():
+        table.add_column(columns[place].title, overflow="fold", no_wrap=not columns[place].folds, width=width)
     for row in cells:
-        table.add_row(*(Text(row[place].text, row[place].style) for place in kept))
+        table.add_row(*(Text(row[place].text, row[place].style) for place in widths))
+    # rich would cut what does not fit, and half a number is a wrong number.
+    console.width = max(console.width, _room(widths.values()))
     console.print(table)
     if left_out:
         say(Cell(f"left out for want of room: {', '.join(left_out)}", "dim"))
+
+
+def _fitted(
+    columns: Sequence[Column], cells: Sequence[Sequence[Cell]], room: int
+) -> tuple[dict[int, int], Sequence[str]]:
+    """The places of the columns that are shown, with their widths, and the titles of those there is no room for."""
+    widths = {
+        place: max(cell_len(column.title), *(cell_len(row[place].text) for row in cells))
+        for place, column in enumerate(columns)
+        if not column.spare or any(row[place].text not in ("", "*", "-") for row in cells)
+    }
+    left_out = []
+    for place in sorted((place for place in widths if columns[place].spare), key=lambda place: columns[place].spare):
+        if _room(min(width, WIDE) if columns[at].folds else width for at, width in widths.items()) <= room:
+            break
+        del widths[place]
+        left_out.append(columns[place].title)
+    for least in (WIDE, NARROW):
+        while _room(widths.values()) > room:
+            folding = [place for place, width in widths.items() if columns[place].folds and width > least]
+            if not folding:
+                break
+            widths[max(folding, key=lambda place: widths[place])] -= 1
+    return widths, left_out
+
+
+def _room(widths: Iterable[int]) -> int:
+    """What columns take, side by side."""
+    return sum(width + GAP for width in widths) - GAP
 
 
 def _say_aligned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
