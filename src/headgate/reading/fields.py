@@ -15,7 +15,7 @@ from typing import Any
 from headgate.core.masking import masked_text
 from headgate.errors import Invalid, Problem
 
-__all__ = ["Fields", "Problems", "kind_of", "listed"]
+__all__ = ["LARGEST", "Fields", "Problems", "kind_of", "listed"]
 
 LARGEST = 2**53 - 1
 _GROUPED = re.compile(r"[0-9][0-9_', ]{0,20}")
@@ -209,6 +209,8 @@ def kind_of(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
+    if isinstance(value, int) and abs(value) > 10**60:  # which may have more digits than Python writes
+        return "a number of very many digits"
     shown = repr(masked_text(value)) if isinstance(value, str) else masked_text(repr(value))
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 

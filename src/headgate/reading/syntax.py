@@ -56,11 +56,7 @@ def _words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
         )
     special = ("an alias", "an anchor", "a block scalar", "a directive")
     if doing.endswith(special) or "cannot start any token" in problem or "mapping keys" in problem:
-        value = _rest(lines, since).strip()
-        if doing.endswith("a directive"):  # a line's beginning, so it is a name
-            name = _as(value.partition(":")[0])
-            return since[0] + 1, f"a name that begins with '%' must be in quotes{name and name + ': …'}"
-        return since[0] + 1, f"a value that begins with {value[:1]!r} must be in quotes{_as(value)}"
+        return since[0] + 1, _unquoted(_rest(lines, since).strip(), doing)
     if (closing := re.search(r"expected ',' or '([\]}])'", problem)) is not None:
         return _bracket(complaint, closing[1], lines)
     if "mapping values" in problem or "simple key" in doing:
@@ -76,6 +72,13 @@ def _words(complaint: Complaint, lines: Sequence[str]) -> tuple[int, str]:
     if "<document start>" in problem:
         return line + 1, "there is something after the end of the document ('...'): take the '...' away"
     return line + 1, f"this is not YAML: {problem}"
+
+
+def _unquoted(text: str, doing: str) -> str:
+    if doing.endswith("a directive"):  # which begins a line, so a name is meant
+        name = _as(text.partition(":")[0])
+        return f"a name that begins with '%' must be in quotes{name and name + ': …'}"
+    return f"a value that begins with {text[:1]!r} must be in quotes{_as(text)}"
 
 
 def _bracket(complaint: Complaint, closing: str, lines: Sequence[str]) -> tuple[int, str]:

@@ -66,5 +66,9 @@ def test_no_password_is_told(value: object) -> None:
     assert "***" in kind_of(value)
 
 
+def test_a_number_that_nobody_could_write() -> None:
+    assert kind_of(-(10**5000)) == "a number of very many digits"
+
+
 def test_a_password_is_not_told_because_it_is_cut() -> None:
     assert kind_of("redis://user:" + "hunter2" * 20 + "@" + "h" * 60) == "'redis://***@" + "h" * 44 + "..."
