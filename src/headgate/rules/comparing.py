@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from headgate.rules.records import POLICY_IDS, record_of, rule_of
+from headgate.rules.records import POLICY_IDS, last_number_of, record_of, rule_of
 from headgate.rules.repositories.port import Edit, Kind, Record, Repository
 from headgate.rules.views.policies import policy_of
 
@@ -57,7 +57,7 @@ def compare(repository: Repository, records: Iterable[Record]) -> Difference:
     kinds: set[Kind] = {"rule", *(record.kind for record in wanted)}
     kept = {(record.kind, record.id): record for kind in kinds for record in all_records(repository, kind)}
     counted = repository.get("default", POLICY_IDS)
-    first = last = int(counted.body["last"]) if counted is not None else 0
+    first = last = last_number_of(counted)
     added, changed, same = [], [], []
     for record in wanted:
         old = kept.pop((record.kind, record.id), None)
@@ -103,10 +103,10 @@ def _meaning(record: Record) -> Mapping[str, Any]:
 
 def _numbered(record: Record, old: Record | None, last: int) -> tuple[Record, int]:
     """The record with the number that it has, or is to have, if it is a policy's; and the last number given."""
-    policy = policy_of(rule_of(record)) if record.kind == "rule" else None
-    if policy is None:
+    rule = rule_of(record) if record.kind == "rule" else None
+    if rule is None or rule.origin is None or policy_of(rule) is None:
         return record, last
     kept = policy_of(rule_of(old)) if old is not None else None
-    if kept is not None:
-        return record_of(replace(policy, id=kept.id).rule()), last
-    return record_of(replace(policy, id=last + 1).rule()), last + 1
+    if kept is None:
+        last += 1
+    return record_of(replace(rule, origin={**rule.origin, "id": last if kept is None else kept.id})), last

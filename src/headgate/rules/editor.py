@@ -15,8 +15,9 @@ from typing import Any
 
 from headgate.errors import ConfigError, Conflict, NotFound, Stale
 from headgate.locks.port import LockService
+from headgate.reading.fields import kind_of
 from headgate.rules.comparing import Difference, all_records, compare
-from headgate.rules.records import POLICY_IDS, edit_of, read_plan, rule_of
+from headgate.rules.records import POLICY_IDS, edit_of, last_number_of, read_plan, rule_of
 from headgate.rules.repositories.port import Actor, Edit, Kind, Record, Repository
 from headgate.rules.rule import ANY, MOST_TIER_BYTES, Rule, is_tier
 from headgate.rules.views.clients import ClientLimit, client_limit_of
@@ -91,6 +92,8 @@ class Editor:
 
     def set_tier(self, user: str, tier: str | None) -> None:
         """Put a user into a tier; None takes it out of any."""
+        if not isinstance(user, str) or not user:
+            raise ConfigError(f"a tier is that of a user, who has a name, not {kind_of(user)}")
         if tier is not None and not is_tier(tier):
             raise ConfigError(f"a tier has a name, such as 'premium', of {MOST_TIER_BYTES} bytes at most, not {tier!r}")
         self._write([Edit("tier", user, None if tier is None else {"tier": tier})])
@@ -114,7 +117,7 @@ class Editor:
             identifier=user,
             tier=base.tier if base.identifier == user else ANY,  # as specific as what it is to win over, at least
             limit=limit,
-            burst=None,
+            burst=_scaled(base, limit),
             origin=None,
             expires_us=self._now_us() + round(seconds * 1_000_000),
         )
@@ -131,7 +134,7 @@ class Editor:
         self._write([Edit("plan", name, None)])
 
     def policy(self, key: str) -> Policy:
-        record = self._repository.get("rule", Policy(key).rule_id)
+        record = self._repository.get("rule", view_id("policy", key))
         found = policy_of(rule_of(record)) if record is not None else None
         if found is None:
             raise NotFound(f"there is no policy for key {key!r}")
@@ -141,13 +144,16 @@ class Editor:
         """Add a policy, and give it the next number."""
         for _ in range(TRIES):
             counted = self._repository.get("default", POLICY_IDS)
-            number = 1 + (int(counted.body["last"]) if counted is not None else 0)
+            number = 1 + last_number_of(counted)
             made = replace(policy, id=number)
             last = Edit("default", POLICY_IDS, {"last": number}, counted.version if counted is not None else 0)
             try:
                 self._write([_readable(made.rule(), expected=0), last])
             except (Stale, Conflict):
-                if self._repository.get("rule", policy.rule_id) is not None:
+                there = self._repository.get("rule", policy.rule_id)
+                if there is not None and policy_of(rule_of(there)) is None:
+                    raise Conflict(f"rule {policy.rule_id!r} is no policy: delete it, or change it as a rule") from None
+                if there is not None:
                     raise Conflict(f"there is a policy for key {policy.key!r} already: change that one") from None
                 if self._repository.get("default", POLICY_IDS) == counted:
                     raise  # it is not the number: a rule that is no policy has its place
@@ -162,7 +168,7 @@ class Editor:
 
     def delete_policy(self, key: str) -> None:
         self.policy(key)
-        self.delete(Policy(key).rule_id)
+        self.delete(view_id("policy", key))
 
     def client_limits(self, client: str) -> list[ClientLimit]:
         """The limits that a client was configured with."""
@@ -172,6 +178,9 @@ class Editor:
 
     def configure_client(self, client: str, limits: Sequence[ClientLimit]) -> None:
         """Write these limits of a client, in one write; its others stay as they are."""
+        for limit in limits:
+            if limit.client != client:
+                raise ConfigError(f"the limits of client {client!r} are written, and one is of {limit.client!r}")
         with self._alone(client):
             self._write([_readable(limit.rule()) for limit in limits])
 
@@ -223,6 +232,13 @@ def _readable(rule: Rule, expected: int | None = None) -> Edit:
     read = Rule.read(rule.body())
     assert read is not None
     return edit_of(read, expected)
+
+
+def _scaled(base: Rule, limit: object) -> int | None:
+    """A burst that is to the limit as the base's is to its own: a higher limit must not let less through at once."""
+    if base.burst is None or not base.limit or not isinstance(limit, int) or not limit:
+        return None
+    return max(-(-base.burst * limit // base.limit), 1)
 
 
 @contextmanager

@@ -12,14 +12,18 @@ default   "policy"                  a policy without its key: for keys that have
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headgate.core.limit import Limit
 from headgate.engine.plans import Resolver
 from headgate.errors import ConfigError, Invalid, Problem
+from headgate.reading.fields import kind_of
 from headgate.rules.repositories.port import Edit, Record
 from headgate.rules.rule import Rule
+from headgate.rules.views.clients import client_limit_of
+from headgate.rules.views.policies import policy_of
 
-__all__ = ["POLICY_IDS", "edit_of", "plan_of", "read_plan", "record_of", "rule_of", "tier_of"]
+__all__ = ["POLICY_IDS", "edit_of", "last_number_of", "plan_of", "read_plan", "record_of", "rule_of", "tier_of"]
 
 POLICY_IDS = "policy_ids"
 """The default that counts the policies' numbers."""
@@ -35,19 +39,29 @@ def rule_of(record: Record) -> Rule:
 
 def record_of(rule: Rule) -> Record:
     """A rule as a record that is not written by a repository, but read from a file."""
+    rule = _as_written(rule)
     return Record("rule", rule.rule_id, 1, rule.body(), 0, 0, rule.claim, rule.expires_us)
 
 
 def edit_of(rule: Rule, expected: int | None = None) -> Edit:
     """What writes a rule."""
+    rule = _as_written(rule)
     return Edit("rule", rule.rule_id, rule.body(), expected, rule.claim, rule.expires_us)
 
 
 def tier_of(record: Record) -> str:
     tier = record.body.get("tier")
     if not isinstance(tier, str) or not tier:
-        raise Invalid([Problem(f"tier of {record.id!r}", f"must be text, not {tier!r}")])
+        raise Invalid([Problem(f"tier of {record.id!r}", f"must be text, not {kind_of(tier)}")])
     return tier
+
+
+def last_number_of(record: Record | None) -> int:
+    """The number of the last policy that was made, by the record of `POLICY_IDS`; 0 if there is none."""
+    last = 0 if record is None else record.body.get("last")
+    if not isinstance(last, int) or isinstance(last, bool) or last < 0:
+        raise Invalid([Problem(f"default {POLICY_IDS!r}: last", f"must be a whole number, not {kind_of(last)}")])
+    return last
 
 
 def plan_of(record: Record) -> tuple[str, ...]:
@@ -61,3 +75,9 @@ def read_plan(name: str, limits: object) -> tuple[str, ...]:
         raise ConfigError("must be a limit such as '10/second burst 20', or a list of them")
     Resolver({name: list(items)})  # refuses names that cannot be a plan's
     return tuple(str(limit) for item in items for limit in Limit.parse_chain(item))
+
+
+def _as_written(rule: Rule) -> Rule:
+    """The rule without an origin that says something else, as it does when the rule was changed and it was not."""
+    stray = rule.origin is not None and policy_of(rule) is None and client_limit_of(rule) is None
+    return replace(rule, origin=None) if stray else rule

@@ -45,6 +45,7 @@ MOST_ID_BYTES = 255
 MOST_TIER_BYTES = 255
 MOST_NAME_BYTES = 200
 """Of a counter's name: a longer one ends in a digest."""
+ORIGIN_DEPTH = 2
 _METHOD = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
 
 
@@ -67,7 +68,7 @@ class Rule:
     on_store_error: str | None = None
     expires_us: int | None = None
     """When it ends, in microseconds since the epoch: `expires_at` where it is written."""
-    origin: Mapping[str, Any] | None = None
+    origin: Mapping[str, Any] | None = field(default=None, hash=False)
     """What a view (a policy, a client's limit) was given, so that it is shown as it was written."""
     created_us: int | None = field(default=None, compare=False)
     updated_us: int | None = field(default=None, compare=False)
@@ -315,4 +316,13 @@ def _origin(fields: Fields) -> Mapping[str, Any] | None:
     if value is not None and not isinstance(value, Mapping):
         fields.wrong("origin", "is written by Headgate: leave it out")
         return None
-    return value
+    # What nests deeper than any view writes is nobody's, and could not even be compared.
+    return value if _nests(value) <= ORIGIN_DEPTH else None
+
+
+def _nests(value: object, level: int = 0) -> int:
+    """How deep a value nests, as far as that matters."""
+    if level > ORIGIN_DEPTH or not isinstance(value, Mapping | list | tuple):
+        return level
+    inner = value.values() if isinstance(value, Mapping) else value
+    return max((_nests(item, level + 1) for item in inner), default=level + 1)

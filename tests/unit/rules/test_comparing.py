@@ -83,6 +83,27 @@ def test_policies_keep_their_numbers_and_new_ones_get_the_next(editor: Editor) -
     assert editor.create_policy(Policy("e")).id == 5
 
 
+def test_an_edit_of_what_was_exported_is_kept(editor: Editor) -> None:
+    """A policy's rule is listed with its origin; who edits the rule means the rule."""
+    editor.create_policy(Policy("a", capacity=5))
+    exported = editor.rule("policy:a").to_data()
+    difference = editor.difference([record_of(Rule.read({**exported, "limit": 7}))])
+    ((old, new),) = difference.changed
+    assert [change.name for change in field_changes(old, new)] == ["limit", "origin"]
+    editor.apply(difference)
+    assert (editor.rule("policy:a").limit, editor.rule("policy:a").origin) == (7, None)
+    with pytest.raises(NotFound, match="there is no policy for key 'a'"):
+        editor.policy("a")
+
+
+def test_a_policys_number_is_all_that_is_changed_in_its_rule(editor: Editor) -> None:
+    editor.create_policy(Policy("a"))
+    exported = editor.rule("policy:a").to_data()
+    mine = {**exported, "name": "mine", "origin": {**exported["origin"], "id": 9}}
+    editor.apply(editor.difference([record_of(Rule.read(mine))]))
+    assert (editor.rule("policy:a").name, editor.policy("a").id) == ("mine", 1)
+
+
 @pytest.mark.parametrize("meanwhile", ["created", "changed", "deleted"])
 def test_what_others_wrote_meanwhile_is_not_overwritten(meanwhile: str, editor: Editor, repository: Repository) -> None:
     other = Editor(repository, Actor("other"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from headgate.rules.catalog import Catalog
 from headgate.rules.context import RequestContext
 from headgate.rules.editor import Editor
 from headgate.rules.records import record_of
-from headgate.rules.repositories.port import Actor, AuditQuery
+from headgate.rules.repositories.port import Actor, AuditQuery, Edit
 from headgate.rules.rule import Rule
 from headgate.rules.views.clients import ClientLimit
 from headgate.rules.views.policies import Policy
@@ -218,13 +218,21 @@ def test_what_is_no_tier(editor: Editor, repository: MemoryRepository, tier: Any
     assert repository.revision == 0
 
 
+@pytest.mark.parametrize("user", ["", None, 7])
+def test_a_tier_is_that_of_a_user(editor: Editor, repository: MemoryRepository, user: Any) -> None:
+    for tier in ("gold", None):
+        with pytest.raises(ConfigError, match="a tier is that of a user"):
+            editor.set_tier(user, tier)
+    assert repository.revision == 0
+
+
 # -- overrides ------------------------------------------------------------------------------------------------------
 
 
 def test_an_override_wins_while_it_lasts(editor: Editor, repository: MemoryRepository) -> None:
     base = editor.create(one_rule("base user limit=10 burst=20 algorithm=gcra on_store_error=closed"))
     made = editor.override("alice", base, 500, 60)
-    assert (made.identifier, made.limit, made.burst, made.tier) == ("alice", 500, None, "*")
+    assert (made.identifier, made.limit, made.burst, made.tier) == ("alice", 500, 1000, "*")
     assert made.expires_us == repository.clock.ticks() + 60_000_000
     assert (made.counter, made.algorithm, made.on_store_error) == (base.counter, "gcra", "closed")
     assert made.name == "override of base for alice"
@@ -267,6 +275,22 @@ def test_an_override_that_has_ended_is_no_hindrance(editor: Editor, repository: 
     made = editor.override("alice", base, 500, 60)
     assert winner(repository, user="alice") == made
     assert told(repository)[-2:] == [("expire", "rule:byhand"), ("create", f"rule:{made.rule_id}")]
+
+
+@pytest.mark.parametrize(
+    ("base", "limit", "burst"),
+    [
+        ("limit=10 burst=100", 20, 200),
+        ("limit=10 burst=5", 11, 6),
+        ("limit=10 burst=1", 1, 1),
+        ("limit=10 burst=100", 0, None),
+        ("limit=10", 20, None),
+        ("limit=0", 20, None),
+    ],
+)
+def test_a_burst_grows_with_its_limit(editor: Editor, base: str, limit: int, burst: int | None) -> None:
+    rule = editor.create(one_rule(f"base user algorithm=token_bucket {base}"))
+    assert editor.override("alice", rule, limit, 60).burst == burst
 
 
 @pytest.mark.parametrize("user", ["a:b", "u" * 1024, "é" * 500, "*"], ids=lambda user: user[:5])
@@ -368,6 +392,41 @@ def test_a_rule_that_has_a_policys_place_is_named(editor: Editor, repository: Me
     assert repository.revision == 1
 
 
+def test_a_policys_rule_that_is_changed_is_a_rule_from_then_on(editor: Editor) -> None:
+    editor.create_policy(Policy("a", capacity=5))
+    editor.create_policy(Policy("b"))
+    renamed = editor.replace(replace(editor.rule("policy:a"), name="mine"))
+    assert (renamed.name, editor.policy("a").capacity) == ("mine", 5)
+    changed = editor.replace(replace(renamed, limit=7))
+    assert (changed.limit, changed.origin) == (7, None)
+    uses: list[Callable[[], object]] = [lambda: editor.policy("a"), lambda: editor.replace_policy(Policy("a"))]
+    for missing in uses:
+        with pytest.raises(NotFound, match="there is no policy for key 'a'"):
+            missing()
+    with pytest.raises(Conflict, match="rule 'policy:a' is no policy: delete it, or change it as a rule"):
+        editor.create_policy(Policy("a"))
+    assert editor.rule("policy:a") == changed
+
+
+def test_an_origin_of_no_view_is_not_written(editor: Editor, repository: MemoryRepository) -> None:
+    for origin in ({"view": "policy"}, {"view": "client"}, {"view": {"deep": {"er": 1}}}, {}):
+        rule = replace(one_rule("a user"), origin=origin)
+        editor.apply(editor.difference([record_of(rule)]))
+        editor.delete("a")
+        assert editor.create(rule).origin is None
+        editor.delete("a")
+    assert not any("origin" in (entry.after or {}) for entry in repository.audit(AuditQuery()))
+
+
+@pytest.mark.parametrize("body", [{}, {"last": "many"}, {"last": None}, {"last": True}, {"last": -1}])
+def test_a_last_number_that_is_none(editor: Editor, repository: MemoryRepository, body: dict[str, Any]) -> None:
+    repository.write([Edit("default", "policy_ids", body)], ALICE)
+    uses: list[Callable[[], object]] = [lambda: editor.create_policy(Policy("a")), lambda: editor.difference([])]
+    for use in uses:
+        with pytest.raises(Invalid, match="default 'policy_ids': last: must be a whole number"):
+            use()
+
+
 # -- clients --------------------------------------------------------------------------------------------------------
 
 GLOBAL = ClientLimit("acme", "DEFAULT", "GLOBAL", "MIN", 100)
@@ -393,6 +452,12 @@ def test_clients_never_see_each_others_limits(editor: Editor, name: str) -> None
         if len(other.encode()) <= 1024:
             editor.configure_client(other, [replace(PUT, client=other)])
     assert sorted(editor.client_limits(name), key=str) == sorted(limits, key=str)
+
+
+def test_each_client_is_configured_by_itself(editor: Editor, repository: MemoryRepository) -> None:
+    with pytest.raises(ConfigError, match="the limits of client 'acme' are written, and one is of 'other'"):
+        editor.configure_client("acme", [GLOBAL, replace(API, client="other")])
+    assert repository.revision == 0
 
 
 def test_limits_of_a_client_are_deleted_all_or_none(editor: Editor) -> None:
@@ -436,9 +501,9 @@ def test_a_client_is_changed_under_its_lock(repository: MemoryRepository) -> Non
 def test_what_cannot_be_read_again_is_not_written(editor: Editor, repository: MemoryRepository) -> None:
     """It would keep every process from reading any rule that comes after it."""
     with pytest.raises(Invalid, match="identifier"):
-        editor.configure_client("", [replace(GLOBAL, client="")])
+        editor.configure_client("c" * 1025, [replace(GLOBAL, client="c" * 1025)])
     with pytest.raises(Invalid, match="identifier"):
-        editor.create_policy(Policy(""))
+        editor.create_policy(Policy("k" * 1025))
     with pytest.raises(Invalid, match="limit"):
         editor.create(replace(one_rule("a user"), limit=-1))
     assert repository.revision == 0

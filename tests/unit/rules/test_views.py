@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from headgate.rules.views.ids import view_id, view_prefix
 from headgate.rules.views.policies import Policy, policy_of, read_default_policy, read_policy
 from headgate.rules.views.strategies import read_strategies, rules_for_all
 
-texts = st.text(min_size=1, max_size=200).filter(lambda text: len(text.encode("utf-8", "surrogatepass")) <= 1024)
+texts = st.text(min_size=1, max_size=200).filter(
+    lambda text: text != "*" and len(text.encode("utf-8", "surrogatepass")) <= 1024
+)
 tricky = st.text(st.sampled_from("a:%/|é\ud83d*"), min_size=1, max_size=90)
 
 
@@ -113,6 +116,7 @@ POLICY_MISTAKES: list[tuple[object, str]] = [
     ([], "policies[0]: must be a mapping with key, type, capacity, refillRate, windowSeconds, not a list"),
     ({}, "policies[0].key: is missing: write "),
     ({"key": ""}, "policies[0].key: must not be empty"),
+    ({"key": "*"}, "policies[0].key: '*' would be every key: write default_policy instead"),
     ({"key": 5}, "policies[0].key: must be text, not 5: write it in quotes, '5'"),
     ({"key": "k", "type": "LEAKY"}, "policies[0].type: must be one of TOKEN_BUCKET, SLIDING_WINDOW, not 'LEAKY'"),
     ({"key": "k", "capacity": 0}, "policies[0].capacity: must be a whole number"),
@@ -135,6 +139,126 @@ def test_a_rule_that_was_not_written_as_a_view_is_none() -> None:
     assert policy_of(rule) is None
     assert client_limit_of(rule) is None
     assert client_limit_of(Policy("k").rule()) is None
+
+
+# -- what no view recognises ----------------------------------------------------------------------------------------
+
+
+def nested(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = {"deeper": value}
+    return value
+
+
+POLICY_RULE = Policy("k", "TOKEN_BUCKET", 50, 5, 30, id=7).rule()
+LIMIT_RULE = ClientLimit("k", "METHOD", "PUT", "MIN", 5).rule()
+ODD: list[object] = [None, "", "x", 5.0, -1, True, [], ["x"], {}, {"view": "policy"}, nested(100_000), 10**5000]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"limit": 6}, {"window_seconds": 2}, {"burst": 60}, {"burst": None}, {"algorithm": "gcra"}),
+        *(
+            {"identifier": "other"},
+            {"identifier": "*"},
+            {"identifier": ""},
+            {"rule_id": "other"},
+            {"dimension": "user"},
+        ),
+        *({"mode": "shadow"}, {"tier": "gold"}, {"method": "GET"}, {"endpoint_pattern": "/x"}, {"expires_us": 1}),
+        {"on_store_error": "open"},
+    ],
+    ids=str,
+)
+def test_a_rule_that_was_changed_is_no_view(change: dict[str, Any]) -> None:
+    assert policy_of(replace(POLICY_RULE, **change)) is None
+    if change != {"burst": None}:  # which it has anyway
+        assert client_limit_of(replace(LIMIT_RULE, **change)) is None
+
+
+def test_a_rule_may_be_called_something_else() -> None:
+    assert policy_of(replace(POLICY_RULE, name="mine")) is not None
+    assert client_limit_of(replace(LIMIT_RULE, name="mine")) is not None
+
+
+@pytest.mark.parametrize("view", ["policy", "client", "other", ["policy"], None, 5])
+def test_an_origin_that_says_only_the_view(view: object) -> None:
+    for rule in (POLICY_RULE, LIMIT_RULE):
+        odd = replace(rule, origin={"view": view})
+        assert policy_of(odd) is None
+        assert client_limit_of(odd) is None
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
+def test_an_origin_with_an_odd_field(value: object) -> None:
+    assert POLICY_RULE.origin is not None
+    assert LIMIT_RULE.origin is not None
+    for name in (*POLICY_RULE.origin, "more"):
+        assert policy_of(replace(POLICY_RULE, origin={**POLICY_RULE.origin, name: value})) is None, name
+    for name in (*LIMIT_RULE.origin, "more"):
+        assert client_limit_of(replace(LIMIT_RULE, origin={**LIMIT_RULE.origin, name: value})) is None, name
+    interval = LIMIT_RULE.origin["timeIntervalLimit"]
+    for name in ("timeUnit", "more"):
+        odd = {**LIMIT_RULE.origin, "timeIntervalLimit": {**interval, name: value}}
+        assert client_limit_of(replace(LIMIT_RULE, origin=odd)) is None, name
+
+
+@pytest.mark.parametrize("name", ["type", "capacity", "refillRate", "windowSeconds", "id"])
+def test_an_origin_that_lacks_a_field(name: str) -> None:
+    assert POLICY_RULE.origin is not None
+    origin = {key: value for key, value in POLICY_RULE.origin.items() if key != name}
+    assert policy_of(replace(POLICY_RULE, origin=origin)) is None
+
+
+def test_an_origin_that_nests_too_deep_is_not_read() -> None:
+    read = Rule.read({**POLICY_RULE.body(), "origin": {"view": "policy", "type": nested(100_000)}})
+    assert read.origin is None
+    assert Rule.read({**POLICY_RULE.body(), "origin": {"view": [[[1]]]}}).origin is None
+    assert kept(LIMIT_RULE).origin == LIMIT_RULE.origin
+
+
+# -- what is made ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"key": ""}, {"key": 5}, {"type": "LEAKY"}, {"type": ["TOKEN_BUCKET"]}, {"capacity": 0}, {"capacity": 1.5}),
+        *({"capacity": True}, {"refill_rate": 0}, {"refill_rate": "5"}, {"window_seconds": 0}, {"id": -1}),
+        *({"window_seconds": 2**53}, {"capacity": -(10**5000)}),
+    ],
+    ids=lambda fields: str(list(fields)),
+)
+def test_what_is_no_policy(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        Policy(**{"key": "k", **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"client": ""}, {"client": None}, {"client": "*"}, {"limit_type": "ALL"}, {"limit_type": None}),
+        *({"limit_name": ""}, {"limit_name": "P T"}, {"limit_type": "DEFAULT"}, {"time_unit": "WEEK"}),
+        *({"time_unit": ["MIN"]}, {"max_requests": -1}, {"max_requests": 5.0}, {"max_requests": 2**31}),
+    ],
+    ids=str,
+)
+def test_what_is_no_limit_of_a_client(fields: dict[str, Any]) -> None:
+    good = {"client": "acme", "limit_type": "METHOD", "limit_name": "PUT", "time_unit": "MIN", "max_requests": 5}
+    with pytest.raises(ConfigError, match=r"must be|would be"):
+        ClientLimit(**{**good, **fields})
+
+
+def test_no_policy_is_for_everybody() -> None:
+    with pytest.raises(ConfigError, match="would be every key: write default_policy instead"):
+        Policy("*").rule()
+    assert Policy("*").default_rule().identifier == "*"
+
+
+def test_views_can_be_members_of_a_set() -> None:
+    assert len({POLICY_RULE, kept(POLICY_RULE), LIMIT_RULE}) == 2
 
 
 # -- clients --------------------------------------------------------------------------------------------------------
@@ -209,6 +333,7 @@ def limited(**fields: object) -> dict[str, object]:
 CLIENT_MISTAKES: list[tuple[object, str]] = [
     ("acme", "must be a mapping with clientId, limits, not 'acme'"),
     ({"limits": []}, "clientId: is missing: write "),
+    ({"clientId": "*", "limits": []}, "clientId: '*' would be every client: write default_client_limits instead"),
     ({"clientId": "acme"}, "limits: is missing: write a list of {limitType, limitName, timeIntervalLimit}"),
     ({"clientId": "acme", "limits": {}}, "limits: must be a list"),
     ({"clientId": "acme", "limits": [5]}, "limits[0]: must be a mapping with limitType, limitName, timeIntervalLimit"),
@@ -216,6 +341,8 @@ CLIENT_MISTAKES: list[tuple[object, str]] = [
     (limited(limitType="ALL"), "limits[0].limitType: must be one of DEFAULT, API, METHOD, not 'ALL'"),
     (limited(limitType="DEFAULT", limitName="x"), "limits[0].limitName: a DEFAULT limit is called GLOBAL, not 'x'"),
     (limited(limitType="API"), "limits[0].limitName: is missing: write the API's name, or a path pattern"),
+    (limited(limitType="API", limitName=5), "limits[0].limitName: must be text, not 5"),
+    (limited(limitType="METHOD", limitName=5), "limits[0].limitName: must be text, not 5"),
     (limited(limitType="METHOD"), "limits[0].limitName: is missing: write a method such as PUT"),
     (limited(limitType="API", limitName="/a*"), "limits[0].limitName: '/a*' has the segment 'a*'"),
     (limited(limitType="METHOD", limitName="G T"), "limits[0].limitName: must be a method such as GET or PUT"),

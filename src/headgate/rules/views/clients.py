@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.errors import ConfigError
-from headgate.reading.fields import Fields, Problems
+from headgate.reading.fields import Fields, Problems, kind_of
 from headgate.rules.pattern import name_pattern, parse_pattern
 from headgate.rules.rule import ANY, Rule, is_method
+from headgate.rules.views.checks import check_choice, check_name, check_whole
 from headgate.rules.views.ids import shown, view_id
 from headgate.stores.forking import fork_safe_lock
 
@@ -24,6 +25,8 @@ DEFAULT_CLIENT_LIMITS = ("100/minute",)
 UNITS = {"SEC": 1, "MIN": 60, "HOUR": 3600, "DAY": 86400}
 TYPES = ("DEFAULT", "API", "METHOD")
 GLOBAL = "GLOBAL"
+MOST_REQUESTS = 2**31 - 1
+FOR_ALL = "'*' would be every client: write default_client_limits instead"
 MOST_SEEN = 10_000
 IDLE_US = 3600 * 1_000_000
 
@@ -37,6 +40,19 @@ class ClientLimit:
     limit_name: str
     time_unit: str
     max_requests: int
+
+    def __post_init__(self) -> None:
+        check_name("clientId", self.client)
+        if self.client == ANY:
+            raise ConfigError(f"clientId {FOR_ALL}")
+        check_choice("limitType", self.limit_type, TYPES)
+        check_name("limitName", self.limit_name)
+        if self.limit_type == "DEFAULT":
+            check_choice("limitName", self.limit_name, (GLOBAL,))
+        elif self.limit_type == "METHOD" and not is_method(self.limit_name.upper()):
+            raise ConfigError(f"limitName must be a method such as GET or PUT, not {kind_of(self.limit_name)}")
+        check_choice("timeUnit", self.time_unit, UNITS)
+        check_whole("maxRequests", self.max_requests, 0, MOST_REQUESTS)
 
     @property
     def rule_id(self) -> str:
@@ -80,13 +96,17 @@ def read_client(data: object, at: str, problems: Problems) -> list[tuple[str, Cl
     if not isinstance(data, Mapping):
         return []
     client = fields.text("clientId", required=True)
+    if client == ANY:
+        fields.wrong("clientId", FOR_ALL)
+        client = None
     if not fields.given("limits"):
         fields.wrong("limits", "is missing: write a list of {limitType, limitName, timeIntervalLimit}")
     found = []
     seen: dict[tuple[str, str], str] = {}
     for way, item in fields.items("limits"):
-        limit = _limit(item, way, problems, client or "")
-        if limit is None:
+        # What is wrong in the limits of somebody whose name is wrong is told all the same.
+        limit = _limit(item, way, problems, client or "nobody")
+        if limit is None or client is None:
             continue
         earlier = seen.setdefault((limit.limit_type, limit.limit_name), way)
         if earlier != way:
@@ -96,18 +116,20 @@ def read_client(data: object, at: str, problems: Problems) -> list[tuple[str, Cl
 
 
 def client_limit_of(rule: Rule) -> ClientLimit | None:
-    """The client's limit that a rule is, or None if it was not written as one."""
+    """The client's limit that a rule is, or None if it was not written as one, or is something else by now."""
     origin = rule.origin
     if origin is None or origin.get("view") != "client":
         return None
-    interval = origin["timeIntervalLimit"]
-    return ClientLimit(
-        rule.identifier,
-        str(origin["limitType"]),
-        str(origin["limitName"]),
-        str(interval["timeUnit"]),
-        int(interval["maxRequests"]),
-    )
+    interval = origin.get("timeIntervalLimit")
+    if not isinstance(interval, Mapping):
+        return None
+    names = (origin.get("limitType"), origin.get("limitName"), interval.get("timeUnit"), interval.get("maxRequests"))
+    try:
+        limit = ClientLimit(rule.identifier, *names)  # type: ignore[arg-type]  # it checks them
+        same = replace(limit.rule(), name=rule.name) == rule
+    except ConfigError:
+        return None
+    return limit if same else None
 
 
 class SeenClients:
@@ -143,17 +165,19 @@ def _limit(data: object, at: str, problems: Problems, client: str) -> ClientLimi
     limit_type = fields.choice("limitType", TYPES, required=True)
     name = fields.text("limitName", GLOBAL if limit_type == "DEFAULT" else None)
     if limit_type == "DEFAULT" and name.upper() != GLOBAL:
-        fields.wrong("limitName", f"a DEFAULT limit is called {GLOBAL}, not {name!r}")
+        fields.wrong("limitName", f"a DEFAULT limit is called {GLOBAL}, not {kind_of(name)}")
     elif limit_type in ("API", "METHOD") and not fields.given("limitName"):
         what = "the API's name, or a path pattern such as '/web/*'" if limit_type == "API" else "a method such as PUT"
         fields.wrong("limitName", f"is missing: write {what}")
+    elif name is None:  # which has been told
+        pass
     elif limit_type == "API" and name.startswith("/"):
         try:
             parse_pattern(name)
         except ConfigError as error:
             fields.wrong("limitName", str(error))
     elif limit_type == "METHOD" and not is_method(name.upper()):
-        fields.wrong("limitName", f"must be a method such as GET or PUT, not {name!r}")
+        fields.wrong("limitName", f"must be a method such as GET or PUT, not {kind_of(name)}")
     if not fields.given("timeIntervalLimit"):
         fields.wrong("timeIntervalLimit", "is missing: write {timeUnit: MIN, maxRequests: 100}")
         return None
@@ -161,7 +185,7 @@ def _limit(data: object, at: str, problems: Problems, client: str) -> ClientLimi
         fields.values["timeIntervalLimit"], fields.way("timeIntervalLimit"), problems, ("timeUnit", "maxRequests")
     )
     unit = interval.choice("timeUnit", UNITS, required=True)
-    most = interval.whole("maxRequests", required=True, least=0, most=2**31 - 1)
+    most = interval.whole("maxRequests", required=True, least=0, most=MOST_REQUESTS)
     if len(problems.found) > before:
         return None
     name = GLOBAL if limit_type == "DEFAULT" else name.upper() if limit_type == "METHOD" else name

@@ -9,12 +9,13 @@ All three numbers are kept as they were given, also the one that the type does n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.errors import ConfigError
 from headgate.reading.fields import Fields, Problems
-from headgate.rules.rule import Rule
+from headgate.rules.rule import ANY, Rule
+from headgate.rules.views.checks import check_choice, check_name, check_whole
 from headgate.rules.views.ids import shown, view_id
 
 __all__ = ["DEFAULT_POLICY", "POLICY_FIELDS", "Policy", "policy_of", "read_default_policy", "read_policy"]
@@ -23,6 +24,7 @@ TYPES = ("TOKEN_BUCKET", "SLIDING_WINDOW")
 NUMBERS = ("type", "capacity", "refillRate", "windowSeconds")
 POLICY_FIELDS = ("key", *NUMBERS)
 DEFAULT_ID = "default-policy"
+FOR_ALL = "'*' would be every key: write default_policy instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,27 @@ class Policy:
     window_seconds: int = 60
     id: int = 0
 
+    def __post_init__(self) -> None:
+        check_name("key", self.key)
+        check_choice("type", self.type, TYPES)
+        check_whole("capacity", self.capacity, 1)
+        check_whole("refillRate", self.refill_rate, 1)
+        check_whole("windowSeconds", self.window_seconds, 1)
+        check_whole("id", self.id, 0)
+
     @property
     def rule_id(self) -> str:
         return view_id("policy", self.key)
 
     def rule(self) -> Rule:
         """The rule that it is."""
+        if self.key == ANY:
+            raise ConfigError(f"a policy's key {FOR_ALL}")
         return self._rule(self.rule_id, f"policy of {shown(self.key)}", self.key)
 
     def default_rule(self) -> Rule:
         """The rule for every key that has no policy."""
-        return self._rule(DEFAULT_ID, "default policy", "*")
+        return self._rule(DEFAULT_ID, "default policy", ANY)
 
     def _rule(self, rule_id: str, name: str, identifier: str) -> Rule:
         bucket = self.type == "TOKEN_BUCKET"
@@ -74,7 +86,7 @@ class Policy:
         }
 
 
-DEFAULT_POLICY = Policy("*")
+DEFAULT_POLICY = Policy(ANY)
 
 
 def read_policy(data: object, at: str, problems: Problems) -> Policy | None:
@@ -83,45 +95,46 @@ def read_policy(data: object, at: str, problems: Problems) -> Policy | None:
     fields = Fields(data, at, problems, POLICY_FIELDS)
     if not isinstance(data, Mapping):
         return None
-    policy = _policy(fields, fields.text("key", required=True))
-    return policy if len(problems.found) == before else None
+    key = fields.text("key", required=True)
+    if key == ANY:
+        fields.wrong("key", FOR_ALL)
+    return _policy(fields, key, before)
 
 
 def read_default_policy(data: object, at: str, problems: Problems) -> Policy | None:
     """The policy of keys that have none: as another, without a key."""
     before = len(problems.found)
-    fields = Fields(data, at, problems, NUMBERS)
-    policy = _policy(fields, "*")
-    return policy if len(problems.found) == before else None
+    return _policy(Fields(data, at, problems, NUMBERS), ANY, before)
 
 
 def policy_of(rule: Rule) -> Policy | None:
-    """The policy that a rule is, or None if it was not written as one."""
+    """The policy that a rule is, or None if it was not written as one, or is something else by now."""
     origin = rule.origin
     if origin is None or origin.get("view") != "policy":
         return None
-    return Policy(
-        rule.identifier,
-        str(origin["type"]),
-        int(origin["capacity"]),
-        int(origin["refillRate"]),
-        int(origin["windowSeconds"]),
-        int(origin.get("id", 0)),
-    )
+    names = ("type", "capacity", "refillRate", "windowSeconds", "id")
+    try:
+        policy = Policy(rule.identifier, *(origin.get(name) for name in names))  # type: ignore[arg-type]  # it checks
+        same = replace(policy.rule(), name=rule.name) == rule
+    except ConfigError:
+        return None
+    return policy if same else None
 
 
-def _policy(fields: Fields, key: str) -> Policy:
-    before = len(fields.problems.found)
-    policy = Policy(
-        key,
+def _policy(fields: Fields, key: str, before: int) -> Policy | None:
+    """The policy, if no mistake was noted besides the number of those before it."""
+    numbers = (
         fields.choice("type", TYPES, DEFAULT_POLICY.type),
         fields.whole("capacity", DEFAULT_POLICY.capacity, least=1),
         fields.whole("refillRate", DEFAULT_POLICY.refill_rate, least=1),
         fields.whole("windowSeconds", DEFAULT_POLICY.window_seconds, least=1),
     )
-    if len(fields.problems.found) == before:
-        try:
-            policy.default_rule()
-        except ConfigError as error:
-            fields.wrong("capacity", str(error))
+    if len(fields.problems.found) > before:
+        return None
+    policy = Policy(key, *numbers)
+    try:
+        policy.default_rule()
+    except ConfigError as error:
+        fields.wrong("capacity", str(error))
+        return None
     return policy
