@@ -75,7 +75,7 @@ class Catalog:
         for shelf in self._shelves:
             for rule in shelf.known.rules.values():
                 check(rule)
-            shelf.check = check
+            shelf.checks.append(check)
 
     def reload(self) -> None:
         """Have everything read at the next look, changed or not. Only sets a mark, so a signal handler may."""

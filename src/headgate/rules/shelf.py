@@ -85,7 +85,8 @@ class Shelf:
         self.source = source
         self.known = Known()
         self.problem: str | None = None
-        self.check: Callable[[Rule], None] | None = None
+        self.checks: list[Callable[[Rule], None]] = []
+        """What every rule has to pass: each limiter can only decide by what its own store supports."""
         self.again = False
         """Whether everything is to be read, changed or not."""
         self.looking = Lock()
@@ -117,10 +118,10 @@ class Shelf:
                 "reload the rules if that was meant"
             )
         loaded = Loaded(changes)
-        if self.check is not None:
+        for check in self.checks:
             for rule in loaded.rules.values():
                 if rule is not None:
-                    self.check(rule)
+                    check(rule)
         return loaded
 
 

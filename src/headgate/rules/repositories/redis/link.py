@@ -15,14 +15,13 @@ from typing import Any
 
 from redis import Redis, RedisCluster
 from redis import exceptions as theirs
-from redis.client import Pipeline
 
 from headgate.errors import StoreClosed, StoreError
+from headgate.locks.redis_pipeline import FAILURES, let_go, node_of
 from headgate.stores.forking import renew_after_fork
 
-__all__ = ["FAILURES", "Again", "Link", "OpenClient"]
+__all__ = ["Again", "Link", "OpenClient"]
 
-FAILURES = (theirs.RedisError, theirs.RedisClusterException, OSError)
 DOUBT = "; whether it has written is not known"
 OpenClient = Callable[[], tuple[Redis | RedisCluster, str]]
 """Opens a client, and says what to call the place in errors."""
@@ -79,7 +78,7 @@ class Link:
             client = self._get()
             pipeline: Any = None
             try:
-                pipeline = _node(client, key).pipeline(transaction=True)
+                pipeline = node_of(client, key).pipeline(transaction=True)
                 pipeline.watch(key)
                 yield pipeline
             except _ELSEWHERE as error:
@@ -89,7 +88,7 @@ class Link:
                 raise
             finally:
                 if pipeline is not None:
-                    _let_go(pipeline)
+                    let_go(pipeline)
 
     def carry_out(self, pipeline: Any) -> None:
         """Send it all, once. Again if somebody else has written what was watched."""
@@ -155,19 +154,3 @@ class Link:
         if isinstance(error, theirs.MovedError | theirs.ClusterDownError):
             self._forget(self._client)
         return Again(str(error))
-
-
-def _node(client: Any, key: str) -> Any:
-    """In a cluster the node that has our slot: a cluster's own pipeline is another thing."""
-    if isinstance(client, RedisCluster):
-        return client.get_redis_connection(client.get_node_from_key(key))  # type: ignore[no-untyped-call]  # redis-py's
-    return client
-
-
-def _let_go(pipeline: Pipeline) -> None:
-    """Give its connection back, watching nothing."""
-    try:
-        pipeline.reset()
-    except FAILURES:
-        pipeline.watching = False  # the connection that did is closed by now
-        pipeline.reset()

@@ -15,7 +15,8 @@ from redis import RedisCluster
 from redis.exceptions import ConnectionError as LostError
 
 from headgate.errors import StoreError
-from headgate.rules.repositories.redis.link import FAILURES, OpenClient
+from headgate.locks.redis_pipeline import FAILURES
+from headgate.rules.repositories.redis.link import OpenClient
 from headgate.stores.forking import renew_after_fork
 
 __all__ = ["Listener"]

@@ -11,7 +11,6 @@ PostgreSQL tells other processes of a write by itself (see listening.py); with t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from headgate.errors import StoreClosed, StoreError
+from headgate.errors import StoreClosed
 from headgate.locks.databases import abandon, clock_of, open_engine
 from headgate.locks.names import short_name
 from headgate.rules.repositories.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
@@ -42,8 +41,8 @@ from headgate.stores.forking import renew_after_fork
 from headgate.stores.options import Options
 from headgate.stores.sql.opening import open_driver
 from headgate.stores.sql.schema import MOST_NAME_BYTES, MOST_SUBJECT_BYTES, audit, records, revisions
-from headgate.stores.sql.session import Broken, Driver, Refused
-from headgate.stores.sql.version import prepare
+from headgate.stores.sql.session import Driver
+from headgate.stores.sql.version import prepare_database
 
 __all__ = ["SqlRepository", "open_sql_repository"]
 
@@ -60,15 +59,8 @@ def open_sql_repository(options: Options) -> SqlRepository:
     prefix, pool_size = options.prefix(), options.pool_size()
     timeout = options.timeout_ms(TIMEOUT_MS) / 1000
     driver = open_driver(options)
-    deadline = time.monotonic() + timeout
-    try:
-        session = driver.open(deadline)
-        try:
-            prepare(driver, session, deadline)
-        finally:
-            session.close()
-    except (Broken, Refused) as error:
-        raise StoreError(f"{driver.name}: {error}") from None
+    driver.option = "--rules-store"
+    prepare_database(driver, timeout)
     return SqlRepository(driver, prefix=prefix, timeout=timeout, pool_size=pool_size)
 
 
