@@ -34,6 +34,7 @@ class Asking:
         self.seen = SeenClients()
         self.shadow_denials: dict[str, int] = {}
         self._engine = engine
+        self._supports: set[str] = set()
         self._lock = fork_safe_lock()
         catalog.accept_only(self._supported)
 
@@ -86,7 +87,10 @@ class Asking:
                     self.shadow_denials[shadow.name] = self.shadow_denials.get(shadow.name, 0) + 1
 
     def _supported(self, rule: Rule) -> None:
-        self._engine.check_support(build(rule.compiled(), rule.counter))
+        """Refuse an algorithm that the store has no twin for; each is asked about once."""
+        if rule.algorithm not in self._supports:
+            self._engine.check_support(build(rule.compiled(), rule.counter))
+            self._supports.add(rule.algorithm)
 
 
 class Prepared:
