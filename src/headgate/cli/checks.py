@@ -20,6 +20,7 @@ from headgate.cli.places import (
     JsonOption,
     RulesStoreOption,
     actor,
+    check_there,
     settings_of,
     store_of,
 )
@@ -189,6 +190,8 @@ def _decide(op: Op, question: Question, cost: int, as_json: bool) -> None:
 def _ask(op: Op, question: Question, cost: int) -> Answer:
     _check_use(question)
     settings = settings_of(question.config)
+    if question.rules_store:
+        check_there(question.rules_store)
     rules_store = question.rules_store or settings.rules_store
     by_rules = question.key is None
     if by_rules and rules_store is None and not settings.files.paths and not settings.records:

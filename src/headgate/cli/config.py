@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.places import USUAL_CONFIG, config_path, settings_of
+from headgate.cli.places import USUAL_CONFIG, config_path, open_rules, settings_of
 from headgate.cli.showing import Cell, complain, say
 from headgate.config.settings import Settings
 from headgate.errors import HeadgateError
 from headgate.rules.catalog import Catalog
 from headgate.rules.records import POLICY_IDS
-from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Record
 from headgate.stores.options import masked
 from headgate.stores.remote import RemoteStore
@@ -102,7 +101,7 @@ def _reach_store(settings: Settings) -> str:
 
 def _reach_rules(settings: Settings, url: str) -> str:
     """The rules there are read too: those that nobody can use would stop a start as well."""
-    repository = open_repository(url)
+    repository = open_rules(url)
     catalog = Catalog([settings.rule_files(), repository])
     try:
         changes = repository.changes(0)

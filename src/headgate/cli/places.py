@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 from urllib.parse import quote
@@ -20,6 +20,7 @@ from headgate.config.settings import DEFAULT_STORE, Settings, load_settings
 from headgate.errors import ConfigError, StoreError
 from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Actor, Repository
+from headgate.stores.options import Options, masked
 
 __all__ = [
     "USUAL_CONFIG",
@@ -29,7 +30,10 @@ __all__ = [
     "RulesStoreOption",
     "StoreOption",
     "actor",
+    "check_there",
     "config_path",
+    "open_rules",
+    "refuse",
     "repository_of",
     "settings_of",
     "store_of",
@@ -77,16 +81,15 @@ def settings_of(option: str | None) -> Settings:
 def store_of(option: str | None, settings: Settings) -> str | tuple[str, ...]:
     """Where the counters live: in a file of this folder, unless somebody says. A command is a process of its own, so
     memory is no place for them."""
-    if option:
-        return option
-    if not settings.names_store:
+    if not option and not settings.names_store:
         return _usual_store()
-    if settings.store == DEFAULT_STORE:
+    store = option or settings.store
+    if isinstance(store, str) and store.lower().startswith(DEFAULT_STORE):
         raise ConfigError(
             "which store? Write --store URL, or set HEADGATE_STORE: counters in memory:// would be forgotten at once, "
             "when this command ends"
         )
-    return settings.store
+    return store
 
 
 def _usual_store() -> str:
@@ -101,26 +104,57 @@ def _usual_store() -> str:
     return f"shared://{quote(os.path.join(folder, USUAL_COUNTERS))}"
 
 
+def refuse(path: str, url: str) -> Repository:
+    """What becomes of a database whose file is not there, where it is only looked at: one that was made by looking
+    would hide a slip in its name."""
+    raise ConfigError(
+        f"SQLite file {path}: there is no such file: mend its name, or make it with `headgate rules apply` or "
+        f"`headgate db upgrade --rules-store '{masked(url)}'`"
+    )
+
+
 @contextmanager
-def repository_of(rules_store: str | None, config: str | None) -> Iterator[Repository]:
-    """The rules that a command is about: those of a database, else those in the settings, which are only read."""
-    url = rules_store or os.environ.get("HEADGATE_RULES_STORE", "").strip()
+def repository_of(
+    rules_store: str | None, config: str | None, if_missing: Callable[[str, str], Repository] = refuse
+) -> Iterator[Repository]:
+    """The rules that a command is about: those of a database, else those in the settings, which are only read.
+    `if_missing` is asked, with its path and the URL, for what is to stand for a SQLite file that is not there."""
+    url: str | None = rules_store or os.environ.get("HEADGATE_RULES_STORE", "").strip()
+    settings = None if url else settings_of(config)
+    url = url or (settings.rules_store if settings is not None else None)
     if url:
-        repository = open_repository(url)
+        repository = open_rules(url, if_missing)
+    elif settings is not None and (settings.files.paths or settings.files.records):
+        repository = settings.rule_files()
     else:
-        settings = settings_of(config)
-        if settings.rules_store is not None:
-            repository = open_repository(settings.rules_store)
-        elif settings.files.paths or settings.files.records:
-            repository = settings.rule_files()
-        else:
-            raise ConfigError(
-                "which rules? Write --rules-store URL, set HEADGATE_RULES_STORE, or name settings with --config FILE"
-            )
+        raise ConfigError(
+            "which rules? Write --rules-store URL, set HEADGATE_RULES_STORE, or name settings with --config FILE"
+        )
     try:
         yield repository
     finally:
         repository.close()
+
+
+def open_rules(url: str, if_missing: Callable[[str, str], Repository] = refuse) -> Repository:
+    """What a URL names, if it is there."""
+    missing = _missing_file(url)
+    return open_repository(url) if missing is None else if_missing(missing, url)
+
+
+def check_there(url: str) -> None:
+    """The same, for what is opened later."""
+    missing = _missing_file(url)
+    if missing is not None:
+        refuse(missing, url)
+
+
+def _missing_file(url: str) -> str | None:
+    """The file of a SQLite database, if it is not there."""
+    if url.partition("://")[0].lower() != "sqlite":
+        return None
+    path = Options(url).path[1:]
+    return None if path in ("", ":memory:") or os.path.exists(path) else os.path.abspath(path)
 
 
 def actor() -> Actor:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.places import ConfigOption, JsonOption, RulesStoreOption, actor, repository_of
+from headgate.cli.places import ConfigOption, JsonOption, RulesStoreOption, actor, refuse, repository_of
 from headgate.cli.showing import Cell, Column, say, say_json, say_table, say_yaml, shown
-from headgate.errors import ConfigError, Invalid
-from headgate.rules.comparing import Difference, field_changes
+from headgate.errors import ConfigError, Invalid, NotFound
+from headgate.rules.comparing import Difference, all_records, field_changes
 from headgate.rules.editor import Editor
 from headgate.rules.moments import moment_text
+from headgate.rules.repositories.files import FileRepository
+from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Record, Repository
 from headgate.rules.rule import DIMENSIONS, MODES, Rule, dimension_of
 from headgate.rules.rule_files import read_rule_files
@@ -77,7 +80,7 @@ def get(
     config: ConfigOption = None,
 ) -> None:
     """Show one rule, as YAML."""
-    with _editing(rules_store, config) as (editor, _):
+    with _editing(rules_store, config) as (editor, repository), _suggesting([rule_id], repository):
         data = editor.rule(rule_id).to_data()
     if as_json:
         say_json(data)
@@ -96,7 +99,7 @@ def apply(
 ) -> None:
     """Write all that is in files: rules, plans, tiers, policies, clients, strategies. All of it, or nothing."""
     records = _read(file)
-    with _editing(rules_store, config) as (editor, repository):
+    with _editing(rules_store, config, _nothing_yet if dry_run else _made) as (editor, repository):
         difference = editor.difference(records)
         if not dry_run:
             if prune and difference.other and not yes:
@@ -112,7 +115,7 @@ def delete(
     config: ConfigOption = None,
 ) -> None:
     """Delete rules; all of them, or none if one is not there."""
-    with _editing(rules_store, config) as (editor, _):
+    with _editing(rules_store, config) as (editor, repository), _suggesting(rule_ids, repository):
         editor.delete_all(rule_ids)
     for rule_id in dict.fromkeys(rule_ids):
         say(Cell("deleted", "red"), f"  rule {rule_id}")
@@ -144,9 +147,48 @@ def diff(file: FilesOption, rules_store: RulesStoreOption = None, config: Config
 
 
 @contextmanager
-def _editing(rules_store: str | None, config: str | None) -> Iterator[tuple[Editor, Repository]]:
-    with repository_of(rules_store, config) as repository:
+def _editing(
+    rules_store: str | None, config: str | None, if_missing: Callable[[str, str], Repository] = refuse
+) -> Iterator[tuple[Editor, Repository]]:
+    with repository_of(rules_store, config, if_missing) as repository:
         yield Editor(repository, actor()), repository
+
+
+class _NothingYet(FileRepository):
+    """The rules of a database that is not there and is not to be made: none."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__([])
+        self._title = title
+
+    @property
+    def title(self) -> str:
+        return self._title
+
+
+def _nothing_yet(path: str, _url: str) -> Repository:
+    say(Cell("would be made", "green"), f"    SQLite file {shown(path)}")
+    return _NothingYet(f"SQLite file {path}")
+
+
+def _made(path: str, url: str) -> Repository:
+    repository = open_repository(url)
+    say(Cell("made", "green"), f"     SQLite file {shown(path)}")
+    return repository
+
+
+@contextmanager
+def _suggesting(rule_ids: Sequence[str], repository: Repository) -> Iterator[None]:
+    """Add to an error about a rule that is not there which one may have been meant."""
+    try:
+        yield
+    except NotFound as error:
+        known: list[str] = []
+        with suppress(Invalid):
+            known += [record.id for record in all_records(repository, "rule")]
+        missing = [rule_id for rule_id in rule_ids if rule_id not in known]
+        close = get_close_matches(missing[0], known, 1) if missing else []
+        raise NotFound(f"{error}: did you mean {close[0]!r}?" if close else str(error)) from None
 
 
 def _read(files: Sequence[str]) -> Sequence[Record]:

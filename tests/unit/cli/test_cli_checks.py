@@ -200,6 +200,7 @@ def test_a_reset_is_in_the_audit_log(run: Run, settings: Path, monkeypatch: pyte
     monkeypatch.setattr("getpass.getuser", lambda: "operator")
     monkeypatch.setattr("socket.gethostname", lambda: "bastion")
     rules = "sqlite:///rules.db?timeout_ms=30000"
+    assert run("db", "upgrade", "--rules-store", rules).code == 0
     assert run("reset", "user:42", "-l", "gold", "-l", "daily", "--rules-store", rules).code == 0
     monkeypatch.setenv("HEADGATE_RULES_STORE", rules)
     assert run("reset", "--user", "bob", "--ip", "192.0.2.1", "--path", "/orders/1").code == 0
@@ -225,9 +226,9 @@ def test_a_reset_that_cannot_be_noted_is_not_done(run: Run, settings: Path) -> N
         ("check k", "which limit?"),
         ("check k --user bob", "not both"),
         ("check --limit 3/s", "--limit goes with a KEY"),
-        ("check k -l 3/fortnight --store memory://", "cannot read limit '3/fortnight': unknown unit 'fortnight'"),
-        ("check --user bob --store memory://", "a request is decided by rules"),
-        ("check k -l 3/s --store memory:// --cost -1", "cost must be a whole number from 0"),
+        ("check k -l 3/fortnight", "cannot read limit '3/fortnight': unknown unit 'fortnight'"),
+        ("check --user bob", "a request is decided by rules"),
+        ("check k -l 3/s --cost -1", "cost must be a whole number from 0"),
         ("check k -l 3/s --store rediss:/x", "unknown store URL 'rediss:/x'"),
         ("check k -l 3/s --store redis://u:secret@127.0.0.1:1/0", "127.0.0.1:1"),
         ("check k -l 3/s --store mysql://u:secret@127.0.0.1:1/db", "127.0.0.1:1"),
@@ -245,7 +246,7 @@ def test_errors_are_one_line(arguments: str, told: str, run: Run) -> None:
 
 @pytest.mark.parametrize("command", ["check", "peek", "reset"])
 def test_a_key_cannot_be_empty(command: str, run: Run) -> None:
-    code, _, err = run(command, "", "-l", "3/s", "--store", "memory://")
+    code, _, err = run(command, "", "-l", "3/s")
     assert code == 2
     assert err == "headgate: key must not be empty: name what is limited, for example 'user:42'\n"
 

@@ -111,3 +111,11 @@ def test_rules_that_cannot_be_used_are_told(run: Run, folder: Path) -> None:
     code, _, err = run("config", "check", "--connect")
     assert code == 2
     assert "rules_store: rule 'a': limit: " in err
+
+
+def test_connecting_makes_no_rules_store(run: Run, folder: Path) -> None:
+    (folder / "headgate.yaml").write_text("rules_store: sqlite:///ruels.db\n")
+    code, _, err = run("config", "check", "--connect")
+    assert code == 2
+    assert err.startswith(f"headgate: rules_store: SQLite file {folder}/ruels.db: there is no such file: ")
+    assert [path.name for path in folder.iterdir()] == ["headgate.yaml"]

@@ -123,3 +123,19 @@ def test_all_databases_of_the_settings(run: Run, folder: Path, monkeypatch: pyte
     assert run("db", "upgrade", "--store", "sqlite:///d.db").out.count("\n") == 1, "only what is named"
     monkeypatch.delenv("HEADGATE_STORE")
     assert "names no SQL database" in run("db", "upgrade", "--config", "other.yaml").err
+
+
+@pytest.mark.parametrize(
+    ("option", "command"), [("--store", ["peek", "k", "-l", "1/s"]), ("--rules-store", ["rules", "list"])]
+)
+def test_advice_names_the_option_that_the_database_is_given_by(
+    option: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/old.db"
+    with monkeypatch.context() as older:
+        older.setattr("headgate.stores.sql.upgrade.VERSION", "0001")
+        main(["db", "upgrade", option, url])
+    said(capsys)
+    assert main([*command, option, url]) == 2
+    assert said(capsys)[1].endswith(f": bring it up to date with `headgate db upgrade {option} '{url}'`\n")
+    assert main(["db", "upgrade", option, url]) == 0

@@ -56,6 +56,7 @@ def applied(run: Run) -> None:
 def test_all_sections_are_applied_in_one_write(run: Run, folder: Path) -> None:
     assert run("rules", "apply", "-f", "rules.yaml") == (
         0,
+        f"made     SQLite file {folder}/rules.db\n"
         "added    rule orders\n"
         "added    rule trial\n"
         "added    rule strategy:api\n"
@@ -113,7 +114,7 @@ def test_mistakes_in_files_are_all_told_and_nothing_is_written(run: Run, folder:
         assert [line.split(": ")[0] for line in err.splitlines()] == [
             "bad.yaml:2", "bad.yaml:3", "worse.yaml:2", "nowhere.yaml",
         ]  # fmt: skip
-    assert run("rules", "list") == (0, "no rules\n", "")
+    assert not (folder / "rules.db").exists()
 
 
 def test_prune_asks_on_a_terminal(folder: Path, applied: None) -> None:
@@ -242,7 +243,7 @@ def test_list_some(filters: str, ids: list[str], run: Run, applied: None) -> Non
         ("--json --yaml", "--json or --yaml, not both"),
     ],
 )
-def test_list_in_vain(options: str, told: str, run: Run) -> None:
+def test_list_in_vain(options: str, told: str, run: Run, applied: None) -> None:
     assert run("rules", "list", *options.split()) == (2, "", f"headgate: {told}\n")
 
 
@@ -265,6 +266,17 @@ def test_get(run: Run, applied: None) -> None:
     assert (data["rule_id"], data["limit"], data["expires_at"]) == ("trial", 1, "2999-01-01T00:00:00Z")
     assert json.loads(run("rules", "get", "trial", "--json").out) == data
     assert run("rules", "get", "x") == (2, "", "headgate: there is no rule 'x'\n")
+
+
+@pytest.mark.parametrize("command", ["get", "delete"])
+def test_a_rule_that_may_have_been_meant(command: str, run: Run, applied: None) -> None:
+    told = "headgate: there is no rule 'order': did you mean 'orders'?\n"
+    assert run("rules", command, "order") == (2, "", told)
+
+
+def test_one_of_several_that_may_have_been_meant(run: Run, applied: None) -> None:
+    told = "headgate: there is no rule 'trail': did you mean 'trial'?\n"
+    assert run("rules", "delete", "orders", "trail") == (2, "", told)
 
 
 def test_delete(run: Run, applied: None) -> None:
@@ -314,8 +326,40 @@ def test_the_settings_name_the_rules_store(run: Run, folder: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        "rules list",
+        "rules get orders",
+        "rules delete orders",
+        "rules diff -f rules.yaml",
+        "check --user bob",
+        "reset k -l 1/s",
+    ],
+)
+def test_a_file_that_is_not_there_is_not_made(arguments: str, run: Run, folder: Path) -> None:
+    told = (
+        f"headgate: SQLite file {folder}/ruels.db: there is no such file: mend its name, or make it with "
+        "`headgate rules apply` or `headgate db upgrade --rules-store 'sqlite:///ruels.db'`\n"
+    )
+    assert run(*arguments.split(), "--rules-store", "sqlite:///ruels.db") == (2, "", told)
+    assert [path.name for path in folder.iterdir()] == ["rules.yaml"]
+
+
+def test_a_file_that_is_not_there_is_not_made_by_a_dry_run(run: Run, folder: Path) -> None:
+    code, out, err = run("rules", "apply", "-f", "rules.yaml", "--dry-run")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"would be made    SQLite file {folder}/rules.db\nwould be added    rule orders\n")
+    assert out.endswith(
+        f"SQLite file {folder}/rules.db: 7 added, 0 changed, 0 unchanged; a dry run, nothing was written\n"
+    )
+    assert not (folder / "rules.db").exists()
+
+
+@pytest.mark.parametrize(
     ("url", "told"),
     [
+        ("sqlite://", "name the file"),
+        ("sqlite:///:memory:", "name the file"),
         ("memory://", "rules cannot be kept at 'memory://'"),
         ("redis://u:secret@127.0.0.1:1/0", "127.0.0.1:1"),
         ("mysql://u:secret@127.0.0.1:1/db", "MySQL at 127.0.0.1:1/db"),
@@ -329,7 +373,7 @@ def test_what_cannot_be_opened(url: str, told: str, run: Run) -> None:
     assert err.count("\n") == 1
 
 
-def test_a_database_that_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_fails(run: Run, applied: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(self: Editor) -> Any:
         raise StoreError("the database has gone away")
 

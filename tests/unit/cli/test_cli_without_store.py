@@ -58,15 +58,16 @@ def test_a_folder_that_cannot_be_made_is_told(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "peek", "reset"])
-@pytest.mark.parametrize("where", ["file", "environment"])
+@pytest.mark.parametrize("where", ["file", "environment", "option"])
 def test_memory_is_refused_where_it_is_named(
     command: str, where: str, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if where == "file":
         (folder / "headgate.yaml").write_text("store: memory://\n")
-    else:
+    elif where == "environment":
         monkeypatch.setenv("HEADGATE_STORE", "memory://")
-    code, out, err = run(command, "k", "-l", "3/s")
+    option = ["--store", "memory://"] if where == "option" else []
+    code, out, err = run(command, "k", "-l", "3/s", *option)
     assert (code, out) == (2, "")
     assert err == (
         "headgate: which store? Write --store URL, or set HEADGATE_STORE: counters in memory:// would be forgotten at "

@@ -81,6 +81,8 @@ class Driver:
     """Whether the database has a clock that all its clients share."""
     url: str = "URL"
     """The store's URL as it may be shown."""
+    option: str = "--store"
+    """How commands are told of it: advice names it so."""
     most_sessions: int | None = None
     """How many sessions are of use; None for as many as one likes."""
 

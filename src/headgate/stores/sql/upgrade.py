@@ -79,5 +79,5 @@ def _told(driver: Driver, error: SQLAlchemyError) -> str:
     told = str(words).strip().partition("\n")[0]
     if _DENIED.isdisjoint({getattr(cause, "sqlstate", None), *cause.args[:1]}):
         return told
-    command = f"headgate db upgrade --store '{driver.url}'"
+    command = f"headgate db upgrade {driver.option} '{driver.url}'"
     return f"{told}: run `{command}` once, with an account that may create tables"

@@ -64,7 +64,7 @@ def found_version(session: Session, deadline: float) -> str | None:
 def explain(driver: Driver, version: str) -> str:
     older = version < VERSION
     advice = (
-        f"bring it up to date with `headgate db upgrade --store '{driver.url}'`"
+        f"bring it up to date with `headgate db upgrade {driver.option} '{driver.url}'`"
         if older
         else "it was made by a newer Headgate: install that, or use another database"
     )
