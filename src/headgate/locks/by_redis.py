@@ -28,7 +28,7 @@ from headgate.errors import StoreError
 from headgate.locks.holding import Locks, lost
 from headgate.locks.names import quoted, short_name
 from headgate.locks.port import Lease
-from headgate.locks.redis_pipeline import FAILURES, let_go, node_of
+from headgate.locks.redis_pipeline import FAILURES, let_go, node_of, told
 
 __all__ = ["RedisLocks"]
 
@@ -116,4 +116,4 @@ class RedisLocks(Locks[Pipeline]):
             yield
         except FAILURES as error:
             answered = isinstance(error, ResponseError)
-            raise StoreError(f"{self.address}: {error}{'' if answered else doubt}") from None
+            raise StoreError(f"{self.address}: {told(error)}{'' if answered else doubt}") from None

@@ -12,11 +12,11 @@ from typing import Any
 from redis import Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
-from redis.exceptions import RedisClusterException, RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from headgate.errors import StoreError
+from headgate.locks.redis_pipeline import FAILURES, told
 from headgate.stores.options import Options
 
 __all__ = ["open_client"]
@@ -71,8 +71,8 @@ def _cluster(options: Options, timeout: float) -> tuple[RedisCluster, str]:
     try:
         nodes = [ClusterNode(host, port) for host, port in places]  # type: ignore[no-untyped-call]  # redis-py's
         return RedisCluster(startup_nodes=nodes, **_common(options, timeout)), address
-    except (RedisError, RedisClusterException, OSError) as error:
-        raise StoreError(f"{address}: {error}") from None
+    except FAILURES as error:
+        raise StoreError(f"{address}: {told(error)}") from None
 
 
 def _common(options: Options, timeout: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Transactions of redis-py: where one is to be sent, and how its connection is given back."""
+"""What redis-py needs: where a transaction is to be sent, how its connection is given back, its errors in our words."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from typing import Any
 
 from redis import RedisCluster
 from redis.client import Pipeline
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import ConnectionError as LostError
+from redis.exceptions import InvalidResponse, RedisClusterException, RedisError
+from redis.sentinel import MasterNotFoundError
 
-__all__ = ["FAILURES", "let_go", "node_of"]
+from headgate.stores.redis.blocking import problem_of
+from headgate.stores.redis.talk import NOT_REDIS
+
+__all__ = ["FAILURES", "let_go", "node_of", "told"]
 
 FAILURES = (RedisError, RedisClusterException, OSError)
 """What redis-py raises when something has gone wrong."""
@@ -19,6 +24,18 @@ def node_of(client: Any, key: str) -> Any:
     if isinstance(client, RedisCluster):
         return client.get_redis_connection(client.get_node_from_key(key))  # type: ignore[no-untyped-call]  # redis-py's
     return client
+
+
+def told(error: BaseException) -> str:
+    """What has gone wrong, in the words of the Redis store, for which an operator has looked before."""
+    if isinstance(error, MasterNotFoundError):
+        return "none of them names a master; do they run, and know one of this name?"
+    cause: BaseException | None = error
+    while isinstance(cause, LostError | RedisClusterException | InvalidResponse):
+        if isinstance(cause, InvalidResponse):
+            return NOT_REDIS
+        cause = cause.__cause__ or cause.__context__
+    return problem_of(cause) if isinstance(cause, ConnectionRefusedError) else str(error)
 
 
 def let_go(pipeline: Pipeline) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from threading import Thread
 
 import pytest
 
 from headgate.errors import ConfigError, Stale, StoreError
+from headgate.locks.opening import open_locks
 from headgate.rules.repositories.port import AuditQuery
 from headgate.rules.repositories.redis.repository import open_redis_repository
 from headgate.stores.options import Options
@@ -52,11 +55,35 @@ def test_a_wrong_url(options: str, problem: str) -> None:
         open_redis_repository(Options(f"redis://:secret@localhost/{options}"))
 
 
-def test_nobody_there() -> None:
+SCHEMES = ["redis://{}/0", "redis+cluster://{}", "redis+sentinel://{}/main"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nobody_there(scheme: str) -> None:
     with RedisServer() as server:
-        url = server.url
-    with pytest.raises(StoreError, match=r"Redis at 127\.0\.0\.1:\d+: .*refused"):
-        open_redis_repository(Options(url))
+        place = f"127.0.0.1:{server.port}"
+    told = (
+        "none of them names a master; do they run" if "sentinel" in scheme else "it refuses connections; is it running?"
+    )
+    with pytest.raises(StoreError, match=f"{place}: {re.escape(told)}"):
+        open_redis_repository(Options(scheme.format(place)))
+    with pytest.raises(StoreError, match=f"{place}: {re.escape(told)}"):
+        open_locks(scheme.format(place))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_somebody_else_there(scheme: str) -> None:
+    class Greeter(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1000)
+            self.request.sendall(b"did you call?\r\n")
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Greeter) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        place = f"127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(StoreError, match=f"{place}: what answers there is not a Redis$"):
+            open_redis_repository(Options(scheme.format(place)))
+        server.shutdown()
 
 
 def test_the_documented_rights_of_a_redis_user_are_enough() -> None:

@@ -17,7 +17,7 @@ from redis import Redis, RedisCluster
 from redis import exceptions as theirs
 
 from headgate.errors import StoreClosed, StoreError
-from headgate.locks.redis_pipeline import FAILURES, let_go, node_of
+from headgate.locks.redis_pipeline import FAILURES, let_go, node_of, told
 from headgate.stores.forking import renew_after_fork
 
 __all__ = ["Again", "Link", "OpenClient"]
@@ -124,7 +124,7 @@ class Link:
         except FAILURES as error:
             lost = error.__context__ if isinstance(error, theirs.WatchError) else None
             answered = isinstance(error, theirs.ResponseError)
-            raise StoreError(f"{self.address}: {lost or error}{'' if answered else doubt}") from None
+            raise StoreError(f"{self.address}: {told(lost or error)}{'' if answered else doubt}") from None
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
