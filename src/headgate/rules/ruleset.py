@@ -356,7 +356,7 @@ def _order(chosen: Chosen) -> tuple[bool, int, str, str, float]:
 def _text(name: str, value: object) -> str:
     """Refuse what cannot be anybody's name."""
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be text or None, not {value!r}")
+        raise TypeError(f"{name} must be text or None, not {type(value).__name__}")  # it may be a secret
     if not value and name != "path":
         raise ValueError(f"{name} must not be empty: leave it out, or None, when it is not known")
     if name != "path" and len(value) > MOST_VALUE_BYTES // 4:

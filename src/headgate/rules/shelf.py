@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TypeVar
 
 from headgate.errors import ConfigError, Invalid, Problem, StoreError
-from headgate.reading.fields import Problems
+from headgate.reading.fields import Problems, kind_of
 from headgate.rules.records import plan_of, rule_of, tier_of
 from headgate.rules.repositories.port import Changes, Record, Reloads, Source
 from headgate.rules.rule import Rule
@@ -156,7 +156,7 @@ def defaults_of(records: Mapping[str, Record]) -> Defaults:
     try:
         return Defaults(
             _default_policy(policy) if policy is not None else usual.policy,
-            tuple(client_defaults(clients.body["limits"])) if clients is not None else usual.client,
+            tuple(client_defaults(_texts(clients, "limits"))) if clients is not None else usual.client,
             _policy_key(parts) if parts is not None else usual.policy_key,
         )
     except Invalid:
@@ -174,7 +174,14 @@ def _default_policy(record: Record) -> Rule:
 
 
 def _policy_key(record: Record) -> tuple[str, ...]:
-    parts = record.body["parts"]
-    if not isinstance(parts, list) or not all(part in POLICY_KEY_PARTS for part in parts):
-        raise ConfigError(f"policy_key is made of {', '.join(POLICY_KEY_PARTS)}, not {parts!r}")
+    parts = _texts(record, "parts")
+    if not all(part in POLICY_KEY_PARTS for part in parts):
+        raise ConfigError(f"policy_key is made of {', '.join(POLICY_KEY_PARTS)}, not {', '.join(parts)}")
     return tuple(parts)
+
+
+def _texts(record: Record, name: str) -> list[str]:
+    texts = record.body[name]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{name} of {record.id} must be a list of texts, not {kind_of(texts)}")
+    return texts
