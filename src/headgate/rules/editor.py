@@ -30,6 +30,9 @@ TRIES = 10
 """How often a number for a new policy is asked for while others do the same."""
 LONGEST_OVERRIDE = 10**10
 """Seconds: some three centuries, so that its end can be written down."""
+RULE = "a rule, which Rule.read({'name': 'Orders', 'dimension': 'user', 'limit': 100, 'window_seconds': 60}) makes"
+POLICY = "a policy, as Policy('user:42', capacity=100, refill_rate=10)"
+CLIENT_LIMIT = "a sequence of limits, as [ClientLimit('acme', 'DEFAULT', 'GLOBAL', 'MIN', 100)]"
 
 
 class Editor:
@@ -57,10 +60,12 @@ class Editor:
 
     def create(self, rule: Rule) -> Rule:
         """Add a rule. Conflict when there is one of its id, or one as specific in its slot."""
+        _check_is(rule, Rule, RULE)
         return self._put(_readable(rule, expected=0))
 
     def replace(self, rule: Rule, expected: int | None = None) -> Rule:
         """Write a rule anew; Stale unless it still has the expected version. NotFound when there is none."""
+        _check_is(rule, Rule, RULE)
         return self._put(_readable(rule, self._found("rule", rule.rule_id).version if expected is None else expected))
 
     def delete(self, rule_id: str, expected: int | None = None) -> None:
@@ -100,6 +105,7 @@ class Editor:
 
     def override(self, user: str, base: Rule, limit: int, seconds: float) -> Rule:
         """Hold one user to another limit in the slot of a rule, for so long. The counters go on."""
+        _check_is(base, Rule, "the rule itself: editor.override('bob', editor.rule('orders'), 500, 3600)")
         if base.dimension != "user":
             raise ConfigError(f"rule {base.rule_id!r} is of dimension {base.dimension}: only a user's is overridden so")
         if base.mode == "disabled":
@@ -142,6 +148,7 @@ class Editor:
 
     def create_policy(self, policy: Policy) -> Policy:
         """Add a policy, and give it the next number."""
+        _check_is(policy, Policy, POLICY)
         for _ in range(TRIES):
             counted = self._repository.get("default", POLICY_IDS)
             number = 1 + last_number_of(counted)
@@ -162,6 +169,8 @@ class Editor:
         raise Stale(f"a policy for key {policy.key!r} could not be numbered: too many are made at once; try again")
 
     def replace_policy(self, policy: Policy) -> Policy:
+        """Write a policy anew; it keeps its number. NotFound when there is none."""
+        _check_is(policy, Policy, POLICY)
         made = replace(policy, id=self.policy(policy.key).id)
         self._put(_readable(made.rule()))
         return made
@@ -179,6 +188,7 @@ class Editor:
     def configure_client(self, client: str, limits: Sequence[ClientLimit]) -> None:
         """Write these limits of a client, in one write; its others stay as they are."""
         for limit in limits:
+            _check_is(limit, ClientLimit, CLIENT_LIMIT)
             if limit.client != client:
                 raise ConfigError(f"the limits of client {client!r} are written, and one is of {limit.client!r}")
         with self._alone(client):
@@ -225,6 +235,11 @@ class Editor:
 
     def _write(self, edits: Sequence[Edit]) -> Sequence[Record | None]:
         return self._repository.write(edits, self._actor)
+
+
+def _check_is(given: object, wanted: type, instead: str) -> None:
+    if not isinstance(given, wanted):
+        raise TypeError(f"give {instead}; not {type(given).__name__}")
 
 
 def _readable(rule: Rule, expected: int | None = None) -> Edit:

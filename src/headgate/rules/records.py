@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote
 
 from headgate.core.limit import Limit
 from headgate.engine.plans import Resolver
@@ -32,13 +33,17 @@ POLICY_IDS = "policy_ids"
 def rule_of(record: Record) -> Rule:
     """The rule that a record keeps; Invalid, with the record's name, if it is none."""
     try:
-        return Rule.stored(record.body, record.version, record.created_us, record.updated_us)
+        return Rule.stored(record.body, record.version, record.created_us or None, record.updated_us or None)
     except Invalid as error:
-        raise Invalid(Problem(f"rule {record.id!r}: {p.field}", p.message) for p in error.problems) from None
+        problems = [Problem(f"rule {record.id!r}: {p.field}", p.message) for p in error.problems]
+        # All rules are read together, so one that cannot be keeps the others from being used.
+        advice = f"; `headgate rules delete {quote(record.id)}` removes this rule"
+        problems[-1] = problems[-1]._replace(message=problems[-1].message + advice)
+        raise Invalid(problems) from None
 
 
 def record_of(rule: Rule) -> Record:
-    """A rule as a record that is not written by a repository, but read from a file."""
+    """A rule as a record that is not written by a repository, but read from a file: it has no times."""
     rule = _as_written(rule)
     return Record("rule", rule.rule_id, 1, rule.body(), 0, 0, rule.claim, rule.expires_us)
 

@@ -131,7 +131,7 @@ class Rule:
         return data
 
     @classmethod
-    def stored(cls, body: object, version: int, created_us: int, updated_us: int) -> Rule:
+    def stored(cls, body: object, version: int, created_us: int | None, updated_us: int | None) -> Rule:
         """The rule of a body that a repository keeps."""
         rule = cls.read(body)
         for name, value in (("version", version), ("created_us", created_us), ("updated_us", updated_us)):

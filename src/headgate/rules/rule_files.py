@@ -61,14 +61,18 @@ def read_rule_files(paths: Sequence[str], variables: Sequence[Variable] = ()) ->
     found: list[_Found] = []
     mains: list[Document] = []
     includes: list[tuple[Document, str, str]] = []
+    known: set[str] = set()
     for path in paths:
-        if isinstance(look(path), tuple):
+        seen, real = look(path), os.path.realpath(path)
+        if isinstance(seen, tuple):
             includes.append((Document("", {}), "", path))
+        elif real in known:
+            files.seen.setdefault(path, seen)
         else:
+            known.add(real)
             mains.append(_read(path, files))
     mains = mains or [Document("", {})]
     mains[0] = overlaid(mains[0], variables)
-    known = {os.path.realpath(main.file) for main in mains}
     for main in mains:
         problems = Problems()
         fields = Fields(main.data, "", problems, (*SETTINGS, INCLUDE, *SECTIONS))

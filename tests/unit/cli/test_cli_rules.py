@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -101,6 +102,13 @@ def test_several_files_and_a_list_of_rules(run: Run, folder: Path) -> None:
     assert code == 0
     assert "added    rule one\n" in out
     assert "8 added" in out
+
+
+def test_a_file_that_is_named_twice_is_read_once(run: Run, folder: Path) -> None:
+    (folder / "same.yaml").symlink_to("rules.yaml")
+    code, out, err = run("rules", "apply", "-f", "rules.yaml", "-f", folder / "rules.yaml", "-f", "same.yaml")
+    assert (code, err) == (0, "")
+    assert "7 added" in out
 
 
 def test_mistakes_in_files_are_all_told_and_nothing_is_written(run: Run, folder: Path) -> None:
@@ -314,6 +322,24 @@ def test_files_are_read_and_never_written(run: Run, folder: Path, monkeypatch: p
     assert err.count("\n") == 1
     (folder / "one.yaml").write_text("plans: {new: 1/s}\n")
     assert "cannot be written from here" in run("rules", "apply", "-f", "one.yaml", "--config", "headgate.yaml").err
+
+
+def test_a_rule_in_a_file_has_no_times(run: Run, folder: Path) -> None:
+    rule = json.loads(run("rules", "get", "orders", "--rules-store", "rules.yaml", "--json").out)
+    assert (rule["created_at"], rule["updated_at"]) == (None, None)
+
+
+def test_a_stored_rule_that_cannot_be_read_can_be_deleted(run: Run, folder: Path, applied: None) -> None:
+    with sqlite3.connect(folder / "rules.db") as connection:
+        connection.execute("UPDATE headgate_records SET body = '{\"limit\": -1}' WHERE id = x'6f7264657273'")
+    for command in ("list", "get orders", "diff -f rules.yaml", "apply -f rules.yaml"):
+        code, out, err = run("rules", *command.split())
+        assert (code, out) == (2, "")
+        assert "rule 'orders': limit: must be " in err
+        assert err.endswith("; `headgate rules delete orders` removes this rule\n")
+        assert err.count("headgate rules delete") == 1
+    assert run("rules", "delete", "orders").code == 0
+    assert run("rules", "diff", "-f", "rules.yaml").code == 1
 
 
 def test_the_settings_name_the_rules_store(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,34 @@
+"""What an editor says when it is given something else than it takes: plain data, most of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate.rules import Actor, Editor
+from unit.rules.memory_repository import MemoryRepository
+
+RULE: Any = {"name": "Orders", "dimension": "user", "limit": 100, "window_seconds": 60}
+POLICY: Any = {"key": "user:42", "capacity": 100}
+LIMIT: Any = {"limitType": "DEFAULT", "timeIntervalLimit": {"timeUnit": "MIN", "maxRequests": 100}}
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda editor: editor.create(RULE), r"give a rule, which Rule\.read\(.*\) makes; not dict"),
+        (lambda editor: editor.replace(RULE), r"give a rule, which Rule\.read\(.*\) makes; not dict"),
+        (lambda editor: editor.override("bob", "orders", 5, 60), r"give the rule itself: .*editor\.rule\(.*; not str"),
+        (lambda editor: editor.create_policy(POLICY), r"give a policy, as Policy\(.*\); not dict"),
+        (lambda editor: editor.replace_policy(POLICY), r"give a policy, as Policy\(.*\); not dict"),
+        (lambda editor: editor.configure_client("c", [LIMIT]), r"give a sequence .*\[ClientLimit\(.*\)\]; not dict"),
+        (lambda editor: editor.configure_client("c", LIMIT), r"give a sequence .*\[ClientLimit\(.*\)\]; not str"),
+    ],
+)
+def test_it_says_what_to_give(call: Callable[[Editor], object], told: str) -> None:
+    repository = MemoryRepository()
+    with pytest.raises(TypeError, match=told):
+        call(Editor(repository, Actor("alice")))
+    assert repository.revision == 0
