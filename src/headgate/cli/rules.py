@@ -22,6 +22,7 @@ from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Record, Repository
 from headgate.rules.rule import DIMENSIONS, MODES, Rule, dimension_of
 from headgate.rules.rule_files import read_rule_files
+from headgate.rules.sections import OFF
 
 __all__ = ["rules_app"]
 
@@ -52,6 +53,7 @@ def list_rules(
     mode: Annotated[str | None, typer.Option("--mode", metavar="NAME", help=f"Only of {', '.join(MODES)}.")] = None,
     as_json: JsonOption = False,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, which `rules apply` reads.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="With --yaml: plans, tiers and defaults, too.")] = False,
     rules_store: RulesStoreOption = None,
     config: ConfigOption = None,
 ) -> None:
@@ -60,8 +62,13 @@ def list_rules(
     of_mode = None if mode is None else _one_of("--mode", mode.lower(), MODES)
     if as_json and as_yaml:
         raise ConfigError("--json or --yaml, not both")
-    with _editing(rules_store, config) as (editor, _):
+    if everything and (not as_yaml or dimension or mode):
+        raise ConfigError("--all goes with --yaml, and with neither --dimension nor --mode")
+    with _editing(rules_store, config) as (editor, repository):
         rules = [rule for rule in editor.rules() if wanted in (None, rule.dimension) and of_mode in (None, rule.mode)]
+        if everything:
+            say_yaml(_sections(rules, repository))
+            return
     if as_json:
         say_json([rule.to_data() for rule in rules])
     elif as_yaml:
@@ -197,6 +204,23 @@ def _read(files: Sequence[str]) -> Sequence[Record]:
     if read.problems:
         raise Invalid(read.problems)
     return read.records
+
+
+def _sections(rules: Sequence[Rule], repository: Repository) -> dict[str, Any]:
+    """All that a repository keeps, by the sections of a file; those without anything in them are left out."""
+    defaults = {record.id: record.body for record in all_records(repository, "default")}
+    sections: dict[str, Any] = {
+        "rules": [rule.to_data() for rule in rules],
+        "plans": {record.id: record.body["limits"] for record in all_records(repository, "plan")},
+        "tiers": {record.id: record.body["tier"] for record in all_records(repository, "tier")},
+    }
+    if "policy" in defaults:
+        sections["default_policy"] = dict(defaults["policy"])
+    if "policy_key" in defaults:
+        sections["policy_key"] = defaults["policy_key"]["parts"]
+    if "client_limits" in defaults:
+        sections["default_client_limits"] = defaults["client_limits"]["limits"] or OFF
+    return {name: section for name, section in sections.items() if section}
 
 
 def _one_of(option: str, value: str, names: Sequence[str]) -> str:

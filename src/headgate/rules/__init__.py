@@ -10,5 +10,17 @@ from headgate.rules.editor import Editor
 from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Actor, AuditEntry, AuditQuery
 from headgate.rules.rule import Rule
+from headgate.rules.views.clients import ClientLimit
+from headgate.rules.views.policies import Policy
 
-__all__ = ["Actor", "AuditEntry", "AuditQuery", "Editor", "RequestContext", "Rule", "open_repository"]
+__all__ = [
+    "Actor",
+    "AuditEntry",
+    "AuditQuery",
+    "ClientLimit",
+    "Editor",
+    "Policy",
+    "RequestContext",
+    "Rule",
+    "open_repository",
+]

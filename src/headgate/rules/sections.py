@@ -26,7 +26,7 @@ from headgate.rules.views.clients import read_client
 from headgate.rules.views.policies import Policy, read_default_policy, read_policy
 from headgate.rules.views.strategies import read_strategies, rules_for_all
 
-__all__ = ["POLICY_KEY_PARTS", "SECTIONS", "read_sections"]
+__all__ = ["OFF", "POLICY_KEY_PARTS", "SECTIONS", "read_sections"]
 
 SECTIONS = (
     *("rules", "plans", "tiers", "strategies", "policies", "default_policy", "policy_key"),

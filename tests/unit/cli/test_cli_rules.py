@@ -249,6 +249,8 @@ def test_list_some(filters: str, ids: list[str], run: Run, applied: None) -> Non
         ("--dimension moon", "--dimension is one of user, apikey, client, ip, key, api, global, not 'moon'"),
         ("--mode loud", "--mode is one of enforce, shadow, disabled, not 'loud'"),
         ("--json --yaml", "--json or --yaml, not both"),
+        ("--all", "--all goes with --yaml, and with neither --dimension nor --mode"),
+        ("--all --yaml --mode shadow", "--all goes with --yaml, and with neither --dimension nor --mode"),
     ],
 )
 def test_list_in_vain(options: str, told: str, run: Run, applied: None) -> None:
@@ -265,6 +267,30 @@ def test_listed_yaml_is_applied_elsewhere(run: Run, folder: Path, applied: None)
     (folder / "dump.yaml").write_text(out)
     assert run("rules", "diff", "-f", "dump.yaml") == (0, "no differences, 6 compared\n", "")
     assert run("rules", "apply", "-f", "dump.yaml", "--rules-store", "sqlite:///copy.db?timeout_ms=30000").code == 0
+
+
+@pytest.mark.parametrize("limits", ["off", "[5/second, 100/day]"])
+def test_all_that_is_listed_is_all_that_is_kept(limits: str, run: Run, folder: Path, applied: None) -> None:
+    (folder / "defaults.yaml").write_text(
+        "tiers: {'42': basic}\ndefault_policy: {capacity: 7}\npolicy_key: [route, user]\n"
+        f"default_client_limits: {limits}\n"
+    )
+    assert run("rules", "apply", "-f", "defaults.yaml").code == 0
+    code, out, _ = run("rules", "list", "--yaml", "--all")
+    assert code == 0
+    (folder / "dump.yaml").write_text(out)
+    copy = "sqlite:///copy.db?timeout_ms=30000"
+    assert run("rules", "apply", "-f", "dump.yaml", "--rules-store", copy).code == 0
+    for url in (URL, copy):
+        given = ("-f", "dump.yaml", "--rules-store", url)
+        assert run("rules", "diff", *given) == (0, "no differences, 11 compared\n", "")
+        given = ("-f", "rules.yaml", "-f", "defaults.yaml", "--rules-store", url)
+        assert run("rules", "diff", *given) == (0, "no differences, 11 compared\n", "")
+
+
+def test_all_of_nothing(run: Run) -> None:
+    assert run("db", "upgrade", "--rules-store", URL).code == 0
+    assert run("rules", "list", "--yaml", "--all") == (0, "{}\n", "")
 
 
 def test_get(run: Run, applied: None) -> None:
