@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from headgate import RequestContext
+import headgate
+from headgate import RequestContext, errors, rules
 from headgate.rules.path import normalise
 from headgate.rules.rule import RULE_FIELDS, Rule
 from headgate.rules.rule_files import INCLUDE, SETTINGS
@@ -60,3 +62,19 @@ def test_every_field_of_a_configuration_is_in_the_tables() -> None:
     settings = {row[0][0].partition(".")[0] for row in table("configuration.md", "| field |")}
     assert settings == {*SETTINGS, INCLUDE}
     assert {row[0][0] for row in table("configuration.md", "| section |")} == {*SECTIONS}
+
+
+def test_every_method_of_an_editor_is_in_the_tables() -> None:
+    public = [name for name in vars(rules.Editor) if not name.startswith("_")]
+    written = [row[0][0].partition("(")[0] for row in table("library.md", "| method | arguments |")]
+    assert sorted(written) == sorted(public)
+    in_short = {text.partition("(")[0] for row in table("rules.md", "| method |") for text in row[0]}
+    assert in_short == {*public}
+
+
+@pytest.mark.parametrize("module", [headgate, rules, errors])
+def test_every_public_name_is_at_the_top_of_the_page(module: ModuleType) -> None:
+    page = (DOCS / "library.md").read_text()
+    top = page.partition("```text\n")[2].partition("```")[0].split()
+    assert {*module.__all__} <= {*top}
+    assert all(hasattr(module, name) for name in module.__all__)
