@@ -1,7 +1,8 @@
-"""The tables about rules and configuration: each row is held against the code."""
+"""The tables about rules, configuration and logs: each row is held against the code."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from headgate.rules.rule_files import INCLUDE, SETTINGS
 from headgate.rules.ruleset import RuleSet
 from headgate.rules.sections import SECTIONS
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
 
 
 def table(page: str, head: str) -> Iterator[list[list[str]]]:
@@ -78,3 +80,25 @@ def test_every_public_name_is_at_the_top_of_the_page(module: ModuleType) -> None
     top = page.partition("```text\n")[2].partition("```")[0].split()
     assert {*module.__all__} <= {*top}
     assert all(hasattr(module, name) for name in module.__all__)
+
+
+def logged() -> Iterator[str]:
+    """Every message that is logged, except those for debugging, with `…` for what changes."""
+    for path in (ROOT / "src" / "headgate").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log."):
+                message = node.args[1 if ast.unparse(node.func) == "_log.log" else 0]
+                if ast.unparse(node.func) != "_log.debug":
+                    assert isinstance(message, ast.Constant)
+                    yield in_short(re.sub("%[sd]", "…", message.value))
+
+
+def in_short(message: str) -> str:
+    return re.sub("…(: …)+", "…", re.sub(r"\b(N|[0-9]+)\b", "…", message))
+
+
+def test_log_messages_are_those_that_the_code_logs() -> None:
+    rows = [text for row in table("operations.md", "| level | message |") for text in row[1]]
+    assert {in_short(text) for text in rows} == {*logged()}
+    about_rules = {in_short(text) for row in table("rules.md", "| level | message |") for text in row[1]}
+    assert about_rules <= {*logged()}
