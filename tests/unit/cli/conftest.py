@@ -16,6 +16,22 @@ from headgate.cli import main
 
 PLACE = str(Path(headgate.__file__).parent.parent)
 """Where the Headgate of this process is, installed or in src: for other processes, whatever folder they are in."""
+RULES = """\
+rules:
+  - {rule_id: orders, dimension: user, endpoint_pattern: "/orders/*", limit: 3, window_seconds: 60}
+  - {rule_id: trial, dimension: ip, mode: shadow, limit: 1, window_seconds: 0.5, expires_at: "2999-01-01T00:00:00Z"}
+plans: {gold: 10/second burst 20}
+tiers: {alice: premium}
+policies:
+  - {key: user-123, capacity: 100, refillRate: 10}
+clients:
+  - {clientId: acme, limits: [{limitType: DEFAULT, timeIntervalLimit: {timeUnit: MIN, maxRequests: 50}}]}
+strategies:
+  api: {enabled: true, limit: 100/minute}
+"""
+IDS = ["client:acme:DEFAULT:GLOBAL", "orders", "policy:user-123", "strategy:api", "trial"]
+"""Of the rules in it."""
+URL = "sqlite:///rules.db?timeout_ms=30000"
 
 
 class Ran(NamedTuple):
@@ -80,3 +96,17 @@ def shell(folder: Path) -> Run:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     return run_it
+
+
+@pytest.fixture
+def rules_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Rules in a file, and a database that the environment names."""
+    (folder / "rules.yaml").write_text(RULES)
+    monkeypatch.setenv("HEADGATE_RULES_STORE", URL)
+    return URL
+
+
+@pytest.fixture
+def applied(run: Run, rules_store: str) -> None:
+    """Those rules are in that database."""
+    assert run("rules", "apply", "-f", "rules.yaml").code == 0

@@ -1,14 +1,11 @@
-"""`headgate rules`."""
+"""`headgate rules apply`, `diff` and `delete`."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,42 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.errors import StoreError
 from headgate.rules.editor import Editor
 from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Actor, AuditQuery
-from servers.process import GivenServer
-from servers.redis import RedisServer
-from unit.cli.conftest import PLACE, Run
+from unit.cli.conftest import IDS, PLACE, RULES, URL, Run
 
-RULES = """\
-rules:
-  - {rule_id: orders, dimension: user, endpoint_pattern: "/orders/*", limit: 3, window_seconds: 60}
-  - {rule_id: trial, dimension: ip, mode: shadow, limit: 1, window_seconds: 0.5, expires_at: "2999-01-01T00:00:00Z"}
-plans: {gold: 10/second burst 20}
-tiers: {alice: premium}
-policies:
-  - {key: user-123, capacity: 100, refillRate: 10}
-clients:
-  - {clientId: acme, limits: [{limitType: DEFAULT, timeIntervalLimit: {timeUnit: MIN, maxRequests: 50}}]}
-strategies:
-  api: {enabled: true, limit: 100/minute}
-"""
-IDS = ["client:acme:DEFAULT:GLOBAL", "orders", "policy:user-123", "strategy:api", "trial"]
-URL = "sqlite:///rules.db?timeout_ms=30000"
-
-
-@pytest.fixture(autouse=True)
-def rules_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Rules in a file, and a database that the environment names."""
-    (folder / "rules.yaml").write_text(RULES)
-    monkeypatch.setenv("HEADGATE_RULES_STORE", URL)
-    return URL
-
-
-@pytest.fixture
-def applied(run: Run) -> None:
-    assert run("rules", "apply", "-f", "rules.yaml").code == 0
+pytestmark = pytest.mark.usefixtures("rules_store")
 
 
 def test_all_sections_are_applied_in_one_write(run: Run, folder: Path) -> None:
@@ -211,97 +178,6 @@ def test_a_place_that_is_taken(run: Run, folder: Path, applied: None) -> None:
     assert "'rival' would be as specific as rule 'orders'" in err
 
 
-def test_list(run: Run, applied: None) -> None:
-    assert run("rules", "list").out == (
-        "ID                          DIMENSION  IDENTIFIER  PATTERN    METHOD  TIER  LIMIT            "
-        "ALGORITHM               MODE     EXPIRES               VERSION\n"
-        "client:acme:DEFAULT:GLOBAL  client     acme        *          *       *     50/60s           "
-        "token_bucket            enforce  -                     1\n"
-        "orders                      user       *           /orders/*  *       *     3/60s            "
-        "sliding_window_counter  enforce  -                     1\n"
-        "policy:user-123             key        user-123    *          *       *     10/1s burst 100  "
-        "token_bucket            enforce  -                     1\n"
-        "strategy:api                api        *           *          *       *     100/60s          "
-        "token_bucket            enforce  -                     1\n"
-        "trial                       ip         *           *          *       *     1/0.5s           "
-        "sliding_window_counter  shadow   2999-01-01T00:00:00Z  1\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("filters", "ids"),
-    [
-        ("--dimension API", ["strategy:api"]),
-        ("--dimension ip --mode enforce", []),
-        ("--mode SHADOW", ["trial"]),
-        ("", IDS),
-    ],
-)
-def test_list_some(filters: str, ids: list[str], run: Run, applied: None) -> None:
-    code, out, _ = run("rules", "list", *filters.split(), "--json")
-    assert code == 0
-    assert [rule["rule_id"] for rule in json.loads(out)] == ids
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ("--dimension moon", "--dimension is one of user, apikey, client, ip, key, api, global, not 'moon'"),
-        ("--mode loud", "--mode is one of enforce, shadow, disabled, not 'loud'"),
-        ("--json --yaml", "--json or --yaml, not both"),
-        ("--all", "--all goes with --yaml, and with neither --dimension nor --mode"),
-        ("--all --yaml --mode shadow", "--all goes with --yaml, and with neither --dimension nor --mode"),
-    ],
-)
-def test_list_in_vain(options: str, told: str, run: Run, applied: None) -> None:
-    assert run("rules", "list", *options.split()) == (2, "", f"headgate: {told}\n")
-
-
-def test_listed_yaml_is_applied_elsewhere(run: Run, folder: Path, applied: None) -> None:
-    (folder / "odd.yaml").write_text(
-        "rules: [{rule_id: '1e3', name: 'on', dimension: user, identifier: '0x1F', limit: 1, window_seconds: 9}]\n"
-    )
-    run("rules", "apply", "-f", "odd.yaml")
-    code, out, _ = run("rules", "list", "--yaml")
-    assert code == 0
-    (folder / "dump.yaml").write_text(out)
-    assert run("rules", "diff", "-f", "dump.yaml") == (0, "no differences, 6 compared\n", "")
-    assert run("rules", "apply", "-f", "dump.yaml", "--rules-store", "sqlite:///copy.db?timeout_ms=30000").code == 0
-
-
-@pytest.mark.parametrize("limits", ["off", "[5/second, 100/day]"])
-def test_all_that_is_listed_is_all_that_is_kept(limits: str, run: Run, folder: Path, applied: None) -> None:
-    (folder / "defaults.yaml").write_text(
-        "tiers: {'42': basic}\ndefault_policy: {capacity: 7}\npolicy_key: [route, user]\n"
-        f"default_client_limits: {limits}\n"
-    )
-    assert run("rules", "apply", "-f", "defaults.yaml").code == 0
-    code, out, _ = run("rules", "list", "--yaml", "--all")
-    assert code == 0
-    (folder / "dump.yaml").write_text(out)
-    copy = "sqlite:///copy.db?timeout_ms=30000"
-    assert run("rules", "apply", "-f", "dump.yaml", "--rules-store", copy).code == 0
-    for url in (URL, copy):
-        given = ("-f", "dump.yaml", "--rules-store", url)
-        assert run("rules", "diff", *given) == (0, "no differences, 11 compared\n", "")
-        given = ("-f", "rules.yaml", "-f", "defaults.yaml", "--rules-store", url)
-        assert run("rules", "diff", *given) == (0, "no differences, 11 compared\n", "")
-
-
-def test_all_of_nothing(run: Run) -> None:
-    assert run("db", "upgrade", "--rules-store", URL).code == 0
-    assert run("rules", "list", "--yaml", "--all") == (0, "{}\n", "")
-
-
-def test_get(run: Run, applied: None) -> None:
-    code, out, err = run("rules", "get", "trial")
-    assert (code, err) == (0, "")
-    data = yaml.safe_load(out)
-    assert (data["rule_id"], data["limit"], data["expires_at"]) == ("trial", 1, "2999-01-01T00:00:00Z")
-    assert json.loads(run("rules", "get", "trial", "--json").out) == data
-    assert run("rules", "get", "x") == (2, "", "headgate: there is no rule 'x'\n")
-
-
 @pytest.mark.parametrize("command", ["get", "delete"])
 def test_a_rule_that_may_have_been_meant(command: str, run: Run, applied: None) -> None:
     told = "headgate: there is no rule 'order': did you mean 'orders'?\n"
@@ -335,137 +211,9 @@ def test_diff(run: Run, folder: Path, applied: None) -> None:
     )
 
 
-def test_files_are_read_and_never_written(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADGATE_RULES_STORE")
-    assert run("rules", "list").err.startswith("headgate: which rules? Write --rules-store URL")
-    (folder / "headgate.yaml").write_text(RULES)
-    assert run("rules", "get", "orders").code == 0
-    assert run("rules", "get", "orders", "--rules-store", "rules.yaml").code == 0
-    assert run("rules", "diff", "-f", "rules.yaml").code == 0
-    code, out, err = run("rules", "delete", "orders")
-    assert (code, out) == (2, "")
-    assert "headgate.yaml cannot be written from here: edit the file, which is read again as soon as it changes" in err
-    assert err.count("\n") == 1
-    (folder / "one.yaml").write_text("plans: {new: 1/s}\n")
-    assert "cannot be written from here" in run("rules", "apply", "-f", "one.yaml", "--config", "headgate.yaml").err
-
-
-def test_a_rule_in_a_file_has_no_times(run: Run, folder: Path) -> None:
-    rule = json.loads(run("rules", "get", "orders", "--rules-store", "rules.yaml", "--json").out)
-    assert (rule["created_at"], rule["updated_at"]) == (None, None)
-
-
-def test_a_stored_rule_that_cannot_be_read_can_be_deleted(run: Run, folder: Path, applied: None) -> None:
-    with sqlite3.connect(folder / "rules.db") as connection:
-        connection.execute("UPDATE headgate_records SET body = '{\"limit\": -1}' WHERE id = x'6f7264657273'")
-    for command in ("list", "get orders", "diff -f rules.yaml", "apply -f rules.yaml"):
-        code, out, err = run("rules", *command.split())
-        assert (code, out) == (2, "")
-        assert "rule 'orders': limit: must be " in err
-        assert err.endswith("; `headgate rules delete orders` removes this rule\n")
-        assert err.count("headgate rules delete") == 1
-    assert run("rules", "delete", "orders").code == 0
-    assert run("rules", "diff", "-f", "rules.yaml").code == 1
-
-
-def test_the_settings_name_the_rules_store(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADGATE_RULES_STORE")
-    (folder / "my.yaml").write_text("rules_store: sqlite:///mine.db?timeout_ms=30000\n")
-    assert run("rules", "apply", "-f", "rules.yaml", "--config", "my.yaml").code == 0
-    assert (folder / "mine.db").exists()
-    monkeypatch.setenv("HEADGATE_CONFIG", "my.yaml")
-    assert run("rules", "get", "orders").code == 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "rules list",
-        "rules get orders",
-        "rules delete orders",
-        "rules diff -f rules.yaml",
-        "check --user bob",
-        "reset k -l 1/s",
-    ],
-)
-def test_a_file_that_is_not_there_is_not_made(arguments: str, run: Run, folder: Path) -> None:
-    told = (
-        f"headgate: SQLite file {folder}/ruels.db: there is no such file: mend its name, or make it with "
-        "`headgate rules apply` or `headgate db upgrade --rules-store 'sqlite:///ruels.db'`\n"
-    )
-    assert run(*arguments.split(), "--rules-store", "sqlite:///ruels.db") == (2, "", told)
-    assert [path.name for path in folder.iterdir()] == ["rules.yaml"]
-
-
-def test_a_file_that_is_not_there_is_not_made_by_a_dry_run(run: Run, folder: Path) -> None:
-    code, out, err = run("rules", "apply", "-f", "rules.yaml", "--dry-run")
-    assert (code, err) == (0, "")
-    assert out.startswith(f"would be made    SQLite file {folder}/rules.db\nwould be added    rule orders\n")
-    assert out.endswith(
-        f"SQLite file {folder}/rules.db: 7 added, 0 changed, 0 unchanged; a dry run, nothing was written\n"
-    )
-    assert not (folder / "rules.db").exists()
-
-
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("sqlite://", "name the file"),
-        ("sqlite:///:memory:", "name the file"),
-        ("memory://", "rules cannot be kept at 'memory://'"),
-        ("redis://u:secret@127.0.0.1:1/0", "127.0.0.1:1"),
-        ("mysql://u:secret@127.0.0.1:1/db", "MySQL at 127.0.0.1:1/db"),
-        ("nowhere.yaml", "nowhere.yaml: there is no such file"),
-    ],
-)
-def test_what_cannot_be_opened(url: str, told: str, run: Run) -> None:
-    code, out, err = run("rules", "list", "--rules-store", url)
-    assert (code, out) == (2, "")
-    assert told in err
-    assert err.count("\n") == 1
-
-
-def test_a_database_that_fails(run: Run, applied: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(self: Editor) -> Any:
-        raise StoreError("the database has gone away")
-
-    monkeypatch.setattr(Editor, "rules", away)
-    assert run("rules", "list") == (2, "", "headgate: the database has gone away\n")
-
-
-def test_a_terminal_gets_what_fits(run: Run, applied: None, on_a_terminal: Callable[[int], None]) -> None:
-    on_a_terminal(80)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", run("rules", "list").out)
-    assert max(map(len, plain.splitlines())) <= 80
-    assert plain.splitlines()[-1] == "left out for want of room: version, algorithm, expires"
-    on_a_terminal(200)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", run("rules", "list").out)
-    assert plain.split("\n")[0].split() == (
-        "id dimension identifier pattern limit algorithm mode expires version".split()
-    ), "columns that say nothing are left out"
-
-
-def test_strange_ids_neither_break_tables_nor_reach_the_terminal(run: Run, folder: Path) -> None:
-    identifier = "[red]x\\e[31m"
-    (folder / "odd.yaml").write_text(
-        f'rules: [{{rule_id: odd, dimension: user, identifier: "{identifier}", limit: 1, window_seconds: 1}}]\n'
-    )
-    run("rules", "apply", "-f", "odd.yaml")
-    assert "[red]x\\x1b[31m" in run("rules", "list").out
-
-
 def test_as_processes(shell: Run, applied: None) -> None:
     assert shell("rules", "diff", "-f", "rules.yaml").code == 0
     assert shell("rules", "delete", "x") == (2, "", "headgate: there is no rule 'x'\n")
     code, out, err = shell("rules", "list", "--yaml", PYTHONIOENCODING="ascii")
     assert (code, err) == (0, "")
     assert [rule["rule_id"] for rule in yaml.safe_load(out)] == IDS
-
-
-def test_redis(run: Run, redis_server: RedisServer | GivenServer, folder: Path) -> None:
-    joint = "&" if "?" in redis_server.url else "?"
-    url = f"{redis_server.url}{joint}timeout_ms=30000&prefix=cli-{folder.name}"
-    assert run("rules", "apply", "-f", "rules.yaml", "--rules-store", url).code == 0
-    assert run("rules", "diff", "-f", "rules.yaml", "--rules-store", url) == (0, "no differences, 7 compared\n", "")
-    assert run("rules", "delete", "trial", "--rules-store", url).code == 0
-    assert run("rules", "diff", "-f", "rules.yaml", "--rules-store", url).code == 1

@@ -1,0 +1,125 @@
+"""`headgate rules`: the places that rules are looked for in, and what can be wrong with them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.errors import StoreError
+from headgate.rules.editor import Editor
+from servers.process import GivenServer
+from servers.redis import RedisServer
+from unit.cli.conftest import RULES, Run
+
+pytestmark = pytest.mark.usefixtures("rules_store")
+
+
+def test_files_are_read_and_never_written(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADGATE_RULES_STORE")
+    assert run("rules", "list").err.startswith("headgate: which rules? Write --rules-store URL")
+    (folder / "headgate.yaml").write_text(RULES)
+    assert run("rules", "get", "orders").code == 0
+    assert run("rules", "get", "orders", "--rules-store", "rules.yaml").code == 0
+    assert run("rules", "diff", "-f", "rules.yaml").code == 0
+    code, out, err = run("rules", "delete", "orders")
+    assert (code, out) == (2, "")
+    assert "headgate.yaml cannot be written from here: edit the file, which is read again as soon as it changes" in err
+    assert err.count("\n") == 1
+    (folder / "one.yaml").write_text("plans: {new: 1/s}\n")
+    assert "cannot be written from here" in run("rules", "apply", "-f", "one.yaml", "--config", "headgate.yaml").err
+
+
+def test_a_rule_in_a_file_has_no_times(run: Run, folder: Path) -> None:
+    rule = json.loads(run("rules", "get", "orders", "--rules-store", "rules.yaml", "--json").out)
+    assert (rule["created_at"], rule["updated_at"]) == (None, None)
+
+
+def test_a_stored_rule_that_cannot_be_read_can_be_deleted(run: Run, folder: Path, applied: None) -> None:
+    with sqlite3.connect(folder / "rules.db") as connection:
+        connection.execute("UPDATE headgate_records SET body = '{\"limit\": -1}' WHERE id = x'6f7264657273'")
+    for command in ("list", "get orders", "diff -f rules.yaml", "apply -f rules.yaml"):
+        code, out, err = run("rules", *command.split())
+        assert (code, out) == (2, "")
+        assert "rule 'orders': limit: must be " in err
+        assert err.endswith("; `headgate rules delete orders` removes this rule\n")
+        assert err.count("headgate rules delete") == 1
+    assert run("rules", "delete", "orders").code == 0
+    assert run("rules", "diff", "-f", "rules.yaml").code == 1
+
+
+def test_the_settings_name_the_rules_store(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADGATE_RULES_STORE")
+    (folder / "my.yaml").write_text("rules_store: sqlite:///mine.db?timeout_ms=30000\n")
+    assert run("rules", "apply", "-f", "rules.yaml", "--config", "my.yaml").code == 0
+    assert (folder / "mine.db").exists()
+    monkeypatch.setenv("HEADGATE_CONFIG", "my.yaml")
+    assert run("rules", "get", "orders").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "rules list",
+        "rules get orders",
+        "rules delete orders",
+        "rules diff -f rules.yaml",
+        "check --user bob",
+        "reset k -l 1/s",
+    ],
+)
+def test_a_file_that_is_not_there_is_not_made(arguments: str, run: Run, folder: Path) -> None:
+    told = (
+        f"headgate: SQLite file {folder}/ruels.db: there is no such file: mend its name, or make it with "
+        "`headgate rules apply` or `headgate db upgrade --rules-store 'sqlite:///ruels.db'`\n"
+    )
+    assert run(*arguments.split(), "--rules-store", "sqlite:///ruels.db") == (2, "", told)
+    assert [path.name for path in folder.iterdir()] == ["rules.yaml"]
+
+
+def test_a_file_that_is_not_there_is_not_made_by_a_dry_run(run: Run, folder: Path) -> None:
+    code, out, err = run("rules", "apply", "-f", "rules.yaml", "--dry-run")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"would be made    SQLite file {folder}/rules.db\nwould be added    rule orders\n")
+    assert out.endswith(
+        f"SQLite file {folder}/rules.db: 7 added, 0 changed, 0 unchanged; a dry run, nothing was written\n"
+    )
+    assert not (folder / "rules.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sqlite://", "name the file"),
+        ("sqlite:///:memory:", "name the file"),
+        ("memory://", "rules cannot be kept at 'memory://'"),
+        ("redis://u:secret@127.0.0.1:1/0", "127.0.0.1:1"),
+        ("mysql://u:secret@127.0.0.1:1/db", "MySQL at 127.0.0.1:1/db"),
+        ("nowhere.yaml", "nowhere.yaml: there is no such file"),
+    ],
+)
+def test_what_cannot_be_opened(url: str, told: str, run: Run) -> None:
+    code, out, err = run("rules", "list", "--rules-store", url)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_a_database_that_fails(run: Run, applied: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(self: Editor) -> Any:
+        raise StoreError("the database has gone away")
+
+    monkeypatch.setattr(Editor, "rules", away)
+    assert run("rules", "list") == (2, "", "headgate: the database has gone away\n")
+
+
+def test_redis(run: Run, redis_server: RedisServer | GivenServer, folder: Path) -> None:
+    joint = "&" if "?" in redis_server.url else "?"
+    url = f"{redis_server.url}{joint}timeout_ms=30000&prefix=cli-{folder.name}"
+    assert run("rules", "apply", "-f", "rules.yaml", "--rules-store", url).code == 0
+    assert run("rules", "diff", "-f", "rules.yaml", "--rules-store", url) == (0, "no differences, 7 compared\n", "")
+    assert run("rules", "delete", "trial", "--rules-store", url).code == 0
+    assert run("rules", "diff", "-f", "rules.yaml", "--rules-store", url).code == 1
