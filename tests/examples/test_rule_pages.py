@@ -89,8 +89,7 @@ def logged() -> Iterator[str]:
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log."):
                 message = node.args[1 if ast.unparse(node.func) == "_log.log" else 0]
                 if ast.unparse(node.func) != "_log.debug":
-                    assert isinstance(message, ast.Constant)
-                    yield in_short(re.sub("%[sd]", "…", message.value))
+                    yield in_short(re.sub("%[sd]", "…", ast.literal_eval(message)))
 
 
 def in_short(message: str) -> str:
