@@ -11,7 +11,17 @@ import math
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, ColumnElement, Engine, Pool, QueuePool, create_engine, event, literal_column
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Engine,
+    NullPool,
+    Pool,
+    QueuePool,
+    create_engine,
+    event,
+    literal_column,
+)
 from sqlalchemy.exc import DBAPIError
 
 from headgate.stores.sql.dialect import MYSQL, SQLITE
@@ -49,7 +59,7 @@ def open_engine(driver: Driver, timeout: float, pool_size: int | None) -> Engine
         "pool_pre_ping": True,
     }
     if driver.dialect is SQLITE:
-        return _sqlite(kind, pool)
+        return _sqlite(kind)
     return _mysql(kind, timeout, pool) if driver.dialect is MYSQL else _postgres(kind, timeout, pool)
 
 
@@ -73,8 +83,9 @@ def abandon(engine: Engine) -> None:
     engine.dispose(close=False)
 
 
-def _sqlite(driver: SqliteDriver, pool: dict[str, Any]) -> Engine:
-    return create_engine("sqlite://", creator=driver.connect, **pool)
+def _sqlite(driver: SqliteDriver) -> Engine:
+    """Opened for each use: none may be open while the process forks, and a file that is replaced is then seen."""
+    return create_engine("sqlite://", creator=driver.connect_for_a_moment, poolclass=NullPool)
 
 
 def _mysql(driver: MysqlDriver, timeout: float, pool: dict[str, Any]) -> Engine:

@@ -89,6 +89,8 @@ class Shelf:
         """What every rule has to pass: each limiter can only decide by what its own store supports."""
         self.again = False
         """Whether everything is to be read, changed or not."""
+        self.lost = False
+        """Whether all that was kept was found gone, since when less than was known is not believed."""
         self.looking = Lock()
         """One look at a time. Not held by anybody in a forked child: it is replaced there."""
 
@@ -112,10 +114,11 @@ class Shelf:
             changes = Changes(0, True, ())  # all of it was asked for, and there is nothing any more
         if changes is None:
             return None
-        if not changes.revision and self.known.revision and not again:
+        self.lost = changes.revision < self.known.revision and (self.lost or not changes.revision) and not again
+        if self.lost:
             raise StoreError(
-                f"all that was kept there is gone, up to revision {self.known.revision}: put it back from a backup, or "
-                "reload the rules if that was meant"
+                f"all that was kept there is gone, up to revision {self.known.revision}: put it back from a backup and "
+                "reload the rules; or reload them as they are, if that was meant"
             )
         loaded = Loaded(changes)
         for check in self.checks:

@@ -3,8 +3,9 @@
 A fork copies memory as it is at that instant, also while another thread holds a lock half-way through a change; in
 the child that thread does not exist and the lock would never be released. So every lock made here is taken before
 a fork, in the order in which the locks were made, and released on both sides after it. (Whoever holds several at a
-time must take them in that order too, or a fork and a check would wait for each other.) And what a child inherits
-from its parent's threads, a shared descriptor or a place in a line, is renewed in the child.
+time must take them in that order too, or a fork and a check would wait for each other.) What must not be open while
+a process forks is let go of then. And what a child inherits from its parent's threads, a shared descriptor or a place
+in a line, is renewed in the child.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from threading import Lock
 from typing import Protocol
 from weakref import WeakSet, WeakValueDictionary
 
-__all__ = ["OwnDescriptor", "Renewal", "fork_safe_lock", "renew_after_fork"]
+__all__ = ["OwnDescriptor", "Renewal", "fork_safe_lock", "part_before_fork", "renew_after_fork"]
 
 LONGEST_WAIT = 1.0
 """Seconds to wait for a lock before a fork: a fork from a signal handler must not hang for ever."""
@@ -28,9 +29,16 @@ class Renewed(Protocol):
     def renew(self) -> None: ...
 
 
+class Parted(Protocol):
+    """What must let go of something before a fork."""
+
+    def part(self) -> None: ...
+
+
 _numbers = count()
 _locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()
 _renewed: WeakSet[Renewed] = WeakSet()
+_parted: WeakSet[Parted] = WeakSet()
 _held: list[Lock] = []
 _forking = Lock()
 """One fork at a time: two threads that fork at once would forget each other's locks."""
@@ -46,6 +54,11 @@ def fork_safe_lock() -> Lock:
 def renew_after_fork(thing: Renewed) -> None:
     """Have `thing.renew()` called in every forked child, for as long as the thing lives."""
     _renewed.add(thing)
+
+
+def part_before_fork(thing: Parted) -> None:
+    """Have `thing.part()` called before every fork, when all locks made here are held."""
+    _parted.add(thing)
 
 
 class Renewal:
@@ -87,6 +100,8 @@ def _before() -> None:
     _forking.acquire()
     locks = [lock for _, lock in sorted(_locks.items())]
     _held[:] = [lock for lock in locks if lock.acquire(timeout=LONGEST_WAIT)]
+    for thing in list(_parted):
+        thing.part()
 
 
 def _release() -> None:

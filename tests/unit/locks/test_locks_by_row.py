@@ -14,6 +14,8 @@ from headgate.errors import LeaseLost, StoreError
 from headgate.locks import open_locks
 from headgate.locks.by_row import RowLocks
 from headgate.stores.sql.schema import locks as table
+from servers.mariadb import MariaDB
+from servers.process import GivenServer
 
 NAME = "client:42"
 NOW = 1_700_000_000_000_000
@@ -82,10 +84,11 @@ def test_a_statement_that_cannot_be_carried_out_is_its_writers_affair(locks: Row
         assert connection.execute(select(table.c.name)).scalars().all() == [b"hg:client:42"], "nothing was written"
 
 
-def test_all_connections_in_use(locks: RowLocks) -> None:
-    with locks.hold(NAME) as lease, locks.guarded(lease):
-        told = r"SQLite file .*: all connections of the pool are busy; see pool_size"
-        with pytest.raises(StoreError, match=told), locks.hold("another"):
+def test_all_connections_in_use(mariadb: MariaDB | GivenServer) -> None:
+    joint = "&" if "?" in mariadb.url else "?"
+    with open_locks(f"{mariadb.url}{joint}prefix=busy&pool_size=1&timeout_ms=1000") as locks:
+        told = r"all connections of the pool are busy; see pool_size"
+        with cast(RowLocks, locks).engine.connect(), pytest.raises(StoreError, match=told), locks.hold(NAME):
             pytest.fail("must not run")
 
 

@@ -185,16 +185,33 @@ def test_a_reload_that_found_its_source_away_is_made_up_for() -> None:
 def test_a_source_that_has_lost_everything_is_broken() -> None:
     book = Book()
     book.put("a user")
+    book.put("b ip")
     with catalog_of(book) as catalog:
-        catalog._shelves[0].source = Emptied("the book")
+        emptied = Emptied("the book")
+        catalog._shelves[0].source = emptied
         assert not catalog.refresh()
-        assert ids(catalog) == ["a"]
+        assert ids(catalog) == ["a", "b"]
         assert catalog.problem is not None
-        assert catalog.problem.startswith("the book: all that was kept there is gone, up to revision 1")
+        assert catalog.problem.startswith("the book: all that was kept there is gone, up to revision 2")
+        catalog._shelves[0].source = young = Book("the book")
+        young.put("c user")
+        assert not catalog.refresh(), "nor is it mended by the first who writes there"
+        assert ids(catalog) == ["a", "b"]
         catalog.reload()
         assert catalog.refresh()
-        assert ids(catalog) == []
+        assert ids(catalog) == ["c"]
         assert catalog.problem is None
+
+
+def test_what_is_gone_and_was_meant_is_gone_on_reload() -> None:
+    book = Book()
+    book.put("a user")
+    with catalog_of(book) as catalog:
+        catalog._shelves[0].source = Emptied("the book")
+        catalog.refresh()
+        catalog.reload()
+        assert catalog.refresh()
+        assert (ids(catalog), catalog.problem) == ([], None)
 
 
 def test_a_source_that_hangs_holds_up_neither_the_others_nor_a_fork() -> None:

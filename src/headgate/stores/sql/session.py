@@ -83,6 +83,8 @@ class Driver:
     """The store's URL as it may be shown."""
     option: str = "--store"
     """How commands are told of it: advice names it so."""
+    survives_fork: bool = True
+    """Whether sessions may be open while the process forks, as long as the child leaves them alone."""
     most_sessions: int | None = None
     """How many sessions are of use; None for as many as one likes."""
 

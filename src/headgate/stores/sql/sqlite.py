@@ -2,6 +2,9 @@
 
 Transactions are short and begin with the write lock (BEGIN IMMEDIATE), so they cannot dead-lock; whoever finds it
 taken asks again soon. SQLite's own waiting backs off to a tenth of a second, which is a whole deadline.
+
+No connection may be carried across a fork, not even one that the child leaves alone: SQLite remembers by process which
+locks it has on a file, and a child would believe that it has those of its parent. So none is open while one forks.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
+from headgate.stores.forking import fork_safe_lock
 from headgate.stores.sql.dialect import SQLITE
 from headgate.stores.sql.session import Broken, Driver, Refused, Session
 
@@ -25,8 +30,22 @@ __all__ = ["SqliteDriver"]
 LONGEST_NAP = 0.002
 _SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL")
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_opening = fork_safe_lock()
+"""Held by whoever opens one: a fork that has begun to wait for those that are open must not meet another."""
 _abandoned: list[sqlite3.Connection] = []
 """Connections of a parent process. Closing one here would let go of the parent's locks on the file."""
+
+
+class MomentaryConnection(sqlite3.Connection):
+    """One that is closed soon, and holds up forks until then."""
+
+    in_use: Lock | None = None
+
+    def close(self) -> None:
+        super().close()
+        in_use, self.in_use = self.in_use, None
+        if in_use is not None:
+            in_use.release()
 
 
 @final
@@ -77,10 +96,26 @@ class SqliteDriver(Driver):
         self.name = f"SQLite file {path}"
         self.dialect = SQLITE
         self.own_clock = False
+        self.survives_fork = False
         self.most_sessions = 1  # there is one writer at a time anyway
 
     def connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+
+    def connect_for_a_moment(self) -> sqlite3.Connection:
+        """A connection that a fork waits for until it is closed."""
+        with _opening:
+            in_use = fork_safe_lock()
+            in_use.acquire()
+            try:
+                connection = sqlite3.connect(
+                    self.path, timeout=0, isolation_level=None, check_same_thread=False, factory=MomentaryConnection
+                )
+            except BaseException:
+                in_use.release()
+                raise
+        connection.in_use = in_use
+        return connection
 
     def has_tables(self) -> bool:
         """Creates no file. What else is wrong with it shows when it is opened."""

@@ -23,6 +23,8 @@ from headgate.stores.options import Options
 from headgate.stores.sql.opening import open_driver
 from headgate.stores.sql.schema import audit, records, revisions
 from headgate.stores.sql.upgrade import upgrade_database
+from servers.mariadb import MariaDB
+from servers.process import GivenServer
 from unit.rules.repositories.kit import ALICE, Opener, RepositoryKit, edit, ids, put, revision_of
 
 SqlOpener = Callable[[str], SqlRepository]
@@ -421,8 +423,8 @@ def test_a_table_that_is_gone(tmp_path_factory: pytest.TempPathFactory) -> None:
             repository.write([edit("r", {})], ALICE)
 
 
-def test_all_connections_in_use(tmp_path_factory: pytest.TempPathFactory) -> None:
-    url = f"sqlite:///{tmp_path_factory.mktemp('busy')}/rules.db?pool_size=1&timeout_ms=50"
+def test_all_connections_in_use(mariadb: MariaDB | GivenServer) -> None:
+    url = f"{mariadb.url}{'&' if '?' in mariadb.url else '?'}prefix=busy&pool_size=1&timeout_ms=1000"
     with closing(open_sql_repository(Options(url))) as repository, repository.engine.connect():
         with pytest.raises(StoreError, match="all connections of the pool are busy; see pool_size"):
             repository.get("rule", "r")

@@ -1,0 +1,39 @@
+"""A process that forks and goes leaves its child alone with a SQLite file. SQLite remembers by process which locks it
+has: a connection that is carried across the fork, even unused, would have the child read and write without any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from integration.children import Child
+
+ROUNDS = 4
+TIMES = 20
+
+
+def test_an_orphan_and_others_count_in_one_file(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/counters.db?timeout_ms=10000"
+    total = 0
+    with Child("orphans.count_as_orphan", url=url) as orphan:
+        assert orphan.hear() == "alone"
+        for _ in range(ROUNDS):
+            with Child("orphans.count", url=url, times=TIMES) as other:
+                total += other.finish()
+            orphan.say(TIMES)
+            total += orphan.hear()
+    assert total == 100
+
+
+def test_an_orphan_s_rules_are_kept_and_it_hears_of_others(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/rules.db?timeout_ms=10000"
+    with Child("orphans.write", url=url, limit=1) as other:
+        assert other.finish() == ["theirs"]
+    with Child("orphans.write_as_orphan", url=url, folder=str(tmp_path)) as orphan:
+        assert orphan.hear() == "alone"
+        written: list[str] = []
+        for limit in range(2, 2 + ROUNDS):
+            with Child("orphans.write", url=url, limit=limit) as other:
+                assert other.finish() == sorted([*written, "theirs"]), "nothing that was written is lost"
+            orphan.say(f"mine-{limit}")
+            assert orphan.hear() == limit
+            written.append(f"mine-{limit}")
