@@ -142,7 +142,7 @@ def test_the_loop_goes_on_meanwhile(counters: Path, start: Start) -> None:
     gaps: list[float] = []
 
     async def body() -> None:
-        async with AsyncLimiter(at(counters, 200), on_store_error="closed") as limiter:
+        async with AsyncLimiter(at(counters, 1000), on_store_error="closed") as limiter:
             store = shared(limiter)
             stuck, free = next(keys_on(store, 2)), next(keys_on(store, 3))
             assert (await limiter.check(stuck, LIMIT)).reason == "ok"
@@ -158,9 +158,9 @@ def test_the_loop_goes_on_meanwhile(counters: Path, start: Start) -> None:
                 took = time.monotonic() - before
                 ticker.cancel()
             assert {d.reason for d in decisions} == {"fail_closed"}
-            assert 0.15 < took < SLOW
+            assert 0.8 < took < SLOW
             assert len(gaps) > 5, "the ticker ticked while the checks waited"
-            assert max(gaps) < 0.15, "nobody held up the loop for as long as the deadline"
+            assert max(gaps) < 0.8, "nobody held up the loop for as long as the deadline"
             decision = await limiter.check(stuck, LIMIT)
             assert (decision.reason, decision.remaining) == ("ok", 998)
 
