@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["SqliteDriver"]
 
 LONGEST_NAP = 0.002
+LONGEST_TIDYING = 0.2
+"""Seconds. The last process to close the file tidies up, and keeps even readers out for that moment."""
 _SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL")
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _opening = fork_safe_lock()
@@ -109,7 +111,11 @@ class SqliteDriver(Driver):
             in_use.acquire()
             try:
                 connection = sqlite3.connect(
-                    self.path, timeout=0, isolation_level=None, check_same_thread=False, factory=MomentaryConnection
+                    self.path,
+                    timeout=LONGEST_TIDYING,
+                    isolation_level=None,
+                    check_same_thread=False,
+                    factory=MomentaryConnection,
                 )
             except BaseException:
                 in_use.release()
