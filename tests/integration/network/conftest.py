@@ -1,12 +1,8 @@
-"""What the tests of stores across a network share: processes that put load on them, and a place for figures.
-
-What such a test measures (how much was admitted too much, how long a check took) is worth seeing also when all is
-well. It is shown at the end of the run.
-"""
+"""What the tests of stores across a network share: processes that put load on them, and servers to be harmed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -16,8 +12,6 @@ from integration.network.sites import Site
 from servers.mariadb import MariaDB
 from servers.proxy import CuttingProxy
 from servers.redis import RedisServer
-
-_figures: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -44,20 +38,3 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer | MariaDB]:
 def site(server: RedisServer | MariaDB) -> Iterator[Site]:
     with CuttingProxy(server.port) as proxy:
         yield Site(server, proxy, uuid4().hex)
-
-
-@pytest.fixture
-def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Takes a figure to be shown at the end."""
-
-    def take(figure: str) -> None:
-        _figures.append(f"{request.node.name}: {figure}")
-
-    return take
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _figures:
-        terminalreporter.section("figures")
-        for figure in _figures:
-            terminalreporter.write_line(figure)
