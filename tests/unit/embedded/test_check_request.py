@@ -153,8 +153,8 @@ BAD: list[tuple[Any, Any, type[Exception], str]] = [
     (RequestContext(user="1", client="c"), "1", ValueError, "cost must be a whole number"),
     (RequestContext(user="1", client=""), 1, ValueError, "client must not be empty"),
     (RequestContext(user="1", client="c", ip="x" * 1025), 1, ValueError, "ip is 1025 bytes long"),
-    (RequestContext(user="1", client="c", method=b"GET"), 1, TypeError, "method must be text"),  # type: ignore[arg-type]
-    (RequestContext(user="1", client="c", key=7), 1, TypeError, "key must be text or None, not int"),  # type: ignore[arg-type]
+    (RequestContext(user="1", client="c", method=b"GET"), 1, TypeError, "method must be text"),  # type: ignore[arg-type]  # on purpose
+    (RequestContext(user="1", client="c", key=7), 1, TypeError, "key must be text or None, not int"),  # type: ignore[arg-type]  # on purpose
     ({"user": "1"}, 1, TypeError, "rules are matched against a RequestContext, not dict"),
     (None, 1, TypeError, "rules are matched against a RequestContext, not NoneType"),
 ]

@@ -111,14 +111,14 @@ def test_the_work_grows_with_the_path_and_not_with_the_rules() -> None:
             def get(self, *args: object) -> object:
                 nonlocal looks
                 looks += 1
-                return super().get(*args)  # type: ignore[call-overload]
+                return super().get(*args)  # type: ignore[call-overload]  # whatever it was given
 
         def watch(node: object) -> None:
-            children = node.children  # type: ignore[attr-defined]
-            for child in [*children.values(), node.one]:  # type: ignore[attr-defined]
+            children = node.children  # type: ignore[attr-defined]  # of a node, whose type is nobody's business
+            for child in [*children.values(), node.one]:  # type: ignore[attr-defined]  # as above
                 if child is not None:
                     watch(child)
-            node.children = Counting(children)  # type: ignore[attr-defined]
+            node.children = Counting(children)  # type: ignore[attr-defined]  # as above
 
         watch(trie.root)
         assert len(trie.matches("/api/v3/orders/7")) == 2

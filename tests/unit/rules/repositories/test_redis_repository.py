@@ -411,7 +411,7 @@ def test_a_fork_while_others_are_at_work(url: str, rules: RedisRepository) -> No
 
     with ThreadPoolExecutor(3) as pool:
         working = [pool.submit(work) for _ in range(3)]
-        fates = [in_a_child(lambda n=n: assert_made(rules, f"child{n}")) for n in range(10)]  # type: ignore[misc]
+        fates = [in_a_child(lambda n=n: assert_made(rules, f"child{n}")) for n in range(10)]  # type: ignore[misc]  # n is bound
         done.set()
         rounds = sum(future.result() for future in working)
     assert fates == [0] * 10
