@@ -244,9 +244,7 @@ def _check_is(given: object, wanted: type, instead: str) -> None:
 
 def _readable(rule: Rule, expected: int | None = None) -> Edit:
     """What writes a rule; Invalid for one that could not be read again, and would keep all others from being read."""
-    read = Rule.read(rule.body())
-    assert read is not None
-    return edit_of(read, expected)
+    return edit_of(Rule.read(rule.body()), expected)
 
 
 def _scaled(base: Rule, limit: object) -> int | None:

@@ -16,6 +16,7 @@ from typing import Any, overload
 
 from headgate.core.algorithms import ALGORITHMS
 from headgate.core.limit import Limit
+from headgate.engine.failure import POLICIES
 from headgate.errors import ConfigError
 from headgate.reading.fields import Fields, Problems
 from headgate.rules.address import subject_address
@@ -38,7 +39,6 @@ ANY = "*"
 DIMENSIONS = ("user", "apikey", "client", "ip", "key", "api", "global")
 """In the order in which a request's chain has them."""
 MODES = ("enforce", "shadow", "disabled")
-POLICIES = ("open", "closed", "local")
 DEFAULT_RULE_ALGORITHM = "sliding_window_counter"
 ALIASES = {"sliding_window": "sliding_window_counter"}
 MOST_ID_BYTES = 255
@@ -142,7 +142,7 @@ class Rule:
     def counter(self) -> str:
         """The name of its counters: the slot's, so that all rules of a slot count in one. Shadow rules count apart."""
         kind = "shadow" if self.mode == "shadow" else "rule"
-        window = f"{self.window_seconds:.6f}".rstrip("0").rstrip(".")
+        window = _seconds_text(self.window_seconds)
         name = f"{kind}|{self.dimension}|{self.method}|{window}|{parse_pattern(self.endpoint_pattern).key}"
         if len(name.encode("utf-8", "surrogatepass")) <= MOST_NAME_BYTES:
             return name
@@ -176,6 +176,11 @@ RULE_FIELDS = (
 def _limit(count: int, seconds: float, burst: int | None, algorithm: str) -> Limit:
     """Remembered, because most of many rules have one of a few limits."""
     return Limit(count, seconds, burst, algorithm)
+
+
+def _seconds_text(seconds: float) -> str:
+    """Seconds down to the microsecond, in one spelling: counters are named by it."""
+    return f"{seconds:.6f}".rstrip("0").rstrip(".")
 
 
 def dimension_of(text: str) -> str:
@@ -264,10 +269,8 @@ def _count(fields: Fields) -> int:
         except ConfigError:
             pass
         else:
-            seconds = f"{meant.period:.6f}".rstrip("0").rstrip(".")
-            fields.wrong(
-                "limit", f"must be a number, not {value!r}: write limit: {meant.count}, window_seconds: {seconds}"
-            )
+            instead = f"write limit: {meant.count}, window_seconds: {_seconds_text(float(meant.period))}"
+            fields.wrong("limit", f"must be a number, not {value!r}: {instead}")
             return 0
     count: int = fields.whole("limit", required=True)
     return count

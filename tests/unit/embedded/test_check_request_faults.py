@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from flaky_store import Flaky
 from headgate import AsyncLimiter, ConfigError, StoreError
-from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Outcome, Request
 from headgate.stores.sharded import ShardedStore
 from headgate.testing import FakeClock
@@ -19,23 +19,6 @@ from unit.embedded.gates import Gate, Maker
 from unit.rules.cases import NOW_US, context_of
 
 # -- stores that fail -----------------------------------------------------------------------------------------------
-
-
-class Flaky:
-    """A store of one's own (only what the port asks for), which fails when told to."""
-
-    def __init__(self) -> None:
-        self.clock = FakeClock(NOW_US / 1_000_000)
-        self.inner = MemoryStore(clock=self.clock)
-        self.broken = False
-
-    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
-        if self.broken:
-            raise StoreError("the store at nowhere does not answer")
-        return self.inner.apply(batch)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 USER, IP, SHADOW = "u user limit=5", "i ip limit=5", "s user shadow limit=5"

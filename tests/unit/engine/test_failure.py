@@ -10,27 +10,9 @@ from typing import Literal
 
 import pytest
 
+from flaky_store import Flaky
 from headgate import AsyncLimiter, Limiter, StoreError
-from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Outcome, Request
-from headgate.testing import FakeClock
-
-
-class Flaky:
-    """A store of one's own (only what the port asks for), which fails when told to."""
-
-    def __init__(self) -> None:
-        self.clock = FakeClock(1_700_000_000)
-        self.inner = MemoryStore(clock=self.clock)
-        self.broken = False
-
-    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
-        if self.broken:
-            raise StoreError("the store at nowhere does not answer")
-        return self.inner.apply(batch)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ Threads     All methods may be called from any thread, and after a fork. They wa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 __all__ = [
@@ -121,7 +121,7 @@ class AuditQuery:
     until_us: int | None = None
     before: str | None = None
     """Only entries older than the one of this id: the next page."""
-    limit: int = field(default=100)
+    limit: int = 100
 
 
 class Source(Protocol):
