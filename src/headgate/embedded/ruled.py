@@ -94,7 +94,7 @@ class Ruled(Limiting):
         return dict(self._rules().shadow_denials)
 
     def reload(self) -> None:
-        """Have all rules read again at the next look, within `refresh_seconds`, whether or not they have changed."""
+        """Have all rules read again soon, whether or not they seem to have changed. A signal handler may call it."""
         self._rules().catalog.reload()
 
     def _rules(self) -> Asking:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from threading import Event, Lock, Thread, current_thread
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread, current_thread
 from weakref import ref
 
 from headgate.errors import HeadgateError
@@ -33,6 +34,9 @@ PATIENCE = 5.0
 """Seconds that closing waits for a look that is under way."""
 _log = logging.getLogger("headgate")
 
+Bell = SimpleQueue[None]
+"""What a source's thread waits for. A queue of this kind, because a signal handler may ring it at any time."""
+
 
 class Catalog:
     """The rules of some sources. `current` is always one whole rule set."""
@@ -45,7 +49,7 @@ class Catalog:
         self._seconds = min(max(refresh_seconds, LEAST_SECONDS), MOST_SECONDS)
         self._lock = fork_safe_lock()
         self._closed = False
-        self._woken: list[Event] = []
+        self._bells: list[Bell] = []
         self._watchers: list[Thread] = []
         try:
             for shelf in self._shelves:
@@ -78,14 +82,15 @@ class Catalog:
             shelf.checks.append(check)
 
     def reload(self) -> None:
-        """Have everything read at the next look, changed or not. Only sets a mark, so a signal handler may."""
+        """Have everything read soon, changed or not, in the catalog's own threads. A signal handler may call it."""
         for shelf in self._shelves:
             shelf.again = True
+        self.wake()
 
     def wake(self) -> None:
         """Something may have changed: look soon, in the catalog's own threads."""
-        for woken in self._woken:
-            woken.set()
+        for bell in self._bells:
+            bell.put(None)
 
     def close(self) -> None:
         """Stop looking, and let go of the sources. The rules known so far stay in force."""
@@ -105,15 +110,15 @@ class Catalog:
             self._watch()
 
     def _watch(self) -> None:
-        self._woken = [Event() for _ in self._shelves]
+        self._bells = [SimpleQueue() for _ in self._shelves]
         self._watchers = [
             Thread(
                 target=_keep_up,
-                args=(ref(self), number, woken, self._seconds),
+                args=(ref(self), number, bell, self._seconds),
                 name=f"headgate-rules-{number}",
                 daemon=True,
             )
-            for number, woken in enumerate(self._woken)
+            for number, bell in enumerate(self._bells)
         ]
         for watcher in self._watchers:
             watcher.start()
@@ -187,18 +192,27 @@ def _waker(weak: ref[Catalog], number: int) -> Callable[[], None]:
     def wake() -> None:
         catalog = weak()
         if catalog is not None:
-            catalog._woken[number].set()
+            catalog._bells[number].put(None)
 
     return wake
 
 
-def _keep_up(weak: ref[Catalog], number: int, woken: Event, seconds: float) -> None:
+def _keep_up(weak: ref[Catalog], number: int, bell: Bell, seconds: float) -> None:
     """A source's thread: ends when the catalog is closed, or nobody has it any more."""
     while True:
-        woken.wait(seconds)
-        woken.clear()
+        _wait(bell, seconds)
         catalog = weak()
         if catalog is None or catalog._closed:
             return
         catalog._look(catalog._shelves[number])
         del catalog
+
+
+def _wait(bell: Bell, seconds: float) -> None:
+    """Until it rings or so many seconds have passed; one look answers all that rang before it."""
+    try:
+        bell.get(timeout=seconds)
+        while True:
+            bell.get_nowait()
+    except Empty:
+        return

@@ -17,6 +17,7 @@ from unit.rules.books import (
     NEVER,
     PATIENCE,
     Book,
+    Hanging,
     catalog_of,
     ids,
     until,
@@ -154,17 +155,18 @@ def test_a_source_that_does_not_tell_is_looked_at_all_the_same() -> None:
         until(lambda: ids(catalog) == ["a"])
 
 
-def test_reload_only_sets_a_mark() -> None:
-    book, plain = Book(), Book()
-    with catalog_of(book, plain) as catalog:
-        looks = book.looks
+def test_reload_looks_soon_and_never_itself() -> None:
+    """A signal handler calls it, and must not wait for a source."""
+    book, slow = Book(), Hanging("slow")
+    with catalog_of(book, slow) as catalog:
+        slow.hang.clear()
         catalog.reload()
-        catalog.reload()
-        assert (book.reloads, book.looks) == (0, looks), "a signal handler may do no more"
+        assert slow.hanging.wait(PATIENCE), "it is asked, by somebody else"
+        until(lambda: book.reloads == 1)
+        slow.hang.set()
+        until(lambda: slow.reloads == 1 and not any(shelf.again for shelf in catalog._shelves))
         catalog.refresh()
-        assert (book.reloads, plain.reloads) == (1, 1)
-        catalog.refresh()
-        assert book.reloads == 1
+        assert (book.reloads, slow.reloads) == (1, 1), "once for each reload"
 
 
 def test_reload_reads_everything_again() -> None:
@@ -178,12 +180,10 @@ def test_reload_reads_everything_again() -> None:
         catalog.refresh()
         assert ids(catalog) == ["a"], "the revision is the same"
         catalog.reload()
-        catalog.refresh()
-        assert ids(catalog) == ["b"]
+        until(lambda: ids(catalog) == ["b"])
         catalog._shelves[0].source = Book()
         catalog.reload()
-        catalog.refresh()
-        assert ids(catalog) == []
+        until(lambda: ids(catalog) == [])
 
 
 def test_a_change_is_told_and_so_is_that_nothing_is_left(caplog: pytest.LogCaptureFixture) -> None:
