@@ -30,6 +30,7 @@ HOT = [
     "src/headgate/stores/clock.py",
     "src/headgate/stores/port.py",
     "src/headgate/stores/deciding.py",
+    "src/headgate/stores/keeping.py",
     "src/headgate/stores/table.py",
     "src/headgate/stores/memory.py",
     "src/headgate/stores/mutex.py",

@@ -6,6 +6,9 @@ a key under a compiled limit. The counter of a member is named by (the store's p
 Atomicity   A request is all or nothing: a TAKE charges every binding member, or none. Nothing another request
             does is seen in between. Requests of one batch are decided in their order.
 Clock       A store owns its clock. Every request of a batch may be decided at one reading of it.
+Once        Requests of one batch that stand together and carry the same `Once` are decided at most once within its
+            five minutes, whoever else sends them at the same time: what was decided is kept in the same step that
+            decides. A store of several places cannot do that in one step; it claims the record first.
 Expiry      A counter that is as good as new may be forgotten, and no store grows for ever. A store that is full
             forgets what has expired first, then what was used least recently.
 Errors      A store that cannot decide raises StoreError, and then has charged nothing, or may have (it says so
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.decision import Decision
@@ -27,9 +30,12 @@ from headgate.stores.clock import Clock
 
 __all__ = [
     "DEFAULT_PREFIX",
+    "ONCE_US",
     "Done",
+    "Kept",
     "LocalStore",
     "Member",
+    "Once",
     "Op",
     "Outcome",
     "PartlyAnswered",
@@ -39,6 +45,8 @@ __all__ = [
 ]
 
 DEFAULT_PREFIX = "hg"
+ONCE_US: Final = 300_000_000
+"""For how long what was decided once is kept."""
 
 
 class Op(Enum):
@@ -54,6 +62,12 @@ class Op(Enum):
     """Charge the cost whether or not it fits."""
     GIVE_BACK = "give back"
     """Return `amount` of what a TAKE of `cost` charged at `tick`."""
+    CLAIM = "claim"
+    """Begin to decide what `once` names, elsewhere: no members. Sets `once.kept` or `once.pending` if it was begun."""
+    KEEP = "keep"
+    """Keep `once.packed` for what was claimed: no members."""
+    RELEASE = "release"
+    """Forget a claim, because nothing was decided: no members."""
 
 
 @final
@@ -86,14 +100,56 @@ class Member:
 
 
 @final
+class Kept:
+    """What was decided earlier under the name of a `Once` (see keeping.py).
+
+    `numbers` has, for each member in the order of the requests: allowed, remaining, wait (None: never), reset. As in
+    a Decision, in whole microseconds from `now_us`, when it was decided.
+    """
+
+    __slots__ = ("body", "note", "now_us", "numbers")
+
+    def __init__(
+        self, body: bytes, note: bytes, now_us: int, numbers: Sequence[tuple[bool, int, int | None, int]]
+    ) -> None:
+        self.body = body
+        self.note = note
+        self.now_us = now_us
+        self.numbers = numbers
+
+
+@final
+class Once:
+    """An idempotency record. All requests that carry this very object, one behind the other, are decided once.
+
+    `name` says what is repeated, `body` (16 bytes, a digest) what was asked under that name, and `note` is kept
+    beside the outcomes for whoever has to make the same answer of them again: a store does not look into either.
+    A store that finds the name sets `kept`, whatever its body, and decides nothing: the replies are empty then. It
+    sets `pending` when somebody else has claimed it and has not decided yet (stores of several places only).
+    """
+
+    __slots__ = ("body", "kept", "name", "note", "packed", "pending")
+
+    def __init__(self, name: str, body: bytes, note: bytes) -> None:
+        self.name = name
+        self.body = body
+        self.note = note
+        self.kept: Kept | None = None
+        self.pending = False
+        self.packed = b""
+        """What a KEEP keeps."""
+
+
+@final
 class Request:
-    """One operation on one or several counters, all or nothing."""
+    """One operation on one or several counters, all or nothing; `once` if it is not to be repeated."""
 
-    __slots__ = ("members", "op")
+    __slots__ = ("members", "once", "op")
 
-    def __init__(self, op: Op, members: Sequence[Member]) -> None:
+    def __init__(self, op: Op, members: Sequence[Member], once: Once | None = None) -> None:
         self.op = op
         self.members = members
+        self.once = once
 
 
 @final
