@@ -12,7 +12,7 @@ from typing import SupportsIndex
 from headgate.core.algorithms import build
 from headgate.core.decision import NORMAL, Decision, Detail, combine
 from headgate.core.limit import Limit
-from headgate.engine.bound import MAX_COST, Engine, check_input, whole_cost
+from headgate.engine.bound import MAX_COST, Bound, Engine, check_input, whole_cost
 from headgate.rules.catalog import Catalog
 from headgate.rules.context import RequestContext
 from headgate.rules.rule import Rule
@@ -21,7 +21,7 @@ from headgate.rules.views.clients import SeenClients
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import Member, Op, Outcome, Request
 
-__all__ = ["Asking", "CatalogPlans", "Prepared"]
+__all__ = ["Asking", "CatalogPlans", "Prepared", "PreparedChain"]
 
 _UNLIMITED = build(Limit(MAX_COST, 1), "no_rule", "")
 
@@ -115,6 +115,34 @@ class Prepared:
 
     def forgotten(self) -> None:
         self._asking.forgotten(self._chosen)
+
+    def subject(self, decision: Decision) -> tuple[str, str]:
+        """The dimension and the key of the limit that decided; `none` where nothing limits."""
+        algorithm = decision._algorithm
+        for key, entry in self._chosen:
+            if entry.algorithm is algorithm:
+                return entry.dimension, key
+        return "none", ""
+
+class PreparedChain:
+    """A key under a chain of plans, ready to be asked: the same methods as `Prepared`."""
+
+    def __init__(self, bound: Bound, op: Op, key: str, cost: SupportsIndex) -> None:
+        whole = whole_cost(cost)
+        check_input(key, whole)
+        self._bound = bound
+        self._op = op
+        self._key = key
+        self.request: Request | None = bound.request(op, key, whole)
+
+    def decision(self, outcomes: Sequence[Outcome]) -> Decision:
+        return self._bound.finish(self._op, self._key, outcomes)
+
+    def forgotten(self) -> None:
+        self._bound.forgotten(self._key)
+
+    def subject(self, decision: Decision) -> tuple[str, str]:
+        return "key", self._key
 
 
 class CatalogPlans(Mapping[str, tuple[str, ...]]):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import SupportsIndex
 
 from headgate.core.decision import Decision
+from headgate.embedded.asking import Prepared, PreparedChain
 from headgate.embedded.ruled import Ruled
 from headgate.engine import async_limiter
+from headgate.engine.plans import Limits
 from headgate.rules.context import RequestContext
-from headgate.stores.port import Op
+from headgate.stores.port import Once, Op, Request
 
 __all__ = ["AsyncLimiter"]
 
@@ -27,7 +30,40 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
 
     async def reset_request(self, context: RequestContext) -> None:
         """Forget the counters of all rules that apply to a request."""
-        prepared = self._rules().prepare(Op.RESET, context, 0)
+        await self.reset_prepared(self.prepare(Op.RESET, context, 0))
+
+    def prepare(self, op: Op, context: RequestContext, cost: SupportsIndex = 1) -> Prepared:
+        """What is to be asked about a request under rules: for whoever asks about many at once, with `decide`."""
+        return self._rules().prepare(op, context, cost)
+
+    def prepare_plans(self, op: Op, key: str, plans: Limits, cost: SupportsIndex = 1) -> PreparedChain:
+        """The same for a key under plans."""
+        return PreparedChain(self._bind(plans), op, key, cost)
+
+    async def decide(
+        self, prepared: Sequence[Prepared | PreparedChain], once: Once | None = None
+    ) -> list[Decision] | None:
+        """The decisions on all that was prepared, each for itself, in one call of the store.
+
+        With `once` all of them are decided once: None when they had been before, and `once` says what came of it.
+        """
+        asked: list[Request] = []
+        for one in prepared:
+            request = one.request
+            if once is not None:
+                asked.append(Request(Op.TAKE, [] if request is None else request.members, once))
+            elif request is not None:
+                asked.append(request)
+        replies = await self._apply(asked) if asked else []
+        if once is None:
+            following = iter(replies)
+            return [one.decision([] if one.request is None else next(following)) for one in prepared]
+        if once.kept is not None or once.pending:
+            return None
+        return [one.decision(reply) for one, reply in zip(prepared, replies, strict=True)]
+
+    async def reset_prepared(self, prepared: Prepared | PreparedChain) -> None:
+        """Forget the counters of what was prepared for a RESET."""
         if prepared.request is not None:
             await self._apply([prepared.request])
             prepared.forgotten()
