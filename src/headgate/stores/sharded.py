@@ -2,7 +2,8 @@
 
 Every store has many points on a ring of hashes, and a subject belongs to the next point after its own hash. Taking
 one of N stores out moves only the subjects that were its own, about 1/N of all; the others stay where they are. All
-counters of a subject are in one store, so its chains are atomic; chains over several subjects follow spread.py.
+counters of a subject are in one store, so its chains are atomic; chains over several subjects follow spread.py. What
+is decided once is kept in the store that its record's name belongs to, as if it were a subject.
 
 A store's place on the ring comes from its address, without user, password and options: those may change freely. The
 order in which stores are listed does not matter.
@@ -80,7 +81,7 @@ class ShardedStore(RemoteStore):
 
     def call(self, batch: Sequence[Request], deadline: float) -> Replies:
         self._check_open()
-        rounds = spread(batch, self._place_of_member)
+        rounds = spread(batch, self._place_of_member, self.place_of, self.clock)
         try:
             asked = next(rounds)
             while True:
@@ -148,7 +149,7 @@ class _Spreading:
     def __init__(self, sharded: ShardedStore, batch: Sequence[Request], deadline: float, done: Done) -> None:
         self.sharded = sharded
         self.stores = sharded.stores
-        self.rounds = spread(batch, sharded._place_of_member)
+        self.rounds = spread(batch, sharded._place_of_member, sharded.place_of, sharded.clock)
         self.deadline = deadline
         self.done = done
         self.answers: dict[int, Replies | StoreError] = {}

@@ -32,7 +32,7 @@ class Places:
         self.rounds: list[Round] = []
 
     def decide(self, *batch: Request) -> Replies:
-        rounds = spread(batch, place_of)
+        rounds = spread(batch, place_of, place_of_record, self.clock)
         try:
             asked = next(rounds)
             while True:
@@ -55,6 +55,10 @@ class Places:
 
 def place_of(member: Member) -> int:
     return int(member.key[-1])
+
+
+def place_of_record(name: str) -> int:
+    return int(name[-1])
 
 
 def limit(count: int, name: str = "limit", algorithm: str = "fixed_window") -> Algorithm:
@@ -188,7 +192,7 @@ def test_other_requests_are_not_harmed() -> None:
 def test_a_return_that_is_lost_leaves_the_charge_and_the_denial() -> None:
     places = Places()
     places.decide(take(Member("a2", NONE, 1)))
-    rounds = spread([take(Member("a1", FIVE, 1), Member("a2", NONE, 1))], place_of)
+    rounds = spread([take(Member("a1", FIVE, 1), Member("a2", NONE, 1))], place_of, place_of_record, FakeClock())
     asked = next(rounds)
     asked = rounds.send({1: places.stores[1].apply(asked[1])})
     asked = rounds.send({2: places.stores[2].apply(asked[2])})
@@ -199,7 +203,8 @@ def test_a_return_that_is_lost_leaves_the_charge_and_the_denial() -> None:
 
 
 def test_a_place_that_answered_in_part() -> None:
-    rounds = spread([take(Member("a1", FIVE, 1), Member("b1", FIVE, 1), Member("a2", FIVE, 1))], place_of)
+    request = take(Member("a1", FIVE, 1), Member("b1", FIVE, 1), Member("a2", FIVE, 1))
+    rounds = spread([request], place_of, place_of_record, FakeClock())
     places = Places()
     first = places.stores[1].apply([take(Member("a1", FIVE, 1))])[0][0]
     next(rounds)

@@ -40,7 +40,7 @@ from headgate.stores.redis.talk import (
 )
 from headgate.stores.redis.wire import KINDS, SERVER_TIME, Wire, decode
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS, RemoteStore
-from headgate.stores.spread import spread
+from headgate.stores.spread import spread, unanswered
 
 __all__ = ["RedisStore"]
 
@@ -189,7 +189,10 @@ class RedisStore(RemoteStore):
         def tag_of(member: Member) -> int:
             return cluster.tag(member.key.encode("utf-8", "surrogatepass"))
 
-        return (yield from self._decide_by_place(batch, tag_of, cluster.slots.__getitem__, now))
+        def tag_of_record(name: str) -> int:
+            return cluster.tag(name.encode("utf-8", "surrogatepass"))
+
+        return (yield from self._decide_by_place(batch, tag_of, tag_of_record, cluster.slots.__getitem__, now))
 
     def _decide_key_by_key(self, batch: Sequence[Request], slot: int, now: int) -> Talk[Replies | StoreError]:
         """While a slot is moving, its keys may be on two nodes: no script can have them all, but each finds its own."""
@@ -200,15 +203,20 @@ class RedisStore(RemoteStore):
             return places[member.algorithm.name, member.key]
 
         try:
-            return (yield from self._decide_by_place(batch, place_of, lambda _: slot, now))
+            return (yield from self._decide_by_place(batch, place_of, lambda _: len(keys), lambda _: slot, now))
         except StoreError as error:
             return error
 
     def _decide_by_place(
-        self, batch: Sequence[Request], place_of: Callable[[Member], int], slot_of: Callable[[int], int], now: int
+        self,
+        batch: Sequence[Request],
+        place_of: Callable[[Member], int],
+        place_of_record: Callable[[str], int],
+        slot_of: Callable[[int], int],
+        now: int,
     ) -> Talk[Replies]:
         """One script call for each place that a batch touches, and further rounds for chains over several."""
-        rounds = spread(batch, place_of)
+        rounds = spread(batch, place_of, place_of_record, self.clock)
         asked = next(rounds, None)
         while asked is not None:
             pieces = [(place, piece) for place, requests in asked.items() for piece in self.pieces(requests)]
@@ -253,7 +261,7 @@ def _joined(pieces: Sequence[Sequence[Request]], answers: Sequence[Replies | Sto
         if isinstance(answer, PartlyAnswered):
             partly += answer.replies
         elif isinstance(answer, StoreError):
-            partly += [[answer] * len(request.members) for request in piece]
+            partly += [unanswered(len(request.members), answer) for request in piece]
         else:
             replies += answer
             partly += answer
