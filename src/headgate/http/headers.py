@@ -1,0 +1,137 @@
+"""What a response says of a decision, in headers.
+
+    RateLimit-Policy: "per-user";q=100;w=60, "per-day";q=5000;w=86400       what the limits are
+    RateLimit: "per-user";r=42;t=17, "per-day";r=4000;t=3600                what is left of them, and for how long
+    X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset             the same of the limit that decided
+    X-RateLimit-State                                                       warning or throttled; normal is not said
+    Retry-After                                                             of a denial: seconds, rounded up
+
+The first two are those of draft-ietf-httpapi-ratelimit-headers-11, and structured fields (RFC 9651): `q` requests per
+`w` seconds, `r` of them left, and `t` seconds until a denied request would pass, or until the limit is as good as new.
+`q` is the limit's count, since `q` in `w` is how fast one may go on for ever; a limit with a larger burst may have more
+than that left. X-RateLimit-Limit is the burst where there is one: what remains is never more.
+
+Item names are the names of limits, which operators think of; never who is limited. The ids that Headgate makes for the
+rule of one policy, client or user have that one's key in them: it is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.decision import NORMAL, Decision
+from headgate.errors import ConfigError
+
+__all__ = ["HeaderStyle", "header_name", "rate_limit_headers"]
+
+Reset = Literal["seconds", "epoch"]
+RESETS: Final[tuple[Reset, ...]] = ("seconds", "epoch")
+LARGEST: Final = 999_999_999_999_999
+"""The largest whole number that a structured field can have."""
+MOST_REMEMBERED: Final = 4096
+MADE: Final = ("policy:", "client:", "override:")
+"""How the ids begin that are made of a subject's key, which follows: see `view_id` in rules/views/ids.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderStyle:
+    """Which families of headers are said, and what a reset is counted from."""
+
+    ratelimit: bool = True
+    x_ratelimit: bool = True
+    retry_after: bool = True
+    reset: Reset = "seconds"
+
+    def __post_init__(self) -> None:
+        if self.reset not in RESETS:
+            raise ConfigError(f"reset must be one of {', '.join(RESETS)}, not {self.reset!r}")
+
+
+class _Words(NamedTuple):
+    """What is always said of one limit."""
+
+    policy: bytes
+    item: bytes
+    capacity: bytes
+
+
+_words: dict[Algorithm, _Words] = {}
+
+
+def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> list[tuple[bytes, bytes]]:
+    """The headers of a response, with names in small letters as ASGI has them. None when no limit applied.
+
+    `now_us` is the time of day in microseconds, and matters only where resets are told by the epoch.
+    """
+    parts = decision.parts
+    if not parts:
+        return []
+    headers = []
+    if style.ratelimit:
+        if len(parts) == 1:
+            words = _words_of(parts[0]._algorithm)
+            headers.append((b"ratelimit-policy", words.policy))
+            headers.append((b"ratelimit", _item(parts[0], words)))
+        else:
+            said = [(part, _words_of(part._algorithm)) for part in parts]
+            headers.append((b"ratelimit-policy", b", ".join([words.policy for _, words in said])))
+            headers.append((b"ratelimit", b", ".join([_item(part, words) for part, words in said])))
+    if style.x_ratelimit:
+        from_us = now_us if style.reset == "epoch" else 0
+        headers.append((b"x-ratelimit-limit", _words_of(decision._algorithm).capacity))
+        headers.append((b"x-ratelimit-remaining", b"%d" % decision._remaining))
+        headers.append((b"x-ratelimit-reset", b"%d" % _seconds(from_us + decision._reset)))
+        if decision.state != NORMAL:
+            headers.append((b"x-ratelimit-state", decision.state.encode()))
+    if style.retry_after and not decision._allowed and decision._wait is not None:
+        headers.append((b"retry-after", b"%d" % _seconds(decision._wait)))
+    return headers
+
+
+def header_name(label: str) -> str:
+    """The name of a limit as headers and problems call it: ASCII, and without the key of whom it is for.
+
+    >>> header_name("orders-per-user"), header_name("policy:user-123"), header_name("client:acme:API:/web/test")
+    ('orders-per-user', 'policy', 'client:API:/web/test')
+    >>> header_name("größer")
+    'gr%C3%B6%C3%9Fer'
+    """
+    for prefix in MADE:
+        if label.startswith(prefix):
+            _, _, rest = label[len(prefix) :].partition(":")
+            label = prefix + rest if rest else prefix[:-1]
+            break
+    if label.isascii() and label.isprintable():
+        return label
+    encoded = label.encode("utf-8", "surrogatepass")
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"%{byte:02X}" for byte in encoded)
+
+
+def _item(part: Decision, words: _Words) -> bytes:
+    remaining = min(part._remaining, LARGEST)
+    if part._allowed:
+        return b"%b;r=%d;t=%d" % (words.item, remaining, _seconds(part._reset))
+    if part._wait is None:  # it never passes, so there is no time to tell
+        return b"%b;r=%d" % (words.item, remaining)
+    return b"%b;r=%d;t=%d" % (words.item, remaining, _seconds(part._wait))
+
+
+def _words_of(algorithm: Algorithm) -> _Words:
+    words = _words.get(algorithm)
+    if words is None:
+        escaped = header_name(algorithm.label).replace("\\", "\\\\").replace('"', '\\"')
+        item = f'"{escaped}"'.encode("ascii")
+        limit = algorithm.limit
+        policy = b"%b;q=%d;w=%d" % (item, min(limit.count, LARGEST), _seconds(limit.period_us))
+        words = _Words(policy, item, b"%d" % algorithm.capacity)
+        if len(_words) >= MOST_REMEMBERED:  # rules come and go; what is still in use is soon here again
+            _words.clear()
+        _words[algorithm] = words
+    return words
+
+
+def _seconds(microseconds: int) -> int:
+    """Rounded up: who comes back then is not early."""
+    return -(-microseconds // 1_000_000)

@@ -1,0 +1,98 @@
+"""Errors as HTTP tells them: `application/problem+json` (RFC 9457), the same everywhere.
+
+`title` and `detail` are there a second time as `error` and `message`, for clients that look for those, and `timestamp`
+says when, so that an answer can be found in the logs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from headgate.core.decision import Decision
+from headgate.errors import Conflict, Invalid, LeaseLost, NotFound, ReadOnly, Stale, StoreError
+from headgate.http.headers import header_name
+from headgate.rules.moments import moment_text
+
+__all__ = ["CONTENT_TYPE", "QUOTA_EXCEEDED", "encode_problem", "exceeded", "problem", "problem_of"]
+
+CONTENT_TYPE = "application/problem+json"
+BLANK = "about:blank"
+"""The type of what the status alone tells."""
+QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+"""The type of a denial: draft-ietf-httpapi-ratelimit-headers-11 names it."""
+VIOLATED = "violated-policies"
+_STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (NotFound, 404),
+    (Conflict, 409),
+    (ReadOnly, 409),
+    (LeaseLost, 409),
+    (Stale, 412),
+    (StoreError, 503),
+    (TimeoutError, 503),
+    (ValueError, 400),  # a ConfigError is one
+    (TypeError, 400),
+)
+
+
+def problem(
+    status: int,
+    detail: str,
+    *,
+    type: str = BLANK,  # noqa: A002 - the member's name
+    title: str | None = None,
+    now_us: int | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """The members of a problem; `more` are further ones. The title is the status's own unless said.
+
+    >>> problem(404, "there is no rule 'x'", now_us=0)["title"]
+    'Not Found'
+    """
+    if title is None:
+        title = HTTPStatus(status).phrase
+    moment_us = time.time_ns() // 1000 if now_us is None else now_us
+    return {
+        "type": type,
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "error": title,
+        "message": detail,
+        "timestamp": moment_text(moment_us),
+        **more,
+    }
+
+
+def encode_problem(members: Mapping[str, Any]) -> bytes:
+    """A problem as bytes. What no UTF-8 can have, out of a strange path for one, is shown as `?`."""
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def exceeded(decision: Decision, status: int = 429, now_us: int | None = None) -> dict[str, Any]:
+    """The problem of a denial: which limits denied, and when to come back, if ever."""
+    names = [header_name(part.name) for part in decision.parts if not part.allowed]
+    wait = decision.retry_after
+    if wait is not None:
+        advice = f"retry after {-(-decision._wait // 1_000_000) if decision._wait else 0} s"
+    else:
+        advice = "this request can never pass"
+    detail = f"rate limit exceeded ({', '.join(names)}): {advice}"
+    title = "Quota Exceeded" if status == HTTPStatus.TOO_MANY_REQUESTS else None
+    more = {VIOLATED: names, "reason": decision.reason, "retry_after": wait}
+    return problem(status, detail, type=QUOTA_EXCEEDED, title=title, now_us=now_us, **more)
+
+
+def problem_of(error: Exception) -> tuple[int, str, dict[str, Any]]:
+    """What an error is over HTTP: its status, what to say, and further members. What is none of ours, and no fault of
+    the caller's either, is 500 and says nothing of the inside."""
+    if isinstance(error, Invalid):
+        told = [{"field": found.field, "message": found.message} for found in error.problems]
+        return 400, "; ".join(": ".join(filter(None, entry.values())) for entry in told), {"problems": told}
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            return status, str(error), {}
+    return 500, "something went wrong here; the log says what", {}
