@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
+from typing import Any
 from weakref import ref
 
 from headgate.errors import HeadgateError
@@ -43,6 +44,8 @@ class Catalog:
 
     def __init__(self, sources: Sequence[Source], refresh_seconds: float = REFRESH_SECONDS) -> None:
         self.current = RuleSet.empty()
+        self.keys: Mapping[str, Mapping[str, Any]] = {}
+        """The service's keys that the sources keep, by their ids. Swapped as a whole, as the rules are."""
         self.failures = 0
         """How often a source could not be read."""
         self._shelves = [Shelf(source) for source in sources]
@@ -179,6 +182,7 @@ class Catalog:
                 plans=overlaid([one.plans for one in known]),
                 defaults=defaults_of(overlaid([one.defaults for one in known])),
             )
+            self.keys = overlaid([one.keys for one in known])
             shelf.known = after
 
     def _close_sources(self) -> None:

@@ -36,7 +36,8 @@ class Difference:
     """How each is, and how it is to be."""
     same: Sequence[Record]
     other: Sequence[Record]
-    """Rules of the repository that are not among them. Tiers, plans and defaults are nobody's to miss."""
+    """Rules of the repository that are not among them. Tiers, plans and defaults are nobody's to miss, and keys
+    are no business of files."""
     numbers: Edit | None = None
     """What writes down the number of the last policy, if new ones are among them."""
 

@@ -7,6 +7,7 @@ default   "policy"                  a policy without its key: for keys that have
           "client_limits"           {"limits": ["100/minute"]}: for clients that nobody has configured
           "policy_key"              {"parts": ["user", "route"]}: which key's policy joins the chain of a request
           "policy_ids"              {"last": 7}: the number of the last policy that was made
+key       by its key_id             of the service: see service/auth/keys.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headgate.errors import ConfigError, Invalid, Problem, StoreError
 from headgate.reading.fields import Problems, kind_of
@@ -31,6 +31,8 @@ class Loaded:
         self.tiers: dict[str, str | None] = {}
         self.plans: dict[str, tuple[str, ...] | None] = {}
         self.defaults: dict[str, Record | None] = {}
+        self.keys: dict[str, Mapping[str, Any] | None] = {}
+        """As they are kept: what cannot be a key opens nothing, and keeps no rule from being used."""
         for kind, record_id in changes.deleted:
             if kind == "rule":
                 self.rules[record_id] = None
@@ -38,6 +40,8 @@ class Loaded:
                 self.tiers[record_id] = None
             elif kind == "plan":
                 self.plans[record_id] = None
+            elif kind == "key":
+                self.keys[record_id] = None
             else:
                 self.defaults[record_id] = None
         for record in changes.records:
@@ -47,6 +51,8 @@ class Loaded:
                 self.tiers[record.id] = tier_of(record)
             elif record.kind == "plan":
                 self.plans[record.id] = plan_of(record)
+            elif record.kind == "key":
+                self.keys[record.id] = record.body
             else:
                 defaults_of({record.id: record})  # refuses what is none
                 self.defaults[record.id] = record
@@ -61,6 +67,7 @@ class Known:
     tiers: Mapping[str, str] = field(default_factory=dict)
     plans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Record] = field(default_factory=dict)
+    keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def after(self, loaded: Loaded) -> tuple[Known, set[str]]:
         """What is known with what is new, and the ids of the rules that are different then."""
@@ -74,6 +81,7 @@ class Known:
             _merged(self.tiers, loaded.tiers, loaded.complete),
             _merged(self.plans, loaded.plans, loaded.complete),
             _merged(self.defaults, loaded.defaults, loaded.complete),
+            _merged(self.keys, loaded.keys, loaded.complete),
         )
         return known, touched
 

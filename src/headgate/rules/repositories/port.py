@@ -1,7 +1,7 @@
 """The port: what a place that keeps rules does, and what it promises.
 
-It keeps *records*: a kind (`rule`, `tier`, `plan`, `default`), an id, and a body of plain data, which is none of its
-business. Every write has a *revision*, a number that grows by one with each write of this prefix; every record has
+It keeps *records*: a kind (`rule`, `tier`, `plan`, `default`, `key`), an id, and a body of plain data, which is none of
+its business. Every write has a *revision*, a number that grows by one with each write of this prefix; every record has
 the revision of its last change and a *version*, which counts its own changes. And it keeps the audit log.
 
 Atomicity   A write is all of its edits, their audit entries and the new revision, or nothing. `changes` sees a write
@@ -38,8 +38,9 @@ __all__ = [
     "Source",
 ]
 
-Kind = Literal["rule", "tier", "plan", "default"]
-"""A rule; a user's tier, by the user; a plan, by its name; what applies where nothing else is said (see records.py)."""
+Kind = Literal["rule", "tier", "plan", "default", "key"]
+"""A rule; a user's tier, by the user; a plan, by its name; what applies where nothing else is said (see records.py); a
+key of the service, by its id: its body has a digest, which the audit log never shows."""
 DAY_US = 24 * 3600 * 1_000_000
 AUDIT_DAYS = 90
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from headgate.errors import Conflict, NotFound, Stale
 from headgate.rules.repositories.port import Actor, AuditEntry, Edit, Kind, Record
@@ -15,6 +16,8 @@ __all__ = ["Found", "Revision", "expired_away", "revise"]
 
 HEADGATE = Actor("headgate")
 """Who removes what has ended."""
+UNTOLD: Mapping[Kind, frozenset[str]] = {"key": frozenset(["digest"])}
+"""Fields that stay out of the audit log: it is read by many, and a digest is the next best thing to the secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,8 @@ def _put(revision: Revision, edit: Edit, before: Found, now_us: int, actor: Acto
             actor.address,
             "create" if old is None else "update",
             f"{edit.kind}:{edit.id}",
-            old.body if old is not None else None,
-            body,
+            _told(edit.kind, old.body) if old is not None else None,
+            _told(edit.kind, body),
         )
     )
     return record
@@ -120,9 +123,15 @@ def _delete(
     revision: Revision, kind: Kind, record_id: str, before: Found, now_us: int, actor: Actor, action: str
 ) -> None:
     revision.deletes.append((kind, record_id, before.version))
-    old = before.record.body if before.record is not None else None
+    old = _told(kind, before.record.body) if before.record is not None else None
     entry = AuditEntry(now_us, actor.name, actor.address, action, f"{kind}:{record_id}", old, None)
     revision.audit.append(entry)
+
+
+def _told(kind: Kind, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A body as the audit log shows it."""
+    untold = UNTOLD.get(kind)
+    return body if untold is None else {name: value for name, value in body.items() if name not in untold}
 
 
 def _taken(edit: Edit, other: str) -> Conflict:

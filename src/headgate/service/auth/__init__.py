@@ -1,0 +1,1 @@
+"""Who may call the service: the keys that people make, and the guard that asks for them."""
