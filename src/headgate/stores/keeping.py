@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from headgate.errors import StoreError
 from headgate.stores.port import Kept, Once, Outcome
 
-__all__ = ["CLAIM_BYTES", "claim_bytes", "pack_kept", "read_kept"]
+__all__ = ["CLAIM_BYTES", "claim_bytes", "head_bytes", "pack_kept", "read_kept"]
 
 LAYOUT = 1
 _HEAD = struct.Struct(">B16sI")
@@ -31,6 +31,11 @@ CLAIM_BYTES = _CLAIM.size
 def claim_bytes(once: Once) -> bytes:
     """What is kept while it is being decided."""
     return _CLAIM.pack(LAYOUT, once.body)
+
+
+def head_bytes(once: Once) -> bytes:
+    """What is known of a record before it is decided: all that comes before `now`."""
+    return _HEAD.pack(LAYOUT, once.body, len(once.note)) + once.note
 
 
 def pack_kept(once: Once, now_us: int, replies: Sequence[Sequence[Outcome]]) -> bytes:
@@ -47,7 +52,7 @@ def pack_kept(once: Once, now_us: int, replies: Sequence[Sequence[Outcome]]) -> 
         for reply in replies
         for outcome in reply
     ]
-    return b"".join((_HEAD.pack(LAYOUT, once.body, len(once.note)), once.note, _NOW.pack(now_us), *numbers))
+    return b"".join((head_bytes(once), _NOW.pack(now_us), *numbers))
 
 
 def read_kept(kept: bytes) -> Kept | None:

@@ -20,6 +20,7 @@ _PARTS = (
     "sliding_window_log",
     "cells",
     "rare",
+    "records",
     "program",
 )
 

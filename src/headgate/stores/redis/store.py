@@ -198,12 +198,16 @@ class RedisStore(RemoteStore):
         """While a slot is moving, its keys may be on two nodes: no script can have them all, but each finds its own."""
         keys = sorted({(member.algorithm.name, member.key) for request in batch for member in request.members})
         places = {key: place for place, key in enumerate(keys)}
+        records = sorted({request.once.name for request in batch if request.once is not None})
 
         def place_of(member: Member) -> int:
             return places[member.algorithm.name, member.key]
 
+        def place_of_record(name: str) -> int:
+            return len(keys) + records.index(name)
+
         try:
-            return (yield from self._decide_by_place(batch, place_of, lambda _: len(keys), lambda _: slot, now))
+            return (yield from self._decide_by_place(batch, place_of, place_of_record, lambda _: slot, now))
         except StoreError as error:
             return error
 

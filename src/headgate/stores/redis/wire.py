@@ -1,8 +1,12 @@
 """What goes to the Lua program and what comes back: packed bytes, so that no number is rounded on the way.
 
 A batch is one string: the time (-1: the server's own), how many limits and requests follow; the limits; then each
-request with its members, which name their limit and their key by number. The answer is one string of equal records,
-one per member. All big-endian; the program's own side of it is at the end of program.lua.
+request with its members, which name their limit and their key by number. The answer is one string: the time, and
+equal records, one per member. All big-endian; the program's own side of it is at the end of program.lua.
+
+What is decided once comes as a group: before its requests stand the key of the record, how it begins, and how long the
+group is, so that it can be skipped; behind them an END. The answer then has, before the records of the members, what
+was found under the name of each group and each CLAIM. (See records.lua.)
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ from headgate.core.algorithms.level import Level
 from headgate.core.decision import Decision
 from headgate.core.masking import masked_key
 from headgate.errors import StoreError
-from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.keeping import claim_bytes, head_bytes, read_kept
+from headgate.stores.port import Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
 
 __all__ = ["KINDS", "SERVER_TIME", "Wire", "decode"]
 
@@ -29,8 +34,11 @@ KINDS = {
     "gcra": 6,
 }
 OPS = {Op.TAKE: 1, Op.PEEK: 2, Op.RESET: 3, Op.CHARGE: 4, Op.GIVE_BACK: 5}
+ON_RECORDS = {Op.CLAIM: 8, Op.KEEP: 9, Op.RELEASE: 10}
 SERVER_TIME = -1
 MOST_REMEMBERED = 4096
+MOST_MEMBERS = 65_000
+"""Of what is decided once, and so in one run of the program: keys are numbered in two bytes."""
 
 _BATCH = struct.Struct(">qHH")
 _LIMIT = struct.Struct(">BI5q")
@@ -40,6 +48,11 @@ _TIME = struct.Struct(">q")
 _ANSWER = struct.Struct(">BqqqqI")
 _DENIED, _ADMITTED, _TAKEN, _FOREIGN = 0, 1, 3, 4  # and 2: no waiting helps
 _ONE_TAKE = _REQUEST.pack(OPS[Op.TAKE], 1)
+_GROUP, _END = 6, _REQUEST.pack(7, 0)
+_RECORD = struct.Struct(">BHHII")
+_FOUND = struct.Struct(">I")
+_NOT_FOUND = 2**32 - 1
+_RECORD_NAME = b"%once:"  # as a part of a key: no name of a limit is escaped to it
 
 Named = tuple[bytes, bytes]
 """A limit as the program reads it, and its name as part of a key."""
@@ -56,13 +69,22 @@ class Wire:
 
     def encode(self, batch: Sequence[Request], now: int) -> tuple[list[bytes], bytes]:
         """The keys of a batch, each once, and the batch itself."""
-        if len(batch) == 1 and batch[0].op is Op.TAKE and len(batch[0].members) == 1:
+        if len(batch) == 1 and batch[0].op is Op.TAKE and len(batch[0].members) == 1 and batch[0].once is None:
             member = batch[0].members[0]
             limit, name = self.named.get(member.algorithm) or self.name(member.algorithm)
             one = _MEMBER.pack(1, 1, 1 if member.binds else 0, member.cost, 0, 0)
             return [self.key(name, member.key)], _BATCH.pack(now, 1, 1) + limit + _ONE_TAKE + one
         keys: dict[tuple[bytes, str], int] = {}
         limits: dict[bytes, int] = {}
+        write = self.with_records if has_records(batch) else self.requests
+        pieces = write(batch, keys, limits)
+        body = b"".join((_BATCH.pack(now, len(limits), len(batch)), *limits, *pieces))
+        return [self.key(name, subject) for name, subject in keys], body
+
+    def requests(
+        self, batch: Sequence[Request], keys: dict[tuple[bytes, str], int], limits: dict[bytes, int]
+    ) -> list[bytes]:
+        """Requests that may be decided again; new keys and limits are added to those that have a number."""
         pieces: list[bytes] = []
         for request in batch:
             pieces.append(_REQUEST.pack(OPS[request.op], len(request.members)))
@@ -79,11 +101,35 @@ class Wire:
                         member.amount,
                     )
                 )
-        body = b"".join((_BATCH.pack(now, len(limits), len(batch)), *limits, *pieces))
-        return [self.key(name, subject) for name, subject in keys], body
+        return pieces
+
+    def with_records(
+        self, batch: Sequence[Request], keys: dict[tuple[bytes, str], int], limits: dict[bytes, int]
+    ) -> list[bytes]:
+        """Requests of which some are decided once."""
+        if sum([len(request.members) for request in batch]) > MOST_MEMBERS:
+            raise StoreError(f"what is decided once can have {MOST_MEMBERS:,} members; send it in smaller parts")
+        pieces: list[bytes] = []
+        for once, requests in groups_of(batch):
+            if once is None:
+                pieces += self.requests(requests, keys, limits)
+                continue
+            op = requests[0].op
+            key = keys.setdefault((_RECORD_NAME, once.name), len(keys) + 1)
+            if op in ON_RECORDS:
+                value = once.packed if op is Op.KEEP else claim_bytes(once)
+                pieces += (_RECORD.pack(ON_RECORDS[op], 0, key, len(value), 0), value)
+            else:
+                group = b"".join((*self.requests(requests, keys, limits), _END))
+                value = head_bytes(once)
+                pieces += (_RECORD.pack(_GROUP, 0, key, len(value), len(group)), value, group)
+        return pieces
 
     def key(self, name: bytes, subject: str) -> bytes:
-        """The Redis key of a counter: `prefix:name:subject`, and in a cluster `prefix:{tag}:name:subject`."""
+        """The Redis key of a counter: `prefix:name:subject`, and in a cluster `prefix:{tag}:name:subject`.
+
+        A record's is `prefix:%once:its name`, with the tag of that.
+        """
         bytes_of = subject.encode("utf-8", "surrogatepass")
         if self.tag_of is None:
             return self.lead + name + bytes_of
@@ -116,13 +162,77 @@ def escaped(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def has_records(batch: Sequence[Request]) -> bool:
+    for request in batch:  # noqa: SIM110 - compiled, this is a fraction of what `any` takes
+        if request.once is not None:
+            return True
+    return False
+
+
+def groups_of(batch: Sequence[Request]) -> list[tuple[Once | None, list[Request]]]:
+    """Requests one behind the other that carry the same record, or none; what is done with a record stands alone."""
+    groups: list[tuple[Once | None, list[Request]]] = []
+    for request in batch:
+        once = request.once
+        if not groups or groups[-1][0] is not once or request.op in ON_RECORDS or groups[-1][1][0].op in ON_RECORDS:
+            groups.append((once, []))
+        groups[-1][1].append(request)
+    return groups
+
+
 def decode(batch: Sequence[Request], answer: bytes) -> Replies:
     """The outcomes that the program's answer to a batch stands for. PartlyAnswered where it could not read a key."""
+    if has_records(batch):
+        return decode_with_records(batch, answer)
     now: int = _TIME.unpack_from(answer)[0]
     records = _ANSWER.iter_unpack(memoryview(answer)[_TIME.size :])
     if _FOREIGN in answer[_TIME.size :: _ANSWER.size]:  # the verdicts
         raise PartlyAnswered([[_whatever(member, now, next(records)) for member in r.members] for r in batch])
     return [[_outcome(member, now, *next(records)) for member in request.members] for request in batch]
+
+
+def decode_with_records(batch: Sequence[Request], answer: bytes) -> Replies:
+    """The same where some are decided once: what was found is said to their `Once`, and has no outcomes here."""
+    groups = groups_of(batch)
+    found: list[StoreError | bool] = []
+    at = _TIME.size
+    for once, requests in groups:
+        if once is None or requests[0].op in (Op.KEEP, Op.RELEASE):
+            found.append(False)
+            continue
+        size: int = _FOUND.unpack_from(answer, at)[0]
+        at += _FOUND.size
+        once.kept, once.pending = None, False
+        if size == _NOT_FOUND:
+            found.append(False)
+        else:
+            found.append(_found(once, answer[at : at + size]))
+            at += size
+    now: int = _TIME.unpack_from(answer)[0]
+    records = _ANSWER.iter_unpack(memoryview(answer)[at:])
+    replies: list[list[Outcome | StoreError]] = []
+    for (_, requests), fate in zip(groups, found, strict=True):
+        for request in requests:
+            if isinstance(fate, StoreError):
+                replies.append([fate] * max(len(request.members), 1))  # who claims must hear of it too
+            elif fate:
+                replies.append([])
+            else:
+                replies.append([_whatever(member, now, next(records)) for member in request.members])
+    whole = [[item for item in reply if isinstance(item, Outcome)] for reply in replies]
+    if any(len(outcomes) < len(reply) for outcomes, reply in zip(whole, replies, strict=True)):
+        raise PartlyAnswered(replies)
+    return whole
+
+
+def _found(once: Once, value: bytes) -> StoreError | bool:
+    """Take note of a record; the error if it is none of ours."""
+    try:
+        once.kept = read_kept(value)
+    except StoreError as error:
+        return StoreError(f"the Redis key of the idempotency record {masked_key(once.name)!r}: {error}")
+    once.pending = once.kept is None
+    return True
 
 
 def _outcome(

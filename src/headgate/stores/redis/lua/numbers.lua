@@ -14,6 +14,8 @@ local LARGEST = 9007199254740991
 local TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW = 1, 2, 3
 local SLIDING_WINDOW_LOG, SLIDING_WINDOW_COUNTER, GCRA = 4, 5, 6
 local TAKE, PEEK, RESET, CHARGE, GIVE_BACK = 1, 2, 3, 4, 5
+local ONCE, END, CLAIM, KEEP, RELEASE = 6, 7, 8, 9, 10 -- of records: the first two hold a group of requests
+local DENIED, ADMITTED, NEVER, TAKEN, FOREIGN = 0, 1, 2, 3, 4
 
 local STATE_VERSION = 1
 local STATE_BYTES = 46  -- of a counter without a log

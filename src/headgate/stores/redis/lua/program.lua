@@ -1,7 +1,5 @@
 -- The batch: limits, then requests with their members (wire.py writes it), answered in one string.
 
-local DENIED, ADMITTED, NEVER, TAKEN, FOREIGN = 0, 1, 2, 3, 4
-
 local function step(cell, alg, now, cost)
   local state = cell.state
   if not state then return alg.twin.step(alg, EMPTY, now, cost) end
@@ -86,7 +84,7 @@ local function take(members, now, replies)
 end
 
 local batch = ARGV[1]
-local now, limits_given, requests_given, at = unpack_from('>i8I2I2', batch)
+local now, limits_given, _, at = unpack_from('>i8I2I2', batch)
 local linger = 0
 if now < 0 then
   local time = call('TIME')
@@ -106,9 +104,14 @@ for i = 1, limits_given do
 end
 
 local cells, order, replies = {}, {}, {pack('>i8', now)}
-for _ = 1, requests_given do
+local records
+while at <= #batch do
   local op, members_given
   op, members_given, at = unpack_from('>BI2', batch, at)
+  if op > GIVE_BACK then
+    records = records or make_records(batch, now, linger)
+    at = records.ask(op, at, replies)
+  end
   local members = members_given > 1 and op == TAKE and {}
   for i = 1, members_given do
     local key, limit, binds, cost, taken_at, amount
@@ -146,5 +149,9 @@ end
 
 for _, cell in ipairs(order) do
   if cell.changed then write_cell(cell, now, linger) end
+end
+if records then
+  records.write()
+  replies[1] = replies[1] .. records.told()
 end
 return table.concat(replies)
