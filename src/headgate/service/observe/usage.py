@@ -1,0 +1,90 @@
+"""What happened in one minute, on its way to the history.
+
+A decision belongs to the minute in which it happened, however much later it is written. What cannot be written, because
+the database is away, is kept and written later: the last hour of it, in as many numbers as one hour can have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headgate.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from headgate.history.port import History
+    from headgate.service.observe.tally import Tally
+
+__all__ = ["MINUTE_US", "MOST_MINUTES", "MOST_SUBJECTS", "Usage", "joined", "record_usage", "top_subjects"]
+
+MINUTE_US = 60_000_000
+MOST_MINUTES = 60
+"""How many minutes wait to be written before the oldest is lost."""
+MOST_SUBJECTS = 100
+"""How many subjects of a minute are written."""
+_log = logging.getLogger("headgate")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The decisions of one minute, or of a part of it."""
+
+    minute_us: int
+    """Its beginning."""
+    rules: Mapping[str, tuple[int, int, int]]
+    """By rule: allowed, denied, and what a shadow rule would have denied."""
+    subjects: Mapping[str, tuple[int, int]]
+    """Of those who asked most: allowed, denied."""
+
+
+def joined(parts: Iterable[Usage]) -> list[Usage]:
+    """The same, with one entry a minute, oldest first; only the last hour of it."""
+    rules: dict[int, dict[str, tuple[int, int, int]]] = {}
+    subjects: dict[int, dict[str, tuple[int, int]]] = {}
+    for part in parts:
+        by_rule = rules.setdefault(part.minute_us, {})
+        for rule, (allowed, denied, shadowed) in part.rules.items():
+            one = by_rule.get(rule, (0, 0, 0))
+            by_rule[rule] = (one[0] + allowed, one[1] + denied, one[2] + shadowed)
+        by_subject = subjects.setdefault(part.minute_us, {})
+        for subject, (allowed, denied) in part.subjects.items():
+            before = by_subject.get(subject, (0, 0))
+            by_subject[subject] = (before[0] + allowed, before[1] + denied)
+    return [
+        Usage(minute, rules[minute], top_subjects(subjects[minute], MOST_SUBJECTS))
+        for minute in sorted(rules)[-MOST_MINUTES:]
+    ]
+
+
+def top_subjects(subjects: Mapping[str, tuple[int, int]], most: int) -> dict[str, tuple[int, int]]:
+    """Those who asked most."""
+    return dict(sorted(subjects.items(), key=_asked, reverse=True)[:most])
+
+
+def _asked(item: tuple[str, tuple[int, int]]) -> int:
+    return item[1][0] + item[1][1]
+
+
+async def record_usage(tally: Tally, history: History, now_us: int) -> bool:
+    """Write what has happened since the last time, in a thread; what cannot be written is kept for the next time.
+
+    Whether all of it was written. A minute that failed at the very end may have been added all the same, and is then
+    in the history twice; counters are not affected.
+    """
+    left = await asyncio.to_thread(_write, history, tally.take_usage(now_us))
+    tally.keep_usage(left)
+    return not left
+
+
+def _write(history: History, usage: list[Usage]) -> list[Usage]:
+    """Write minute by minute; what is left when one fails."""
+    for number, one in enumerate(usage):
+        try:
+            history.add(one.minute_us, one.rules, one.subjects)
+        except HeadgateError as error:
+            _log.warning("usage could not be added to the history, and is kept for later: %s", error)
+            return usage[number:]
+    return []
