@@ -52,6 +52,24 @@ def test_everything_is_read_at_the_start() -> None:
         assert rules.defaults.policy_key == ("user", "route")
 
 
+def test_keys_of_the_service_come_and_go_like_rules() -> None:
+    book = Book()
+    book.put("a user")
+    book.write([Edit("key", "0a", {"digest": "one"}), Edit("key", "0b", {"digest": "two"})], ALICE)
+    with catalog_of(book) as catalog:
+        before = catalog.keys
+        assert before == {"0a": {"digest": "one"}, "0b": {"digest": "two"}}
+        book.write([Edit("key", "0a", None), Edit("key", "0c", {"name": ["cannot", "be", "a", "key"]})], ALICE)
+        assert catalog.refresh() is True
+        assert catalog.keys == {"0b": {"digest": "two"}, "0c": {"name": ["cannot", "be", "a", "key"]}}
+        assert ids(catalog) == ["a"], "and a broken key keeps no rule from being used"
+        assert "0a" in before, "who holds the old keys holds them whole"
+        book.put("b ip")
+        catalog.refresh()
+        assert sorted(catalog.keys) == ["0b", "0c"]
+        assert "two" not in repr(catalog._shelves[0].known)
+
+
 def test_an_empty_source_is_no_rules() -> None:
     with catalog_of(Book()) as catalog:
         assert ids(catalog) == []

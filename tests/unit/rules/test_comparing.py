@@ -14,7 +14,7 @@ from headgate.rules.comparing import compare, field_changes
 from headgate.rules.editor import Editor
 from headgate.rules.records import record_of
 from headgate.rules.repositories.opening import open_repository
-from headgate.rules.repositories.port import Actor, AuditQuery, Record, Repository
+from headgate.rules.repositories.port import Actor, AuditQuery, Edit, Record, Repository
 from headgate.rules.rule import Rule
 from headgate.rules.views.policies import Policy
 
@@ -52,6 +52,19 @@ def test_all_kinds_are_written_in_one_go(editor: Editor, repository: Repository)
     assert changes.revision == 1
     editor.apply(again)
     assert repository.changes(1) is None, "what is the same is not written"
+
+
+def test_keys_of_the_service_are_no_business_of_files(editor: Editor, repository: Repository) -> None:
+    body = {"name": "ci", "scope": "read", "digest": "0" * 64, "expires_us": None}
+    repository.write([Edit("key", "0a1b", body)], Actor("me"))
+    difference = editor.difference([rule(), plan("gold", "10/second")])
+    assert difference.other == []
+    editor.apply(difference, prune=True)
+    editor.apply(editor.difference([]), prune=True)
+    assert repository.get("rule", "per-ip") is None
+    kept = repository.get("key", "0a1b")
+    assert kept is not None
+    assert (kept.version, kept.body) == (1, body)
 
 
 def test_a_change_is_told_field_by_field(editor: Editor) -> None:

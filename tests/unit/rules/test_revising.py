@@ -182,6 +182,18 @@ def test_a_mistake_writes_nothing_of_the_others() -> None:
         revised([put("a"), delete("b")])
 
 
+def test_the_digest_of_a_key_is_not_told() -> None:
+    kept = Record("key", "0a", 1, {"name": "ci", "digest": "secret"}, 10, 20, None, 30)
+    (entry,) = revised([Edit("key", "0a", {"name": "cd", "digest": "other"})], kept).audit
+    assert (entry.before, entry.after) == ({"name": "ci"}, {"name": "cd"})
+    (entry,) = revised([Edit("key", "0a", None)], kept).audit
+    assert (entry.before, entry.after) == ({"name": "ci"}, None)
+    (entry,) = expired_away([kept], NOW).audit
+    assert (entry.before, entry.after) == ({"name": "ci"}, None)
+    (entry,) = revised([put("a", digest="a field of a rule")]).audit
+    assert entry.after == {"digest": "a field of a rule"}, "of keys alone"
+
+
 def test_what_has_ended_is_removed_in_the_name_of_headgate() -> None:
     revision = expired_away([record("a", 3, n=1), record("b", 1)], NOW)
     assert revision.deletes == [("rule", "a", 3), ("rule", "b", 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import Stale
-from headgate.rules.repositories.port import Actor, AuditEntry, AuditQuery, Repository
+from headgate.rules.repositories.port import Actor, AuditEntry, AuditQuery, Edit, Repository
 from unit.rules.repositories.kit_edits import (
     ALICE,
     BOB,
@@ -158,6 +158,28 @@ class ReadingKit:
         assert changed.updated_us <= deleted.at_us <= reset.at_us
         places = [place(entry) for entry in (create, update, deleted, reset)]
         assert places == sorted(set(places)), "a later entry has a greater id"
+
+    def test_a_key_is_kept_whole_and_its_digest_is_told_to_nobody(self, repository: Repository) -> None:
+        body = {"name": "ci", "scope": "read", "digest": "d1" * 32, "expires_us": None}
+        put(repository, "0a1b", body, kind="key")
+        changed = put(repository, "0a1b", {**body, "scope": "write"}, kind="key")
+        assert changed.body == {**body, "scope": "write"}
+        assert repository.get("key", "0a1b") == changed
+        assert ids(repository.list("key")) == ["0a1b"]
+        assert ids(repository.list("rule")) == []
+        changes = repository.changes(0)
+        assert changes is not None
+        assert [(one.kind, one.body["digest"]) for one in changes.records] == [("key", "d1" * 32)]
+        repository.write([Edit("key", "0a1b", None)], ALICE)
+        entries = repository.audit(AuditQuery())
+        assert [(entry.action, entry.subject) for entry in entries] == [
+            ("delete", "key:0a1b"),
+            ("update", "key:0a1b"),
+            ("create", "key:0a1b"),
+        ]
+        told_of = {"name": "ci", "scope": "read", "expires_us": None}
+        assert entries[1].before == entries[2].after == told_of
+        assert entries[0].before == entries[1].after == {**told_of, "scope": "write"}
 
     def test_a_note_changes_nothing(self, repository: Repository) -> None:
         put(repository, "r", {})

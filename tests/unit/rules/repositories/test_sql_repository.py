@@ -21,7 +21,7 @@ from headgate.rules.repositories.sql.repository import SqlRepository, open_sql_r
 from headgate.rules.repositories.sql.tidying import BITE, HOUR_US
 from headgate.stores.options import Options
 from headgate.stores.sql.opening import open_driver
-from headgate.stores.sql.schema import audit, records, revisions
+from headgate.stores.sql.schema import audit, once, records, revisions, usage, usage_subjects, usage_turns
 from headgate.stores.sql.upgrade import upgrade_database
 from servers.mariadb import MariaDB
 from servers.process import GivenServer
@@ -436,15 +436,16 @@ def test_all_connections_in_use(mariadb: MariaDB | GivenServer) -> None:
 def test_a_database_of_the_version_before_is_refused_and_can_be_upgraded(url: str, opener: SqlOpener) -> None:
     repository = opener("upgraded")
     with repository.engine.begin() as connection:
-        for table in (revisions, records, audit):
+        for table in (revisions, records, audit, usage, usage_subjects, usage_turns, once):
             table.drop(connection)
         connection.execute(text("UPDATE headgate_version SET version_num = '0001'"))
-    with pytest.raises(StoreError, match=r"version 0001, and this Headgate needs version 0002: .*headgate db upgrade"):
+    with pytest.raises(StoreError, match=r"version 0001, and this Headgate needs version 0003: .*headgate db upgrade"):
         opener("upgraded")
     driver = open_driver(Options(url))
     with repository.engine.begin() as connection:  # as if an earlier try had been cut off after its first tables
         revisions.create(connection)
         records.create(connection)
+        usage.create(connection)
     assert upgrade_database(driver) == "0001"
     assert put(opener("upgraded"), "r", {"n": 1}).version == 1
 
