@@ -11,15 +11,23 @@ import pytest
 from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Store
 from headgate.stores.shared import SharedStore
-from headgate.testing import FakeClock, StoreConformance, differences, read_vectors
+from headgate.stores.url import open_store
+from headgate.testing import FakeClock, OnceConformance, StoreConformance, differences, read_vectors
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
 MakeStore = Callable[[FakeClock], Store]
 
 
-class TestMemory(StoreConformance):
+class TestMemory(StoreConformance, OnceConformance):
     def make_store(self, clock: FakeClock) -> Store:
         return MemoryStore(clock=clock)
+
+
+class TestSharded(OnceConformance):
+    """The rest of the kit is in its unit tests."""
+
+    def make_store(self, clock: FakeClock) -> Store:
+        return open_store(["memory://"] * 3, clock)
 
 
 class TestShared(StoreConformance):

@@ -18,8 +18,10 @@ from headgate.core.words import i64
 from headgate.errors import StoreClosed
 from headgate.stores.clock import Clock, MachineClock, nanoseconds_of, wall_minus_monotonic
 from headgate.stores.deciding import Cell, decide
+from headgate.stores.keeping import pack_kept
 from headgate.stores.mutex import new_mutex
 from headgate.stores.port import LocalStore, Member, Op, Outcome, Request
+from headgate.stores.records import MemoryRecords, answered_before, grouped
 from headgate.stores.table import Entry, Table
 
 __all__ = ["DEFAULT_MAX_KEYS", "MemoryStore"]
@@ -35,6 +37,7 @@ class MemoryStore(LocalStore):
         self.table = Table(max_keys)
         self.names = self.table.names
         self.recent = self.table.recent
+        self.records = MemoryRecords()
         # The time is anchor + nanoseconds() // 1000, of the machine's clock without the detour through an object.
         self.anchor: i64 = 0
         if clock is None:
@@ -105,10 +108,27 @@ class MemoryStore(LocalStore):
             raise closed()
         with self.mutex:
             now = self.now()
+            for request in batch:
+                if request.once is not None:
+                    return self.decide_once(batch, now)
             return [self.decide(request, now) for request in batch]
 
     def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
         return self.apply(batch)
+
+    def decide_once(self, batch: Sequence[Request], now: i64) -> list[list[Outcome]]:
+        """A batch with requests that are decided once, under the lock."""
+        replies: list[list[Outcome]] = []
+        for group in grouped(batch):
+            once = group[0].once
+            if once is not None and answered_before(self.records, once, group[0].op, now):
+                replies += [[] for _ in group]
+                continue
+            decided = [self.decide(request, now) for request in group]
+            if once is not None:
+                self.records.keep(once.name, pack_kept(once, now, decided), now)
+            replies += decided
+        return replies
 
     def decide(self, request: Request, now: i64) -> list[Outcome]:
         """One request, under the lock."""
@@ -129,6 +149,7 @@ class MemoryStore(LocalStore):
         with self.mutex:
             self.closed = True
             self.table.clear()
+            self.records.clear()
 
 
 def closed() -> StoreClosed:

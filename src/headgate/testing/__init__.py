@@ -3,6 +3,7 @@
 from headgate.testing.clock import FakeClock
 from headgate.testing.conformance import StoreConformance
 from headgate.testing.on_loop import OnLoop
+from headgate.testing.once import OnceConformance
 from headgate.testing.vectors import differences, read_vectors
 
-__all__ = ["FakeClock", "OnLoop", "StoreConformance", "differences", "read_vectors"]
+__all__ = ["FakeClock", "OnLoop", "OnceConformance", "StoreConformance", "differences", "read_vectors"]
