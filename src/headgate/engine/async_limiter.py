@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
 from weakref import WeakSet
 
+from headgate.core.algorithms import build
 from headgate.core.decision import Decision
+from headgate.core.limit import Limit
 from headgate.engine.bound import Bound, check_input, whole_cost
 from headgate.engine.coalescer import LoopCoalescer
 from headgate.engine.decorator import KeyMaker, key_maker, name_of, refuse_generators
@@ -19,8 +22,9 @@ from headgate.engine.line import Ask, Sleep, Turn, Waiting, wait_turn
 from headgate.engine.plans import Limits
 from headgate.engine.reservation import AsyncReservation, Held
 from headgate.errors import ConfigError, StoreError
-from headgate.stores.port import LocalStore, Op, Outcome, Replies, Request
-from headgate.stores.remote import RemoteStore
+from headgate.stores.breaker import BreakerState
+from headgate.stores.port import LocalStore, Member, Op, Outcome, Replies, Request
+from headgate.stores.remote import PROBE, RemoteStore
 
 __all__ = ["AsyncBound", "AsyncLimiter"]
 
@@ -125,6 +129,23 @@ class AsyncLimiter(Limiting):
         if isinstance(self._store, RemoteStore):
             await self._store.connect_async()
             self._connected.add(asyncio.get_running_loop())
+
+    async def probe(self) -> None:
+        """Count on every server of the store, and forget it again: what a check does, for nobody.
+
+        StoreError when one of them cannot, whatever `on_store_error` says.
+        """
+        store = self._store
+        keys = store.probe_keys() if isinstance(store, RemoteStore) else (PROBE,)
+        counters = [Member(key, build(Limit(1_000_000, 1), PROBE), 1) for key in keys]
+        # No policy answers a batch that forgets counters: only a store can do that.
+        await self._apply([Request(op, [counter]) for op in (Op.TAKE, Op.RESET) for counter in counters])
+
+    def breakers(self) -> dict[str, BreakerState]:
+        """How the breaker of each server stands that was asked so far, by the server's name."""
+        breakers = self._store.breakers() if isinstance(self._store, RemoteStore) else {}
+        now = time.monotonic()
+        return {name: breaker.state(now) for name, breaker in breakers.items()}
 
     async def aclose(self) -> None:
         """Let go of the store, if this limiter opened it."""

@@ -6,15 +6,18 @@ This file is not compiled, so that stores can be subclasses of `RemoteStore` wit
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headgate.core.algorithms.algorithm import Algorithm
+from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock
 from headgate.stores.port import Done, Replies, Request
 
-__all__ = ["DEFAULT_TIMEOUT_MS", "RemoteStore"]
+__all__ = ["DEFAULT_TIMEOUT_MS", "PROBE", "RemoteStore"]
 
 DEFAULT_TIMEOUT_MS = 100
+PROBE = "headgate-probe"
+"""The counter that is counted to see whether that can be done, and forgotten at once."""
 
 
 class RemoteStore:
@@ -39,6 +42,14 @@ class RemoteStore:
     def supports(self, algorithm: Algorithm) -> bool:
         """Whether the store can decide by this algorithm (one that users registered may have no twin in it)."""
         return True
+
+    def breakers(self) -> Mapping[str, Breaker]:
+        """The breaker of each server that was asked so far, by its name; for whoever watches."""
+        return {}
+
+    def probe_keys(self) -> Sequence[str]:
+        """Keys whose counters are on every server together, so that who asks for these has asked all of them."""
+        return (PROBE,)
 
     def connect(self) -> None:
         """Reach the other side, so that no check is the first to; StoreError when that cannot be done."""

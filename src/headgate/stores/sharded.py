@@ -21,9 +21,10 @@ from typing import final
 
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.errors import ConfigError, StoreClosed, StoreError
+from headgate.stores.breaker import Breaker
 from headgate.stores.forking import fork_safe_lock, renew_after_fork
 from headgate.stores.port import Done, LocalStore, Member, Replies, Request
-from headgate.stores.remote import RemoteStore
+from headgate.stores.remote import PROBE, RemoteStore
 from headgate.stores.spread import Round, spread
 
 __all__ = ["ShardedStore"]
@@ -67,6 +68,20 @@ class ShardedStore(RemoteStore):
 
     def supports(self, algorithm: Algorithm) -> bool:
         return all(store.supports(algorithm) for store in self.stores if isinstance(store, RemoteStore))
+
+    def breakers(self) -> dict[str, Breaker]:
+        remote = [store for store in self.stores if isinstance(store, RemoteStore)]
+        return {name: breaker for store in remote for name, breaker in store.breakers().items()}
+
+    def probe_keys(self) -> list[str]:
+        """One for each store; of a cluster in the list, only one of its nodes is asked."""
+        found: dict[int, str] = {}
+        number = 0
+        while len(found) < len(self.stores):  # every store has its share of the keys
+            key = f"{PROBE}-{number}"
+            found.setdefault(self.place_of(key), key)
+            number += 1
+        return list(found.values())
 
     def connect(self) -> None:
         self._check_open()

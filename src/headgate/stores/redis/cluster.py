@@ -56,6 +56,17 @@ class ClusterTopology(Topology):
     def masters(self) -> list[Address]:
         return sorted({owner for owner in self.owners if owner is not None})
 
+    def keys_of_all_masters(self, name: str) -> list[str]:
+        """Keys that begin with this name, one on each master that any tag leads to."""
+        found: dict[Address, str] = {}
+        masters = len({self.address_of(slot) for slot in self.slots})
+        for number in range(20 * self.tags):  # in which every tag is met several times
+            if len(found) == masters:
+                break
+            key = f"{name}-{number}"
+            found.setdefault(self.address_of(self.slots[self.tag(key.encode())]), key)
+        return list(found.values())
+
     def find(self) -> Talk[None]:
         problems = []
         known = [address for address in self.masters() if address not in self.seeds]

@@ -39,13 +39,11 @@ from headgate.stores.redis.talk import (
     refuse_nodes_of_a_cluster,
 )
 from headgate.stores.redis.wire import KINDS, SERVER_TIME, Wire, decode
-from headgate.stores.remote import DEFAULT_TIMEOUT_MS, RemoteStore
+from headgate.stores.remote import DEFAULT_TIMEOUT_MS, PROBE, RemoteStore
 from headgate.stores.spread import spread, unanswered
 
 __all__ = ["RedisStore"]
 
-PROBE = "headgate-probe"
-"""The counter that is counted once at the start, and forgotten at once."""
 CONNECT_SECONDS = 5.0
 """The time for the first connection, which no request waits for."""
 
@@ -87,6 +85,12 @@ class RedisStore(RemoteStore):
         """The breaker of one server."""
         breaker = self._breakers.get(address)
         return breaker if breaker is not None else self._breakers.setdefault(address, Breaker())
+
+    def breakers(self) -> dict[str, Breaker]:
+        return {f"Redis at {address}": breaker for address, breaker in list(self._breakers.items())}
+
+    def probe_keys(self) -> list[str]:
+        return [PROBE] if self._cluster is None else self._cluster.keys_of_all_masters(PROBE)
 
     def supports(self, algorithm: Algorithm) -> bool:
         return algorithm.limit.algorithm in KINDS

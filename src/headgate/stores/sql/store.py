@@ -78,6 +78,9 @@ class SqlStore(ThreadedStore):
         self.unprepared = ""
         self.prepare_at = 0.0
 
+    def breakers(self) -> dict[str, Breaker]:
+        return {self.driver.name: self.breaker}
+
     def supports(self, algorithm: Algorithm) -> bool:
         return len(algorithm.limit.algorithm) <= LONGEST_NAME
 
