@@ -34,7 +34,7 @@ from headgate.rules.address import subject_address
 from headgate.service.auth.keys import Caller, Keys, Scope, includes
 
 if TYPE_CHECKING:
-    from headgate.config.settings import Address, Server
+    from headgate.config.server import Address, Server
 
 __all__ = ["CheckCeiling", "Guard", "Headers", "Refusal", "needed_to_check"]
 
