@@ -3,6 +3,7 @@
     HEADGATE_STORE=redis://localhost:6379/0
     HEADGATE_STORE=[redis://one:6379, redis://other:6379]
     HEADGATE_SERVER__HTTP=127.0.0.1:9000
+    HEADGATE_SERVER__LIMITS__READS=500/minute
     HEADGATE_PLANS__GOLD=10/second burst 20
     HEADGATE_RULES=[{rule_id: all, dimension: ip, limit: 100, window_seconds: 60}]
 
@@ -17,7 +18,11 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from headgate.config.observing import PRESSURE, Logs, Metrics, Tracing
+from headgate.config.section import names_of
+from headgate.config.server import Ceilings, Server, Tls
 from headgate.errors import Problem
+from headgate.http.headers import HeaderStyle
 from headgate.reading.parsing import parse, scalar
 from headgate.reading.variables import Variable
 from headgate.rules.rule_files import INCLUDE, SETTINGS
@@ -33,13 +38,28 @@ build Headgate, and what the tests expect of the build. Those that begin with HE
 _SERVICE = re.compile(r"HEADGATE_(?:PORT_[0-9]+_(?:TCP|UDP)|SERVICE_(?:HOST|PORT))(?:_.*)?")
 _SERVICE_PORT = re.compile(r"(?:tcp|udp)://.*")
 """What Kubernetes puts into every container of a namespace in which a Service is called headgate: nobody wrote it."""
-INSIDE = {
-    "server": ("http", "grpc"),
-    "default_policy": ("type", "capacity", "refillRate", "windowSeconds"),
+INSIDE: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("server",): names_of(Server),
+    ("server", "tls"): names_of(Tls),
+    ("server", "limits"): names_of(Ceilings),
+    ("headers",): names_of(HeaderStyle),
+    ("metrics",): names_of(Metrics),
+    ("logs",): names_of(Logs),
+    ("tracing",): names_of(Tracing),
+    ("pressure",): PRESSURE,
+    ("default_policy",): ("type", "capacity", "refillRate", "windowSeconds"),
 }
 """Fields with fixed fields inside, as these are spelled."""
-LISTS = ("rules", "policies", "clients")
-TEXTS = ("rules_store", "on_store_error", "mode", "server")
+WHOLE = ("default_policy",)
+"""Of these, what may also be set as a whole, as `{…}`."""
+LISTS = ("rules", "policies", "clients", "deprecated")
+TEXTS = {
+    *(("rules_store",), ("on_store_error",), ("mode",), ("server", "http"), ("server", "grpc"), ("server", "checks")),
+    *(("server", "tls", name) for name in names_of(Tls)),
+    *(("server", "limits", name) for name in names_of(Ceilings)),
+    *(("logs", name) for name in names_of(Logs)),
+    *(("headers", "reset"), ("metrics", "prefix"), ("pressure", "webhook")),
+}
 TEXT_OR_LIST = ("store", INCLUDE)
 
 
@@ -75,8 +95,11 @@ def _is_other(name: str, text: str) -> bool:
 def _path(name: str) -> tuple[str, ...]:
     """The field that a variable sets, as it is spelled in a file."""
     first, *rest = name[len(PREFIX) :].lower().split(BETWEEN)
-    spellings = {_plain(inner): inner for inner in INSIDE.get(first, ())}
-    return (first, *(spellings.get(_plain(part), part) for part in rest))
+    path: tuple[str, ...] = (first,)
+    for part in rest:
+        spellings = {_plain(inner): inner for inner in INSIDE.get(path, ())}
+        path += (spellings.get(_plain(part), part),)
+    return path
 
 
 def _plain(word: str) -> str:
@@ -88,14 +111,14 @@ def _wrong(name: str, path: tuple[str, ...]) -> str | None:
     first, *rest = path
     if first not in (*SETTINGS, INCLUDE, *SECTIONS):
         return _unknown(name)
-    inside = INSIDE.get(first, ())
-    if first == "server" and not rest:
-        return f"sets a mapping: set its fields, {PREFIX}SERVER__HTTP and {PREFIX}SERVER__GRPC"
-    if inside and rest and (rest[0] not in inside or len(rest) > 1):
+    sectioned = (first,) in INSIDE
+    if sectioned and rest and path[-1] not in INSIDE.get(path[:-1], ()):
         return _unknown(name)
+    if path in INSIDE and first not in WHOLE:
+        return f"sets a mapping: set the fields inside of it, such as {_variable(*path, INSIDE[path][0])}"
     if rest and first in LISTS:
         return f"sets a part of a list: set all of it, as {PREFIX}{first.upper()}=[…], or write it in a file"
-    if rest and first in ("policy_key", "default_client_limits", INCLUDE, *SETTINGS) and not inside:
+    if rest and first in ("policy_key", "default_client_limits", INCLUDE, *SETTINGS) and not sectioned:
         return f"{first!r} has no fields inside: set {PREFIX}{first.upper()}"
     if not all(path):
         return "a name is missing between or after '__': write it, or take the '__' away"
@@ -103,15 +126,19 @@ def _wrong(name: str, path: tuple[str, ...]) -> str | None:
 
 
 def _unknown(name: str) -> str:
-    known = [PREFIX + field.upper() for field in (*SETTINGS, INCLUDE, *SECTIONS) if field != "server"]
-    known += [f"{PREFIX}{field}{BETWEEN}{inner}".upper() for field, names in INSIDE.items() for inner in names]
+    fields: list[tuple[str, ...]] = [(field,) for field in (*SETTINGS, INCLUDE, *SECTIONS)]
+    fields += [(*path, inner) for path, names in INSIDE.items() for inner in names]
+    known = [_variable(*path) for path in fields if path not in INSIDE or path[0] in WHOLE]
     close = get_close_matches(name, known, n=1) or get_close_matches(name.partition(BETWEEN)[0], known, n=1)
     return f"unknown variable: did you mean {close[0]}?" if close else f"unknown variable: there are {', '.join(known)}"
 
 
+def _variable(*path: str) -> str:
+    return PREFIX + BETWEEN.join(path).upper()
+
+
 def _value(path: tuple[str, ...], text: str) -> tuple[Any, list[Problem]]:
-    first = path[0]
-    if first in TEXTS or (first in TEXT_OR_LIST and not text.startswith("[")):
+    if path in TEXTS or (path[0] in TEXT_OR_LIST and not text.startswith("[")):
         return text, []
     if text[0] not in "[{\"'":
         return scalar(text), []

@@ -5,7 +5,9 @@ rules_store: sqlite:///rules.db           # where rules are written to
 on_store_error: open                      # or closed, or local
 refresh_seconds: 1                        # how often changed rules are looked for
 mode: service                             # or embedded
-server: {http: "127.0.0.1:8080", grpc: "127.0.0.1:8081"}
+server: {http: "127.0.0.1:8080", grpc: "127.0.0.1:8081", workers: 4}       # and more: see server.py
+headers: {reset: epoch}                   # and metrics, logs, tracing, pressure: see observing.py
+deprecated: […]                           # endpoints that are going to go: see deprecated.py
 include: [limits.yaml, conf.d]            # files and folders, as seen from this file
 rules: […]                                # and the other sections: see rules/sections.py
 """
@@ -13,47 +15,52 @@ rules: […]                                # and the other sections: see rules/
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from headgate.config.deprecated import Deprecation, read_deprecated
 from headgate.config.environment import read_environment
+from headgate.config.observing import (
+    Logs,
+    Metrics,
+    Tracing,
+    read_headers,
+    read_logs,
+    read_metrics,
+    read_tracing,
+    read_webhook,
+)
+from headgate.config.server import Address, Ceilings, Server, Tls, read_server
 from headgate.config.urls import read_rules_store, read_store
 from headgate.engine.failure import POLICIES, OnStoreError
 from headgate.errors import Invalid, Problem
-from headgate.reading.fields import Fields, Problems, kind_of
+from headgate.http.headers import HeaderStyle
+from headgate.reading.fields import Fields, Problems
 from headgate.rules.repositories.files import FileRepository
 from headgate.rules.repositories.port import Record
 from headgate.rules.rule_files import RuleFiles, in_order, read_rule_files
 
-__all__ = ["Address", "Mode", "Server", "Settings", "load_settings"]
+__all__ = [
+    "Address",
+    "Ceilings",
+    "Deprecation",
+    "HeaderStyle",
+    "Logs",
+    "Metrics",
+    "Mode",
+    "Server",
+    "Settings",
+    "Tls",
+    "Tracing",
+    "load_settings",
+]
 
 Mode = Literal["service", "embedded"]
 MODES: tuple[Mode, ...] = ("service", "embedded")
 DEFAULT_STORE = "memory://"
 LEAST_REFRESH, MOST_REFRESH = 0.05, 3600
 """Seconds: not so often that a process does little else, nor so seldom that nobody would see a change."""
-_PLACE = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.~-]+)?)\]|([^\[\]:/@\s]+)):([0-9]{1,5})")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen. Port 0 is any that is free."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """Where the service listens."""
-
-    http: Address = Address("127.0.0.1", 8080)
-    grpc: Address = Address("127.0.0.1", 8081)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,14 @@ class Settings:
     on_store_error: OnStoreError = "open"
     refresh_seconds: float = 1.0
     mode: Mode = "service"
-    server: Server = Server()
+    server: Server = field(default_factory=Server)
+    headers: HeaderStyle = field(default_factory=HeaderStyle)
+    metrics: Metrics = field(default_factory=Metrics)
+    logs: Logs = field(default_factory=Logs)
+    tracing: Tracing = field(default_factory=Tracing)
+    webhook: str | None = field(default=None, repr=False)
+    """Where transitions of pressure are sent to: `webhook` under `pressure`. Who knows it may post there."""
+    deprecated: tuple[Deprecation, ...] = ()
     files: RuleFiles = field(default_factory=lambda: RuleFiles((), ()), repr=False, compare=False)
     """The rules as they were read."""
     names_store: bool = field(default=False, repr=False, compare=False)
@@ -104,7 +118,13 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
         fields.choice("on_store_error", POLICIES, "open"),
         float(fields.seconds("refresh_seconds", 1.0, least=LEAST_REFRESH, most=MOST_REFRESH)),
         fields.choice("mode", MODES, "service"),
-        _server(fields),
+        read_server(fields, "server"),
+        read_headers(fields, "headers"),
+        read_metrics(fields, "metrics"),
+        read_logs(fields, "logs"),
+        read_tracing(fields, "tracing"),
+        read_webhook(fields, "pressure"),
+        read_deprecated(fields, "deprecated"),
         files,
         fields.given("store"),
     )
@@ -112,31 +132,3 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
     if problems:
         raise Invalid(problems)
     return settings
-
-
-def _server(fields: Fields) -> Server:
-    default = Server()
-    if not fields.given("server"):
-        return default
-    inner = Fields(fields.values["server"], "server", fields.problems, ("http", "grpc"))
-    server = Server(_address(inner, "http", default.http), _address(inner, "grpc", default.grpc))
-    if server.http == server.grpc and server.http.port:
-        here, there = ("grpc", "http") if inner.given("grpc") else ("http", "grpc")
-        inner.wrong(here, f"is the address of server.{there} too: write another port than {server.http.port}")
-    return server
-
-
-def _address(fields: Fields, name: str, default: Address) -> Address:
-    value: Any = fields.values.get(name)
-    if value is None:
-        return default
-    match = _PLACE.fullmatch(value) if isinstance(value, str) else None
-    if match is not None:
-        if int(match[3]) < 65536:
-            return Address(match[1] or match[2], int(match[3]))
-        fields.wrong(name, f"has the port {match[3]}: write one from 1 to 65535, or 0 for any that is free")
-        return default
-    port = str(value).strip(":")
-    example = f"127.0.0.1:{port}" if re.fullmatch("[0-9]{1,4}", port) else str(default)
-    fields.wrong(name, f"must be host:port or [address]:port, such as {example!r}, not {kind_of(value)}")
-    return default

@@ -24,7 +24,10 @@ from headgate.stores.options import masked
 __all__ = ["INCLUDE", "SETTINGS", "RuleFiles", "Seen", "in_order", "look", "read_rule_files"]
 
 INCLUDE = "include"
-SETTINGS = ("store", "rules_store", "on_store_error", "refresh_seconds", "mode", "server")
+SETTINGS = (
+    *("store", "rules_store", "on_store_error", "refresh_seconds", "mode", "server"),
+    *("headers", "metrics", "logs", "tracing", "pressure", "deprecated"),
+)
 """What a main file may say besides rules. What it means is read elsewhere; here it is known not to be a slip."""
 ENDINGS = (".yaml", ".yml", ".json")
 

@@ -49,7 +49,7 @@ ENVIRONMENTS = [
     ({"HEADGATE_PLAN__GOLD": "5/s"}, "HEADGATE_PLAN__GOLD: unknown variable: did you mean HEADGATE_PLANS?"),
     (
         {"HEADGATE_SERVER": "127.0.0.1:80"},
-        "HEADGATE_SERVER: sets a mapping: set its fields, HEADGATE_SERVER__HTTP and HEADGATE_SERVER__GRPC",
+        "HEADGATE_SERVER: sets a mapping: set the fields inside of it, such as HEADGATE_SERVER__HTTP",
     ),
     ({"HEADGATE_STORE__URL": "x"}, "HEADGATE_STORE__URL: 'store' has no fields inside: set HEADGATE_STORE"),
     (
