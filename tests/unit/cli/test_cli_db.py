@@ -21,14 +21,15 @@ def said(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 def test_it_makes_the_tables_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "counters.db"
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 0
-    assert said(capsys) == (f"SQLite file {file}: the tables were made, schema version 0002\n", "")
+    assert said(capsys) == (f"SQLite file {file}: the tables were made, schema version 0003\n", "")
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 0
-    assert said(capsys) == (f"SQLite file {file}: the schema is at version 0002 already\n", "")
+    assert said(capsys) == (f"SQLite file {file}: the schema is at version 0003 already\n", "")
     with sqlite3.connect(file) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     counters = {"headgate_counters", "headgate_log", "headgate_locks", "headgate_version"}
     rules = {"headgate_revisions", "headgate_records", "headgate_audit"}
-    assert tables - {"sqlite_sequence"} == counters | rules
+    service = {"headgate_usage", "headgate_usage_subjects", "headgate_usage_turns", "headgate_once"}
+    assert tables - {"sqlite_sequence"} == counters | rules | service
 
 
 def test_it_brings_tables_of_an_older_version_up_to_date(
@@ -44,7 +45,7 @@ def test_it_brings_tables_of_an_older_version_up_to_date(
     with pytest.raises(StoreError, match=f"schema version 0001, .*: bring it .* `headgate db upgrade --store '{url}'`"):
         Limiter(url)
     assert main(["db", "upgrade", "--store", url]) == 0
-    assert said(capsys)[0].endswith("counters.db: the schema was brought from version 0001 to 0002\n")
+    assert said(capsys)[0].endswith("counters.db: the schema was brought from version 0001 to 0003\n")
     with sqlite3.connect(tmp_path / "counters.db") as connection:
         assert connection.execute("SELECT * FROM headgate_locks").fetchall() == [(b"a", 1, "me", 2)]
     Limiter(url).close()
@@ -87,7 +88,7 @@ def test_a_newer_database_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFi
         connection.execute("UPDATE headgate_version SET version_num = '0099'")
     said(capsys)
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 2
-    assert "version 0099, and this Headgate needs version 0002: it was made by a newer Headgate" in said(capsys)[1]
+    assert "version 0099, and this Headgate needs version 0003: it was made by a newer Headgate" in said(capsys)[1]
 
 
 def test_a_database_of_an_unknown_version_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +99,7 @@ def test_a_database_of_an_unknown_version_is_left_alone(tmp_path: Path, capsys: 
     said(capsys)
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 2
     error = said(capsys)[1]
-    assert "version 0000, which this Headgate does not know, and it needs version 0002: they were made by" in error
+    assert "version 0000, which this Headgate does not know, and it needs version 0003: they were made by" in error
     assert error.count("\n") == 1
 
 
@@ -106,15 +107,15 @@ def test_the_rules_store_has_tables_too(run: Run, folder: Path) -> None:
     code, out, err = run("db", "upgrade", "--store", "sqlite:///a.db", "--rules-store", "sqlite:///b.db")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        f"SQLite file {folder}/{name}.db: the tables were made, schema version 0002" for name in "ab"
+        f"SQLite file {folder}/{name}.db: the tables were made, schema version 0003" for name in "ab"
     ]
     same = run("db", "upgrade", "--store", "sqlite:///a.db", "--rules-store", "sqlite:///a.db?prefix=other")
-    assert same.out == f"SQLite file {folder}/a.db: the schema is at version 0002 already\n", "once is enough"
+    assert same.out == f"SQLite file {folder}/a.db: the schema is at version 0003 already\n", "once is enough"
 
 
 def test_all_databases_of_the_settings(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "headgate.yaml").write_text("store: redis://127.0.0.1:1/0\nrules_store: sqlite:///rules.db\n")
-    assert run("db", "upgrade").out == f"SQLite file {folder}/rules.db: the tables were made, schema version 0002\n"
+    assert run("db", "upgrade").out == f"SQLite file {folder}/rules.db: the tables were made, schema version 0003\n"
     monkeypatch.setenv("HEADGATE_STORE", "[sqlite:///a.db, sqlite:///b.db]")
     assert [line.split(":")[0][-4:] for line in run("db", "upgrade").out.splitlines()] == ["a.db", "b.db", "s.db"]
     (folder / "other.yaml").write_text("rules_store: redis://127.0.0.1:1/0\n")

@@ -35,9 +35,13 @@ __all__ = [
     "log",
     "metadata",
     "name_type",
+    "once",
     "records",
     "revisions",
     "table_options",
+    "usage",
+    "usage_subjects",
+    "usage_turns",
 ]
 
 MOST_NAME_BYTES = 255
@@ -166,5 +170,50 @@ audit = Table(
     Index("headgate_audit_actor", "prefix", "actor", "id"),
     Index("headgate_audit_subject", "prefix", "subject", "id"),
     sqlite_autoincrement=True,
+    **_engine,
+)
+
+usage_turns = Table(
+    "headgate_usage_turns", metadata, Column("prefix", bytes_type(MOST_NAME_BYTES), primary_key=True), **table_options
+)
+
+
+def usage_place(name: str) -> list[Column[Any]]:
+    """Whose minute or hour a row is about, and what it is about."""
+    return [
+        Column("prefix", bytes_type(MOST_NAME_BYTES), primary_key=True),
+        Column("step", SmallInteger, primary_key=True, autoincrement=False),
+        Column("at_us", BigInteger, primary_key=True, autoincrement=False),
+        Column(name, bytes_type(MOST_ID_BYTES), primary_key=True),
+    ]
+
+
+usage = Table(
+    "headgate_usage",
+    metadata,
+    *usage_place("rule"),
+    number("allowed"),
+    number("denied"),
+    number("shadowed"),
+    Index("headgate_usage_rule", "prefix", "step", "rule", "at_us"),
+    **table_options,
+)
+
+usage_subjects = Table(
+    "headgate_usage_subjects",
+    metadata,
+    *usage_place("subject"),
+    number("allowed"),
+    number("denied"),
+    **table_options,
+)
+
+once = Table(
+    "headgate_once",
+    metadata,
+    Column("id", bytes_type(16, exactly=True), primary_key=True),
+    number("expires_us"),
+    Column("body", LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")),
+    Index("headgate_once_expires_us", "expires_us"),
     **_engine,
 )

@@ -13,7 +13,7 @@ from headgate.stores.sql.session import Broken, Driver, Refused, Session
 
 __all__ = ["VERSION", "explain", "found_version", "prepare", "prepare_database"]
 
-VERSION = "0002"
+VERSION = "0003"
 """The version of the tables that this Headgate reads and writes: the last revision in migrations/versions."""
 
 

@@ -231,7 +231,7 @@ def test_a_database_of_another_version_is_refused_and_left_alone(store: SqlStore
     ):
         with sqlite3.connect(path) as connection:
             connection.execute("UPDATE headgate_version SET version_num = ?", (version,))
-        with pytest.raises(StoreError, match=rf"SQLite file .*version {version}, .* needs version 0002: .*{advice}"):
+        with pytest.raises(StoreError, match=rf"SQLite file .*version {version}, .* needs version 0003: .*{advice}"):
             open_at(f"sqlite:///{path}")
         assert rows(path, "version_num", "headgate_version") == [(version,)]
 
@@ -241,26 +241,26 @@ def test_tables_of_another_version_are_never_touched_by_a_check(
 ) -> None:
     """An AsyncLimiter goes on asking a store that could not be connected."""
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE headgate_version SET version_num = '0003'")
+        connection.execute("UPDATE headgate_version SET version_num = '0004'")
     fresh = SqlStore(store.driver, timeout_ms=10_000)
     with pytest.raises(StoreError, match="newer Headgate"):
         fresh.connect()
     looks: list[str] = []
     monkeypatch.setattr(SqliteSession, "run", lambda session, statements, deadline: looks.extend(statements))
     for use in (lambda: ask(fresh, Op.TAKE, compiled("5/minute")), fresh.sweep):
-        with pytest.raises(StoreError, match="schema version 0003, and this Headgate needs version 0002"):
+        with pytest.raises(StoreError, match="schema version 0004, and this Headgate needs version 0003"):
             use()
     assert looks == [], "and not looked at again within a second"
     monkeypatch.undo()
     fresh.prepare_at = 0.0
-    with pytest.raises(StoreError, match="schema version 0003"):
+    with pytest.raises(StoreError, match="schema version 0004"):
         ask(fresh, Op.TAKE, compiled("5/minute"))
     assert rows(path) == [(0,)]
 
 
 def test_an_async_limiter_leaves_tables_of_another_version_alone(store: SqlStore, path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE headgate_version SET version_num = '0003'")
+        connection.execute("UPDATE headgate_version SET version_num = '0004'")
 
     async def main() -> None:
         limiter = AsyncLimiter(f"sqlite:///{path}?timeout_ms=5000", on_store_error="open")
@@ -314,7 +314,7 @@ def test_several_processes_may_make_the_tables_at_once(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    assert rows(path, "version_num", "headgate_version") == [("0002",)]
+    assert rows(path, "version_num", "headgate_version") == [(VERSION,)]
 
 
 def test_a_file_that_is_locked_for_too_long_is_an_error_by_the_deadline(path: Path) -> None:

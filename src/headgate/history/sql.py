@@ -1,0 +1,199 @@
+"""Usage in a database: SQLite, MariaDB, MySQL or PostgreSQL.
+
+An `add` locks the one row that its prefix has in `headgate_usage_turns`, so those who add come one after another, and
+the number of subjects can be bounded exactly; then it adds to the rows of the minute and of the hour, in the order of
+their keys. It is a few statements, whatever the number of rules. Nobody who reads waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Table, and_, delete, func, insert, or_, select
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+
+from headgate.errors import StoreClosed
+from headgate.history.names import kept_name, merged, read_name
+from headgate.history.port import MOST_POINTS, MOST_SUBJECTS, Step, SubjectUsage, UsagePoint
+from headgate.history.spans import HOUR, MINUTE, SECONDS, Span, begin_us, check_points, too_old_us, whole_spans
+from headgate.locks.databases import abandon, open_engine
+from headgate.locks.names import short_name
+from headgate.rules.repositories.sql.transaction import Again, Transactions
+from headgate.stores.forking import renew_after_fork
+from headgate.stores.options import Options
+from headgate.stores.sql.opening import open_driver
+from headgate.stores.sql.schema import usage, usage_subjects, usage_turns
+from headgate.stores.sql.session import Driver
+from headgate.stores.sql.version import prepare_database
+
+__all__ = ["SqlHistory", "open_sql_history"]
+
+TIMEOUT_MS = 5000
+POOL_SIZE = 2
+BITE = 1000
+"""So many rows, and those of one more minute, are swept in one transaction."""
+MOST_AT_ONCE = 200
+"""Subjects in one statement."""
+T = TypeVar("T")
+
+
+def open_sql_history(options: Options) -> SqlHistory:
+    """The history of a `sqlite://`, `mysql://`, `mariadb://` or `postgresql://` URL; its tables are made if there are
+    none."""
+    prefix, pool_size = options.prefix(), options.pool_size() or POOL_SIZE
+    timeout = options.timeout_ms(TIMEOUT_MS) / 1000
+    driver = open_driver(options)
+    driver.option = "--rules-store"
+    prepare_database(driver, timeout)
+    return SqlHistory(driver, prefix=prefix, timeout=timeout, pool_size=pool_size)
+
+
+class SqlHistory:
+    """The usage under `prefix` in the database that `driver` reaches, whose tables are there. `timeout` is in seconds,
+    for one answer of the database and for others to be out of the way."""
+
+    def __init__(self, driver: Driver, *, prefix: str, timeout: float, pool_size: int = POOL_SIZE) -> None:
+        self.title = driver.name
+        self.prefix = short_name(prefix)
+        self.engine = open_engine(driver, timeout, pool_size)
+        self._transactions = Transactions(self.engine, self.title, timeout)
+        self._closed = False
+        renew_after_fork(self)
+
+    def add(
+        self, minute_us: int, rules: Mapping[str, tuple[int, int, int]], subjects: Mapping[str, tuple[int, int]]
+    ) -> None:
+        self._check_open()
+        counted, seen = merged(rules), merged(subjects)
+        if counted or seen:
+            self._transactions.write(lambda connection: self._add(connection, minute_us, counted, seen))
+
+    def usage(self, since_us: int, until_us: int, step: Step, rule: str | None = None) -> list[UsagePoint]:
+        seconds = SECONDS[step]
+        query = select(usage).where(self._within(usage, Span(seconds, begin_us(since_us, seconds), until_us)))
+        if rule is not None:
+            query = query.where(usage.c.rule == kept_name(rule))
+        query = query.order_by(usage.c.at_us, usage.c.rule).limit(MOST_POINTS + 1)
+        rows = self._read(lambda connection: connection.execute(query).all())
+        check_points(len(rows))
+        return [UsagePoint(row.at_us, read_name(row.rule), row.allowed, row.denied, row.shadowed) for row in rows]
+
+    def top(self, since_us: int, until_us: int, limit: int = 10) -> list[SubjectUsage]:
+        self._check_open()
+        spans = whole_spans(since_us, until_us)
+        if not spans or limit < 1:
+            return []
+        table = usage_subjects
+        allowed, denied = func.sum(table.c.allowed), func.sum(table.c.denied)
+        query = select(table.c.subject, allowed, denied).where(or_(*(self._within(table, span) for span in spans)))
+        query = query.group_by(table.c.subject).order_by((allowed + denied).desc(), table.c.subject).limit(limit)
+        rows = self._read(lambda connection: connection.execute(query).all())
+        return [SubjectUsage(read_name(name), int(yes), int(no)) for name, yes, no in rows]
+
+    def sweep(self, now_us: int) -> None:
+        self._check_open()
+        for table in (usage, usage_subjects):
+            for seconds in (MINUTE, HOUR):
+                old = self._within(table, Span(seconds, -(2**63), too_old_us(now_us, seconds)))
+                while self._transactions.write(partial(_bite, table, old)):
+                    pass
+
+    def close(self) -> None:
+        self._closed = True
+        self.engine.dispose()
+
+    def renew(self) -> None:
+        """In a forked child: the connections are the parent's."""
+        abandon(self.engine)
+
+    # -- inside of a transaction ------------------------------------------------------------------------------------
+
+    def _add(
+        self,
+        connection: Connection,
+        minute_us: int,
+        rules: Mapping[bytes, tuple[int, ...]],
+        subjects: Mapping[bytes, tuple[int, ...]],
+    ) -> None:
+        self._alone(connection)
+        for seconds in (MINUTE, HOUR):
+            place = {"prefix": self.prefix, "step": seconds, "at_us": begin_us(minute_us, seconds)}
+            if rules:
+                _raise(connection, usage, place, rules)
+            if subjects:
+                self._add_subjects(connection, place, subjects)
+
+    def _alone(self, connection: Connection) -> None:
+        """Keep others who add under this prefix out."""
+        mine = select(usage_turns).where(usage_turns.c.prefix == self.prefix)
+        if not connection.execute(mine.with_for_update(nowait=True)).all():
+            try:
+                connection.execute(insert(usage_turns).values(prefix=self.prefix))
+            except IntegrityError:
+                raise Again from None  # another has just made the row
+
+    def _add_subjects(
+        self, connection: Connection, place: dict[str, Any], subjects: Mapping[bytes, tuple[int, ...]]
+    ) -> None:
+        """Add to those that are counted most with it, and forget the others."""
+        table = usage_subjects
+        here = and_(*(table.c[name] == value for name, value in place.items()))
+        query = select(table.c.subject, _COUNTED).where(here)
+        found: dict[bytes, int] = {row.subject: row[1] for row in connection.execute(query)}
+        counts = {name: found.get(name, 0) + sum(subjects.get(name, ())) for name in {*found, *subjects}}
+        most = set(sorted(counts, key=lambda name: (-counts[name], name))[:MOST_SUBJECTS])
+        gone = sorted(found.keys() - most)
+        for start in range(0, len(gone), MOST_AT_ONCE):
+            some = gone[start : start + MOST_AT_ONCE]
+            connection.execute(delete(table).where(here, table.c.subject.in_(some)))
+        kept = {name: numbers for name, numbers in subjects.items() if name in most}
+        if kept:
+            _raise(connection, table, place, kept)
+
+    # -- small things -----------------------------------------------------------------------------------------------
+
+    def _within(self, table: Table, span: Span) -> Any:
+        at = table.c.at_us
+        first_us, until_us = (max(-(2**63), min(moment, 2**63 - 1)) for moment in span[1:])
+        return and_(table.c.prefix == self.prefix, table.c.step == span.seconds, at >= first_us, at < until_us)
+
+    def _read(self, action: Callable[[Connection], T]) -> T:
+        self._check_open()
+        return self._transactions.read(action)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.title}: this history was closed; open it again")
+
+
+_COUNTED = usage_subjects.c.allowed + usage_subjects.c.denied
+
+
+def _raise(
+    connection: Connection, table: Table, place: Mapping[str, Any], counts: Mapping[bytes, tuple[int, ...]]
+) -> None:
+    """Add to the rows of these names, and make those that are missing."""
+    name, *numbers = (column.name for column in list(table.c)[len(place) :])
+    rows = [{**place, name: key, **dict(zip(numbers, values, strict=True))} for key, values in counts.items()]
+    connection.execute(_adding(connection.dialect.name, table, numbers), rows)
+
+
+def _adding(dialect: str, table: Table, numbers: list[str]) -> Any:
+    if dialect == "mysql":
+        statement = mysql.insert(table)
+        return statement.on_duplicate_key_update({one: table.c[one] + statement.inserted[one] for one in numbers})
+    other = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+    sums = {one: table.c[one] + other.excluded[one] for one in numbers}
+    return other.on_conflict_do_update(index_elements=list(table.primary_key), set_=sums)
+
+
+def _bite(table: Table, old: Any, connection: Connection) -> bool:
+    """Delete the oldest of these rows; whether there are more."""
+    query = select(table.c.at_us).where(old).order_by(table.c.at_us).offset(BITE).limit(1)
+    last_us = connection.execute(query).scalar()
+    oldest = delete(table).where(old)
+    connection.execute(oldest if last_us is None else oldest.where(table.c.at_us <= last_us))
+    return last_us is not None

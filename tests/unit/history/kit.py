@@ -1,0 +1,202 @@
+"""What every place that keeps the usage promises: tests for a class with a fixture `opener`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from headgate.errors import StoreClosed
+from headgate.history.port import MOST_SUBJECTS, History, SubjectUsage, UsagePoint
+
+__all__ = ["DAY_US", "HOUR_US", "MINUTE_US", "NOON", "HistoryKit", "Opener"]
+
+MINUTE_US = 60_000_000
+HOUR_US = 60 * MINUTE_US
+DAY_US = 24 * HOUR_US
+NOON = 1_789_041_600_000_000
+"""The beginning of an hour."""
+Opener = Callable[[str], History]
+NAMES = ["r", "R", "r ", "é", "e\u0301", "\U0001f6a6", "\ud83d", "a\x00b", "'; --", "a:b", "{a}", "k" * 1024, "%s"]
+
+
+class HistoryKit:
+    @pytest.fixture
+    def history(self, opener: Opener, request: pytest.FixtureRequest) -> History:
+        return opener(request.node.name)
+
+    def test_what_is_added_is_added_to_the_minute_and_to_its_hour(self, history: History) -> None:
+        history.add(NOON + 5 * MINUTE_US + 7, {"a": (3, 2, 1), "b": (1, 0, 0)}, {})
+        history.add(NOON + 5 * MINUTE_US, {"a": (10, 0, 0)}, {})
+        history.add(NOON + 6 * MINUTE_US, {"a": (0, 0, 5)}, {})
+        history.add(NOON + HOUR_US, {"a": (1, 1, 1)}, {})
+        assert history.usage(NOON, NOON + HOUR_US, "minute") == [
+            UsagePoint(NOON + 5 * MINUTE_US, "a", 13, 2, 1),
+            UsagePoint(NOON + 5 * MINUTE_US, "b", 1, 0, 0),
+            UsagePoint(NOON + 6 * MINUTE_US, "a", 0, 0, 5),
+        ]
+        assert history.usage(NOON, NOON + DAY_US, "hour") == [
+            UsagePoint(NOON, "a", 13, 2, 6),
+            UsagePoint(NOON, "b", 1, 0, 0),
+            UsagePoint(NOON + HOUR_US, "a", 1, 1, 1),
+        ]
+
+    def test_a_time_begins_in_the_middle_of_a_step_and_ends_before_one(self, history: History) -> None:
+        for minute in range(3):
+            history.add(NOON + minute * MINUTE_US, {"a": (minute + 1, 0, 0)}, {})
+
+        def minutes(since_us: int, until_us: int) -> list[int]:
+            return [point.allowed for point in history.usage(since_us, until_us, "minute")]
+
+        assert minutes(NOON + MINUTE_US, NOON + 2 * MINUTE_US) == [2]
+        assert minutes(NOON + 2 * MINUTE_US - 1, NOON + 2 * MINUTE_US + 1) == [2, 3]
+        assert minutes(NOON + 3 * MINUTE_US, NOON + DAY_US) == []
+        assert minutes(NOON + MINUTE_US, NOON) == []
+        assert minutes(-(2**70), 2**70) == [1, 2, 3]
+        assert [point.allowed for point in history.usage(NOON + HOUR_US - 1, NOON + DAY_US, "hour")] == [6]
+
+    def test_one_rule(self, history: History) -> None:
+        history.add(NOON, {"a": (1, 0, 0), "b": (0, 2, 0)}, {})
+        history.add(NOON + MINUTE_US, {"b": (0, 0, 3)}, {})
+        assert history.usage(NOON, NOON + DAY_US, "minute", "b") == [
+            UsagePoint(NOON, "b", 0, 2, 0),
+            UsagePoint(NOON + MINUTE_US, "b", 0, 0, 3),
+        ]
+        assert history.usage(NOON, NOON + DAY_US, "hour", "b") == [UsagePoint(NOON, "b", 0, 2, 3)]
+        assert history.usage(NOON, NOON + DAY_US, "hour", "nobody") == []
+
+    def test_any_text_is_a_name(self, history: History) -> None:
+        history.add(NOON, {name: (n + 1, 0, 0) for n, name in enumerate(NAMES)}, dict.fromkeys(NAMES, (0, 1)))
+        points = history.usage(NOON, NOON + 1, "minute")
+        assert {point.rule: point.allowed for point in points} == {name: n + 1 for n, name in enumerate(NAMES)}
+        assert [history.usage(NOON, NOON + 1, "hour", name)[0].rule for name in NAMES] == NAMES
+        assert {found.subject for found in history.top(NOON, NOON + 1, 100)} == set(NAMES)
+
+    def test_a_name_that_is_too_long_is_cut(self, history: History) -> None:
+        history.add(NOON, {"é" * 513: (1, 0, 0), "é" * 514: (2, 0, 0)}, {"k" * 2000: (1, 1)})
+        assert history.usage(NOON, NOON + 1, "minute") == [UsagePoint(NOON, "é" * 512, 3, 0, 0)]
+        assert history.usage(NOON, NOON + 1, "hour", "é" * 600) == [UsagePoint(NOON, "é" * 512, 3, 0, 0)]
+        assert history.top(NOON, NOON + 1) == [SubjectUsage("k" * 1024, 1, 1)]
+
+    def test_nothing_is_nothing(self, history: History) -> None:
+        history.add(NOON, {}, {})
+        history.add(NOON, {"a": (0, 0, 0)}, {"s": (0, 0)})
+        assert history.usage(NOON, NOON + DAY_US, "minute") == []
+        assert history.top(NOON, NOON + DAY_US) == []
+
+    def test_prefixes_are_apart(self, opener: Opener) -> None:
+        opener("one").add(NOON, {"a": (1, 0, 0)}, {"s": (1, 0)})
+        two = opener("two")
+        assert two.usage(NOON, NOON + DAY_US, "minute") == [] == two.usage(NOON, NOON + DAY_US, "hour")
+        assert two.top(NOON, NOON + DAY_US) == []
+        two.sweep(NOON + 1000 * DAY_US)
+        assert opener("one").usage(NOON, NOON + DAY_US, "hour") == [UsagePoint(NOON, "a", 1, 0, 0)]
+
+    def test_many_add_at_once(self, opener: Opener) -> None:
+        """Rules and subjects in different orders, as those of different workers are."""
+        workers, rounds, names = 4, 10, [f"n{number}" for number in range(30)]
+        start = threading.Barrier(workers)
+        failures: list[BaseException] = []
+
+        def work(number: int) -> None:
+            try:
+                mine = opener("busy")
+                start.wait(30)
+                for _ in range(rounds):
+                    order = names[number:] + names[:number]
+                    mine.add(NOON, dict.fromkeys(order, (1, 2, 3)), dict.fromkeys(reversed(order), (1, 1)))
+            except BaseException as error:  # noqa: BLE001 - handed to the test
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        history, total = opener("busy"), workers * rounds
+        for step in ("minute", "hour"):
+            points = history.usage(NOON, NOON + 1, step)
+            assert points == [UsagePoint(NOON, name, total, 2 * total, 3 * total) for name in sorted(names)]
+        assert history.top(NOON, NOON + 1, 3) == [SubjectUsage(name, total, total) for name in sorted(names)[:3]]
+
+    def test_the_subjects_that_were_counted_most(self, history: History) -> None:
+        history.add(NOON, {}, {"a": (1, 1), "b": (5, 0), "c": (0, 4)})
+        history.add(NOON + MINUTE_US, {}, {"a": (9, 0), "d": (0, 1)})
+        assert history.top(NOON, NOON + 2 * MINUTE_US, 2) == [SubjectUsage("a", 10, 1), SubjectUsage("b", 5, 0)]
+        assert history.top(NOON, NOON + MINUTE_US)[0] == SubjectUsage("b", 5, 0)
+        assert [found.subject for found in history.top(NOON, NOON + DAY_US)] == ["a", "b", "c", "d"]
+        assert history.top(NOON, NOON + DAY_US, 0) == []
+        assert history.top(NOON + DAY_US, NOON) == []
+
+    def test_minutes_at_the_ends_of_whole_hours_count_once(self, history: History) -> None:
+        for minute in range(-2, 182):
+            history.add(NOON + minute * MINUTE_US, {}, {"s": (1, 0)})
+        for first, last, expected in [(-1, 181, 182), (0, 180, 180), (1, 59, 58), (1, 61, 60), (59, 121, 62)]:
+            times = NOON + first * MINUTE_US, NOON + last * MINUTE_US
+            assert history.top(*times) == [SubjectUsage("s", expected, 0)], (first, last)
+
+    def test_subjects_are_bounded_and_the_biggest_stay(self, history: History) -> None:
+        for group in range(5):
+            history.add(NOON + group, {}, {f"{group}-{n:02}": (n, group) for n in range(60)} | {"big": (0, 1000)})
+        for until_us in (NOON + 1, NOON + HOUR_US):  # the minute, and the hour
+            top = history.top(NOON, until_us, 1000)
+            assert len(top) == MOST_SUBJECTS
+            assert top[0] == SubjectUsage("big", 0, 5000)
+            assert SubjectUsage("4-59", 59, 4) in top
+            assert SubjectUsage("0-59", 59, 0) in top
+            assert "0-01" not in {found.subject for found in top}
+
+    def test_what_is_too_old_is_swept(self, history: History) -> None:
+        for at_us in (NOON - DAY_US, NOON - MINUTE_US, NOON, NOON + 400 * DAY_US):
+            history.add(at_us, {"a": (1, 0, 0)}, {"s": (1, 0)})
+
+        def kept() -> tuple[list[int], list[int]]:
+            minutes = history.usage(0, 2**62, "minute")
+            hours = history.usage(0, 2**62, "hour")
+            return [point.at_us for point in minutes], [point.at_us for point in hours]
+
+        late = NOON + 400 * DAY_US
+        hours = [NOON - DAY_US, NOON - HOUR_US, NOON, late]
+        history.sweep(NOON + 29 * DAY_US)
+        assert kept() == ([NOON - DAY_US, NOON - MINUTE_US, NOON, late], hours)
+        history.sweep(NOON + 30 * DAY_US)
+        assert kept() == ([NOON, late], hours)
+        assert history.top(NOON - MINUTE_US, NOON) == []
+        history.sweep(NOON + 366 * DAY_US)
+        assert kept() == ([late], [NOON, late])
+        history.sweep(NOON + 366 * DAY_US + 1)
+        assert kept() == ([late], [late])
+        assert history.top(NOON - 2 * DAY_US, NOON + 2 * DAY_US) == []
+
+    def test_a_long_backlog_is_swept_in_steps(self, history: History) -> None:
+        rules = {f"r{number}": (1, 0, 0) for number in range(30)}
+        for minute in range(210):
+            history.add(NOON + minute * MINUTE_US, rules if minute % 3 == 0 else {"r0": (1, 0, 0)}, {"s": (0, 1)})
+        history.sweep(NOON + 31 * DAY_US)
+        assert history.usage(0, 2**62, "minute") == []
+        assert history.top(NOON + MINUTE_US, NOON + HOUR_US) == []
+        assert len(history.usage(0, 2**62, "hour", "r0")) == 4
+
+    def test_too_many_points_are_refused(self, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("spans", "sql"):
+            monkeypatch.setattr(f"headgate.history.{module}.MOST_POINTS", 3)
+        history.add(NOON, {"a": (1, 0, 0), "b": (1, 0, 0), "c": (1, 0, 0)}, {})
+        assert len(history.usage(NOON, NOON + DAY_US, "minute")) == 3
+        history.add(NOON + MINUTE_US, {"a": (1, 0, 0)}, {})
+        with pytest.raises(ValueError, match="more than 3 numbers of that time: ask for a shorter one, for hours"):
+            history.usage(NOON, NOON + DAY_US, "minute")
+        assert len(history.usage(NOON, NOON + DAY_US, "minute", "a")) == 2
+
+    def test_closed(self, history: History) -> None:
+        history.close()
+        history.close()
+        for use in (
+            lambda: history.add(NOON, {"a": (1, 0, 0)}, {}),
+            lambda: history.usage(NOON, NOON + 1, "hour"),
+            lambda: history.top(NOON, NOON + 1),
+            lambda: history.sweep(NOON),
+        ):
+            with pytest.raises(StoreClosed, match="this history was closed; open it again"):
+                use()

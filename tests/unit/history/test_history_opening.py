@@ -1,0 +1,44 @@
+"""URLs that name a history, and those that do not."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import ConfigError, StoreError
+from headgate.history.opening import open_history
+from headgate.history.redis import RedisHistory
+from headgate.history.sql import SqlHistory
+from headgate.rules.repositories.opening import open_repository
+from servers.process import GivenServer
+from servers.redis import RedisServer
+
+
+def test_by_its_url(tmp_path: Path, redis_server: RedisServer | GivenServer) -> None:
+    with closing(open_history(f"sqlite:///{tmp_path}/rules.db")) as history:
+        assert isinstance(history, SqlHistory)
+    with closing(open_history(redis_server.url)) as history:
+        assert isinstance(history, RedisHistory)
+
+
+def test_beside_the_rules(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/rules.db"
+    with closing(open_repository(url)), closing(open_history(url)) as history:
+        history.add(0, {"a": (1, 0, 0)}, {})
+        assert len(history.usage(0, 1, "hour")) == 1
+
+
+@pytest.mark.parametrize("url", ["memory://", "rules.yaml", "", "shared://counters", "http://user:secret@host/"])
+def test_where_nothing_can_be_kept(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"usage cannot be kept at '.*': .*write the URL of a database") as caught:
+        open_history(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_wrong_url_shows_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown option 'what'"):
+        open_history(f"sqlite:///{tmp_path}/rules.db?what=1")
+    with pytest.raises(StoreError, match="is it running"):
+        open_history("redis://127.0.0.1:1/0")
