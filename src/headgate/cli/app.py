@@ -20,6 +20,7 @@ from headgate.cli.checks import add_checks
 from headgate.cli.config import config_app
 from headgate.cli.db import db_app
 from headgate.cli.rules import rules_app
+from headgate.cli.serve import serve
 from headgate.cli.showing import complain, say
 from headgate.errors import HeadgateError, Invalid
 
@@ -37,6 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command()(serve)
 add_checks(app)
 app.add_typer(rules_app, name="rules")
 app.add_typer(config_app, name="config")

@@ -19,8 +19,8 @@ from headgate.engine.plans import MOST_REMEMBERED, Limits, Plans, Resolver, last
 from headgate.engine.reservation import charged, returning
 from headgate.errors import ConfigError, RateLimitExceeded, StoreClosed, StoreError
 from headgate.stores.clock import Clock
-from headgate.stores.port import Op, Replies, Request, Store
-from headgate.stores.remote import RemoteStore
+from headgate.stores.port import LocalStore, Op, Replies, Request, Store
+from headgate.stores.remote import DEFAULT_TIMEOUT_MS, RemoteStore
 from headgate.stores.url import open_store
 
 __all__ = ["Limiting", "ManyItem", "acquire_input", "admitted", "decorator_cost", "undoing"]
@@ -72,6 +72,15 @@ class Limiting:
     def _start(self) -> None:
         """What is to be done before the first check."""
 
+    @property
+    def title(self) -> str:
+        """Where the counters are, for messages; without any password."""
+        store = self._store
+        if isinstance(store, RemoteStore):
+            return store.title
+        path = getattr(store, "path", None)
+        return f"shared memory in {path}" if isinstance(path, str) else "the memory of this process"
+
     def __repr__(self) -> str:
         where = self._store.title if isinstance(self._store, RemoteStore) else type(self._store).__name__
         return f"<{type(self).__name__} on {where}>"
@@ -80,6 +89,17 @@ class Limiting:
         raise TypeError(
             f"a {type(self).__name__} cannot be sent to another process: build one there, with the same URL"
         )
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that decisions go by: the store's."""
+        return self._store.clock
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a check waits for its store, at most."""
+        store = self._store
+        return store.timeout if isinstance(store, LocalStore | RemoteStore) else DEFAULT_TIMEOUT_MS / 1000
 
     @property
     def store_failures(self) -> int:

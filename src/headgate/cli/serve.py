@@ -1,0 +1,43 @@
+"""`headgate serve`: the service, in the foreground."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from headgate.cli.places import ConfigOption, settings_of
+from headgate.cli.showing import say
+from headgate.errors import ConfigError
+
+__all__ = ["serve"]
+
+
+def serve(
+    config: ConfigOption = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-w", min=1, max=512, metavar="N", help="Processes [settings, else 1].")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine though there are no keys yet.")
+    ] = False,
+) -> None:
+    """Answer checks and admin calls over HTTP, until it is told to end.
+
+    Without any settings: on 127.0.0.1:8080, with counters and rules in ./.headgate. HEADGATE_SERVER__HTTP, or server
+    in the settings, says where else. Ctrl-C or SIGTERM ends it, SIGHUP has rules read again.
+    """
+    try:
+        from headgate.service.running import serve as run
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the package {error.name!r} is missing, which the service needs: pip install 'headgate[server]'"
+        ) from None
+    settings = settings_of(config)
+    if settings.mode != "service":
+        raise ConfigError("mode: embedded is for programs that have the limiter inside: write service, or leave it out")
+    server = settings.server
+    server = replace(server, workers=workers or server.workers, insecure=insecure or server.insecure)
+    run(replace(settings, server=server), os.environ, say)

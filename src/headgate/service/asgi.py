@@ -1,0 +1,132 @@
+"""The few lines of ASGI that the service speaks itself: reading a body that is not too large, and answering."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from headgate.http.problem import CONTENT_TYPE, encode_problem, problem
+
+if TYPE_CHECKING:
+    from headgate.service.parts import Visit
+
+__all__ = [
+    "GONE",
+    "MOST_BODY_BYTES",
+    "PROBLEM",
+    "App",
+    "BadRequest",
+    "Call",
+    "ClientGone",
+    "Headers",
+    "Receive",
+    "Reply",
+    "Scope",
+    "Send",
+    "answer",
+    "read_body",
+    "refused",
+]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+
+MOST_BODY_BYTES = 1024 * 1024
+JSON = (b"content-type", b"application/json")
+PROBLEM = (b"content-type", CONTENT_TYPE.encode())
+CLOSE = (b"connection", b"close")
+
+
+class BadRequest(Exception):  # noqa: N818 - says what it is
+    """A request that cannot be answered, and what to tell its sender."""
+
+    def __init__(self, status: int, detail: str, headers: Headers = (), **more: Any) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.more = more
+
+
+class ClientGone(Exception):  # noqa: N818 - no error: nobody is there to be answered
+    """The client went away before its request was complete."""
+
+
+class Reply(NamedTuple):
+    """What is answered."""
+
+    status: int
+    body: bytes
+    headers: Headers = ()
+    kind: tuple[bytes, bytes] = JSON
+
+
+GONE = Reply(499, b"")
+"""Nothing is answered, since nobody is there; the status that logs and metrics have for it."""
+
+
+class Call:
+    """One request: its scope, its headers by their lower-case names, and who makes it once that is known."""
+
+    __slots__ = ("fields", "request_id", "scope", "visit")
+
+    def __init__(self, scope: Scope, fields: Mapping[bytes, bytes], request_id: str) -> None:
+        self.scope = scope
+        self.fields = fields
+        self.request_id = request_id
+        self.visit: Visit | None = None
+
+
+async def read_body(receive: Receive, fields: Mapping[bytes, bytes]) -> bytes:
+    """All of a request's body; BadRequest when it is over a mebibyte, ClientGone when it does not come."""
+    told = fields.get(b"content-length")
+    if told is not None and (
+        len(told) > 7 or int(told) > MOST_BODY_BYTES
+    ):  # the server has checked that it is a number
+        raise too_large()
+    message = await receive()
+    if message["type"] != "http.request":
+        raise ClientGone
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        if len(body) > MOST_BODY_BYTES:
+            raise too_large()
+        return body
+    chunks = [body]
+    size = len(body)
+    while message.get("more_body", False):
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientGone
+        body = message.get("body", b"")
+        size += len(body)
+        if size > MOST_BODY_BYTES:
+            raise too_large()
+        chunks.append(body)
+    return b"".join(chunks)
+
+
+def too_large() -> BadRequest:
+    # What is not read would stand before the next request, so there is none on this connection.
+    return BadRequest(413, f"the body is larger than {MOST_BODY_BYTES:,} bytes: send less at once", [CLOSE])
+
+
+def refused(status: int, detail: str, headers: Headers = (), **more: Any) -> Reply:
+    """An error, as everywhere: problem+json."""
+    return Reply(status, encode_problem(problem(status, detail, **more)), headers, PROBLEM)
+
+
+async def answer(send: Send, reply: Reply, said: Headers = (), head: bool = False) -> None:
+    """Send a whole response; to a HEAD without its body."""
+    body = reply.body
+    await send(
+        {
+            "type": "http.response.start",
+            "status": reply.status,
+            "headers": [reply.kind, (b"content-length", b"%d" % len(body)), *reply.headers, *said],
+        }
+    )
+    await send({"type": "http.response.body", "body": b"" if head else body})

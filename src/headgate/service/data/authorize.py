@@ -1,0 +1,111 @@
+"""`/api/v1/authorize`: a proxy asks about the request it has before it, and passes it on or not (forward-auth).
+
+nginx (`auth_request`), Traefik and Caddy send the headers of that request, with its path and method in headers of
+their own. The answer is its status: 200, or 429 with the headers that the proxy may pass on to the client. nginx only
+understands 401 and 403 as a refusal, so `?deny_status=403` asks for that.
+
+Who the user is (`X-User-Id`, `X-Client-Id`) is believed of a trusted proxy only: anybody can write a header. An API
+key authenticates by itself further on, so it counts as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import parse_qs
+
+from headgate.http.client_address import TrustedProxies
+from headgate.http.headers import HeaderStyle, rate_limit_headers
+from headgate.http.problem import encode_problem, exceeded
+from headgate.rules.context import RequestContext
+from headgate.service.asgi import PROBLEM, BadRequest, Call, Headers, Reply
+from headgate.service.data.bodies import LONGEST_PATH, wrong
+from headgate.service.data.plane import DataPlane
+from headgate.stores.port import Op
+
+__all__ = ["Authorize"]
+
+PATHS = (b"x-original-uri", b"x-forwarded-uri")
+METHODS = (b"x-original-method", b"x-forwarded-method")
+
+
+class Authorize:
+    """Answers proxies in one worker."""
+
+    def __init__(self, plane: DataPlane, proxies: TrustedProxies, style: HeaderStyle) -> None:
+        self.plane = plane
+        self.limiter = plane.limiter
+        self.proxies = proxies
+        self.style = style
+
+    async def __call__(self, call: Call, peer: str | None) -> Reply:
+        denied = deny_status(call.scope["query_string"])
+        address = call.visit.address if call.visit is not None else None
+        context = self.context(address, call.fields, self.proxies.trusts(peer))
+        try:
+            prepared = self.limiter.prepare(Op.TAKE, context)
+        except (ValueError, TypeError) as error:
+            raise BadRequest(400, str(error)) from None
+        now_us = self.plane.clock.ticks()
+        if context.client is not None:
+            self.plane.tally.seen_client(context.client, now_us)
+        decision = await self.plane.ask("authorize", prepared)
+        headers: Headers = rate_limit_headers(decision, self.style, now_us)
+        if decision.allowed:
+            return Reply(200, b"", headers)
+        return Reply(denied, encode_problem(exceeded(decision, denied)), headers, PROBLEM)
+
+    def context(self, address: str | None, fields: Mapping[bytes, bytes], trusted: bool) -> RequestContext:
+        """The request that a proxy asks about."""
+        api_key = _text(fields, b"x-api-key")
+        user = _text(fields, b"x-user-id") if trusted else None
+        client = _text(fields, b"x-client-id") if trusted else None
+        path = _first(fields, PATHS)
+        if path is not None:
+            path = path.partition("?")[0]
+            if len(path) > LONGEST_PATH:
+                raise wrong("X-Original-URI", f"has a path of {len(path)} characters, and may have {LONGEST_PATH}")
+        return RequestContext(
+            ip=address,
+            user=user,
+            api_key=api_key,
+            client=client or api_key or address,
+            path=path,
+            method=_first(fields, METHODS),
+        )
+
+
+def deny_status(query: bytes) -> int:
+    """The status of a denial.
+
+    >>> deny_status(b""), deny_status(b"deny_status=403")
+    (429, 403)
+    """
+    if not query:
+        return 429
+    told = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+    unknown = [name for name in told if name != "deny_status"]
+    if unknown:
+        raise wrong(unknown[0], "is unknown: there is deny_status")
+    (value, *more) = told.get("deny_status", ["429"])
+    if more or not value.isascii() or not value.isdigit() or len(value) != 3 or not 400 <= int(value) <= 599:
+        raise wrong("deny_status", "must be one status from 400 to 599, such as 403")
+    return int(value)
+
+
+def _first(fields: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str | None:
+    for name in names:
+        value = _text(fields, name)
+        if value is not None:
+            return value
+    return None
+
+
+def _text(fields: Mapping[bytes, bytes], name: bytes) -> str | None:
+    """A header as text: UTF-8 where it is, else byte by byte. An empty one says nothing."""
+    value = fields.get(name)
+    if not value:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -1,0 +1,240 @@
+"""What a check may say, in its three forms, and what is to be asked of the limiter for it.
+
+    {"dimension": "USER", "identifier": "42", "endpoint": "/api/v1/orders", "method": "GET", "cost": 1}
+    {"context": {"ip": …, "user": …, "api_key": …, "client": …, "path": …, "method": …}, "cost": 1}
+    {"key": "user:42", "plans": ["gold", "daily"], "cost": 1}
+
+Everything that is wrong is a BadRequest that names the field, before anything is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from headgate.embedded.asking import Prepared, PreparedChain
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.errors import ConfigError
+from headgate.rules.context import RequestContext
+from headgate.service.asgi import BadRequest
+from headgate.stores.port import Op
+
+__all__ = [
+    "MOST_CHECKS",
+    "BatchBody",
+    "CheckBody",
+    "VerifyBody",
+    "prepare",
+    "prepare_verify",
+    "read_batch",
+    "read_check",
+]
+
+MOST_CHECKS = 1000
+LONGEST_PATH = 8192
+"""Of a path, in characters: longer ones no server lets through."""
+MOST_PLANS = 20
+
+T = TypeVar("T")
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class ContextBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """The request that a check is about, in the words of the library's RequestContext."""
+
+    ip: Name | None = None
+    user: Name | None = None
+    api_key: Name | None = None
+    client: Name | None = None
+    path: str | None = None
+    method: Name | None = None
+    tier: Name | None = None
+
+
+class CheckBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One check. Which of its fields belong together is for `prepare` to say."""
+
+    dimension: str | None = None
+    identifier: str | None = None
+    endpoint: str | None = None
+    method: str | None = None
+    context: ContextBody | None = None
+    key: str | None = None
+    plans: list[str] | None = None
+    cost: int = 1
+    timestamp: int | float | None = None
+
+
+class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
+    checks: list[CheckBody]
+
+
+class VerifyBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A check in the words of the client family."""
+
+    clientId: Name  # noqa: N815 - as it is spelled
+    apiName: str | None = None  # noqa: N815
+    methodName: Name | None = None  # noqa: N815
+
+
+_check = msgspec.json.Decoder(CheckBody)
+_batch = msgspec.json.Decoder(BatchBody)
+_verify = msgspec.json.Decoder(VerifyBody)
+_AT = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(.*)`$")
+_FORMS = (
+    "write one of {dimension, identifier, endpoint, method}, {context: {ip, user, api_key, client, path, method}} or "
+    "{key, plans}"
+)
+
+
+def read_check(body: bytes) -> CheckBody:
+    return _decoded(_check, body)
+
+
+def read_batch(body: bytes) -> BatchBody:
+    batch = _decoded(_batch, body)
+    if len(batch.checks) > MOST_CHECKS:
+        raise wrong(
+            "checks", f"has {len(batch.checks)} checks, and may have {MOST_CHECKS}: send them in several batches"
+        )
+    return batch
+
+
+def read_verify(body: bytes) -> VerifyBody:
+    return _decoded(_verify, body)
+
+
+def wrong(field: str, message: str) -> BadRequest:
+    """A field that cannot be used."""
+    return BadRequest(400, f"{field}: {message}" if field else message, problems=[{"field": field, "message": message}])
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise wrong("", f"the body is not JSON: {error}" if body else "the body is empty: send JSON") from None
+    except UnicodeDecodeError:
+        raise wrong("", "the body is not JSON: it is not UTF-8") from None
+    except RecursionError:
+        raise wrong("", "the body is nested too deeply") from None
+
+
+def _invalid(told: str) -> BadRequest:
+    """What msgspec says of a body, as the field and what is wrong with it."""
+    match = _AT.search(told)
+    at = match[1] if match is not None else ""
+    message = told if match is None else told[: match.start()]
+    for pattern, words in ((_UNKNOWN, "is unknown"), (_MISSING, "is missing")):
+        found = pattern.match(message)
+        if found is not None:
+            return wrong(f"{at}.{found[1]}" if at else found[1], words)
+    return wrong(at, message[0].lower() + message[1:].replace("`", ""))
+
+
+def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Prepared | PreparedChain:
+    """What is to be asked about a check. `at` is where it stands, for messages."""
+    try:
+        if check.context is not None:
+            _only(check, at, "context", ("dimension", "identifier", "endpoint", "method", "key", "plans"))
+            return limiter.prepare(op, _context(check.context, at), check.cost)
+        if check.key is not None:
+            _only(check, at, "key", ("dimension", "identifier", "endpoint", "method"))
+            if check.plans is None:
+                return limiter.prepare(op, RequestContext(key=check.key), check.cost)
+            return limiter.prepare_plans(op, check.key, _plans(limiter, check.plans, at), check.cost)
+        if check.dimension is None:
+            raise wrong(at, f"nothing says what is checked: {_FORMS}")
+        _only(check, at, "dimension", ("plans",))
+        return limiter.prepare(op, _subject(check, at), check.cost)
+    except (ValueError, TypeError) as error:  # what the limiter refuses
+        raise wrong(at, str(error)) from None
+
+
+def prepare_verify(limiter: AsyncLimiter, body: VerifyBody) -> Prepared:
+    """A client's call of an API: the API's name or path is what its rules are matched against."""
+    context = RequestContext(client=body.clientId, path=_path(body.apiName, "apiName"), method=body.methodName)
+    try:
+        return limiter.prepare(Op.TAKE, context)
+    except (ValueError, TypeError) as error:
+        raise wrong("", str(error)) from None
+
+
+def _only(check: CheckBody, at: str, form: str, others: tuple[str, ...]) -> None:
+    for name in others:
+        if getattr(check, name) is not None:
+            raise wrong(_way(at, name), f"does not go with {form!r}: {_FORMS}")
+
+
+def _way(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
+
+
+def _context(body: ContextBody, at: str) -> RequestContext:
+    path = (
+        body.path if body.path is None or len(body.path) <= LONGEST_PATH else _path(body.path, _way(at, "context.path"))
+    )
+    return RequestContext(
+        ip=body.ip,
+        user=body.user,
+        api_key=body.api_key,
+        client=body.client,
+        path=path,
+        method=body.method,
+        tier=body.tier,
+    )
+
+
+def _path(path: str | None, field: str) -> str | None:
+    if path is not None and len(path) > LONGEST_PATH:
+        raise wrong(field, f"has {len(path)} characters, and may have {LONGEST_PATH}")
+    return path
+
+
+def _subject(check: CheckBody, at: str) -> RequestContext:
+    """The request that a dimension and an identifier stand for."""
+    told = check.dimension or ""
+    dimension = told.lower().replace("_", "")
+    path, method, identifier = _path(check.endpoint, _way(at, "endpoint")), check.method, check.identifier
+    if dimension == "global":
+        return RequestContext(path=path, method=method)
+    if dimension == "api" and identifier is None:
+        identifier = path
+    if not identifier:
+        raise wrong(_way(at, "identifier"), f"is missing: say which {dimension or 'subject'} it is")
+    if dimension == "api":
+        return RequestContext(path=_path(identifier if path is None else path, _way(at, "identifier")), method=method)
+    field = _FIELDS.get(dimension)
+    if field is None:
+        raise wrong(_way(at, "dimension"), f"must be one of {', '.join(_DIMENSIONS)}, not {told!r}")
+    return RequestContext(**{field: identifier}, path=path, method=method)
+
+
+_FIELDS: Mapping[str, str] = {"user": "user", "ip": "ip", "apikey": "api_key", "client": "client", "key": "key"}
+_DIMENSIONS = ("USER", "IP", "API_KEY", "CLIENT", "KEY", "API", "GLOBAL")
+
+
+def _plans(limiter: AsyncLimiter, plans: list[str], at: str) -> list[str]:
+    """Plans by name. A limit in notation is no plan: what clients make up must not become counters and labels."""
+    field = _way(at, "plans")
+    if not plans:
+        raise wrong(field, "names no plan: name one, or leave it out for the key's policy")
+    if len(plans) > MOST_PLANS:
+        raise wrong(field, f"names {len(plans)} plans, and may name {MOST_PLANS}")
+    known = limiter.catalog.current.plans
+    for position, name in enumerate(plans):
+        if name not in known:
+            raise wrong(f"{field}[{position}]", f"there is no plan {name!r}: make it with POST /api/v1/plans")
+    return plans
+
+
+def refused(error: ConfigError) -> BadRequest:
+    """A plan that vanished or cannot be used between two looks."""
+    return wrong("plans", str(error))

@@ -1,0 +1,113 @@
+"""Checks that are sent again: a repeat gets the first answer, and consumes nothing.
+
+A caller that does not know whether its check arrived sends it again with the same idempotency key. What is kept (by
+the store, in the step that decides: see stores/keeping.py) is the numbers of every limit that was asked, and, in the
+note, what those limits were: so the answer can be made again although rules have changed since.
+
+A key belongs to whoever calls: two callers never meet in one. A repeat says `"reason": "replayed"`; the state of
+pressure is that of the kept numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from headgate.core.algorithms import build
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.decision import Decision, combine
+from headgate.core.limit import Limit
+from headgate.core.pressure import NORMAL, pressure_state
+from headgate.embedded.asking import Prepared, PreparedChain, no_rule
+from headgate.errors import ConfigError
+from headgate.service.asgi import BadRequest
+from headgate.service.data.answers import Answer, answer_of
+from headgate.service.data.bodies import BatchBody, CheckBody, wrong
+from headgate.stores.port import Kept, Once
+
+__all__ = ["LONGEST_KEY", "once_of", "replayed"]
+
+LONGEST_KEY = 255
+REPLAYED = "replayed"
+MOST_REMEMBERED = 4096
+
+Noted = tuple[int, int, int | None, str, str, bool]
+"""A limit's count, period in microseconds, burst and algorithm; what decisions call it; whether it binds."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_note = msgspec.msgpack.Decoder(list[list[Noted]])
+_built: dict[Noted, Algorithm] = {}
+
+
+def once_of(
+    key: bytes, caller: str, path: str, body: CheckBody | BatchBody, prepared: Sequence[Prepared | PreparedChain]
+) -> Once:
+    """The record of checks that carry this idempotency key."""
+    if not 0 < len(key) <= LONGEST_KEY:
+        raise wrong("Idempotency-Key", f"has {len(key)} bytes: write 1 to {LONGEST_KEY}, a UUID for example")
+    name = blake2b(b"%d %b%b" % (len(caller), caller.encode(), key), digest_size=16).hexdigest()
+    note = [[_noted(member) for member in one.request.members] if one.request is not None else [] for one in prepared]
+    return Once(name, _digest(path, body), _encode(note))
+
+
+def replayed(once: Once, kept: Kept) -> list[Answer]:
+    """The answers to what was decided before; BadRequest when something else was asked then."""
+    if kept.body != once.body:
+        raise BadRequest(422, "this idempotency key was used with another body: take a new key for a new request")
+    numbers = iter(kept.numbers)
+    answers = []
+    for limits in _note.decode(kept.note):
+        parts: list[Decision] = []
+        shadows: list[Decision] = []
+        allowed = True
+        for noted in limits:
+            admitted, remaining, wait, reset = next(numbers)
+            decision = Decision(_algorithm(noted), admitted, remaining, wait, reset, None)
+            if noted[5]:
+                parts.append(_pressed(decision))
+                allowed = allowed and admitted
+            else:
+                shadows.append(decision)
+        decision = combine(tuple(parts), allowed) if parts else no_rule()
+        answer = answer_of(decision.beside(tuple(shadows)) if shadows else decision, kept.now_us)
+        answer.reason = REPLAYED
+        answers.append(answer)
+    return answers
+
+
+def _digest(path: str, body: CheckBody | BatchBody) -> bytes:
+    """What was asked, whatever its spelling; `timestamp` aside, which says when."""
+    plain: Any
+    if isinstance(body, BatchBody):
+        plain = [msgspec.structs.replace(check, timestamp=None) for check in body.checks]
+    else:
+        plain = msgspec.structs.replace(body, timestamp=None)
+    return blake2b(path.encode() + b"\0" + _encode(plain), digest_size=16).digest()
+
+
+def _noted(member: Any) -> Noted:
+    limit = member.algorithm.limit
+    return limit.count, limit.period_us, limit.burst, limit.algorithm, member.algorithm.label, member.binds
+
+
+def _algorithm(noted: Noted) -> Algorithm:
+    found = _built.get(noted)
+    if found is None:
+        if len(_built) >= MOST_REMEMBERED:
+            _built.clear()
+        count, period_us, burst, algorithm, label, _ = noted
+        try:
+            limit = Limit(count, Fraction(period_us, 1_000_000), burst, algorithm)
+        except ConfigError as error:  # an algorithm that was registered when it was kept
+            raise BadRequest(409, f"the first answer can no longer be told: {error}") from None
+        found = _built[noted] = build(limit, label, label)
+    return found
+
+
+def _pressed(decision: Decision) -> Decision:
+    state = pressure_state(NORMAL, decision.allowed, decision.limit, decision.remaining)
+    return decision if state == NORMAL else decision.under(state)

@@ -1,0 +1,50 @@
+"""`headgate serve`, from the settings to the last answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+from headgate.config.settings import Address, Settings
+from headgate.errors import ConfigError
+from headgate.service.node import node_folder
+from headgate.service.observe.logs import configure
+from headgate.service.secrets import secrets_of
+from headgate.service.starting import completed, start
+
+__all__ = ["serve"]
+
+BACKLOG = 2048
+
+
+def serve(settings: Settings, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Start, say so, and answer until SIGTERM or Ctrl-C. What cannot start is a ConfigError or a StoreError."""
+    settings = completed(settings)
+    configure(settings.logs, secrets=secrets_of(settings, environ))
+    found = start(settings, environ)
+    workers = settings.server.workers
+    with _listening(settings.server.http) as listening, node_folder() as node:
+        scheme = "http" if settings.server.tls is None else "https"
+        host, port = listening.getsockname()[:2]
+        for line in found.lines(f"{scheme}://{Address(host, port)}", workers):
+            say(line)
+        if workers == 1:
+            from headgate.service.server import run_worker
+
+            run_worker(settings, node, 0, listening)
+        else:
+            from headgate.service.supervisor import Supervisor
+
+            Supervisor(settings, node, listening).run()
+
+
+def _listening(address: Address) -> socket.socket:
+    """The socket that all workers accept from."""
+    try:
+        (family, *_), *_ = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"server.http: cannot listen on {address}: {error.strerror or os.strerror(error.errno or 0)}"
+        ) from error

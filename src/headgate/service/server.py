@@ -1,0 +1,105 @@
+"""One worker: uvicorn around the application, from the first connection to the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import ceil
+from multiprocessing import parent_process
+from socket import socket
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from headgate.config.settings import Settings
+from headgate.service.app import Service, open_service
+from headgate.service.node import Node
+from headgate.service.observe.logs import configure
+from headgate.service.protocol import Connection, Patience
+from headgate.service.secrets import secrets_of
+
+__all__ = ["run_worker"]
+
+KEEP_ALIVE = 75
+"""Seconds that an idle connection is kept: longer than proxies keep theirs, so that it is they who hang up."""
+BACKLOG = 2048
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which ends when it is told to, and says with its exit code that this was meant."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def run_worker(
+    settings: Settings, node: Node, number: int, listening: socket, ready: Callable[[], None] = lambda: None
+) -> None:
+    """Answer on a socket until told to end, and then answer what is under way. `ready` is called when it can."""
+    configure(settings.logs, worker=number, secrets=secrets_of(settings, os.environ))
+    _end_with_parent()
+    uvloop.run(_serve(settings, node, number, listening, ready))
+
+
+async def _serve(settings: Settings, node: Node, number: int, listening: socket, ready: Callable[[], None]) -> None:
+    service = await open_service(settings, node, number)
+    server = Server(_config(settings, service))
+
+    def hang_up(_: int, __: FrameType | None) -> None:
+        service.reload()
+
+    signal.signal(signal.SIGHUP, hang_up)
+    patience = asyncio.create_task(Patience(server.server_state.connections).run())
+    housekeeping = asyncio.create_task(service.keep_house())
+    try:
+        ready()
+        await server.serve(sockets=[listening])
+    finally:
+        for task in (patience, housekeeping):
+            task.cancel()
+        await asyncio.gather(patience, housekeeping, return_exceptions=True)
+        await service.close()
+
+
+def _config(settings: Settings, service: Service) -> uvicorn.Config:
+    tls = settings.server.tls
+    return uvicorn.Config(
+        service.app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=ceil(settings.server.shutdown_seconds),
+        backlog=BACKLOG,
+        ssl_certfile=tls.certificate if tls is not None else None,
+        ssl_keyfile=tls.key if tls is not None else None,
+    )
+
+
+def _end_with_parent() -> None:
+    """A worker whose supervisor was killed ends too: nobody would replace it, and nobody could stop it."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        signal.raise_signal(signal.SIGTERM)
+
+    threading.Thread(target=watch, name="headgate-parent", daemon=True).start()

@@ -1,0 +1,130 @@
+"""What happens before the first request: everything is tried once, and said in plain words.
+
+The store is reached, the rule database is made or brought up to date, the rules are read, and the first key is made if
+there is none. What is wrong shows here, on the terminal of whoever starts the service, and nothing listens yet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from urllib.parse import quote
+
+from headgate.config.settings import Settings
+from headgate.embedded.limiter import Limiter
+from headgate.errors import ConfigError, StoreError
+from headgate.history.opening import open_history
+from headgate.rules.catalog import Catalog
+from headgate.rules.repositories.opening import open_repository
+from headgate.rules.repositories.port import Actor, Repository
+from headgate.service.auth.guard import is_loopback, needed_to_check
+from headgate.service.auth.keys import Keys, create_key
+
+__all__ = ["ADMIN_KEY", "USUAL_FOLDER", "Start", "completed", "start"]
+
+USUAL_FOLDER = ".headgate"
+COUNTERS = "counters"
+RULES = "rules.db"
+ADMIN_KEY = "HEADGATE_ADMIN_KEY"
+FIRST_NAME = "first"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What was found at the start."""
+
+    counters: str
+    """Where they are, without any password."""
+    rules: str
+    rule_count: int
+    checks_need_key: bool
+    new_token: str | None
+    """Of the key that was made, to be shown this once."""
+    first_key_given: bool
+    key_count: int
+
+    def lines(self, listening: str, workers: int) -> Iterator[str]:
+        """What is said about it. `listening` is the URL that answers."""
+        yield f"Headgate listens on {listening} with {workers} worker{'s' if workers > 1 else ''}."
+        yield f"  counters   {self.counters}"
+        yield f"  rules      {self.rules} ({self.rule_count} now)"
+        yield f"  checks     {'need a key' if self.checks_need_key else 'are open: no key is needed'}"
+        if self.new_token is not None:
+            yield f"  admin key  {self.new_token}"
+            yield "             made just now, and shown this once: keep it. `headgate keys` makes others."
+        elif self.first_key_given:
+            yield f"  admin key  the one in {ADMIN_KEY}"
+        else:
+            yield f"  admin key  one of {self.key_count} in the rule database: see `headgate keys list`"
+        yield f"  API        {listening}/docs"
+
+
+def completed(settings: Settings) -> Settings:
+    """The settings with a store and a rule database in this folder, where none is named. ConfigError for what cannot
+    be right with several workers."""
+    folder = os.path.abspath(USUAL_FOLDER)
+    store, rules_store = settings.store, settings.rules_store
+    if not settings.names_store or rules_store is None:
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"cannot make the folder {folder} for counters and rules: {error.strerror}; set store and rules_store"
+            ) from error
+    if not settings.names_store:
+        store = f"shared://{quote(os.path.join(folder, COUNTERS))}"
+    if rules_store is None:
+        rules_store = f"sqlite:///{quote(os.path.join(folder, RULES))}"
+    if settings.server.workers > 1 and any(url.lower().startswith("memory:") for url in _urls(store)):
+        raise ConfigError(
+            f"store: memory:// is one process's own, and {settings.server.workers} workers would each count for "
+            "themselves: leave store out for shared memory, or run one worker"
+        )
+    return replace(settings, store=store, rules_store=rules_store)
+
+
+def start(settings: Settings, environ: Mapping[str, str]) -> Start:
+    """Try everything once. `settings` are completed ones. ConfigError or StoreError say what is wrong."""
+    assert settings.rules_store is not None
+    given = environ.get(ADMIN_KEY, "").strip() or None
+    repository = open_repository(settings.rules_store)
+    with _catalog(settings, repository) as catalog:
+        keys = Keys(lambda: catalog.keys, given)
+        beyond = not is_loopback(settings.server.http.host)
+        if beyond and not keys.any() and not settings.server.insecure:
+            raise ConfigError(
+                f"server.http: {settings.server.http} is reached from other machines, and there is no key yet: set "
+                f"{ADMIN_KEY}, or make one with `headgate keys create`, or listen on 127.0.0.1; --insecure starts "
+                "all the same"
+            )
+        with Limiter(settings.store, on_store_error=settings.on_store_error, catalog=catalog) as limiter:
+            counters = limiter.title
+        with closing(open_history(settings.rules_store)):
+            pass
+        token = None
+        if not keys.any():
+            _, token = create_key(repository, Actor("headgate"), FIRST_NAME, "write")
+        return Start(
+            counters,
+            repository.title,
+            len(catalog.current.rules),
+            needed_to_check(settings.server, settings.server.http) is not None,
+            token,
+            given is not None,
+            len(catalog.keys),
+        )
+
+
+@contextmanager
+def _catalog(settings: Settings, repository: Repository) -> Iterator[Catalog]:
+    catalog = Catalog([settings.rule_files(), repository], settings.refresh_seconds)
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
+def _urls(store: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (store,) if isinstance(store, str) else store
