@@ -30,7 +30,7 @@ class TestSharded(OnceConformance):
         return open_store(["memory://"] * 3, clock)
 
 
-class TestShared(StoreConformance):
+class TestShared(StoreConformance, OnceConformance):
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:
         self.paths = (str(tmp_path / f"counters-{i}") for i in itertools.count())

@@ -67,6 +67,7 @@ def answered_before(records: Records, once: Once, op: Op, now: i64) -> bool:
         if found is not None and len(found) == CLAIM_BYTES:
             records.forget(once.name)
         return True
+    once.kept, once.pending = None, False
     if found is None:
         if op is not Op.CLAIM:
             return False

@@ -22,6 +22,7 @@ import struct
 import tempfile
 import time
 import zlib
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from mmap import mmap
 from typing import NamedTuple
@@ -29,7 +30,17 @@ from typing import NamedTuple
 from headgate.errors import ConfigError, StoreError
 from headgate.stores.clock import wall_minus_monotonic
 
-__all__ = ["BLOCK_BYTES", "CELL_BYTES", "DEFAULT_MAX_KEYS", "Geometry", "boot_id", "open_file", "set_anchor"]
+__all__ = [
+    "BLOCK_BYTES",
+    "CELL_BYTES",
+    "DEFAULT_MAX_KEYS",
+    "Geometry",
+    "boot_id",
+    "make_file",
+    "open_file",
+    "open_regular",
+    "set_anchor",
+]
 
 MAGIC = b"HEADGATE"
 VERSION = 1
@@ -92,13 +103,12 @@ def open_file(path: str, max_keys: int | None, ours_alone: bool) -> tuple[int, m
 
     `ours_alone` refuses a file that another user has put there: anybody may write where names live.
     """
-    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_NOFOLLOW if ours_alone else 0)
     try:
         try:
-            descriptor = os.open(path, flags)
+            descriptor = open_regular(path, ours_alone)
         except FileNotFoundError:
             _create(path, Geometry.for_keys(max_keys or DEFAULT_MAX_KEYS))
-            descriptor = os.open(path, flags)
+            descriptor = open_regular(path, ours_alone)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             megabytes = Geometry.for_keys(max_keys or DEFAULT_MAX_KEYS).file_bytes / 1_000_000
@@ -108,10 +118,6 @@ def open_file(path: str, max_keys: int | None, ours_alone: bool) -> tuple[int, m
         advice = _ADVICE.get(error.errno or 0, "choose another path, or make this one accessible")
         raise StoreError(f"shared store {path}: cannot open the file: {error.strerror}; {advice}") from error
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise StoreError(f"shared store {path}: this is not a file; choose another path")
-        if ours_alone and os.fstat(descriptor).st_uid != os.geteuid():
-            raise StoreError(f"shared store {path}: the file belongs to another user; choose another name")
         geometry = _read_header(path, os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size)
         if max_keys is not None and max_keys != geometry.max_keys:
             raise ConfigError(
@@ -124,29 +130,65 @@ def open_file(path: str, max_keys: int | None, ours_alone: bool) -> tuple[int, m
         raise
 
 
+def open_regular(path: str, ours_alone: bool) -> int:
+    """Open a file that is one, and nobody else's if it must be ours alone."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_NOFOLLOW if ours_alone else 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise StoreError(f"shared store {path}: this is not a file; choose another path")
+        if ours_alone and os.fstat(descriptor).st_uid != os.geteuid():
+            raise StoreError(f"shared store {path}: the file belongs to another user; choose another name")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def _create(path: str, geometry: Geometry) -> None:
-    """Make the file complete under another name, then link it: of several makers one wins, nobody sees a part."""
+    fixed = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        0,
+        geometry.max_keys,
+        geometry.stripes,
+        geometry.slots,
+        geometry.blocks,
+        geometry.salt,
+    )
+    parts = {0: fixed + _CRC.pack(zlib.crc32(fixed)), _ANCHOR_AT: _ANCHOR.pack(wall_minus_monotonic(), boot_id())}
+    make_file(path, geometry.file_bytes, parts, _link)
+
+
+def make_file(
+    path: str,
+    size: int,
+    parts: Mapping[int, bytes],
+    publish: Callable[[str, str], None],
+    like: os.stat_result | None = None,
+) -> None:
+    """Make a file complete under another name, then give it its own: nobody sees a part. Open to those who may open
+    the one it is to be `like`."""
     descriptor, temporary = tempfile.mkstemp(prefix=".headgate-", dir=os.path.dirname(path) or ".")
     try:
-        fixed = _HEADER.pack(
-            MAGIC,
-            VERSION,
-            0,
-            geometry.max_keys,
-            geometry.stripes,
-            geometry.slots,
-            geometry.blocks,
-            geometry.salt,
-        )
         # With all its blocks: a mapped page for which there is no room later would kill the process.
-        os.posix_fallocate(descriptor, 0, geometry.file_bytes)
-        os.pwrite(descriptor, fixed + _CRC.pack(zlib.crc32(fixed)), 0)
-        os.pwrite(descriptor, _ANCHOR.pack(wall_minus_monotonic(), boot_id()), _ANCHOR_AT)
-        with suppress(FileExistsError):  # somebody else was first: theirs is as good
-            os.link(temporary, path)
+        os.posix_fallocate(descriptor, 0, size)
+        for offset, part in parts.items():
+            os.pwrite(descriptor, part, offset)
+        if like is not None:
+            with suppress(PermissionError):  # a group that is not ours to give
+                os.fchown(descriptor, -1, like.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
+        publish(temporary, path)
     finally:
         os.close(descriptor)
-        os.unlink(temporary)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _link(temporary: str, path: str) -> None:
+    """Of several makers one wins: somebody else's file is as good."""
+    with suppress(FileExistsError):
+        os.link(temporary, path)
 
 
 def _read_header(path: str, header: bytes, size: int) -> Geometry:

@@ -25,11 +25,15 @@ from headgate.core.words import i64
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.clock import Clock, MachineClock, nanoseconds_of
 from headgate.stores.deciding import decide, decision_of, undoing
-from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request
+from headgate.stores.keeping import pack_kept
+from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Once, Op, Outcome, Request
+from headgate.stores.records import answered_before, grouped
 from headgate.stores.shared.arena import Arena
 from headgate.stores.shared.cell import SlotCell, Writers, holds_log
 from headgate.stores.shared.layout import CELL_BYTES, HEADER_BYTES, open_file, set_anchor
 from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, FileLocks, LockBusy
+from headgate.stores.shared.record_file import RECORD_STRIPES
+from headgate.stores.shared.records import SharedRecords
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "SharedStore"]
 
@@ -70,7 +74,12 @@ class SharedStore(LocalStore):
         self.slots = geometry.slots
         self.stripe_bytes = geometry.stripe_bytes
         self.blocks_at = geometry.blocks_at
-        self.locks = FileLocks(path, file, FIRST_STRIPE + geometry.stripes, self.timeout)
+        # The locks of records come after those of the stripes. Their file is opened when it is first needed.
+        self.first_record = FIRST_STRIPE + geometry.stripes
+        self.locks = FileLocks(path, file, self.first_record + RECORD_STRIPES, self.timeout)
+        self.prefix = prefix
+        self.ours_alone = ours_alone
+        self.records: SharedRecords | None = None
         self.arena = Arena(self)
         self.writers = Writers()
         self.signatures: dict[Algorithm, tuple[int, int, int, int]] = {}
@@ -163,6 +172,9 @@ class SharedStore(LocalStore):
         """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done."""
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
+        for request in batch:
+            if request.once is not None:
+                return self.apply_once(batch, patience)
         places = [[self.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
         stripes = sorted({stripe for request in places for _, stripe in request})
         if stripes:
@@ -176,15 +188,70 @@ class SharedStore(LocalStore):
                 decided.append((request, where, decide(request.op, request.members, cells, now)))
             return [outcomes for _, _, outcomes in decided]
         except BaseException:
-            # All or nothing, for the batch too: who is told of an error must not have been charged.
-            for request, where, outcomes in reversed(decided):
-                if request.op is Op.TAKE and all(o.decision.allowed for o in outcomes):
-                    members = undoing(request.members, outcomes)
-                    decide(Op.GIVE_BACK, members, self.cells(Op.GIVE_BACK, members, where, now), now)
+            self.undo(decided, now)
             raise
         finally:
             for stripe in stripes:
                 self.unlock(stripe)
+
+    def apply_once(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]]:
+        """The same for a batch with requests that are decided once: their records are locked with the counters."""
+        deadline = time.monotonic() + patience
+        records = self.records or self.open_records(patience)
+        numbers = [self.first_record + stripe for stripe in records.stripes_of(batch)]
+        places = [[self.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
+        numbers += {FIRST_STRIPE + stripe for request in places for _, stripe in request}
+        numbers.sort()
+        self.locks.acquire_all(numbers, max(deadline - time.monotonic(), 0.0))
+        decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
+        kept: list[Once] = []
+        replies: list[list[Outcome]] = []
+        now = 0
+        try:
+            now = self.anchor + self.nanoseconds() // 1000
+            for group in grouped(batch):
+                once = group[0].once
+                first = len(replies)
+                if once is not None and answered_before(records, once, group[0].op, now):
+                    replies += [[] for _ in group]
+                    if group[0].op is Op.CLAIM and once.kept is None and not once.pending:
+                        kept.append(once)
+                    continue
+                for request in group:
+                    where = places[len(replies)]
+                    cells = self.cells(request.op, request.members, where, now)
+                    outcomes = decide(request.op, request.members, cells, now)
+                    decided.append((request, where, outcomes))
+                    replies.append(outcomes)
+                if once is not None:
+                    records.keep(once.name, pack_kept(once, now, replies[first:]), now)
+                    kept.append(once)
+            return replies
+        except BaseException:
+            for once in kept:
+                records.forget(once.name)
+            self.undo(decided, now)
+            raise
+        finally:
+            for number in numbers:
+                self.locks.release(number)
+
+    def open_records(self, patience: float) -> SharedRecords:
+        """The records of what was decided once, when they are first needed."""
+        self.locks.acquire(HEADER, patience)
+        try:
+            if self.records is None:
+                self.records = SharedRecords(self, self.prefix)
+            return self.records
+        finally:
+            self.locks.release(HEADER)
+
+    def undo(self, decided: Sequence[tuple[Request, list[tuple[bytes, int]], list[Outcome]]], now: int) -> None:
+        """All or nothing, for a batch too: who is told of an error must not have been charged."""
+        for request, where, outcomes in reversed(decided):
+            if request.op is Op.TAKE and all(o.decision.allowed for o in outcomes):
+                members = undoing(request.members, outcomes)
+                decide(Op.GIVE_BACK, members, self.cells(Op.GIVE_BACK, members, where, now), now)
 
     def cells(self, op: Op, members: Sequence[Member], places: list[tuple[bytes, int]], now: int) -> list[SlotCell]:
         """The counters of one request, which hold their slots until it is decided."""
@@ -323,3 +390,5 @@ class SharedStore(LocalStore):
                 self.locks.close()
                 self.words.release()
                 self.memory.close()
+                if self.records is not None:
+                    self.records.close()

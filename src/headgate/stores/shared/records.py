@@ -1,0 +1,139 @@
+"""What was decided once, in rings of a second mapped file (see record_file.py), for every process of this machine.
+
+A ring is written round and round, and the oldest record is written over: all live equally long, so it is the right one
+to go. A record:
+
+    before      8 bytes: the position of the bucket's record before this one, plus one; zero: none
+    digest      16 bytes: of the store's prefix and the record's name
+    decided     8 bytes: when, in microseconds; long before any time: forgotten
+    size        8 bytes: how many bytes are kept
+    bytes       what is kept (see keeping.py), up to the next multiple of 8
+
+A position counts all bytes that were ever given out in the ring, so it says whether its record is still there: what is
+further behind the head than the ring is long was written over. A record never wraps: one that does not fit before the
+end of the ring begins at its start.
+
+All of it is done under the lock of the record's stripe (a byte of the counter file's locks), together with those of
+the counters, until what was decided is kept. A writer may be killed at any instruction. The head moves first, then the
+bytes are written, and then one word, the bucket's, makes the record count. Killed before that, there is no record, and
+its room comes back with the ring's next round. The counters were charged just before; so a request whose process is
+killed in between was counted, and its repeat is counted again. No limit ever lets more through for it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from hashlib import blake2b
+from mmap import mmap
+from typing import TYPE_CHECKING, final
+
+from headgate.core.words import i64
+from headgate.errors import StoreError
+from headgate.stores.port import Request
+from headgate.stores.records import Records, is_fresh
+from headgate.stores.shared.layout import HEADER_BYTES
+from headgate.stores.shared.record_file import RECORD_STRIPES, open_records
+
+if TYPE_CHECKING:
+    from headgate.stores.shared.store import SharedStore
+
+__all__ = ["SharedRecords"]
+
+_RECORD = struct.Struct("@q16sqq")
+_WORD = struct.Struct("@q")
+DECIDED_AT = 24
+"""Where in a record it says when it was decided."""
+NEVER = -(1 << 62)
+
+
+@final
+class SharedRecords(Records):
+    """The records beside one counter file, as this process sees them. Each name under the lock of its stripe."""
+
+    def __init__(self, store: SharedStore, prefix: str) -> None:
+        self.path = f"{store.path}.once"
+        like = os.fstat(store.locks.own.file)
+        memory, rings = open_records(self.path, store.geometry.max_keys, store.geometry.salt, store.ours_alone, like)
+        self.memory: mmap = memory
+        self.words = memoryview(memory).cast("q")  # single words are written through it, in one store instruction each
+        self.stripe_bytes = rings.stripe_bytes
+        self.buckets = rings.buckets
+        self.ring_at = rings.ring_at
+        self.ring_bytes = rings.stripe_bytes - rings.ring_at
+        self.longest = self.ring_bytes // 2
+        self.hasher = blake2b(prefix.encode() + b"\0", digest_size=16, key=store.geometry.salt)
+
+    def stripes_of(self, batch: Sequence[Request]) -> set[int]:
+        """The stripes that the records of a batch live in."""
+        return {self.stripe_of(self.digest(request.once.name)) for request in batch if request.once is not None}
+
+    def find(self, name: str, now: i64) -> bytes | None:
+        at = self.record_at(self.digest(name))
+        if at < 0:
+            return None
+        _, _, decided, size = _RECORD.unpack_from(self.memory, at)
+        if not is_fresh(decided, now) or not 0 <= size <= self.longest:
+            return None
+        start = at + _RECORD.size
+        return self.memory[start : start + size]
+
+    def keep(self, name: str, kept: bytes, now: i64) -> None:
+        if len(kept) > self.longest:
+            raise StoreError(
+                f"shared store {self.path}: what is to be kept under an idempotency key has {len(kept):,} bytes, and "
+                f"there is room for {self.longest:,}; check less at a time, or give the store a larger max_keys"
+            )
+        digest = self.digest(name)
+        stripe_at = self.stripe_at(digest)
+        bucket = (stripe_at >> 3) + self.bucket_of(digest)
+        size = -(-(_RECORD.size + len(kept)) // 8) * 8
+        position: int = self.words[stripe_at >> 3]
+        if position % self.ring_bytes + size > self.ring_bytes:
+            position += self.ring_bytes - position % self.ring_bytes
+        # First the head: from now on, nobody takes what is about to be written over for a record.
+        self.words[stripe_at >> 3] = position + size
+        at = stripe_at + self.ring_at + position % self.ring_bytes
+        _RECORD.pack_into(self.memory, at, self.words[bucket], digest, now, len(kept))
+        self.memory[at + _RECORD.size : at + _RECORD.size + len(kept)] = kept
+        self.words[bucket] = position + 1
+
+    def forget(self, name: str) -> None:
+        at = self.record_at(self.digest(name))
+        if at >= 0:
+            self.words[(at + DECIDED_AT) >> 3] = NEVER
+
+    def record_at(self, digest: bytes) -> int:
+        """Where the newest record of this digest is in the file, or -1."""
+        stripe_at = self.stripe_at(digest)
+        written: int = self.words[stripe_at >> 3]
+        position: int = self.words[(stripe_at >> 3) + self.bucket_of(digest)] - 1
+        while position >= 0 and position + self.ring_bytes >= written:
+            at = stripe_at + self.ring_at + position % self.ring_bytes
+            if self.memory[at + 8 : at + 24] == digest:
+                return at
+            before: int = _WORD.unpack_from(self.memory, at)[0] - 1
+            if before >= position:
+                break  # no record is before itself: a file that was damaged
+            position = before
+        return -1
+
+    def digest(self, name: str) -> bytes:
+        hasher = self.hasher.copy()
+        hasher.update(name.encode("utf-8", "surrogatepass"))
+        return hasher.digest()
+
+    def stripe_of(self, digest: bytes) -> int:
+        return digest[0] % RECORD_STRIPES
+
+    def stripe_at(self, digest: bytes) -> int:
+        return HEADER_BYTES + self.stripe_of(digest) * self.stripe_bytes
+
+    def bucket_of(self, digest: bytes) -> int:
+        """The bucket's word, counted from the head's."""
+        return 1 + int.from_bytes(digest[8:12], "little") % self.buckets
+
+    def close(self) -> None:
+        self.words.release()
+        self.memory.close()
