@@ -19,7 +19,7 @@ from conformance.schedules import calls, changing, limits, run_on
 from headgate.stores.port import Store
 from headgate.stores.remote import RemoteStore
 from headgate.stores.url import open_store
-from headgate.testing import FakeClock, OnLoop, StoreConformance, differences, read_vectors
+from headgate.testing import FakeClock, OnceConformance, OnLoop, StoreConformance, differences, read_vectors
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
 EXAMPLES = 20
@@ -47,6 +47,15 @@ def make_store(request: pytest.FixtureRequest, url: str) -> MakeStore:
 
 
 class TestRedis(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _server(self, make_store: MakeStore) -> None:
+        self.make = make_store
+
+    def make_store(self, clock: FakeClock) -> Store:
+        return self.make(clock)
+
+
+class TestRecords(OnceConformance):
     @pytest.fixture(autouse=True)
     def _server(self, make_store: MakeStore) -> None:
         self.make = make_store

@@ -15,7 +15,7 @@ import pytest
 from headgate import Limiter
 from headgate.stores.port import Store
 from headgate.stores.url import open_store
-from headgate.testing import FakeClock, OnLoop, StoreConformance, differences, read_vectors
+from headgate.testing import FakeClock, OnceConformance, OnLoop, StoreConformance, differences, read_vectors
 from servers.redis import RedisServer
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
@@ -57,6 +57,15 @@ def url_of(server: OtherServer) -> str:
 
 
 class TestKinds(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _server(self, server: OtherServer) -> None:
+        self.server = server
+
+    def make_store(self, clock: FakeClock) -> Store:
+        return open_store(url_of(self.server), clock)
+
+
+class TestRecords(OnceConformance):
     @pytest.fixture(autouse=True)
     def _server(self, server: OtherServer) -> None:
         self.server = server

@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from headgate import AsyncLimiter, Limiter
-from headgate.stores.port import Member, Op, Request, Store
+from headgate.stores.port import Member, Once, Op, Request, Store
 from headgate.testing import FakeClock, OnLoop
 from servers.redis import RedisCluster
 from unit.stores.redis.requests import apply, limit, peek, store_at, take
@@ -121,6 +121,35 @@ def test_a_chain_over_two_nodes_is_all_or_nothing(store: Store, move: Move) -> N
     assert [peek(store, member.algorithm, "user:1").remaining for member in chain] == [3, 0]
     apply(store, Op.RESET, *chain)
     assert [peek(store, member.algorithm, "user:1").remaining for member in chain] == [5, 2]
+
+
+def test_what_is_decided_once_stays_so_over_two_nodes(store: Store, move: Move) -> None:
+    """Records and counters on two nodes, some here and some there: each group is decided once, by its record."""
+
+    def batch(onces: list[Once]) -> list[Request]:
+        return [Request(Op.TAKE, [Member(f"user:{i}", ours, 1)], once) for i, once in enumerate(onces)]
+
+    def onces(names: range) -> list[Once]:
+        return [Once(f"n{i}", b"x" * 16, b"") for i in names]
+
+    ours = limit("100/year")
+    store.apply(batch(onces(range(10))))
+    move.begin()
+    move.keys(10)
+    asked = onces(range(20))
+    replies = store.apply(batch(asked))
+    assert [once.kept is not None for once in asked] == [True] * 10 + [False] * 10
+    assert [len(reply) for reply in replies] == [0] * 10 + [1] * 10
+    move.keys(7)
+    asked = onces(range(20))
+    store.apply(batch(asked))
+    assert all(once.kept is not None for once in asked)
+    move.keys(100)
+    move.end()
+    asked = onces(range(20))
+    store.apply(batch(asked))
+    assert all(once.kept is not None for once in asked)
+    assert [peek(store, ours, f"user:{i}").remaining for i in range(20)] == [99] * 20
 
 
 # -- under load -------------------------------------------------------------------------------------------------------
