@@ -22,6 +22,7 @@ from headgate.core.masking import masked_key
 from headgate.errors import StoreError
 from headgate.stores.keeping import claim_bytes, head_bytes, read_kept
 from headgate.stores.port import Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.records import grouped
 
 __all__ = ["KINDS", "SERVER_TIME", "Wire", "decode"]
 
@@ -76,8 +77,7 @@ class Wire:
             return [self.key(name, member.key)], _BATCH.pack(now, 1, 1) + limit + _ONE_TAKE + one
         keys: dict[tuple[bytes, str], int] = {}
         limits: dict[bytes, int] = {}
-        write = self.with_records if has_records(batch) else self.requests
-        pieces = write(batch, keys, limits)
+        pieces = self.with_records(batch, keys, limits) if has_records(batch) else self.requests(batch, keys, limits)
         body = b"".join((_BATCH.pack(now, len(limits), len(batch)), *limits, *pieces))
         return [self.key(name, subject) for name, subject in keys], body
 
@@ -110,7 +110,8 @@ class Wire:
         if sum([len(request.members) for request in batch]) > MOST_MEMBERS:
             raise StoreError(f"what is decided once can have {MOST_MEMBERS:,} members; send it in smaller parts")
         pieces: list[bytes] = []
-        for once, requests in groups_of(batch):
+        for requests in grouped(batch):
+            once = requests[0].once
             if once is None:
                 pieces += self.requests(requests, keys, limits)
                 continue
@@ -169,17 +170,6 @@ def has_records(batch: Sequence[Request]) -> bool:
     return False
 
 
-def groups_of(batch: Sequence[Request]) -> list[tuple[Once | None, list[Request]]]:
-    """Requests one behind the other that carry the same record, or none; what is done with a record stands alone."""
-    groups: list[tuple[Once | None, list[Request]]] = []
-    for request in batch:
-        once = request.once
-        if not groups or groups[-1][0] is not once or request.op in ON_RECORDS or groups[-1][1][0].op in ON_RECORDS:
-            groups.append((once, []))
-        groups[-1][1].append(request)
-    return groups
-
-
 def decode(batch: Sequence[Request], answer: bytes) -> Replies:
     """The outcomes that the program's answer to a batch stands for. PartlyAnswered where it could not read a key."""
     if has_records(batch):
@@ -193,11 +183,12 @@ def decode(batch: Sequence[Request], answer: bytes) -> Replies:
 
 def decode_with_records(batch: Sequence[Request], answer: bytes) -> Replies:
     """The same where some are decided once: what was found is said to their `Once`, and has no outcomes here."""
-    groups = groups_of(batch)
+    groups = grouped(batch)
     found: list[StoreError | bool] = []
     at = _TIME.size
-    for once, requests in groups:
-        if once is None or requests[0].op in (Op.KEEP, Op.RELEASE):
+    for requests in groups:
+        once, op = requests[0].once, requests[0].op
+        if once is None or op is Op.KEEP or op is Op.RELEASE:
             found.append(False)
             continue
         size: int = _FOUND.unpack_from(answer, at)[0]
@@ -211,7 +202,7 @@ def decode_with_records(batch: Sequence[Request], answer: bytes) -> Replies:
     now: int = _TIME.unpack_from(answer)[0]
     records = _ANSWER.iter_unpack(memoryview(answer)[at:])
     replies: list[list[Outcome | StoreError]] = []
-    for (_, requests), fate in zip(groups, found, strict=True):
+    for requests, fate in zip(groups, found, strict=True):
         for request in requests:
             if isinstance(fate, StoreError):
                 replies.append([fate] * max(len(request.members), 1))  # who claims must hear of it too
