@@ -8,7 +8,8 @@ one batch. There is no timer: a lone request leaves at once, and batches grow wi
                 who comes beyond that gets a StoreError, which the failure policy answers
     fair        first come, first out; a batch keeps the order, so requests for one key are decided in it
     punctual    the deadline of a request starts when it comes; a batch has the deadline of its oldest
-    cancelled   who gives up in the queue was never there; what is decided for somebody who has gone is given back
+    cancelled   who gives up in the queue was never there; what is decided for somebody who has gone is given back,
+                unless it is decided once: then it is kept for the repeat
 
 `ThreadCoalescer` is for threads: one of those who wait makes the call for all of its batch. `LoopCoalescer` is for
 the tasks of one event loop.
@@ -332,10 +333,14 @@ def _gone(ticket: Ticket) -> bool:
 
 
 def _reached(requests: Sequence[Request], partly: PartlyAnswered) -> tuple[list[Request], Replies]:
-    """The parts of requests that were decided, as requests of their own."""
+    """The parts of requests that were decided, as requests of their own. What was kept, decided once, is not theirs."""
     parts: list[Request] = []
     replies: Replies = []
-    for request, reply in zip(requests, partly.replies, strict=True):
+    asked = list(zip(requests, partly.replies, strict=True))
+    unkept = [request.once for request, reply in asked if any(isinstance(item, StoreError) for item in reply)]
+    for request, reply in asked:
+        if request.once is not None and not any(request.once is once for once in unkept):
+            continue
         pairs = [(m, item) for m, item in zip(request.members, reply, strict=True) if isinstance(item, Outcome)]
         if pairs:
             parts.append(Request(request.op, [member for member, _ in pairs]))

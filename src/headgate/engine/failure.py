@@ -59,7 +59,7 @@ class FailurePolicy:
             self.note(error, len(batch), _own(member for request in batch for member in request.members))
             return Answered([self._outcomes(request.op, request.members) for request in batch], [])
         missed = [
-            [member for member, item in zip(request.members, reply, strict=True) if isinstance(item, StoreError)]
+            [member for member, item in zip(request.members, reply, strict=bool(reply)) if isinstance(item, StoreError)]
             for request, reply in zip(batch, error.replies, strict=True)
         ]
         self.note(error, sum(map(bool, missed)), _own(member for members in missed for member in members))
@@ -76,6 +76,8 @@ class FailurePolicy:
         self, request: Request, reply: Sequence[Outcome | StoreError]
     ) -> tuple[list[Outcome], Request | None]:
         """What was reached binds; what was not follows the policy; and the request stays all or nothing."""
+        if not reply:
+            return [], None  # decided before, under the name of its record
         pairs = list(zip(request.members, reply, strict=True))
         reached = [(member, item) for member, item in pairs if isinstance(item, Outcome)]
         missed = [member for member, item in pairs if not isinstance(item, Outcome)]
