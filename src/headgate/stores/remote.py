@@ -6,12 +6,13 @@ This file is not compiled, so that stores can be subclasses of `RemoteStore` wit
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock
 from headgate.stores.port import Done, Replies, Request
+from headgate.stores.records import grouped
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "PROBE", "RemoteStore"]
 
@@ -75,18 +76,19 @@ class RemoteStore:
         return sum([len(request.members) for request in batch]) <= self.most_members
 
     def pieces(self, batch: Sequence[Request]) -> list[Sequence[Request]]:
-        """A batch in pieces that are; a request stays whole."""
+        """A batch in pieces that are; a request stays whole, and so do requests that are decided once."""
         if self.fits(batch):
             return [batch]
         pieces: list[Sequence[Request]] = []
         piece: list[Request] = []
         members = 0
-        for request in batch:
-            if piece and members + len(request.members) > self.most_members:
+        for whole in _wholes(batch):
+            size = sum([len(request.members) for request in whole])
+            if piece and members + size > self.most_members:
                 pieces.append(piece)
                 piece, members = [], 0
-            piece.append(request)
-            members += len(request.members)
+            piece += whole
+            members += size
         return [*pieces, piece]
 
     def close(self) -> None:
@@ -96,3 +98,13 @@ class RemoteStore:
     async def aclose(self) -> None:
         """`close`, and wait until the running event loop has let go too."""
         self.close()
+
+
+def _wholes(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    """What of a batch must not be parted."""
+    for group in grouped(batch):
+        if group[0].once is not None:
+            yield group
+        else:
+            for request in group:
+                yield [request]
