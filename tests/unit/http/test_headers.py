@@ -1,0 +1,289 @@
+"""Headers of a decision: what they say, that structured fields are well formed, and that no key is among them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from http_sfv.list import List
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headgate import Limit, Limiter, RequestContext
+from headgate.core.algorithms import build
+from headgate.core.decision import Decision, combine
+from headgate.errors import ConfigError
+from headgate.http import headers as module
+from headgate.http.headers import HeaderStyle, header_name, rate_limit_headers
+from headgate.rules.views.ids import view_id
+from headgate.testing import FakeClock
+
+ALL = HeaderStyle()
+NOW_US = 1_700_000_000_250_000
+
+
+def decided(
+    notation: str,
+    label: str = "per-user",
+    allowed: bool = True,
+    remaining: int = 42,
+    wait_us: int | None = 0,
+    reset_us: int = 17_000_000,
+) -> Decision:
+    limit = Limit.parse(notation)
+    return Decision(build(limit, str(limit), label), allowed, remaining, wait_us, reset_us, None)
+
+
+def said(decision: Decision, style: HeaderStyle = ALL, now_us: int = NOW_US) -> dict[str, str]:
+    headers = rate_limit_headers(decision, style, now_us)
+    found = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
+    assert len(found) == len(headers), "a header was said twice"
+    return found
+
+
+def items(value: str) -> list[tuple[object, dict[str, object]]]:
+    """A structured list, read by somebody else's parser."""
+    parsed = List()
+    parsed.parse(value.encode("ascii"))
+    return [(item.value, dict(item.params)) for item in parsed]
+
+
+def test_allowed() -> None:
+    assert said(decided("100/minute")) == {
+        "ratelimit-policy": '"per-user";q=100;w=60',
+        "ratelimit": '"per-user";r=42;t=17',
+        "x-ratelimit-limit": "100",
+        "x-ratelimit-remaining": "42",
+        "x-ratelimit-reset": "17",
+    }
+
+
+def test_denied() -> None:
+    decision = decided("100/minute", allowed=False, remaining=0, wait_us=600_000, reset_us=60_000_000)
+    assert said(decision) == {
+        "ratelimit-policy": '"per-user";q=100;w=60',
+        "ratelimit": '"per-user";r=0;t=1',
+        "x-ratelimit-limit": "100",
+        "x-ratelimit-remaining": "0",
+        "x-ratelimit-reset": "60",
+        "retry-after": "1",
+    }
+
+
+def test_what_never_passes_has_no_time_to_come_back() -> None:
+    limiter = Limiter("memory://", clock=FakeClock(1000.0))
+    for notation, cost in (("5/minute", 6), ("0/minute", 1)):
+        headers = said(limiter.check("user:42", notation, cost=cost))
+        assert "retry-after" not in headers
+        ((_, parameters),) = items(headers["ratelimit"])
+        assert set(parameters) == {"r"}
+    assert headers["ratelimit-policy"] == '"0/minute";q=0;w=60'
+
+
+def test_every_limit_of_a_chain_is_an_item_and_the_deciding_one_has_the_other_headers() -> None:
+    clock = FakeClock(1000.0)
+    limiter = Limiter("memory://", plans={"gold": "2/10 seconds using fixed_window", "daily": "50/day"}, clock=clock)
+    first = said(limiter.check("user:42", ["gold", "daily"]))
+    assert items(first["ratelimit-policy"]) == [("gold", {"q": 2, "w": 10}), ("daily", {"q": 50, "w": 86400})]
+    assert items(first["ratelimit"]) == [("gold", {"r": 1, "t": 10}), ("daily", {"r": 49, "t": 1728})]
+    assert (first["x-ratelimit-limit"], first["x-ratelimit-remaining"], first["x-ratelimit-reset"]) == ("2", "1", "10")
+    limiter.check("user:42", ["gold", "daily"])
+    clock.advance(6.5)
+    denied = said(limiter.check("user:42", ["gold", "daily"]))
+    # The one that denied says when it will pass, the other when it is as good as new.
+    assert items(denied["ratelimit"]) == [("gold", {"r": 0, "t": 4}), ("daily", {"r": 48, "t": 3450})]
+    assert (denied["retry-after"], denied["x-ratelimit-reset"]) == ("4", "4")
+
+
+def test_the_longest_wait_is_that_of_retry_after() -> None:
+    parts = (
+        decided("5/s", "short", False, 0, 1_000_000),
+        decided("5/hour", "long", False, 0, 90_000_001),
+        decided("9/day", "other", True, 3),
+    )
+    headers = said(combine(parts, False))
+    assert headers["retry-after"] == "91"
+    assert items(headers["ratelimit"]) == [
+        ("short", {"r": 0, "t": 1}),
+        ("long", {"r": 0, "t": 91}),
+        ("other", {"r": 3, "t": 17}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("notation", "policy"),
+    [
+        ("10/second burst 20", {"q": 10, "w": 1}),
+        ("10 per 30 seconds burst 5 using gcra", {"q": 10, "w": 30}),
+        ("7/100ms", {"q": 7, "w": 1}),
+        ("7/1500ms", {"q": 7, "w": 2}),
+        ("7/1000ms", {"q": 7, "w": 1}),
+        ("5/month using fixed_window", {"q": 5, "w": 2_592_000}),
+    ],
+)
+def test_policy_is_the_count_and_the_period_rounded_up(notation: str, policy: dict[str, int]) -> None:
+    assert items(said(decided(notation))["ratelimit-policy"]) == [("per-user", policy)]
+
+
+def test_the_limit_of_the_old_headers_is_the_burst() -> None:
+    assert said(decided("10/second burst 20", remaining=19))["x-ratelimit-limit"] == "20"
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "seconds"), [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2), (3_600_000_000, 3600)]
+)
+def test_seconds_are_rounded_up(microseconds: int, seconds: int) -> None:
+    headers = said(decided("5/hour", reset_us=microseconds))
+    assert headers["x-ratelimit-reset"] == str(seconds)
+    assert items(headers["ratelimit"])[0][1]["t"] == seconds
+    if microseconds:
+        denied = said(decided("5/hour", allowed=False, wait_us=microseconds))
+        assert denied["retry-after"] == str(seconds)
+        assert items(denied["ratelimit"])[0][1]["t"] == seconds
+
+
+def test_a_reset_by_the_epoch_is_rounded_up_too() -> None:
+    style = HeaderStyle(reset="epoch")
+    assert said(decided("5/hour"), style)["x-ratelimit-reset"] == "1700000018"
+    assert said(decided("5/hour", reset_us=16_750_000), style)["x-ratelimit-reset"] == "1700000017"
+    denied = said(decided("5/hour", allowed=False, wait_us=5_000_000), style)
+    assert (denied["retry-after"], items(denied["ratelimit"])[0][1]["t"]) == ("5", 5)
+
+
+def test_an_unknown_kind_of_reset() -> None:
+    with pytest.raises(ConfigError, match="reset must be one of seconds, epoch, not 'never'"):
+        HeaderStyle(reset="never")  # type: ignore[arg-type]  # which is what is tested
+
+
+@pytest.mark.parametrize(
+    ("style", "names"),
+    [
+        (HeaderStyle(ratelimit=False), {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}),
+        (HeaderStyle(x_ratelimit=False), {"ratelimit-policy", "ratelimit"}),
+        (HeaderStyle(ratelimit=False, x_ratelimit=False), set()),
+    ],
+)
+def test_each_family_can_be_switched_off(style: HeaderStyle, names: set[str]) -> None:
+    assert set(said(decided("5/hour"), style)) == names
+    denied = decided("5/hour", allowed=False, wait_us=1).under("throttled")
+    state = {"x-ratelimit-state"} if style.x_ratelimit else set()
+    assert set(said(denied, style)) == {*names, *state, "retry-after"}
+    silent = HeaderStyle(style.ratelimit, style.x_ratelimit, retry_after=False)
+    assert set(said(denied, silent)) == names | state
+
+
+def test_pressure_is_said_unless_it_is_normal() -> None:
+    limiter = Limiter("memory://", clock=FakeClock(1000.0))
+    states = [said(limiter.check("user:42", "10/hour")).get("x-ratelimit-state") for _ in range(11)]
+    assert states == [None] * 8 + ["warning", "throttled", "throttled"]
+
+
+def test_without_a_limit_there_is_nothing_to_say() -> None:
+    with Limiter.from_config(environ={}) as limiter:
+        decision = limiter.check_request(RequestContext(ip="192.0.2.1"))
+    assert decision.reason == "no_rule"
+    assert rate_limit_headers(decision, ALL, 0) == []
+
+
+def test_shadow_rules_are_not_spoken_of() -> None:
+    rules = (
+        "[{rule_id: real, dimension: ip, limit: 5, window_seconds: 60},"
+        " {rule_id: trial, dimension: ip, limit: 0, window_seconds: 60, mode: shadow}]"
+    )
+    with Limiter.from_config(environ={"HEADGATE_RULES": rules}) as limiter:
+        decision = limiter.check_request(RequestContext(ip="192.0.2.1"))
+    assert decision.reason == "shadow"
+    headers = said(decision)
+    assert [name for name, _ in items(headers["ratelimit"])] == ["real"]
+    assert headers["x-ratelimit-limit"] == "5"
+
+
+def test_no_header_has_the_key_of_a_policy_or_a_client() -> None:
+    interval = "timeIntervalLimit: {timeUnit: MIN, maxRequests: 3}"
+    environ = {
+        "HEADGATE_POLICY_KEY": "user",
+        "HEADGATE_POLICIES": "[{key: 'user:hunter2', capacity: 5}]",
+        "HEADGATE_CLIENTS": f"[{{clientId: 'hunter2:x', limits: [{{limitType: API, limitName: /web, {interval}}}, "
+        f"{{limitType: METHOD, limitName: GET, {interval}}}]}}]",
+    }
+    with Limiter.from_config(environ=environ) as limiter:
+        decision = limiter.check_request(RequestContext(user="hunter2", client="hunter2:x", path="/web", method="GET"))
+    assert "hunter2" in repr(decision)
+    headers = said(decision)
+    assert "hunter2" not in repr(headers)
+    names = {name for name, _ in items(headers["ratelimit"])}
+    assert names == {"policy", "client:API:/web", "client:METHOD:GET"}
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        (view_id("override", "hunter2", "slot|60"), "override:slot%7C60"),
+        (view_id("policy", "a:b%c"), "policy"),
+        ("orders-per-user", "orders-per-user"),
+        ("strategy:ip", "strategy:ip"),
+        ("policyholders", "policyholders"),
+        ("100 per minute", "100 per minute"),
+    ],
+)
+def test_names(label: str, name: str) -> None:
+    assert header_name(label) == name
+
+
+def test_an_id_made_of_a_long_key_does_not_show_its_beginning() -> None:
+    label = view_id("client", "hunter2" * 100, "API", "/x")
+    assert "hunter2" in label
+    assert header_name(label).startswith("client:sha256:")
+    assert "hunter2" not in header_name(label)
+
+
+@given(st.text())
+@example('a "quoted" name with \\ in it')
+@example("größer 100/minute ✓\r\nX-Injected: yes")
+@example("\ud800\x00\x7f")
+@example("")
+def test_any_name_is_well_formed(name: str) -> None:
+    headers = said(decided("5/hour", name))
+    ((policy, _),) = items(headers["ratelimit-policy"])
+    ((item, parameters),) = items(headers["ratelimit"])
+    assert policy == item == header_name(name)
+    assert parameters == {"r": 42, "t": 17}
+    assert "\r" not in headers["ratelimit"]
+    assert "\n" not in headers["ratelimit"]
+
+
+@given(
+    st.integers(0, 2**53 - 1),
+    st.integers(1, 10**15),
+    st.booleans(),
+    st.integers(0, 2**53 - 1),
+    st.none() | st.integers(1, 10**16),
+    st.integers(0, 10**16),
+)
+def test_any_number_is_well_formed(
+    count: int, period_us: int, allowed: bool, remaining: int, wait_us: int | None, reset_us: int
+) -> None:
+    try:
+        limit = Limit(count, period_us / 1_000_000)
+    except ConfigError:
+        return
+    decision = Decision(build(limit, "n"), allowed, remaining, 0 if allowed else wait_us, reset_us, None)
+    headers = said(decision)
+    ((_, policy),) = items(headers["ratelimit-policy"])
+    ((_, item),) = items(headers["ratelimit"])
+    most = 999_999_999_999_999  # all that a structured field can hold
+    assert policy == {"q": min(count, most), "w": math.ceil(limit.period_us / 1_000_000)}
+    assert item["r"] == min(remaining, most)
+    if not allowed and wait_us is None:
+        assert "t" not in item
+        assert "retry-after" not in headers
+    else:
+        assert item["t"] == -(-(reset_us if allowed else wait_us or 0) // 1_000_000)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    limit = Limit(5, 1)
+    for number in range(module.MOST_REMEMBERED + 10):
+        decision = Decision(build(limit, f"n{number}"), True, 1, 0, 0, None)
+        assert said(decision)["ratelimit"] == f'"n{number}";r=1;t=0'
+    assert len(module._words) <= module.MOST_REMEMBERED
