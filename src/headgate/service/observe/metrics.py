@@ -37,7 +37,8 @@ def exposition(whole: Snapshot, prefix: str, version: str, workers: int, accept:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(list(families(whole, prefix, version, workers))))
     if "application/openmetrics-text" in accept:
-        return openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST
+        text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # it has no types
+        return text, openmetrics.CONTENT_TYPE_LATEST
     return generate_latest(registry), CONTENT_TYPE
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-__all__ = ["MOST_CHARACTERS", "MOST_NAMES", "MOST_REMAINING", "Recent", "Remaining", "latest"]
+__all__ = ["MOST_CHARACTERS", "MOST_NAMES", "MOST_REMAINING", "Recent", "Remaining", "is_text", "latest"]
 
 MOST_NAMES: Final = 10_000
 MOST_CHARACTERS: Final = 1_000_000
@@ -34,6 +34,8 @@ class Recent:
     def see(self, name: str, now_us: int) -> None:
         last = self.last_us
         if name not in last:
+            if not is_text(name):
+                return
             if len(last) >= self._most or self._characters + len(name) > self._most_characters:
                 self._forget(len(name))
             self._characters += len(name)
@@ -82,6 +84,15 @@ class Remaining:
         self._rows = {counter: row for counter, row in self._rows.items() if row[1] >= now_us - IDLE_US}
         oldest_us = min([row[1] for row in self._rows.values()], default=now_us)
         self._full_until_us = oldest_us + IDLE_US  # until then it would be in vain to look again
+
+
+def is_text(name: str) -> bool:
+    """Whether it can be written as UTF-8: half of a surrogate pair cannot, and no file or answer has a place for it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def latest(last_us: dict[str, int], most: int) -> list[tuple[str, int]]:

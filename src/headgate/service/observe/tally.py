@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Final, final
 
-from headgate.service.observe.recent import Recent, Remaining
+from headgate.service.observe.recent import Recent, Remaining, is_text
 from headgate.service.observe.shown import without_secrets
 from headgate.service.observe.snapshot import Measured, Snapshot
 from headgate.service.observe.usage import MINUTE_US, Usage, joined, top_subjects
@@ -206,7 +206,7 @@ class Tally:
                 )
         if rules:
             top = top_subjects({name: (n[0], n[1]) for name, n in self._subjects.items()}, MOST_TOLD)
-            named = {without_secrets(name): asked for name, asked in top.items()}
+            named = {without_secrets(name): asked for name, asked in top.items() if is_text(name)}
             minute_us = self._minute_us if self._minute_us else now_us - now_us % MINUTE_US
             self._kept = joined([*self._kept, Usage(minute_us, rules, named)])
             self._taken = numbers
@@ -219,7 +219,7 @@ class Tally:
 
     def _labelled(self, rule: str, dimension: str) -> list[int]:
         """The counters of a pair of labels that has none yet."""
-        if len(self._decisions) >= MOST_LABELS:
+        if len(self._decisions) >= MOST_LABELS or not is_text(rule):
             rule = OTHER
         return self._decisions.setdefault((rule, dimension), [0, 0, 0])
 
