@@ -1,7 +1,7 @@
 """What the service does when a counter gets tight, or has room again: a metric, a line in the log, perhaps a webhook.
 
-The limiter says each transition once in each process. A flood of fresh keys can make a transition of each of them, so of
-log lines there are only so many a second; the metric counts all.
+The limiter says each transition once in each process. A flood of fresh keys can make a transition of each of them, so
+of log lines there are only so many a second; the metric counts all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Spans of the service for OpenTelemetry, continuing the trace of whoever calls.
 
 Only where the configuration asks for it: a worker without has None in the place of a `Tracer`, which costs the check
-path one comparison. Headgate needs only OpenTelemetry's API. What collects and sends spans is its SDK, which the operator
-sets up as for any program (`opentelemetry-instrument headgate serve`, and the `OTEL_…` variables).
+path one comparison. Headgate needs only OpenTelemetry's API. What collects and sends spans is its SDK, which the
+operator sets up as for any program (`opentelemetry-instrument headgate serve`, and the `OTEL_…` variables).
 
 Spans say which rule decided, and how; never whom it was about.
 """
