@@ -10,9 +10,10 @@ import pytest
 
 from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Store
+from headgate.stores.remote import RemoteStore
 from headgate.stores.shared import SharedStore
 from headgate.stores.url import open_store
-from headgate.testing import FakeClock, OnceConformance, StoreConformance, differences, read_vectors
+from headgate.testing import FakeClock, OnceConformance, OnLoop, StoreConformance, differences, read_vectors
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
 MakeStore = Callable[[FakeClock], Store]
@@ -28,6 +29,22 @@ class TestSharded(OnceConformance):
 
     def make_store(self, clock: FakeClock) -> Store:
         return open_store(["memory://"] * 3, clock)
+
+
+class TestShardedOnLoop(OnceConformance):
+    def make_store(self, clock: FakeClock) -> Store:
+        store = open_store(["memory://"] * 3, clock)
+        assert isinstance(store, RemoteStore)
+        return OnLoop(store)
+
+
+class TestShardedFiles(OnceConformance):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.paths = (tmp_path / f"counters-{i}" for i in itertools.count())
+
+    def make_store(self, clock: FakeClock) -> Store:
+        return open_store([f"shared://{next(self.paths)}?max_keys=200&timeout_ms=10000" for _ in range(2)], clock)
 
 
 class TestShared(StoreConformance, OnceConformance):

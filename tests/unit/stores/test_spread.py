@@ -15,7 +15,7 @@ from headgate.core.algorithms import Algorithm, build
 from headgate.core.limit import Limit
 from headgate.errors import StoreError
 from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.port import Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.spread import Round, spread
 from headgate.testing import FakeClock
 
@@ -212,6 +212,137 @@ def test_a_place_that_answered_in_part() -> None:
     with pytest.raises(PartlyAnswered) as raised:
         rounds.send({2: places.stores[2].apply(asked[2])})
     assert [told(reply) for reply in raised.value.replies] == [[(True, 4), "away", (True, 4)]]
+
+
+# -- what is decided once ---------------------------------------------------------------------------------------------
+
+BODY = bytes(16)
+
+
+def once(name: str, *keys: str) -> tuple[Once, list[Request]]:
+    record = Once(name, BODY, b"")
+    return record, [Request(Op.TAKE, [Member(key, FIVE, 1)], record) for key in keys]
+
+
+def test_members_where_the_record_is_are_decided_there_in_one_step() -> None:
+    places = Places()
+    _, group = once("n1", "a1", "b1")
+    assert [told(reply) for reply in places.decide(*group)] == [[(True, 4)], [(True, 4)]]
+    assert places.asked() == [{1: ["take", "take"]}]
+    repeat, group = once("n1", "a1", "b1")
+    assert places.decide(*group) == [[], []]
+    assert repeat.kept is not None
+    assert places.left(FIVE, "a1") == 4
+
+
+def test_members_elsewhere_are_decided_between_a_claim_and_what_is_kept() -> None:
+    places = Places()
+    _, group = once("n1", "a1", "a2", "a3")
+    places.decide(*group)
+    assert places.asked() == [{1: ["claim"]}, {1: ["take"], 2: ["take"], 3: ["take"]}, {1: ["keep"]}]
+    places.rounds.clear()
+    repeat, group = once("n1", "a1", "a2", "a3")
+    assert places.decide(*group) == [[], [], []]
+    assert places.asked() == [{1: ["claim"]}]
+    assert repeat.kept is not None
+    assert [numbers[:2] for numbers in repeat.kept.numbers] == [(True, 4), (True, 4), (True, 4)]
+    assert repeat.kept.now_us == places.clock.ticks()
+    elsewhere, group = once("n1", "a1")
+    assert places.decide(*group) == [[]], "also when all its members are where the record is"
+    assert elsewhere.kept is not None
+
+
+def test_other_requests_do_not_wait_for_a_claim() -> None:
+    places = Places()
+    _, group = once("n1", "a2")
+    replies = places.decide(take(Member("b3", FIVE, 1)), *group, take(Member("b3", FIVE, 1)))
+    assert [told(reply) for reply in replies] == [[(True, 4)], [(True, 4)], [(True, 3)]]
+    assert places.asked() == [{3: ["take", "take"], 1: ["claim"]}, {2: ["take"]}, {1: ["keep"]}]
+
+
+def test_repeats_in_one_batch_go_one_after_the_other() -> None:
+    places = Places()
+    first, group = once("n1", "a2", "a3")
+    second, same = once("n1", "a2", "a3")
+    third, other = once("n1", "a1")
+    replies = places.decide(*group, *same, *other)
+    assert [len(reply) for reply in replies] == [1, 1, 0, 0, 0]
+    assert [record.kept is not None for record in (first, second, third)] == [False, True, True]
+    assert [places.left(FIVE, key) for key in ("a1", "a2", "a3")] == [5, 4, 4]
+
+
+def test_somebody_elses_claim_is_pending() -> None:
+    places = Places()
+    places.stores[1].apply([Request(Op.CLAIM, [], Once("n1", BODY, b""))])
+    late, group = once("n1", "a2")
+    assert places.decide(*group) == [[]]
+    assert (late.kept, late.pending) == (None, True)
+    assert places.asked() == [{1: ["claim"]}]
+
+
+def test_a_denial_is_kept_when_what_was_taken_is_given_back() -> None:
+    places = Places()
+    places.decide(take(Member("a2", NONE, 1)))
+    record = Once("n3", BODY, b"")
+    request = Request(Op.TAKE, [Member("a1", FIVE, 1), Member("a2", NONE, 1)], record)
+    assert [told(reply) for reply in places.decide(request)] == [[(True, 5), (False, 0)]]
+    assert places.left(FIVE, "a1") == 5
+    repeat = Once("n3", BODY, b"")
+    places.decide(Request(Op.TAKE, request.members, repeat))
+    assert repeat.kept is not None
+    assert [numbers[0] for numbers in repeat.kept.numbers] == [True, False]
+
+
+def test_a_member_that_is_away_releases_the_claim() -> None:
+    places = Places(away=[3])
+    _, group = once("n1", "a2", "a3")
+    assert partly(places, *group, take(Member("b2", FIVE, 1))) == [[(True, 4)], ["away"], [(True, 4)]]
+    assert places.asked()[-1] == {1: ["release"]}
+    places.away.clear()
+    again, group = once("n1", "a2", "a3")
+    assert [len(reply) for reply in places.decide(*group)] == [1, 1]
+    assert (again.kept, again.pending) == (None, False)
+
+
+def test_a_record_that_is_away_leaves_the_members_alone() -> None:
+    places = Places(away=[1])
+    record, group = once("n1", "a2", "a3")
+    assert partly(places, *group) == [["away"], ["away"]]
+    assert places.asked() == [{1: ["claim"]}]
+    assert (record.kept, record.pending) == (None, False)
+    assert places.left(FIVE, "a2") == 5
+
+
+def test_what_is_decided_stands_although_it_cannot_be_kept() -> None:
+    places = Places()
+    _, group = once("n1", "a2")
+    rounds = spread(group, place_of, place_of_record, places.clock)
+    asked = next(rounds)
+    asked = rounds.send({1: places.stores[1].apply(asked[1])})
+    asked = rounds.send({2: places.stores[2].apply(asked[2])})
+    assert [request.op for request in asked[1]] == [Op.KEEP]
+    with pytest.raises(StopIteration) as over:
+        rounds.send({1: AWAY})
+    assert [told(reply) for reply in over.value.value] == [[(True, 4)]]
+    late, group = once("n1", "a2")
+    places.decide(*group)
+    assert late.pending, "nobody knows what came of it, so it is not decided again"
+
+
+def test_what_is_about_a_record_alone_goes_to_its_place_and_its_failure_is_heard() -> None:
+    places = Places(away=[2])
+    record = Once("n1", BODY, b"")
+    assert places.decide(Request(Op.CLAIM, [], record)) == [[]]
+    assert places.decide(Request(Op.RELEASE, [], record)) == [[]]
+    assert partly(places, Request(Op.CLAIM, [], Once("n2", BODY, b"")), take(Member("a1", FIVE, 1))) == [
+        ["away"],
+        [(True, 4)],
+    ]
+    _, group = once("n2", "a1")
+    nested = spread(group, place_of, place_of_record, places.clock)
+    next(nested)
+    with pytest.raises(PartlyAnswered):
+        nested.send({2: PartlyAnswered([[AWAY]])})
 
 
 # -- any batch --------------------------------------------------------------------------------------------------------
