@@ -1,0 +1,168 @@
+"""Clients and their limits: `/ratelimiter/…`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi import Query as QueryParameters
+from pydantic import Field
+from starlette.responses import Response
+
+from headgate.errors import NotFound, ReadOnly
+from headgate.reading.fields import Fields, Problems
+from headgate.rules.entry import Entry
+from headgate.rules.rule import Rule
+from headgate.rules.ruleset import RuleSet, key_of
+from headgate.rules.views.clients import GLOBAL, TYPES, UNITS, ClientLimit, client_limit_of, read_client
+from headgate.service.control.asking import MOST_NAME_BYTES, PageQuery, Query, link_to, page_of
+from headgate.service.control.bodies import JsonBody
+from headgate.service.control.counters import standing
+from headgate.service.control.desk import Desk, TheDesk, TheEditor
+from headgate.service.control.family_models import ClientLimits, ClientOfLimits, Configuration, Done, LimitNames
+from headgate.service.control.policies import NEXT
+from headgate.service.control.saying import answer, says
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/ratelimiter", tags=["clients"])
+
+
+class ClientQuery(Query):
+    """Which client."""
+
+    clientId: Annotated[str, Field(min_length=1, max_length=MOST_NAME_BYTES)]  # noqa: N815 - as it is spelled
+
+
+@router.post("/configure-client", **says("Configure a client", Done, 409, 412, body=Configuration))
+def configure_client(desk: TheDesk, editor: TheEditor, body: JsonBody) -> Response:
+    """Adds or replaces these limits, by limitType and limitName, all or none of them; the client's others stay."""
+    problems = Problems()
+    limits = [limit for _, limit in read_client(body, "", problems)]
+    if not limits and not problems.found:
+        problems.add("limits", "is empty: write at least one {limitType, limitName, timeIntervalLimit}")
+    problems.raise_any()
+    client = limits[0].client
+    editor.configure_client(client, limits)
+    desk.take_over()
+    return _done(f"{len(limits)} {'limit' if len(limits) == 1 else 'limits'} of client {client!r} written")
+
+
+@router.get("/client-limits", **says("Get a client's limits and counters", ClientLimits, 400, 404))
+async def client_limits(desk: TheDesk, query: Annotated[ClientQuery, QueryParameters()]) -> Response:
+    """The limits that a client was configured with, or the default ones for a client that was only seen, with what is
+    left of each now. 404 for one that is neither."""
+    client = query.clientId
+    rules, last_us = await asyncio.to_thread(_look_up, desk, client)
+    entries, limits = _limits_of(rules, client)
+    if not entries:
+        if last_us is None or rules.knows_client(client, desk.now_us()):
+            raise NotFound(f"client {client!r} was never configured, nor seen lately")
+        entries, limits = rules.default_clients, [_default(entry.rule) for entry in rules.default_clients]
+    subjects = {"client": f"client:{client}"}
+    decisions = await standing(desk.parts.limiter, [(key_of(entry, subjects), entry) for entry in entries])
+    last_ms = None if last_us is None else last_us // 1000
+    shown = [
+        {
+            **limit,
+            "availablePermits": decision.remaining,
+            "maxPermits": decision.limit,
+            "lastRequestTimeStamp": last_ms,
+        }
+        for limit, decision in zip(limits, decisions, strict=True)
+    ]
+    return answer({"clientId": client, "limits": shown})
+
+
+@router.get("/configured-limits", **says("List configured clients", list[ClientOfLimits], 400, headers=NEXT))
+def configured_limits(request: Request, desk: TheDesk, query: Annotated[PageQuery, QueryParameters()]) -> Response:
+    """All clients that were configured, those of files too, in the order of their ids."""
+    rules = desk.rules()
+    ids, following = page_of(rules.clients, query, lambda client: bool(_limits_of(rules, client)[0]))
+    shown = [{"clientId": client, "limits": _limits_of(rules, client)[1]} for client in ids]
+    return answer(shown, headers=link_to(request, following, query.limit))
+
+
+@router.delete("/delete-limits", **says("Delete limits of a client", Done, 404, 409, 412, body=LimitNames))
+def delete_limits(desk: TheDesk, editor: TheEditor, body: JsonBody) -> Response:
+    """Deletes these limits; 404, and none of them, if one is not there."""
+    client, names = _read_names(body)
+    _check_writable(desk, client, set(names))
+    editor.delete_client_limits(client, names)
+    desk.take_over()
+    return _done(f"{len(names)} {'limit' if len(names) == 1 else 'limits'} of client {client!r} deleted")
+
+
+@router.delete("/delete-client", **says("Delete a client", Done, 400, 404, 409, 412))
+def delete_client(desk: TheDesk, editor: TheEditor, query: Annotated[ClientQuery, QueryParameters()]) -> Response:
+    """Deletes all that a client was configured with. It has the default limits from now on."""
+    _check_writable(desk, query.clientId, None)
+    editor.delete_client(query.clientId)
+    desk.take_over()
+    return _done(f"client {query.clientId!r} deleted")
+
+
+def _done(message: str) -> Response:
+    return answer({"status": "SUCCESS", "message": message})
+
+
+def _look_up(desk: Desk, client: str) -> tuple[RuleSet, int | None]:
+    """The rules, and when any worker saw this client last."""
+    parts = desk.parts
+    times = (parts.board.seen().clients.get(client), parts.tally.clients.last_us.get(client))
+    return desk.rules(), max((time for time in times if time is not None), default=None)
+
+
+def _limits_of(rules: RuleSet, client: str) -> tuple[list[Entry], list[dict[str, Any]]]:
+    """What a client was configured with: the rules, and each as it was written."""
+    entries, limits = [], []
+    for entry in rules.clients.get(client, ()):
+        limit = client_limit_of(entry.rule)
+        if limit is not None:
+            entries.append(entry)
+            limits.append(limit.to_data())
+    return entries, limits
+
+
+def _default(rule: Rule) -> dict[str, Any]:
+    """A default limit, in the words of a configured one as far as they go."""
+    unit = next((name for name, seconds in UNITS.items() if seconds == rule.window_seconds), None)
+    interval = None if unit is None else {"timeUnit": unit, "maxRequests": rule.limit}
+    return {"limitType": "DEFAULT", "limitName": GLOBAL, "timeIntervalLimit": interval}
+
+
+def _read_names(body: Any) -> tuple[str, list[tuple[str, str]]]:
+    """The client and the limits that a body names; Invalid, with all mistakes."""
+    problems = Problems()
+    fields = Fields(body, "", problems, ("clientId", "limits"))
+    client: str = fields.text("clientId", required=True)
+    items = fields.items("limits")
+    if fields.is_mapping and not items and isinstance(fields.values.get("limits", []), list):
+        fields.wrong("limits", "names none: write a list of {limitType, limitName}")
+    names = [_name(item, way, problems) for way, item in items]
+    problems.raise_any()
+    return client, names
+
+
+def _name(data: Any, at: str, problems: Problems) -> tuple[str, str]:
+    fields = Fields(data, at, problems, ("limitType", "limitName"))
+    limit_type: str = fields.choice("limitType", TYPES, "", required=True)
+    name: str = fields.text("limitName", GLOBAL, required=limit_type != "DEFAULT")
+    return limit_type, name.upper() if limit_type in ("DEFAULT", "METHOD") else name
+
+
+def _check_writable(desk: Desk, client: str, names: set[tuple[str, str]] | None) -> None:
+    """ReadOnly if these limits of a client (None: all of them) are in a file."""
+    limits: Mapping[str, ClientLimit] = {
+        rule.rule_id: limit
+        for rule in (entry.rule for entry in desk.rules().clients.get(client, ()))
+        if (limit := client_limit_of(rule)) is not None
+    }
+    for rule_id, limit in limits.items():
+        if (names is None or (limit.limit_type, limit.limit_name) in names) and (
+            desk.parts.repository.get("rule", rule_id) is None
+        ):
+            what = f"limit {limit.limit_type} {limit.limit_name!r} of client {client!r}"
+            raise ReadOnly(f"{what} is written in a file, which is read only from here: change it there")

@@ -1,0 +1,335 @@
+"""What is answered around the framework, for fast: described here in OpenAPI, served in service/data/ and health.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from headgate.service.control.models import Count, Shape, State
+from headgate.service.control.saying import problem_said, ref
+
+__all__ = ["DATA_PATHS", "SHAPES"]
+
+OPEN: list[dict[str, list[str]]] = [{}, {"bearer": []}, {"apiKey": []}]
+EITHER: list[dict[str, list[str]]] = [{"bearer": []}, {"apiKey": []}]
+Cost = Annotated[int | None, Field(ge=0, le=2**31 - 1, description="How many units it takes; 1 unless said.")]
+Timestamp = Annotated[
+    int | float | None, Field(description="Unix seconds; never decides, only how far off it is is measured.")
+]
+Name = Annotated[str, Field(min_length=1)]
+Reason = Literal[
+    "ok", "limited", "cost_exceeds_limit", "blocked", "fail_open", "fail_closed", "fallback", "shadow", "no_rule",
+    "replayed",
+]  # fmt: skip
+
+
+class SubjectCheck(Shape):
+    """A dimension and who it is: the rules for it, and those for the API and for everybody."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"dimension": "USER", "identifier": "42", "endpoint": "/api/v1/orders", "method": "GET"}]
+        },
+    )
+
+    dimension: Annotated[str, Field(description="USER, IP, API_KEY, CLIENT, KEY, API or GLOBAL, in any case.")]
+    identifier: str | None = None
+    endpoint: Annotated[str | None, Field(description="The path of the request, or an API's name.")] = None
+    method: str | None = None
+    cost: Cost = 1
+    timestamp: Timestamp = None
+
+
+class CheckContext(Shape):
+    """The request that is asked about; what is not known is left out."""
+
+    ip: Name | None = None
+    user: Name | None = None
+    api_key: Name | None = None
+    client: Name | None = None
+    path: str | None = None
+    method: Name | None = None
+    tier: Annotated[Name | None, Field(description="Of the user, where the caller knows it better.")] = None
+
+
+class ContextCheck(Shape):
+    """A whole request: all rules that apply to it."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"context": {"user": "42", "ip": "10.0.0.1", "path": "/api/v1/orders"}}]},
+    )
+
+    context: CheckContext
+    cost: Cost = 1
+    timestamp: Timestamp = None
+
+
+class KeyCheck(Shape):
+    """An opaque key under plans; without plans, under its policy."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"key": "user:42", "plans": ["gold", "daily"], "cost": 1}]}
+    )
+
+    key: Annotated[str, Field(min_length=1, description="1,024 bytes at most.")]
+    plans: list[str] | None = None
+    cost: Cost = 1
+    timestamp: Timestamp = None
+
+
+class BatchBody(Shape):
+    checks: Annotated[list[SubjectCheck | ContextCheck | KeyCheck], Field(max_length=1000)]
+
+
+class DecisionPart(Shape):
+    """The numbers of one limit."""
+
+    allowed: bool
+    limit: Count
+    remaining: Count
+    current_count: Annotated[Count, Field(description="limit − remaining.")]
+    reset_at: Annotated[int, Field(description="Unix seconds.")]
+    reset_after: Annotated[float, Field(ge=0, description="Seconds until the counter is as good as new.")]
+    retry_after: Annotated[float | None, Field(description="Seconds; null when allowed, and when no waiting helps.")]
+    reason: Reason
+    rule: Annotated[str | None, Field(description="Which rule or plan decided; null when there is none.")]
+    state: State
+    delay: Annotated[float, Field(ge=0, description="Seconds an admitted request should wait (leaky bucket).")]
+    queue_position: Annotated[Count, Field(description="Of leaky buckets only.")] = 0
+
+
+class DecisionShown(DecisionPart):
+    """A decision: the numbers of the limit that binds most, and of all when there were several."""
+
+    parts: Annotated[
+        list[DecisionPart], Field(description="When several limits applied, in order.", default_factory=list)
+    ]
+    shadows: Annotated[
+        list[DecisionPart], Field(description="What shadow rules would have said.", default_factory=list)
+    ]
+
+
+class BatchShown(Shape):
+    decisions: Annotated[list[DecisionShown], Field(description="In the order of the checks.")]
+
+
+class VerifyBody(Shape):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"clientId": "client123", "apiName": "getUsers", "methodName": "GET"}]},
+    )
+
+    clientId: Name  # noqa: N815 - as it is spelled
+    apiName: str | None = None  # noqa: N815
+    methodName: Name | None = None  # noqa: N815
+
+
+class Verified(BaseModel):
+    """Denials have the members of a problem besides."""
+
+    status: Literal["SUCCESS", "FAILURE"]
+    message: str
+
+
+SHAPES: tuple[type[BaseModel], ...] = (
+    BatchBody, BatchShown, ContextCheck, DecisionShown, KeyCheck, SubjectCheck, VerifyBody, Verified,
+)  # fmt: skip
+
+_CHECK = {"oneOf": [ref("SubjectCheck"), ref("ContextCheck"), ref("KeyCheck")]}
+_LIMIT_HEADERS = {
+    "RateLimit-Policy": "The limits that applied: name, quota, window.",
+    "RateLimit": "What is left of each, and for how long.",
+    "X-RateLimit-Limit": "Of the limit that decided.",
+    "X-RateLimit-Remaining": "What is left of it.",
+    "X-RateLimit-Reset": "Seconds until it is as good as new, or unix seconds by setting.",
+    "X-RateLimit-State": "`warning` or `throttled`, when it is not normal.",
+}
+_IDEMPOTENCY = [
+    {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": "A repeat with the same key within 5 minutes gets the first answer, and consumes nothing.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    }
+    for name in ("Idempotency-Key", "X-Idempotency-Key")
+]
+
+
+def _json(schema: Mapping[str, Any], description: str = "As asked.") -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": dict(schema)}}}
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+def _with_headers(response: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    said = {name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()}
+    return {**response, "headers": {**response.get("headers", {}), **said}}
+
+
+def _operation(
+    summary: str,
+    description: str,
+    responses: Mapping[int, dict[str, Any]],
+    problems: Sequence[int],
+    *,
+    tag: str = "checks",
+    security: list[dict[str, list[str]]] = OPEN,
+    body: Mapping[str, Any] | None = None,
+    parameters: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    said = {**{code: problem_said(code) for code in problems}, **responses}
+    operation: dict[str, Any] = {
+        "tags": [tag],
+        "summary": summary,
+        "description": description,
+        "operationId": summary.lower().replace(" ", "_").replace(",", "").replace("'", ""),
+        "responses": {str(code): said[code] for code in sorted(said)},
+        "security": security,
+    }
+    if parameters:
+        operation["parameters"] = list(parameters)
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": dict(body)}}}
+    return operation
+
+
+def _authorize() -> dict[str, Any]:
+    described = {
+        "X-Original-URI": "The path that is asked for, as nginx says it; or X-Forwarded-Uri.",
+        "X-Forwarded-Uri": "The path that is asked for, as Traefik and Caddy say it.",
+        "X-Original-Method": "Its method; or X-Forwarded-Method.",
+        "X-Forwarded-Method": "Its method.",
+        "X-API-Key": "The end user's API key.",
+        "X-User-Id": "The end user, from trusted proxies only.",
+        "X-Client-Id": "The client, from trusted proxies only; the API key, else the address, unless said.",
+        "X-Headgate-Key": "The key of whoever asks, where checks need one.",
+    }
+    headers: list[dict[str, Any]] = [
+        {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+        for name, text in described.items()
+    ]
+    deny = {
+        "name": "deny_status",
+        "in": "query",
+        "required": False,
+        "description": "What a denial is answered with: nginx passes on 403 only.",
+        "schema": {"type": "integer", "default": 429, "enum": [429, 403]},
+    }
+    responses = {
+        200: _with_headers({"description": "It may pass."}, _LIMIT_HEADERS),
+        429: _with_headers(problem_said(429), _LIMIT_HEADERS),
+        403: _with_headers(problem_said(403), _LIMIT_HEADERS),
+    }
+    return _operation(
+        "Authorize a request",
+        "Forward authentication for nginx `auth_request`, Traefik and Caddy: all rules that apply to the request that "
+        "the headers tell of. Any method may be used. 200 or 429 (403 with `?deny_status=403`).",
+        responses,
+        (400, 401, 503),
+        security=[{}, {"headgateKey": []}],
+        parameters=[deny, *headers],
+    )
+
+
+DATA_PATHS: dict[str, Any] = {
+    "/api/v1/check": {
+        "post": _operation(
+            "Check",
+            "One decision, consumed when it is allowed. Always 200, with `allowed` true or false; 429 is for callers "
+            "that ask more often than this node can answer.",
+            {200: _json(ref("DecisionShown"))},
+            (400, 401, 403, 409, 413, 415, 422, 429, 500, 503),
+            body=_CHECK,
+            parameters=_IDEMPOTENCY,
+        )
+    },
+    "/api/v1/check/batch": {
+        "post": _operation(
+            "Check many",
+            "Up to 1,000 independent decisions, in one round trip to the store, in order.",
+            {200: _json(ref("BatchShown"))},
+            (400, 401, 403, 409, 413, 415, 422, 429, 500, 503),
+            body=ref("BatchBody"),
+            parameters=_IDEMPOTENCY,
+        )
+    },
+    "/api/v1/quota": {
+        "post": _operation(
+            "Look at a quota",
+            "The decision that a check would get; consumes nothing.",
+            {200: _json(ref("DecisionShown"))},
+            (400, 401, 403, 413, 415, 429, 500, 503),
+            body=_CHECK,
+        )
+    },
+    "/api/v1/reset": {
+        "post": _operation(
+            "Reset counters",
+            "Forgets the counters that a check with this body would use. Answers how they stand then.",
+            {200: _json(ref("DecisionShown"))},
+            (400, 401, 403, 413, 415, 429, 500, 503),
+            security=EITHER,
+            body=_CHECK,
+        )
+    },
+    "/api/v1/authorize": {"get": _authorize()},
+    "/ratelimiter/verify-api-limit": {
+        "post": _operation(
+            "Verify a client's call",
+            "A check in the words of the client family.",
+            {
+                200: _with_headers(_json(ref("Verified"), "It may pass."), _LIMIT_HEADERS),
+                429: _with_headers(
+                    {
+                        "description": "Rate limit exceeded, or this node is asked too often (a problem then).",
+                        "content": {
+                            "application/json": {"schema": ref("Verified")},
+                            "application/problem+json": {"schema": ref("Problem")},
+                        },
+                    },
+                    _LIMIT_HEADERS,
+                ),
+            },
+            (400, 401, 403, 413, 415, 500, 503),
+            tag="clients",
+            body=ref("VerifyBody"),
+        )
+    },
+    "/healthz": {
+        "get": _operation(
+            "Alive",
+            "Whether this process answers at all.",
+            {200: {"description": "It does."}},
+            (),
+            tag="service",
+            security=[],
+        )
+    },
+    "/readyz": {
+        "get": _operation(
+            "Ready",
+            "Whether the stores can be reached and decide: runs the real script or statement.",
+            {200: {"description": "They do."}},
+            (503,),
+            tag="service",
+            security=[],
+        )
+    },
+    "/metrics": {
+        "get": _operation(
+            "Prometheus metrics",
+            "Of all workers of this node.",
+            {200: _text("In Prometheus' text format.")},
+            (401, 403, 429, 500),
+            tag="service",
+            security=OPEN,
+        )
+    },
+}
