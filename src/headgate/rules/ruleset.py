@@ -205,6 +205,18 @@ class RuleSet:
             chosen.sort(key=_order)
         return chosen
 
+    def for_user(self, user: str, now_us: int) -> list[Chosen]:
+        """The rules of dimension `user` that win for a user, on whichever path and method; shadow rules among them."""
+        subject = "user:" + _text("user", user)
+        tier = self.tiers.get(user, DEFAULT_TIER)
+        best: dict[str, Entry] = {}
+        for entry in self.entries.values():
+            if entry.dimension == "user" and (entry.subject is None or entry.subject == subject):
+                _compete(best, [entry], tier, entry.method, now_us)
+        chosen = [(key_of(entry, {"user": subject}), entry) for entry in best.values()]
+        chosen.sort(key=_order)
+        return chosen
+
     def tables(self, path: str | None) -> list[Table]:
         """The rules of every pattern that matches a path as it came, in any of its readings."""
         found: list[Table] = [] if self.every is None else [self.every]
