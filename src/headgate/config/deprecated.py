@@ -65,8 +65,10 @@ def read_deprecated(fields: Fields, name: str) -> tuple[Deprecation, ...]:
 
 
 def _path(fields: Fields, name: str) -> str | None:
-    text: str | None = fields.text(name, required=True)
+    text: str | None = fields.text(name)
     if text is None:
+        if fields.is_mapping and not fields.given(name):
+            fields.wrong(name, "is missing: write a path or a pattern such as /ratelimiter/*")
         return None
     try:
         pattern = parse_pattern(text)

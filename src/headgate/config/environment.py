@@ -129,7 +129,8 @@ def _unknown(name: str) -> str:
     fields: list[tuple[str, ...]] = [(field,) for field in (*SETTINGS, INCLUDE, *SECTIONS)]
     fields += [(*path, inner) for path, names in INSIDE.items() for inner in names]
     known = [_variable(*path) for path in fields if path not in INSIDE or path[0] in WHOLE]
-    close = get_close_matches(name, known, n=1) or get_close_matches(name.partition(BETWEEN)[0], known, n=1)
+    close = [longer for longer in known if longer.startswith(name)] or get_close_matches(name, known, n=1)
+    close = close or get_close_matches(name.partition(BETWEEN)[0], known, n=1)
     return f"unknown variable: did you mean {close[0]}?" if close else f"unknown variable: there are {', '.join(known)}"
 
 

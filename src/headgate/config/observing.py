@@ -111,6 +111,9 @@ def read_tracing(fields: Fields, name: str) -> Tracing:
 
 def read_webhook(fields: Fields, name: str) -> str | None:
     """The address that transitions of pressure are sent to. No message shows it: it is often a secret itself."""
+    if isinstance(fields.values.get(name), str):
+        fields.wrong(name, "must be a mapping: write {webhook: …} around the URL")
+        return None
     inner = section(fields, name, PRESSURE)
     url: str | None = inner.text("webhook", most=2048)
     if url is not None and not is_web_address(url):

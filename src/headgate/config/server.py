@@ -120,11 +120,14 @@ def _ceilings(fields: Fields, name: str) -> Ceilings:
 
 
 def _ceiling(fields: Fields, name: str, default: Limit) -> Limit:
-    text = fields.text(name)
-    if text is None:
+    value = fields.values.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        fields.wrong(name, f"must be a limit such as {default}, not {kind_of(value)}")
         return default
     try:
-        limit = Limit.parse(text)
+        limit = Limit.parse(value)
     except ConfigError as error:
         fields.wrong(name, str(error))
         return default
@@ -137,8 +140,15 @@ def _ceiling(fields: Fields, name: str, default: Limit) -> Limit:
 def _proxies(fields: Fields, name: str) -> tuple[str, ...] | int:
     value = fields.values.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
-        hops: int = fields.whole(name, 0, least=1, most=MOST_HOPS)
-        return hops or ()
+        if 1 <= value <= MOST_HOPS:
+            return value
+        fields.wrong(
+            name, f"must be the number of proxies, from 1 to {MOST_HOPS}, or their networks, not {kind_of(value)}"
+        )
+        return ()
+    if isinstance(value, str) and value.isdecimal() and len(value) <= 3:
+        fields.wrong(name, f"is no network: for a number of proxies write {int(value)}, without quotes")
+        return ()
     return _networks(fields, name, trusted=True)
 
 
@@ -152,7 +162,9 @@ def _networks(fields: Fields, name: str, *, trusted: bool = False) -> tuple[str,
         wanted = "a network such as 10.0.0.0/8"
     else:
         entries = [(fields.way(name), value)]
-        wanted = "a network such as 10.0.0.0/8, a list of networks" + (", or the number of proxies" if trusted else "")
+        wanted = "a network such as 10.0.0.0/8, or a list of networks" + (
+            ", or the number of proxies" if trusted else ""
+        )
     found = []
     for way, text in entries:
         if not isinstance(text, str):
@@ -169,7 +181,7 @@ def _network(text: str, trusted: bool) -> str:
     network = read_network(text)
     if trusted and network.prefixlen == 0:
         raise ConfigError(
-            f"{text!r} is everybody, and then anybody could pass for anyone: write the networks of the proxies, or "
-            "their number"
+            f"{kind_of(text)} is everybody, and then anybody could pass for anyone: write the networks of the proxies, "
+            "or their number"
         )
     return str(network)

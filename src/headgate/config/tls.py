@@ -10,7 +10,7 @@ import ssl
 from dataclasses import dataclass
 
 from headgate.config.section import names_of, section
-from headgate.reading.fields import Fields
+from headgate.reading.fields import Fields, kind_of
 
 __all__ = ["Tls", "read_tls"]
 
@@ -32,46 +32,53 @@ def read_tls(fields: Fields, name: str) -> Tls | None:
     if not fields.given(name):
         return None
     inner = section(fields, name, names_of(Tls))
-    certificate, key = inner.text("certificate", required=True), inner.text("key", required=True)
-    readable = [_readable(inner, "certificate", certificate), _readable(inner, "key", key)]
-    if not all(readable):
+    certificate, key = _path(inner, "certificate"), _path(inner, "key")
+    if certificate is None or key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_verify_locations(certificate)
     except ssl.SSLError:
-        inner.wrong("certificate", f"{certificate!r} holds no certificate: write the path of one in PEM form")
+        inner.wrong("certificate", f"{kind_of(certificate)} holds no certificate: write the path of one in PEM form")
         return None
     try:
         context.load_cert_chain(certificate, key, _no_password)
     except _Locked:
-        inner.wrong("key", f"{key!r} is locked with a password: write the path of a key without one")
+        inner.wrong("key", f"{kind_of(key)} is locked with a password: write the path of a key without one")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            inner.wrong("key", f"{key!r} is not the key of {certificate!r}: write the one that it was made with")
+            inner.wrong(
+                "key", f"{kind_of(key)} is not the key of {kind_of(certificate)}: write the one that it was made with"
+            )
         elif error.reason in (None, "NO_START_LINE", "PEM_LIB", "UNSUPPORTED"):
-            inner.wrong("key", f"{key!r} holds no private key: write the path of one in PEM form")
+            inner.wrong("key", f"{kind_of(key)} holds no private key: write the path of one in PEM form")
         else:
-            inner.wrong("certificate", f"{certificate!r} cannot be used ({error.reason}): write the path of another")
+            inner.wrong(
+                "certificate", f"{kind_of(certificate)} cannot be used ({error.reason}): write the path of another"
+            )
     else:
         return Tls(certificate, key)
     return None
 
 
-def _readable(fields: Fields, name: str, path: str | None) -> bool:
+def _path(fields: Fields, name: str) -> str | None:
+    """The path of a file that can be read; None, and noted, when it is none."""
+    path: str | None = fields.text(name)
     if path is None:
-        return False
+        if fields.is_mapping and not fields.given(name):
+            fields.wrong(name, "is missing: write the path of a file in PEM form")
+        return None
     try:
         with open(path, "rb"):
-            return True
+            return path
     except FileNotFoundError:
-        fields.wrong(name, f"there is no file {path!r}: make it, or mend the path")
+        fields.wrong(name, f"there is no file {kind_of(path)}: make it, or mend the path")
     except IsADirectoryError:
-        fields.wrong(name, f"{path!r} is a folder: name the file in it")
+        fields.wrong(name, f"{kind_of(path)} is a folder: name the file in it")
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        fields.wrong(name, f"{path!r} cannot be read ({why}): let the service read it, or mend the path")
-    return False
+        why = error.strerror if isinstance(error, OSError) else error
+        fields.wrong(name, f"{kind_of(path)} cannot be read ({why}): let the service read it, or mend the path")
+    return None
 
 
 def _no_password() -> str:

@@ -29,6 +29,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from headgate.errors import ConfigError
+from headgate.reading.fields import kind_of
 
 __all__ = ["UNIX", "Networks", "TrustedProxies"]
 
@@ -109,11 +110,13 @@ def read_network(text: str) -> IPv4Network | IPv6Network:
     try:
         network = ip_network(text, strict=False)
     except ValueError:
-        raise ConfigError(f"{text!r} is no network: write one such as 10.0.0.0/8, or one address") from None
+        raise ConfigError(f"{kind_of(text)} is no network: write one such as 10.0.0.0/8, or one address") from None
     if "/" in text and network.prefixlen != network.max_prefixlen:
         written = ip_address(text.partition("/")[0])
         if written != network.network_address:
-            raise ConfigError(f"{text!r} has more of an address than its network: write {network}, or {written} alone")
+            raise ConfigError(
+                f"{kind_of(text)} has more of an address than its network: write {network}, or {written} alone"
+            )
     if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
         return IPv4Network((int(network.network_address) & 0xFFFF_FFFF, network.prefixlen - 96))
     return network

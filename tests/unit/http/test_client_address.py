@@ -1,4 +1,4 @@
-"""Whose request it is: tables of peers, trusted proxies and headers; above all of headers that nobody should believe."""
+"""Whose request it is: tables of peers, trusted proxies and headers; above all of headers that none should believe."""
 
 from __future__ import annotations
 

@@ -1,0 +1,89 @@
+"""Certificates and keys in the settings: tried when they are read, and told what is wrong with which."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headgate.config.server import Tls
+from headgate.config.settings import load_settings
+from headgate.errors import Invalid
+
+NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two certificates with their keys, one of them also locked, and both in one file."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("one", "other"):
+        files = ["-keyout", f"{name}.key", "-out", f"{name}.pem"]
+        openssl(folder, "req", "-x509", "-days", "2", "-nodes", *NEW_KEY, "-subj", "/CN=localhost", *files)
+    openssl(folder, "ec", "-in", "one.key", "-aes128", "-passout", "pass:hunter2", "-out", "locked.key")
+    (folder / "both.pem").write_text((folder / "one.key").read_text() + (folder / "one.pem").read_text())
+    (folder / "text.pem").write_text("no certificate\n")
+    (folder / "empty.pem").write_text("")
+    cut = (folder / "one.pem").read_text()
+    (folder / "cut.pem").write_text(cut[: len(cut) // 2])
+    (folder / "cut.key").write_text((folder / "one.key").read_text()[:100])
+    return folder
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def load(certificate: str, key: str) -> Tls | None:
+    environ = {"HEADGATE_SERVER__TLS__CERTIFICATE": certificate, "HEADGATE_SERVER__TLS__KEY": key}
+    return load_settings(None, environ).server.tls
+
+
+@pytest.mark.parametrize(("certificate", "key"), [("one.pem", "one.key"), ("both.pem", "both.pem")])
+def test_a_pair(folder: Path, certificate: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert load(certificate, key) == Tls(certificate, key)
+    path = os.path.join(folder, certificate)
+    assert load(path, key) == Tls(path, key)
+
+
+NO_CERTIFICATE = "holds no certificate: write the path of one in PEM form"
+NO_KEY = "holds no private key: write the path of one in PEM form"
+MISTAKES = [
+    ("one.pem", "other.key", "key: 'other.key' is not the key of 'one.pem': write the one that it was made with"),
+    ("one.pem", "locked.key", "key: 'locked.key' is locked with a password: write the path of a key without one"),
+    ("one.pem", "one.pem", f"key: 'one.pem' {NO_KEY}"),
+    ("one.pem", "text.pem", f"key: 'text.pem' {NO_KEY}"),
+    ("one.pem", "empty.pem", f"key: 'empty.pem' {NO_KEY}"),
+    ("one.pem", "cut.key", f"key: 'cut.key' {NO_KEY}"),
+    ("one.key", "one.pem", f"certificate: 'one.key' {NO_CERTIFICATE}"),
+    ("text.pem", "one.key", f"certificate: 'text.pem' {NO_CERTIFICATE}"),
+    ("empty.pem", "one.key", f"certificate: 'empty.pem' {NO_CERTIFICATE}"),
+    ("cut.pem", "one.key", f"certificate: 'cut.pem' {NO_CERTIFICATE}"),
+    ("none.pem", "one.key", "certificate: there is no file 'none.pem': make it, or mend the path"),
+    ("one.pem", ".", "key: '.' is a folder: name the file in it"),
+    (
+        "one.pem/x",
+        "one.key",
+        "certificate: 'one.pem/x' cannot be read (Not a directory): let the service read it, or mend the path",
+    ),
+]
+
+
+@pytest.mark.parametrize(("certificate", "key", "message"), MISTAKES)
+def test_mistake(folder: Path, certificate: str, key: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(Invalid) as raised:
+        load(certificate, key)
+    (problem,) = raised.value.problems
+    assert f"{problem.field}: {problem.message}" == f"server.tls.{message}"
+    assert problem.file == f"HEADGATE_SERVER__TLS__{message.partition(':')[0].upper()}"
+
+
+def test_both_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(Invalid) as raised:
+        load("none.pem", "none.key")
+    assert [problem.field for problem in raised.value.problems] == ["server.tls.certificate", "server.tls.key"]
