@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headgate import __version__
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -52,12 +53,11 @@ class Readiness:
 class Health:
     """Of one worker."""
 
-    def __init__(self, limiter: AsyncLimiter, repository: Repository, version: str) -> None:
+    def __init__(self, limiter: AsyncLimiter, repository: Repository) -> None:
         self.stopping = False
         """Set when the worker is about to stop: it is then not ready, so that no new requests are sent to it."""
         self._limiter = limiter
         self._repository = repository
-        self._version = version
         self._found: Readiness | None = None
         self._found_at = 0.0
         self._finding: asyncio.Task[Readiness] | None = None
@@ -65,7 +65,7 @@ class Health:
 
     def alive(self) -> dict[str, str]:
         """The answer of /healthz."""
-        return {"status": "alive", "version": self._version}
+        return {"status": "alive", "version": __version__}
 
     async def readiness(self) -> Readiness:
         """The answer of /readyz, not older than a second. Those who ask at the same time get the same."""

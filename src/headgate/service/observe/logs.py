@@ -2,8 +2,8 @@
 
 Everything comes out in the same form, whoever says it: Headgate's own logger of the standard library, structlog, and
 the server underneath. A line has `timestamp` (RFC 3339, UTC), `level`, `event`, `logger`, and where there is one
-`worker`, `request_id` and `key`. What a client sends cannot begin a line of its own: control characters are written as
-escapes.
+`worker`, `request_id` and `key`; a record of the standard library brings such fields as `extra={"fields": {…}}`. What
+a client sends cannot begin a line of its own: control characters are written as escapes.
 
 What repeats itself is held back. A warning or error that says the same as one within the last second is counted, and
 the next that is said tells how many there were (`repeated`).
@@ -16,7 +16,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import structlog
 from structlog.stdlib import ProcessorFormatter
@@ -24,17 +24,15 @@ from structlog.typing import EventDict, Processor
 
 from headgate.core.masking import MASK
 from headgate.service.observe.scrubbing import Scrubber
-from headgate.service.observe.shown import shown_key
 
 if TYPE_CHECKING:
     from headgate.config.observing import Logs
 
-__all__ = ["RequestLog", "configure"]
+__all__ = ["Repeats", "configure"]
 
 REPEATS_SECONDS = 1.0
 MOST_REPEATS = 256
 """Different messages that are remembered; past that all are forgotten, and may be said again."""
-LONGEST_PATH = 512
 FIRST = ("timestamp", "level", "event", "logger", "worker", "request_id", "key")
 SECRET_FIELDS = frozenset({"authorization", "cookie", "password", "secret", "token", "x-api-key", "x-headgate-key"})
 SERVERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "asyncio", "py.warnings")
@@ -81,51 +79,6 @@ def configure(
     logging.captureWarnings(True)
 
 
-class RequestLog:
-    """A line for a request, where the configuration wants one. Paths come without their query, which may be secret."""
-
-    def __init__(self, logs: Logs) -> None:
-        self._keys = logs.keys
-        self.data = logs.requests == "all"
-        """Whether checks have a line each."""
-        self.control = logs.requests in ("all", "admin")
-        """Whether admin calls have."""
-        self._log = structlog.stdlib.get_logger("headgate.requests")
-
-    def checked(
-        self, request_id: str, path: str, status: int, seconds: float, key: str | None, allowed: bool | None
-    ) -> None:
-        """A call of the data plane. `key` is whom it was about, None for a batch."""
-        fields: dict[str, Any] = {} if key is None else {"key": shown_key(key, self._keys)}
-        if allowed is not None:
-            fields["allowed"] = allowed
-        self._log.info(
-            "check", request_id=request_id, path=path[:LONGEST_PATH], status=status, seconds=round(seconds, 6), **fields
-        )
-
-    def called(
-        self,
-        request_id: str,
-        method: str,
-        path: str,
-        status: int,
-        seconds: float,
-        caller: str | None,
-        address: str | None,
-    ) -> None:
-        """A call of the control plane, by the key of this name, from this address."""
-        self._log.info(
-            "request",
-            request_id=request_id,
-            method=method,
-            path=path[:LONGEST_PATH],
-            status=status,
-            seconds=round(seconds, 6),
-            caller=caller,
-            address=address,
-        )
-
-
 class Repeats(logging.Filter):
     """Holds back warnings and errors that say what was said within the last second."""
 
@@ -161,7 +114,7 @@ class _Formatter(ProcessorFormatter):
     def __init__(self, before: list[Processor], render: Callable[[EventDict], str], scrubber: Scrubber) -> None:
         super().__init__(
             processors=[ProcessorFormatter.remove_processors_meta, self._rendered],
-            foreign_pre_chain=[*before[:-1], structlog.stdlib.ExtraAdder(["repeated"]), before[-1]],
+            foreign_pre_chain=[*before[:-1], structlog.stdlib.ExtraAdder(["fields", "repeated"]), before[-1]],
         )
         self._render = render
         self._scrubber = scrubber
@@ -182,6 +135,9 @@ class _Arranged:
     def __call__(self, logger: object, method: str, event: EventDict) -> EventDict:
         if self._worker is not None:
             event["worker"] = self._worker
+        fields = event.pop("fields", None)
+        if isinstance(fields, dict):
+            event.update(fields)
         arranged = {name: event[name] for name in FIRST if name in event}
         for name, value in event.items():
             arranged[name] = MASK if name.lower() in SECRET_FIELDS else value

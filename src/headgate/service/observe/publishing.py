@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from headgate import __version__
 from headgate.service.observe.board import Board, Seen
 from headgate.service.observe.metrics import BREAKER_STATES, exposition
+from headgate.service.observe.shown import Keys, shown_key
 from headgate.service.observe.snapshot import FRESH_US, Snapshot, merged
 from headgate.service.observe.tally import Tally
 
@@ -34,15 +36,16 @@ class Publisher:
         limiter: AsyncLimiter,
         *,
         prefix: str,
-        version: str,
+        keys: Keys,
         totals: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`totals` gives further counters of this process by name, such as those of the webhook."""
+        """`keys` says how keys are shown; `totals` gives further counters of this process by name, such as those of
+        the webhook."""
         self._tally = tally
         self._board = board
         self._limiter = limiter
         self._prefix = prefix
-        self._version = version
+        self._keys = keys
         self._totals = totals
         self._rules_known = limiter.catalog.current
         self._seen_at_us = 0
@@ -60,7 +63,9 @@ class Publisher:
             **self._totals(),
         }
         breakers = {server: BREAKER_STATES[state] for server, state in limiter.breakers().items()}
-        return self._tally.snapshot(now_us, totals, len(rules.rules), breakers)
+        taken = self._tally.snapshot(now_us, totals, len(rules.rules), breakers)
+        taken.remaining = [(rule, shown_key(key, self._keys), left, at) for rule, key, left, at in taken.remaining]
+        return taken
 
     async def publish(self, now_us: int) -> None:
         """Write this worker's numbers: to be called about every second."""
@@ -86,7 +91,7 @@ class Publisher:
         self._board.publish(mine)
         snapshots = self._board.snapshots()
         workers = sum(1 for one in snapshots if one.at_us >= now_us - FRESH_US)
-        return exposition(merged(snapshots, now_us), self._prefix, self._version, workers, accept)
+        return exposition(merged(snapshots, now_us), self._prefix, __version__, workers, accept)
 
     async def _publish_seen(self, now_us: int) -> None:
         keys, clients = self._tally.keys, self._tally.clients

@@ -48,7 +48,7 @@ class Snapshot:
     breakers: dict[str, int] = field(default_factory=dict)
     """By server: 0 closed, 1 half-open, 2 open."""
     remaining: list[tuple[str, str, int, int]] = field(default_factory=list)
-    """Rule, subject (as it may be shown), what remains; when, in microseconds since the epoch."""
+    """Rule, key, what remains; when, in microseconds since the epoch."""
 
 
 def merged(snapshots: Sequence[Snapshot], now_us: int) -> Snapshot:

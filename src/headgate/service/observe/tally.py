@@ -159,6 +159,7 @@ class Tally:
         self, now_us: int, totals: Mapping[str, int], rules: int = 0, breakers: Mapping[str, int] | None = None
     ) -> Snapshot:
         """The numbers now. `totals` are what others in this process have counted since it began, by name."""
+        self.at(now_us)
         self._sequence += 1
         events = dict(self._events_before)
         for name, total in totals.items():

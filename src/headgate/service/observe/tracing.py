@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from headgate import __version__
 from headgate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 Value = str | bool | int | float
 
 
-def tracer_of(enabled: bool, version: str, provider: TracerProvider | None = None) -> Tracer | None:
+def tracer_of(enabled: bool, provider: TracerProvider | None = None) -> Tracer | None:
     """What makes spans; None where none are wanted. ConfigError where they are, and OpenTelemetry is not installed."""
     if not enabled:
         return None
@@ -37,16 +38,16 @@ def tracer_of(enabled: bool, version: str, provider: TracerProvider | None = Non
         raise ConfigError(
             "tracing: enabled: the package 'opentelemetry-api' is missing: pip install 'headgate[otel]'"
         ) from None
-    return Tracer(version, provider)
+    return Tracer(provider)
 
 
 class Tracer:
     """Makes spans. `provider` is the global one unless given."""
 
-    def __init__(self, version: str, provider: TracerProvider | None = None) -> None:
+    def __init__(self, provider: TracerProvider | None = None) -> None:
         from opentelemetry import propagate, trace
 
-        self._tracer = trace.get_tracer("headgate", version, provider)
+        self._tracer = trace.get_tracer("headgate", __version__, provider)
         self._extract = propagate.extract
         self._server = trace.SpanKind.SERVER
         self._error = trace.Status(trace.StatusCode.ERROR)
