@@ -19,6 +19,7 @@ from headgate.cli import version
 from headgate.cli.checks import add_checks
 from headgate.cli.config import config_app
 from headgate.cli.db import db_app
+from headgate.cli.keys import keys_app
 from headgate.cli.rules import rules_app
 from headgate.cli.serve import serve
 from headgate.cli.showing import complain, say
@@ -31,6 +32,7 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 """As a shell names a command that was ended by the signal."""
 _SECRET = re.compile(r"://.*@")
+_TOKEN = re.compile(r"hg_[0-9a-f]{12}_[\w-]+")
 
 app = typer.Typer(
     add_completion=False,
@@ -41,6 +43,7 @@ app = typer.Typer(
 app.command()(serve)
 add_checks(app)
 app.add_typer(rules_app, name="rules")
+app.add_typer(keys_app, name="keys")
 app.add_typer(config_app, name="config")
 app.add_typer(db_app, name="db")
 
@@ -101,8 +104,8 @@ def _unforeseen(error: Exception) -> int:
             raise error
         complain(f"{type(error).__name__}: {error} (a mistake in Headgate: `python -X dev -m headgate` shows where)")
         return WRONG_USE
-    # What was typed may be a URL in the wrong place.
-    said = _SECRET.sub("://***@", " ".join(message().split()))
+    # What was typed may be a URL, or a key, in the wrong place.
+    said = _TOKEN.sub("hg_***", _SECRET.sub("://***@", " ".join(message().split())))
     context = getattr(error, "ctx", None)
     complain(f"{said} (see {context.command_path} --help)" if context is not None else said)
     return WRONG_USE

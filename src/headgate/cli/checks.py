@@ -1,7 +1,8 @@
 """`headgate check`, `peek` and `reset`: one decision, from a shell.
 
-A key under limits (`check user:42 --limit 10/min`), or a request under rules (`check --user 42 --path /orders`). A
-command has no traffic to keep up, so nothing answers in the place of a store that is away: that is an error.
+A key under limits (`check user:42 --limit 10/min`), or a request under rules (`check --user 42 --path /orders`); here,
+with stores of one's own, or by a service that runs (`--url`). A command has no traffic to keep up, so nothing answers
+in the place of a store that is away: that is an error.
 """
 
 from __future__ import annotations
@@ -9,25 +10,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from headgate.cli.decisions import decision_data, say_decision, say_reset
+from headgate.cli.decisions import decision_data, say_answer, say_reset
 from headgate.cli.places import (
     ConfigOption,
     CountersOption,
     JsonOption,
     RulesStoreOption,
+    TokenOption,
+    UrlOption,
     actor,
     check_there,
     settings_of,
     store_of,
 )
+from headgate.cli.remote import Service, service_of
+from headgate.cli.remote_checks import answer_of, is_notation, question_of, reset_by
 from headgate.cli.showing import say_json
 from headgate.config.settings import Settings
 from headgate.core.decision import Decision
-from headgate.core.limit import Limit
 from headgate.embedded.asking import Asking, CatalogPlans
 from headgate.engine.bound import Bound, Engine, check_input
 from headgate.engine.failure import FailurePolicy
@@ -53,6 +57,9 @@ LimitOption = Annotated[
     list[str] | None,
     typer.Option("--limit", "-l", metavar="LIMIT", help="For KEY: '10/min', '5/s; 100/h' or a plan; repeatable."),
 ]
+PlanOption = Annotated[
+    list[str] | None, typer.Option("--plan", "-p", metavar="NAME", help="For KEY: a plan by its name; repeatable.")
+]
 CostOption = Annotated[int, typer.Option("--cost", metavar="N", help="How many units it takes.")]
 UserOption = Annotated[str | None, typer.Option("--user", metavar="ID", help="A request by rules, instead of KEY.")]
 IpOption = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Its address.")]
@@ -69,10 +76,12 @@ class Question(NamedTuple):
 
     key: str | None
     limits: Sequence[str]
+    plans: Sequence[str]
     context: RequestContext
     store: str | None
     config: str | None
     rules_store: str | None
+    service: Service | None
 
 
 class Answer(NamedTuple):
@@ -92,6 +101,7 @@ def add_checks(app: typer.Typer) -> None:
 def check(
     key: KeyArgument = None,
     limit: LimitOption = None,
+    plan: PlanOption = None,
     cost: CostOption = 1,
     user: UserOption = None,
     ip: IpOption = None,
@@ -104,6 +114,8 @@ def check(
     store: CountersOption = None,
     config: ConfigOption = None,
     rules_store: RulesStoreOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Decide a request and count it. Exit code 0 allowed, 1 denied.
@@ -114,14 +126,18 @@ def check(
     headgate check user:42 --limit 10/min
     headgate check user:42 --limit 10/min --store redis://localhost:6379/0
     headgate check --user 42 --path /orders --config headgate.yaml
+    headgate check user:42 --plan gold --url http://127.0.0.1:8080
     """
     context = _context(user, ip, api_key, client, path, method, tier, policy_key)
-    _decide(Op.TAKE, Question(key, limit or (), context, store, config, rules_store), cost, as_json)
+    service = service_of(url, token, store=store, config=config, rules_store=rules_store)
+    question = Question(key, limit or (), plan or (), context, store, config, rules_store, service)
+    _decide(Op.TAKE, question, cost, as_json)
 
 
 def peek(
     key: KeyArgument = None,
     limit: LimitOption = None,
+    plan: PlanOption = None,
     cost: CostOption = 1,
     user: UserOption = None,
     ip: IpOption = None,
@@ -134,16 +150,21 @@ def peek(
     store: CountersOption = None,
     config: ConfigOption = None,
     rules_store: RulesStoreOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what check would decide, and count nothing. Exit codes as check."""
     context = _context(user, ip, api_key, client, path, method, tier, policy_key)
-    _decide(Op.PEEK, Question(key, limit or (), context, store, config, rules_store), cost, as_json)
+    service = service_of(url, token, store=store, config=config, rules_store=rules_store)
+    question = Question(key, limit or (), plan or (), context, store, config, rules_store, service)
+    _decide(Op.PEEK, question, cost, as_json)
 
 
 def reset(
     key: KeyArgument = None,
     limit: LimitOption = None,
+    plan: PlanOption = None,
     user: UserOption = None,
     ip: IpOption = None,
     api_key: ApiKeyOption = None,
@@ -155,6 +176,8 @@ def reset(
     store: CountersOption = None,
     config: ConfigOption = None,
     rules_store: RulesStoreOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forget the counters of a KEY or a request.
@@ -163,8 +186,13 @@ def reset(
     audit log says so.
     """
     context = _context(user, ip, api_key, client, path, method, tier, policy_key)
-    question = Question(key, limit or (), context, store, config, rules_store)
-    counters = _ask(Op.RESET, question, 0).counters
+    service = service_of(url, token, store=store, config=config, rules_store=rules_store)
+    question = Question(key, limit or (), plan or (), context, store, config, rules_store, service)
+    _check_use(question)
+    if service is not None:
+        counters: Sequence[tuple[str, str]] = reset_by(service, _asked(question, None))
+    else:
+        counters = _ask(Op.RESET, question, 0).counters
     if as_json:
         say_json({"reset": [{"key": key, "rule": name} for key, name in counters]})
     else:
@@ -177,18 +205,27 @@ def _context(*values: str | None) -> RequestContext:
 
 
 def _decide(op: Op, question: Question, cost: int, as_json: bool) -> None:
-    decision = _ask(op, question, cost).decision
-    assert decision is not None
-    if as_json:
-        say_json(decision_data(decision))
+    _check_use(question)
+    if question.service is not None:
+        data = answer_of(question.service, op, _asked(question, cost))
     else:
-        say_decision(decision, would=op is Op.PEEK)
-    if not decision.allowed:
+        decision = _ask(op, question, cost).decision
+        assert decision is not None
+        data = decision_data(decision)
+    if as_json:
+        say_json(data)
+    else:
+        say_answer(data, would=op is Op.PEEK)
+    if not data["allowed"]:
         raise typer.Exit(DENIED)
 
 
+def _asked(question: Question, cost: int | None) -> dict[str, Any]:
+    """The question as a service takes it."""
+    return question_of(question.key, [*question.limits, *question.plans], question.context, cost)
+
+
 def _ask(op: Op, question: Question, cost: int) -> Answer:
-    _check_use(question)
     settings = settings_of(question.config)
     if question.rules_store:
         check_there(question.rules_store)
@@ -201,7 +238,7 @@ def _ask(op: Op, question: Question, cost: int) -> Answer:
         # Opened first, so that a reset that cannot be noted is not done.
         noting = stack.enter_context(_editor(rules_store if op is Op.RESET else None))
         catalog = None
-        if by_rules or not _all_notation(question.limits):
+        if by_rules or question.plans or not all(map(is_notation, question.limits)):
             catalog = stack.enter_context(_catalog(settings, rules_store))
         store = stack.enter_context(_opened(url))
         try:
@@ -220,9 +257,12 @@ def _check_use(question: Question) -> None:
     a_request = question.context != RequestContext()
     if question.key is not None and a_request:
         raise ConfigError("write a KEY with --limit, or a request (--user, --ip, …), not both")
-    if question.limits and question.key is None:
-        raise ConfigError("--limit goes with a KEY: headgate check user:42 --limit 10/min")
-    if question.key is not None and not question.limits:
+    if (question.limits or question.plans) and question.key is None:
+        option, value = ("limit", "10/min") if question.limits else ("plan", "gold")
+        raise ConfigError(f"--{option} goes with a KEY: headgate check user:42 --{option} {value}")
+    for plan in filter(is_notation, question.plans):
+        raise ConfigError(f"--plan names a plan, and {plan!r} is a limit: write --limit {plan!r}")
+    if question.key is not None and not question.limits and not question.plans and question.service is None:
         raise ConfigError("which limit? Write --limit 10/min, or --key KEY for the policy of a key")
     if question.key is None and not a_request:
         raise ConfigError("who asks? Write a KEY with --limit, or a request: --user, --ip, --path, …")
@@ -233,7 +273,7 @@ def _answer(op: Op, question: Question, cost: int, store: LocalStore | RemoteSto
     if question.key is not None:
         key = check_input(question.key, cost)
         plans = CatalogPlans(catalog) if catalog is not None else None
-        bound = Bound(engine, Resolver(plans).chain(question.limits))
+        bound = Bound(engine, Resolver(plans).chain([*question.limits, *question.plans]))
         outcomes = _apply(store, bound.request(op, key, cost))
         counters = [(key, name) for name in bound.names]
         return Answer(None if op is Op.RESET else bound.finish(op, key, outcomes), counters)
@@ -252,16 +292,6 @@ def _apply(store: LocalStore | RemoteStore, request: Request) -> list[Outcome]:
     else:
         (outcomes,) = store.apply([request])
     return outcomes
-
-
-def _all_notation(limits: Sequence[str]) -> bool:
-    """Whether the limits can be understood without knowing any plans."""
-    try:
-        for limit in limits:
-            Limit.parse_chain(limit)
-    except ConfigError:
-        return False
-    return True
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.cli.showing import Cell, Column, say, say_table, span
+from headgate.cli.showing import Cell, Column, say, say_table, shown, span
 from headgate.core.decision import Decision
 
-__all__ = ["decision_data", "say_decision", "say_reset"]
+__all__ = ["decision_data", "say_answer", "say_reset"]
 
 COLUMNS = (
     Column("limit", folds=True),
@@ -46,40 +46,42 @@ def _part_data(decision: Decision) -> dict[str, Any]:
     }
 
 
-def say_decision(decision: Decision, *, would: bool) -> None:
-    """The answer in a line, and the limits behind it in a table."""
-    verdict = Cell("allowed", "bold green") if decision.allowed else Cell("denied", "bold red")
-    say("would be " if would else "", verdict, _because(decision))
-    rows = [_row(part.name, part) for part in decision.parts]
-    rows += [_row(f"{shadow.name} (shadow)", shadow) for shadow in decision.shadows]
+def say_answer(data: Mapping[str, Any], *, would: bool) -> None:
+    """An answer, by the names of the HTTP answer: in a line, with the limits behind it in a table."""
+    verdict = Cell("allowed", "bold green") if data["allowed"] else Cell("denied", "bold red")
+    say("would be " if would else "", verdict, _because(data))
+    parts = data.get("parts") or ([data] if data.get("rule") is not None else [])
+    rows = [_row(str(part["rule"]), part) for part in parts]
+    rows += [_row(f"{shadow['rule']} (shadow)", shadow) for shadow in data.get("shadows") or ()]
     if rows:
         say_table(COLUMNS, rows)
 
 
-def _because(decision: Decision) -> str:
-    if decision.reason == "no_rule":
+def _because(data: Mapping[str, Any]) -> str:
+    reason, rule, retry_after = data["reason"], shown(str(data.get("rule"))), data["retry_after"]
+    if reason == "no_rule":
         return ": no rule applies"
-    if decision.allowed:
-        shadow = ", though a shadow rule would deny it" if decision.reason == "shadow" else ""
-        return (f" after a delay of {span(decision.delay)}" if decision.delay else "") + shadow
-    if decision.retry_after is not None:
-        return f" by {decision.name}: retry after {span(decision.retry_after)}"
-    if decision.reason == "blocked":
-        return f" by {decision.name}: it lets nothing pass"
-    return f" by {decision.name}: more than it ever lets pass at once"
+    if data["allowed"]:
+        shadow = ", though a shadow rule would deny it" if reason == "shadow" else ""
+        return (f" after a delay of {span(data['delay'])}" if data["delay"] else "") + shadow
+    if retry_after is not None:
+        return f" by {rule}: retry after {span(retry_after)}"
+    if reason == "blocked":
+        return f" by {rule}: it lets nothing pass"
+    return f" by {rule}: more than it ever lets pass at once"
 
 
-def _row(name: str, part: Decision) -> list[str | Cell]:
-    wait = "-" if part.allowed else "never" if part.retry_after is None else span(part.retry_after)
+def _row(name: str, part: Mapping[str, Any]) -> list[str | Cell]:
+    retry_after = part["retry_after"]
     return [
         name,
-        Cell("yes", "green") if part.allowed else Cell("no", "red"),
-        str(part.remaining),
-        str(part.limit),
-        span(part.reset_after),
-        wait,
-        span(part.delay) if part.delay else "-",
-        Cell(part.state, _STYLES.get(part.state, "")),
+        Cell("yes", "green") if part["allowed"] else Cell("no", "red"),
+        str(part["remaining"]),
+        str(part["limit"]),
+        span(part["reset_after"]),
+        "-" if part["allowed"] else "never" if retry_after is None else span(retry_after),
+        span(part["delay"]) if part["delay"] else "-",
+        Cell(str(part["state"]), _STYLES.get(part["state"], "")),
     ]
 
 

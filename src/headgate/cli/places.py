@@ -29,9 +29,12 @@ __all__ = [
     "JsonOption",
     "RulesStoreOption",
     "StoreOption",
+    "TokenOption",
+    "UrlOption",
     "actor",
     "check_there",
     "config_path",
+    "key_store",
     "open_rules",
     "refuse",
     "repository_of",
@@ -43,6 +46,8 @@ USUAL_CONFIG = "headgate.yaml"
 USUAL_FOLDER = ".headgate"
 USUAL_COUNTERS = "counters"
 """The file in that folder with the counters of whoever has named no store."""
+USUAL_RULES = "rules.db"
+"""The file with the rules and the keys of a service that was told of no other place."""
 
 ConfigOption = Annotated[
     str | None,
@@ -61,6 +66,20 @@ RulesStoreOption = Annotated[
     str | None,
     typer.Option(
         "--rules-store", metavar="URL", help="Where rules are kept [HEADGATE_RULES_STORE, else settings]; or a file."
+    ),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", help="Ask a running service instead [HEADGATE_URL], such as http://127.0.0.1:8080."
+    ),
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="TOKEN",
+        help="Its key [HEADGATE_ADMIN_KEY]. Prefer the variable: others on this machine can see a command's options.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -102,6 +121,12 @@ def _usual_store() -> str:
             f"cannot make the folder {folder} for the counters: {error.strerror}; name a store with --store URL"
         ) from error
     return f"shared://{quote(os.path.join(folder, USUAL_COUNTERS))}"
+
+
+def key_store(option: str | None, config: str | None) -> str:
+    """Where the keys of a service are: in its rule database, which is a file of this folder, unless somebody says."""
+    url = option or os.environ.get("HEADGATE_RULES_STORE", "").strip() or settings_of(config).rules_store
+    return url or f"sqlite:///{quote(os.path.join(os.path.abspath(USUAL_FOLDER), USUAL_RULES))}"
 
 
 def refuse(path: str, url: str) -> Repository:

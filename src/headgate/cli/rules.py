@@ -1,17 +1,28 @@
-"""`headgate rules`: look at the rules of a repository, and change them."""
+"""`headgate rules`: look at the rules of a repository, or of a running service, and change them."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 
-from headgate.cli.places import ConfigOption, JsonOption, RulesStoreOption, actor, refuse, repository_of
+from headgate.cli.places import (
+    ConfigOption,
+    JsonOption,
+    RulesStoreOption,
+    TokenOption,
+    UrlOption,
+    actor,
+    refuse,
+    repository_of,
+)
+from headgate.cli.remote import service_of
+from headgate.cli.remote_rules import ServiceRules
 from headgate.cli.showing import Cell, Column, say, say_json, say_table, say_yaml, shown
 from headgate.errors import ConfigError, Invalid, NotFound
 from headgate.rules.comparing import Difference, all_records, field_changes
@@ -19,7 +30,7 @@ from headgate.rules.editor import Editor
 from headgate.rules.moments import moment_text
 from headgate.rules.repositories.files import FileRepository
 from headgate.rules.repositories.opening import open_repository
-from headgate.rules.repositories.port import Record, Repository
+from headgate.rules.repositories.port import Lookup, Record, Repository
 from headgate.rules.rule import DIMENSIONS, MODES, Rule, dimension_of
 from headgate.rules.rule_files import read_rule_files
 from headgate.rules.sections import OFF
@@ -40,6 +51,27 @@ FilesOption = Annotated[
 ]
 
 
+class Edits(Protocol):
+    """What the commands ask for: of an Editor, or of a service."""
+
+    def rules(self) -> Iterator[Rule]: ...
+
+    def rule(self, rule_id: str) -> Rule: ...
+
+    def difference(self, records: Iterable[Record]) -> Difference: ...
+
+    def apply(self, difference: Difference, *, prune: bool = False) -> None: ...
+
+    def delete_all(self, rule_ids: Iterable[str]) -> None: ...
+
+
+class Kept(Lookup, Protocol):
+    """Where it is asked for."""
+
+    @property
+    def title(self) -> str: ...
+
+
 @rules_app.callback()
 def _rules() -> None:
     """Look at rules, and change them."""
@@ -56,6 +88,8 @@ def list_rules(
     everything: Annotated[bool, typer.Option("--all", help="With --yaml: plans, tiers and defaults, too.")] = False,
     rules_store: RulesStoreOption = None,
     config: ConfigOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
     """List all rules, or some."""
     wanted = None if dimension is None else _one_of("--dimension", dimension_of(dimension), DIMENSIONS)
@@ -64,7 +98,7 @@ def list_rules(
         raise ConfigError("--json or --yaml, not both")
     if everything and (not as_yaml or dimension or mode):
         raise ConfigError("--all goes with --yaml, and with neither --dimension nor --mode")
-    with _editing(rules_store, config) as (editor, repository):
+    with _editing(rules_store, config, url, token) as (editor, repository):
         rules = [rule for rule in editor.rules() if wanted in (None, rule.dimension) and of_mode in (None, rule.mode)]
         if everything:
             say_yaml(_sections(rules, repository))
@@ -85,9 +119,11 @@ def get(
     as_json: JsonOption = False,
     rules_store: RulesStoreOption = None,
     config: ConfigOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
     """Show one rule, as YAML."""
-    with _editing(rules_store, config) as (editor, repository), _suggesting([rule_id], repository):
+    with _editing(rules_store, config, url, token) as (editor, repository), _suggesting([rule_id], repository):
         data = editor.rule(rule_id).to_data()
     if as_json:
         say_json(data)
@@ -103,10 +139,15 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     rules_store: RulesStoreOption = None,
     config: ConfigOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
-    """Write all that is in files: rules, plans, tiers, policies, clients, strategies. All of it, or nothing."""
+    """Write all that is in files: rules, plans, tiers, policies, clients, strategies. All of it, or nothing.
+
+    A service (--url) is told of them one by one, and takes no tiers and defaults.
+    """
     records = _read(file)
-    with _editing(rules_store, config, _nothing_yet if dry_run else _made) as (editor, repository):
+    with _editing(rules_store, config, url, token, _nothing_yet if dry_run else _made) as (editor, repository):
         difference = editor.difference(records)
         if not dry_run:
             if prune and difference.other and not yes:
@@ -120,19 +161,27 @@ def delete(
     rule_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Their rule_ids.")],
     rules_store: RulesStoreOption = None,
     config: ConfigOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
     """Delete rules; all of them, or none if one is not there."""
-    with _editing(rules_store, config) as (editor, repository), _suggesting(rule_ids, repository):
+    with _editing(rules_store, config, url, token) as (editor, repository), _suggesting(rule_ids, repository):
         editor.delete_all(rule_ids)
     for rule_id in dict.fromkeys(rule_ids):
         say(Cell("deleted", "red"), f"  rule {rule_id}")
 
 
 @rules_app.command()
-def diff(file: FilesOption, rules_store: RulesStoreOption = None, config: ConfigOption = None) -> None:
+def diff(
+    file: FilesOption,
+    rules_store: RulesStoreOption = None,
+    config: ConfigOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
     """Say how files differ from what is kept. Exit code 0 the same, 1 different."""
     records = _read(file)
-    with _editing(rules_store, config) as (editor, repository):
+    with _editing(rules_store, config, url, token) as (editor, repository):
         difference = editor.difference(records)
     for record in difference.added:
         say(Cell(f"+ {_name(record)}", "green"))
@@ -155,8 +204,17 @@ def diff(file: FilesOption, rules_store: RulesStoreOption = None, config: Config
 
 @contextmanager
 def _editing(
-    rules_store: str | None, config: str | None, if_missing: Callable[[str, str], Repository] = refuse
-) -> Iterator[tuple[Editor, Repository]]:
+    rules_store: str | None,
+    config: str | None,
+    url: str | None,
+    token: str | None,
+    if_missing: Callable[[str, str], Repository] = refuse,
+) -> Iterator[tuple[Edits, Kept]]:
+    service = service_of(url, token, rules_store=rules_store, config=config)
+    if service is not None:
+        served = ServiceRules(service)
+        yield served, served
+        return
     with repository_of(rules_store, config, if_missing) as repository:
         yield Editor(repository, actor()), repository
 
@@ -185,7 +243,7 @@ def _made(path: str, url: str) -> Repository:
 
 
 @contextmanager
-def _suggesting(rule_ids: Sequence[str], repository: Repository) -> Iterator[None]:
+def _suggesting(rule_ids: Sequence[str], repository: Kept) -> Iterator[None]:
     """Add to an error about a rule that is not there which one may have been meant."""
     try:
         yield
@@ -206,7 +264,7 @@ def _read(files: Sequence[str]) -> Sequence[Record]:
     return read.records
 
 
-def _sections(rules: Sequence[Rule], repository: Repository) -> dict[str, Any]:
+def _sections(rules: Sequence[Rule], repository: Kept) -> dict[str, Any]:
     """All that a repository keeps, by the sections of a file; those without anything in them are left out."""
     defaults = {record.id: record.body for record in all_records(repository, "default")}
     sections: dict[str, Any] = {
@@ -229,7 +287,7 @@ def _one_of(option: str, value: str, names: Sequence[str]) -> str:
     return value
 
 
-def _ask(rules: Sequence[Record], repository: Repository) -> None:
+def _ask(rules: Sequence[Record], repository: Kept) -> None:
     """Before rules are deleted, on a terminal; where nobody can answer, --yes has to be said."""
     if not sys.stdin.isatty():
         raise ConfigError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from headgate.rules.records import POLICY_IDS, last_number_of, record_of, rule_of
-from headgate.rules.repositories.port import Edit, Kind, Record, Repository
+from headgate.rules.repositories.port import Edit, Kind, Lookup, Record
 from headgate.rules.views.policies import policy_of
 
 __all__ = ["Difference", "FieldChange", "all_records", "compare", "field_changes"]
@@ -52,7 +52,7 @@ class Difference:
         return edits
 
 
-def compare(repository: Repository, records: Iterable[Record]) -> Difference:
+def compare(repository: Lookup, records: Iterable[Record]) -> Difference:
     """How these records differ from those of the repository."""
     wanted = list(records)
     kinds: set[Kind] = {"rule", *(record.kind for record in wanted)}
@@ -86,7 +86,7 @@ def field_changes(old: Record, new: Record) -> list[FieldChange]:
     ]
 
 
-def all_records(repository: Repository, kind: Kind, prefix: str = "") -> Iterator[Record]:
+def all_records(repository: Lookup, kind: Kind, prefix: str = "") -> Iterator[Record]:
     """Every record of a kind, page by page."""
     after = ""
     while page := repository.list(kind, prefix=prefix, after=after, limit=_PAGE):

@@ -32,6 +32,7 @@ __all__ = [
     "Changes",
     "Edit",
     "Kind",
+    "Lookup",
     "Record",
     "Reloads",
     "Repository",
@@ -153,8 +154,8 @@ class Reloads(Protocol):
         """Read again at the next `changes`. Only sets a mark, so a signal handler may call it."""
 
 
-class Repository(Source, Protocol):
-    """Both halves. A repository that cannot be written to raises ReadOnly."""
+class Lookup(Protocol):
+    """What can be asked for single records."""
 
     def get(self, kind: Kind, record_id: str) -> Record | None:
         """One record, as it stands."""
@@ -162,6 +163,10 @@ class Repository(Source, Protocol):
     def list(self, kind: Kind, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Record]:
         """Records in the order of their ids (as UTF-8 bytes), those whose id begins with `prefix`, from behind
         `after` on."""
+
+
+class Repository(Source, Lookup, Protocol):
+    """All of it. A repository that cannot be written to raises ReadOnly."""
 
     def write(self, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
         """Write all of the edits, or none: the records as they stand afterwards, None where one was deleted."""

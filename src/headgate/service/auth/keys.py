@@ -29,7 +29,7 @@ from headgate.reading.fields import kind_of
 from headgate.rules.comparing import all_records
 from headgate.rules.repositories.port import Actor, Edit, Record, Repository
 
-__all__ = ["SCOPES", "ApiKey", "Caller", "Keys", "Scope", "create_key", "includes", "list_keys", "revoke_key"]
+__all__ = ["SCOPES", "TOKEN", "ApiKey", "Caller", "Keys", "Scope", "create_key", "includes", "list_keys", "revoke_key"]
 
 Scope = Literal["check", "read", "write"]
 """Ask for decisions; also look at rules, counters and the audit log; also change them. Each includes those before."""
@@ -40,7 +40,7 @@ LEAST_FIRST = 16
 """Characters of the first key."""
 MOST_NAME = 100
 _RANK = {scope: rank for rank, scope in enumerate(SCOPES)}
-_TOKEN = re.compile("hg_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+TOKEN = re.compile("hg_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _NOBODY = "0" * 64
 """The digest of no token that anybody will find: what is compared where there is no key."""
@@ -128,7 +128,7 @@ class Keys:
     def find(self, token: str, now_us: int) -> Caller | None:
         """Who has this token; None for an unknown, revoked, expired or broken one. They all take the same compares."""
         digest = digest_of(token)
-        match = _TOKEN.fullmatch(token)
+        match = TOKEN.fullmatch(token)
         key_id = match[1] if match is not None else ""
         body = self._keys().get(key_id)
         kept = body if body is not None and _is_key(body) else None
