@@ -69,15 +69,20 @@ GONE = Reply(499, b"")
 
 
 class Call:
-    """One request: its scope, its headers by their lower-case names, and who makes it once that is known."""
+    """One request: its scope, its headers by their lower-case names, and who makes it once that is known.
 
-    __slots__ = ("fields", "request_id", "scope", "visit")
+    Of one check also whom it was about and what came of it, for the log.
+    """
+
+    __slots__ = ("allowed", "fields", "request_id", "scope", "subject", "visit")
 
     def __init__(self, scope: Scope, fields: Mapping[bytes, bytes], request_id: str) -> None:
         self.scope = scope
         self.fields = fields
         self.request_id = request_id
         self.visit: Visit | None = None
+        self.subject: str | None = None
+        self.allowed: bool | None = None
 
 
 async def read_body(receive: Receive, fields: Mapping[bytes, bytes]) -> bytes:

@@ -36,10 +36,10 @@ from headgate.service.auth.guard import Guard, Refusal
 from headgate.service.auth.keys import Scope as KeyScope
 from headgate.service.data.authorize import Authorize
 from headgate.service.data.plane import DataPlane
-from headgate.service.depth import MOST_DEPTH, too_deep
 from headgate.service.deprecations import Deprecations
-from headgate.service.request_log import RequestLog
+from headgate.service.depth import MOST_DEPTH, too_deep
 from headgate.service.parts import Parts, Visit
+from headgate.service.request_log import RequestLog
 
 __all__ = ["Dispatch", "Page"]
 
@@ -108,7 +108,11 @@ class Dispatch:
             if reply is not GONE:
                 await answer(send, reply, said, scope["method"] == "HEAD")
         self.tally.request("control" if handler is None else "data", status)
-        self.log.request(call, status, perf_counter() - started, checks=handler is not None)
+        if handler is None:
+            if self.log.calls:
+                self.log.call(call, status, perf_counter() - started)
+        elif self.log.checks:
+            self.log.check(call, status, perf_counter() - started)
 
     async def reply(self, handler: Handler, call: Call, receive: Receive) -> Reply:
         """What a handler answers, whatever comes up in it."""

@@ -48,7 +48,7 @@ class Authorize:
         now_us = self.plane.clock.ticks()
         if context.client is not None:
             self.plane.tally.seen_client(context.client, now_us)
-        decision = await self.plane.ask("authorize", prepared)
+        decision = await self.plane.ask(call, "authorize", prepared)
         headers: Headers = rate_limit_headers(decision, self.style, now_us)
         if decision.allowed:
             return Reply(200, b"", headers)

@@ -17,7 +17,6 @@ import msgspec
 
 from headgate.embedded.asking import Prepared, PreparedChain
 from headgate.embedded.async_limiter import AsyncLimiter
-from headgate.errors import ConfigError
 from headgate.rules.context import RequestContext
 from headgate.service.asgi import BadRequest
 from headgate.stores.port import Op
@@ -233,8 +232,3 @@ def _plans(limiter: AsyncLimiter, plans: list[str], at: str) -> list[str]:
         if name not in known:
             raise wrong(f"{field}[{position}]", f"there is no plan {name!r}: make it with POST /api/v1/plans")
     return plans
-
-
-def refused(error: ConfigError) -> BadRequest:
-    """A plan that vanished or cannot be used between two looks."""
-    return wrong("plans", str(error))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from headgate.core.decision import Decision
 from headgate.embedded.asking import Prepared, PreparedChain
-from headgate.errors import ConfigError
 from headgate.service.asgi import BadRequest, Call, Headers, Reply
 from headgate.service.auth.guard import CheckCeiling
 from headgate.service.data.answers import Answer, answer_of, encode
@@ -20,12 +21,14 @@ from headgate.service.data.bodies import (
     read_batch,
     read_check,
     read_verify,
-    refused,
 )
 from headgate.service.data.repeats import once_of, replayed
-from headgate.service.observe.tracing import Tracer
+from headgate.service.observe.tracing import Tracer, describe
 from headgate.service.parts import Parts
 from headgate.stores.port import Once, Op
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 __all__ = ["DataPlane"]
 
@@ -45,13 +48,12 @@ class DataPlane:
         self.ceiling = ceiling
         self.tracer = tracer
         self.clock = parts.limiter.clock
-        self.patience = parts.limiter.patience
+        self.remaining = parts.settings.metrics.tokens_remaining
 
     async def check(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/check`: one decision, always 200."""
         started = perf_counter()
         asked = read_check(body)
-        self._afford(1)
         (answer,) = await self._decide(call, "check", asked, [asked])
         self.tally.timed(perf_counter() - started)
         return Reply(200, encode(answer), STATES.get(answer.state, ()))
@@ -60,7 +62,6 @@ class DataPlane:
         """`POST /api/v1/check/batch`: independent decisions, in one call of the store."""
         started = perf_counter()
         asked = read_batch(body)
-        self._afford(len(asked.checks))
         self.tally.batch(len(asked.checks))
         answers = await self._decide(call, "batch", asked, asked.checks)
         self.tally.timed(perf_counter() - started)
@@ -70,52 +71,107 @@ class DataPlane:
         """`POST /api/v1/quota`: what a check would be answered, and nothing is consumed."""
         asked = read_check(body)
         self._afford(1)
-        prepared = self._prepare(Op.PEEK, asked)
-        decisions = await self.limiter.decide([prepared])
+        decisions = await self.limiter.decide([self._prepare(Op.PEEK, asked)])
         assert decisions is not None
         answer = answer_of(decisions[0], self.clock.ticks())
         return Reply(200, encode(answer), STATES.get(answer.state, ()))
 
     async def reset(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/reset`: forget the counters that a check would look at. It is in the audit log."""
-        asked = read_check(body)
-        prepared = self._prepare(Op.RESET, asked)
-        if prepared.request is None:
-            return Reply(200, encode({"reset": []}))
+        prepared = self._prepare(Op.RESET, read_check(body))
+        members = [] if prepared.request is None else prepared.request.members
         await self.limiter.reset_prepared(prepared)
-        counters = [{"key": m.key, "rule": m.algorithm.label} for m in prepared.request.members]
         assert call.visit is not None
         editor = self.parts.editor(call.visit.actor)
-        for subject in dict.fromkeys(str(counter["key"]) for counter in counters):
+        for subject in dict.fromkeys(member.key for member in members):
             await asyncio.to_thread(editor.note_reset, subject)
-        return Reply(200, encode({"reset": counters}))
+        return Reply(200, encode({"reset": [{"key": m.key, "rule": m.algorithm.label} for m in members]}))
 
     async def verify(self, call: Call, body: bytes) -> Reply:
         """`POST /ratelimiter/verify-api-limit`: a check in the words of the client family."""
-        started = perf_counter()
         asked = read_verify(body)
-        self._afford(1)
-        prepared = prepare_verify(self.limiter, asked)
         self.tally.seen_client(asked.clientId, self.clock.ticks())
-        decision = await self._ask("verify", prepared)
-        self.tally.timed(perf_counter() - started)
+        decision = await self.ask(call, "verify", prepare_verify(self.limiter, asked))
         if decision.allowed:
             return Reply(200, encode({"status": "SUCCESS", "message": "Request allowed"}))
         return Reply(429, encode({"status": "FAILURE", "message": EXCEEDED}), _retry(decision))
 
-    async def ask(self, name: str, prepared: Prepared) -> Decision:
+    async def ask(self, call: Call, name: str, prepared: Prepared) -> Decision:
         """One decision for whoever asks in other words than a check's: counted, timed and traced as one."""
         self._afford(1)
         started = perf_counter()
-        decision = await self._ask(name, prepared)
+        with self._span(call, name) as span:
+            decisions = await self.limiter.decide([prepared])
+            assert decisions is not None
+            decision = decisions[0]
+            if span is not None:
+                describe(span, decision)
+        self.tally.at(self.clock.ticks())
+        self._count(call, prepared, decision)
         self.tally.timed(perf_counter() - started)
         return decision
 
-    async def _ask(self, name: str, prepared: Prepared) -> Decision:
-        decisions = await self.limiter.decide([prepared])
-        assert decisions is not None
-        self._count(prepared, decisions[0])
-        return decisions[0]
+    async def _decide(
+        self, call: Call, name: str, body: CheckBody | BatchBody, checks: Sequence[CheckBody]
+    ) -> list[Answer]:
+        """The answers to checks, each for itself, in one call of the store."""
+        single = isinstance(body, CheckBody)
+        prepared = [self._prepare(Op.TAKE, c, "" if single else f"checks[{i}]") for i, c in enumerate(checks)]
+        self._afford(len(checks))
+        key = call.fields.get(b"idempotency-key") or call.fields.get(b"x-idempotency-key")
+        once = None if key is None else self._once(call, name, key, body, prepared)
+        if self.tracer is None:
+            decisions = await self._asked(prepared, once)
+        else:
+            with self._span(call, name) as span:
+                decisions = await self._asked(prepared, once)
+                if single and decisions is not None and span is not None:
+                    describe(span, decisions[0])
+        now_us = self.clock.ticks()
+        self.tally.at(now_us)
+        if decisions is None:
+            assert once is not None
+            assert once.kept is not None
+            self.tally.replayed()
+            return replayed(once, once.kept)
+        answers = []
+        for asked, one, decision in zip(checks, prepared, decisions, strict=True):
+            self._count(call, one, decision)
+            self._note(asked, now_us)
+            answers.append(answer_of(decision, now_us))
+        return answers
+
+    def _once(
+        self,
+        call: Call,
+        name: str,
+        key: bytes,
+        body: CheckBody | BatchBody,
+        prepared: Sequence[Prepared | PreparedChain],
+    ) -> Once:
+        caller = call.visit.caller if call.visit is not None else None
+        return once_of(key, "" if caller is None else caller.key_id, name, body, prepared)
+
+    async def _asked(self, prepared: Sequence[Prepared | PreparedChain], once: Once | None) -> list[Decision] | None:
+        """The decisions; None for a repeat, whose first answer `once` has then. A repeat of what is still being decided
+        waits for it."""
+        decisions = await self.limiter.decide(prepared, once)
+        if decisions is not None or once is None or not once.pending:
+            return decisions
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.limiter.patience
+        while once.pending:
+            if loop.time() >= deadline:
+                raise BadRequest(409, "the first request with this idempotency key is not decided yet: try again soon")
+            await asyncio.sleep(POLL_SECONDS)
+            once.pending = False
+            decisions = await self.limiter.decide(prepared, once)
+        return decisions
+
+    def _span(self, call: Call, name: str) -> AbstractContextManager[Span | None]:
+        if self.tracer is None:
+            return nullcontext()
+        return self.tracer.span(f"headgate.{name}", call.scope["headers"])
 
     def _afford(self, checks: int) -> None:
         """Refuse what is beyond what this node answers in a second."""
@@ -124,63 +180,31 @@ class DataPlane:
             raise BadRequest(over.status, over.detail, over.headers)
 
     def _prepare(self, op: Op, asked: CheckBody, at: str = "") -> Prepared | PreparedChain:
-        try:
-            return prepare(self.limiter, op, asked, at)
-        except ConfigError as error:
-            raise refused(error) from None
+        return prepare(self.limiter, op, asked, at)
 
-    async def _decide(
-        self, call: Call, name: str, body: CheckBody | BatchBody, checks: Sequence[CheckBody]
-    ) -> list[Answer]:
-        single = isinstance(body, CheckBody)
-        prepared = [self._prepare(Op.TAKE, c, "" if single else f"checks[{i}]") for i, c in enumerate(checks)]
-        now_us = self.clock.ticks()
-        for asked in checks:
-            if asked.timestamp is not None:
-                self.tally.skewed(asked.timestamp - now_us / 1_000_000)
-        key = call.fields.get(b"idempotency-key") or call.fields.get(b"x-idempotency-key")
-        once = None
-        if key is not None:
-            caller = call.visit.caller if call.visit is not None else None
-            once = once_of(key, "" if caller is None else caller.key_id, name, body, prepared)
-        decisions = await self.limiter.decide(prepared, once)
-        if decisions is None:
-            assert once is not None
-            decisions = await self._repeat(prepared, once)
-        if decisions is None:
-            assert once is not None
-            assert once.kept is not None
-            self.tally.replayed()
-            return replayed(once, once.kept)
-        now_us = self.clock.ticks()
-        answers = []
-        for asked, one, decision in zip(checks, prepared, decisions, strict=True):
-            self._count(one, decision)
-            if asked.key is not None:
-                self.tally.seen_key(asked.key, now_us)
-            elif asked.context is not None and asked.context.client is not None:
+    def _note(self, asked: CheckBody, now_us: int) -> None:
+        """Whom a check named, for those who look at keys and clients; and how far its sender's clock is off."""
+        if asked.key is not None:
+            self.tally.seen_key(asked.key, now_us)
+        elif asked.context is not None:
+            if asked.context.client is not None:
                 self.tally.seen_client(asked.context.client, now_us)
-            answers.append(answer_of(decision, now_us))
-        return answers
+        elif asked.dimension is not None and asked.identifier is not None:
+            dimension = asked.dimension.lower()
+            if dimension == "client":
+                self.tally.seen_client(asked.identifier, now_us)
+            elif dimension == "key":
+                self.tally.seen_key(asked.identifier, now_us)
+        if asked.timestamp is not None:
+            self.tally.skewed(asked.timestamp - now_us / 1_000_000)
 
-    async def _repeat(self, prepared: Sequence[Prepared | PreparedChain], once: Once) -> list[Decision] | None:
-        """Wait for the first one, if it is still being decided: its decisions if it gave up, None once it is kept."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.patience
-        while once.pending:
-            if loop.time() >= deadline:
-                raise BadRequest(409, "the first request with this idempotency key is not decided yet: try again soon")
-            await asyncio.sleep(POLL_SECONDS)
-            once.pending = False
-            decisions = await self.limiter.decide(prepared, once)
-            if decisions is not None:
-                return decisions
-        return None
-
-    def _count(self, prepared: Prepared | PreparedChain, decision: Decision) -> None:
+    def _count(self, call: Call, prepared: Prepared | PreparedChain, decision: Decision) -> None:
         dimension, subject = prepared.subject(decision)
+        call.subject, call.allowed = subject, decision.allowed
         tally = self.tally
         tally.decided(decision.name, dimension, subject, decision.allowed)
+        if self.remaining:
+            tally.left(decision.name, subject, decision.remaining, self.clock.ticks())
         detail = decision._detail
         if detail is None:
             return
