@@ -63,12 +63,12 @@ class Tally:
         self._events_before: dict[str, int] = dict(before.events)
         self._replayed = before.events.get("replayed", 0)
         self._failed_open = before.events.get("fail_open", 0)
-        self._durations = _counts(before.durations, DURATION_BUCKETS)
-        self._seconds = before.durations.total if before.durations is not None else 0.0
-        self._batches = _counts(before.batches, BATCH_BUCKETS)
-        self._batched = before.batches.total if before.batches is not None else 0.0
-        self._skews = _counts(before.skews, SKEW_BUCKETS)
-        self._skewed = before.skews.total if before.skews is not None else 0.0
+        durations = _going_on(before.durations, DURATION_BUCKETS)
+        self._durations, self._seconds = durations.counts, durations.total
+        batches = _going_on(before.batches, BATCH_BUCKETS)
+        self._batches, self._batched = batches.counts, batches.total
+        skews = _going_on(before.skews, SKEW_BUCKETS)
+        self._skews, self._skewed = skews.counts, skews.total
         self._minute_us = 0
         self._next_minute_us = 0
         self._taken: dict[tuple[str, str], tuple[int, int, int]] = self._numbers()
@@ -237,8 +237,8 @@ def _asked(item: tuple[str, list[int]]) -> int:
     return item[1][0] + item[1][1]
 
 
-def _counts(before: Measured | None, buckets: list[float]) -> list[int]:
-    """The counts to go on from; none where they were in other buckets."""
+def _going_on(before: Measured | None, buckets: list[float]) -> Measured:
+    """What to go on from: nothing where it was measured in other buckets."""
     if before is None or len(before.counts) != len(buckets) + 1:
-        return [0] * (len(buckets) + 1)
-    return list(before.counts)
+        return Measured([0] * (len(buckets) + 1))
+    return Measured(list(before.counts), before.total)
