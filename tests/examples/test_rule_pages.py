@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +13,7 @@ import pytest
 
 import headgate
 from headgate import RequestContext, errors, rules
+from headgate.config.environment import INSIDE
 from headgate.rules.path import normalise
 from headgate.rules.rule import RULE_FIELDS, Rule
 from headgate.rules.rule_files import INCLUDE, SETTINGS
@@ -22,14 +24,18 @@ ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 
 
-def table(page: str, head: str) -> Iterator[list[list[str]]]:
-    """The code in each cell of the table whose first line begins with `head`, row by row."""
+def table(page: str, head: str) -> list[list[list[str]]]:
+    """The code in each cell of the first table whose first line begins with `head`, row by row."""
+    return next(tables(page, head))
+
+
+def tables(page: str, head: str) -> Iterator[list[list[list[str]]]]:
+    """The same of every such table."""
     lines = (DOCS / page).read_text().splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith(head))
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            return
-        yield [re.findall("`([^`]+)`", cell) for cell in line.strip("|").split("|")]
+    for start, first in enumerate(lines):
+        if first.startswith(head):
+            rows = takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+            yield [[re.findall("`([^`]+)`", cell) for cell in row.strip("|").split("|")] for row in rows]
 
 
 SPELLINGS = [(spelling, row[1]) for row in table("rules.md", "| spelling |") for spelling in row[0]]
@@ -61,8 +67,11 @@ def test_every_field_of_a_rule_is_in_the_table() -> None:
 
 
 def test_every_field_of_a_configuration_is_in_the_tables() -> None:
-    settings = {row[0][0].partition(".")[0] for row in table("configuration.md", "| field |")}
-    assert settings == {*SETTINGS, INCLUDE}
+    rows = [row for rows in tables("configuration.md", "| field |") for row in rows]
+    mappings = {".".join(path) for path in INSIDE}
+    inside = {".".join((*path, name)) for path, names in INSIDE.items() for name in names if path[0] not in SECTIONS}
+    assert {row[0][0] for row in rows} == {*SETTINGS, INCLUDE, *inside} - mappings
+    assert all(row[2][0] == "HEADGATE_" + row[0][0].replace(".", "__").upper() for row in rows)
     assert {row[0][0] for row in table("configuration.md", "| section |")} == {*SECTIONS}
 
 
