@@ -31,11 +31,14 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from headgate.errors import ConfigError
 from headgate.reading.fields import kind_of
 
-__all__ = ["UNIX", "Networks", "TrustedProxies"]
+__all__ = ["MOST_HOPS", "UNIX", "Networks", "TrustedProxies", "read_network"]
 
 UNIX = "unix"
 """Stands among networks for whoever comes by a Unix socket."""
 MOST_HOPS = 32
+MOST_REMEMBERED = 4096
+LONGEST_NODE = 128
+"""More than any address has, with its port. What is longer is not even remembered."""
 _MAPPED = IPv6Network("::ffff:0:0/96")
 _NODE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::(?:([0-9]{1,5})|_[\w.-]+))?", re.ASCII)
 _PAIR = re.compile(r"""\s*([\w!#$%&'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,]*))\s*(?:;|$)""", re.ASCII)
@@ -44,25 +47,29 @@ _PAIR = re.compile(r"""\s*([\w!#$%&'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,]
 class Networks:
     """A set of networks, as an operator writes them: `10.0.0.0/8`, `2001:db8::/32`, one address, or `unix`."""
 
-    __slots__ = ("_networks", "_unix")
+    __slots__ = ("_known", "_networks", "_unix")
 
     def __init__(self, texts: Iterable[str]) -> None:
         names = list(texts)
         self._unix = UNIX in names
         self._networks = [read_network(text) for text in names if text != UNIX]
+        self._known: dict[str, bool] = {}
 
     def __contains__(self, address: str | None) -> bool:
         """Whether an address is in one of them. None is one that came by a Unix socket."""
         if not address:
             return self._unix
-        parsed = _parsed(address)
-        return parsed is not None and self.has(parsed)
+        known = self._known.get(address)
+        if known is None:
+            parsed = _parsed(address)
+            known = parsed is not None and any(parsed in network for network in self._networks)
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            self._known[address] = known
+        return known
 
     def __bool__(self) -> bool:
         return self._unix or bool(self._networks)
-
-    def has(self, address: IPv4Address | IPv6Address) -> bool:
-        return any(address in network for network in self._networks)
 
 
 class TrustedProxies:
@@ -88,19 +95,19 @@ class TrustedProxies:
             return _told(peer)
         entries = _entries(headers)
         found = self._counted(entries) if self._hops else self._rightmost(entries)
-        return _told(peer) if found is None else str(found)
+        return _told(peer) if found is None else found
 
-    def _counted(self, entries: Iterator[str]) -> IPv4Address | IPv6Address | None:
+    def _counted(self, entries: Iterator[str]) -> str | None:
         for position, entry in enumerate(entries, 1):
             if position == self._hops:
                 return _node(entry)
         return None
 
-    def _rightmost(self, entries: Iterator[str]) -> IPv4Address | IPv6Address | None:
+    def _rightmost(self, entries: Iterator[str]) -> str | None:
         found = None
         for entry in entries:
             found = _node(entry)
-            if found is None or not self._networks.has(found):
+            if found is None or found not in self._networks:
                 break
         return found
 
@@ -122,6 +129,7 @@ def read_network(text: str) -> IPv4Network | IPv6Network:
     return network
 
 
+@lru_cache(maxsize=MOST_REMEMBERED)
 def _told(peer: str | None) -> str | None:
     """A peer as an address. What is none, such as a test client's name, is taken as it is."""
     if not peer:
@@ -130,7 +138,6 @@ def _told(peer: str | None) -> str | None:
     return peer if parsed is None else str(parsed)
 
 
-@lru_cache(maxsize=4096)
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     """An address in the spelling of a socket, which adds a zone to those of one link."""
     try:
@@ -141,8 +148,13 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     return address if mapped is None else mapped
 
 
-def _node(text: str) -> IPv4Address | IPv6Address | None:
-    """An address as proxies write it: with brackets and a port, or without."""
+def _node(text: str) -> str | None:
+    """An address as proxies write it: with brackets and a port, or without. None for what is none."""
+    return _read_node(text) if len(text) <= LONGEST_NODE else None
+
+
+@lru_cache(maxsize=MOST_REMEMBERED)
+def _read_node(text: str) -> str | None:
     match = _NODE.fullmatch(text)
     if match is not None:
         text = match[1] or match[2]
@@ -150,7 +162,8 @@ def _node(text: str) -> IPv4Address | IPv6Address | None:
             return None
     elif "%" in text:
         return None
-    return _parsed(text)
+    parsed = _parsed(text)
+    return None if parsed is None else str(parsed)
 
 
 def _entries(headers: Sequence[tuple[bytes, bytes]]) -> Iterator[str]:

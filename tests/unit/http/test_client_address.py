@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import ConfigError
+from headgate.http import client_address as module
 from headgate.http.client_address import Networks, TrustedProxies
 
 PROXIES = ("10.0.0.0/8", "2001:db8:aa::/48", "192.0.2.7")
@@ -188,6 +189,19 @@ def test_what_is_told_is_always_an_address(lines: list[str]) -> None:
             found = TrustedProxies(trusted).address(PEER, headers(name, lines))
             assert found is not None
             assert str(ip_address(found)) == found
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    proxies = TrustedProxies(1)
+    before = module._read_node.cache_info().currsize
+    for number in range(10):
+        line = f"{number}" + "x" * 1000
+        assert proxies.address(PEER, headers(b"x-forwarded-for", [line])) == PEER
+    assert module._read_node.cache_info().currsize == before
+    networks = Networks(PROXIES)
+    for number in range(module.MOST_REMEMBERED + 10):
+        assert str(ip_address(number)) not in networks
+    assert len(networks._known) <= module.MOST_REMEMBERED
 
 
 def test_which_peers_are_believed() -> None:
