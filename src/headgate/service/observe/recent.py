@@ -68,17 +68,18 @@ class Remaining:
 
     def see(self, rule: str, subject: str, remaining: int, now_us: int) -> None:
         counter = (rule, subject)
-        if counter not in self._rows and len(self._rows) >= self._most:
-            if now_us < self._full_until_us:
-                return
-            self._drop_idle(now_us)
-            if len(self._rows) >= self._most:
-                return
-        self._rows[counter] = (remaining, now_us)
+        if counter in self._rows or self._has_room(rule + subject, now_us):
+            self._rows[counter] = (remaining, now_us)
 
     def rows(self, now_us: int) -> list[tuple[str, str, int, int]]:
         """Rule, subject, what remains, and when it was seen."""
         return [(*counter, *row) for counter, row in self._rows.items() if row[1] >= now_us - IDLE_US]
+
+    def _has_room(self, name: str, now_us: int) -> bool:
+        """Whether one of this name may be told of, too."""
+        if len(self._rows) >= self._most and now_us >= self._full_until_us:
+            self._drop_idle(now_us)
+        return len(self._rows) < self._most and is_text(name)
 
     def _drop_idle(self, now_us: int) -> None:
         self._rows = {counter: row for counter, row in self._rows.items() if row[1] >= now_us - IDLE_US}

@@ -22,7 +22,7 @@ from typing import Final, final
 from headgate.service.observe.recent import Recent, Remaining, is_text
 from headgate.service.observe.shown import without_secrets
 from headgate.service.observe.snapshot import Measured, Snapshot
-from headgate.service.observe.usage import MINUTE_US, Usage, joined, top_subjects
+from headgate.service.observe.usage import MINUTE_US, Usage, Waiting, top_subjects
 from headgate.service.observe.usage import MOST_SUBJECTS as MOST_TOLD
 
 __all__ = ["BATCH_BUCKETS", "DURATION_BUCKETS", "MOST_LABELS", "MOST_SUBJECTS", "OTHER", "SKEW_BUCKETS", "Tally"]
@@ -73,7 +73,7 @@ class Tally:
         self._next_minute_us = 0
         self._taken: dict[tuple[str, str], tuple[int, int, int]] = self._numbers()
         self._subjects: dict[str, list[int]] = {}
-        self._kept: list[Usage] = []
+        self._kept = Waiting()
 
     def at(self, now_us: int) -> None:
         """It is so late now: what is counted next belongs to this minute."""
@@ -185,12 +185,12 @@ class Tally:
     def take_usage(self, now_us: int) -> list[Usage]:
         """What has happened since this was last asked, minute by minute, and what was kept; oldest first."""
         self._turn(now_us)
-        usage, self._kept = self._kept, []
-        return usage
+        return self._kept.take()
 
     def keep_usage(self, usage: Iterable[Usage]) -> None:
         """This could not be written: keep it, for the next time. The last hour of it, if there is more."""
-        self._kept = joined([*usage, *self._kept])
+        for one in usage:
+            self._kept.add(one)
 
     def _turn(self, now_us: int) -> None:
         """Put down what was counted for the minute so far, and begin another one, or the same again."""
@@ -209,7 +209,7 @@ class Tally:
             top = top_subjects({name: (n[0], n[1]) for name, n in self._subjects.items()}, MOST_TOLD)
             named = {without_secrets(name): asked for name, asked in top.items() if is_text(name)}
             minute_us = self._minute_us if self._minute_us else now_us - now_us % MINUTE_US
-            self._kept = joined([*self._kept, Usage(minute_us, rules, named)])
+            self._kept.add(Usage(minute_us, rules, named))
             self._taken = numbers
             self._subjects = {}
         self._minute_us = now_us - now_us % MINUTE_US

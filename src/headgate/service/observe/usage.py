@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headgate.history.port import History
     from headgate.service.observe.tally import Tally
 
-__all__ = ["MINUTE_US", "MOST_MINUTES", "MOST_SUBJECTS", "Usage", "joined", "record_usage", "top_subjects"]
+__all__ = ["MINUTE_US", "MOST_MINUTES", "MOST_SUBJECTS", "Usage", "Waiting", "record_usage", "top_subjects"]
 
 MINUTE_US = 60_000_000
 MOST_MINUTES = 60
@@ -40,23 +40,36 @@ class Usage:
     """Of those who asked most: allowed, denied."""
 
 
-def joined(parts: Iterable[Usage]) -> list[Usage]:
-    """The same, with one entry a minute, oldest first; only the last hour of it."""
-    rules: dict[int, dict[str, tuple[int, int, int]]] = {}
-    subjects: dict[int, dict[str, tuple[int, int]]] = {}
-    for part in parts:
-        by_rule = rules.setdefault(part.minute_us, {})
-        for rule, (allowed, denied, shadowed) in part.rules.items():
-            one = by_rule.get(rule, (0, 0, 0))
-            by_rule[rule] = (one[0] + allowed, one[1] + denied, one[2] + shadowed)
-        by_subject = subjects.setdefault(part.minute_us, {})
-        for subject, (allowed, denied) in part.subjects.items():
-            before = by_subject.get(subject, (0, 0))
-            by_subject[subject] = (before[0] + allowed, before[1] + denied)
-    return [
-        Usage(minute, rules[minute], top_subjects(subjects[minute], MOST_SUBJECTS))
-        for minute in sorted(rules)[-MOST_MINUTES:]
-    ]
+class Waiting:
+    """Usage that is still to be written, by the minute; the last hour of it."""
+
+    def __init__(self) -> None:
+        self.minutes: dict[int, Usage] = {}
+
+    def add(self, usage: Usage) -> None:
+        """Keep this too, together with what there is of the same minute."""
+        known = self.minutes.get(usage.minute_us)
+        self.minutes[usage.minute_us] = usage if known is None else _together(known, usage)
+        if len(self.minutes) > MOST_MINUTES:
+            del self.minutes[min(self.minutes)]
+
+    def take(self) -> list[Usage]:
+        """All of it, oldest first; nothing is left."""
+        taken = [self.minutes[minute_us] for minute_us in sorted(self.minutes)]
+        self.minutes = {}
+        return taken
+
+
+def _together(one: Usage, other: Usage) -> Usage:
+    rules = dict(one.rules)
+    for rule, (allowed, denied, shadowed) in other.rules.items():
+        known = rules.get(rule, (0, 0, 0))
+        rules[rule] = (known[0] + allowed, known[1] + denied, known[2] + shadowed)
+    subjects = dict(one.subjects)
+    for subject, (allowed, denied) in other.subjects.items():
+        before = subjects.get(subject, (0, 0))
+        subjects[subject] = (before[0] + allowed, before[1] + denied)
+    return Usage(one.minute_us, rules, top_subjects(subjects, MOST_SUBJECTS))
 
 
 def top_subjects(subjects: Mapping[str, tuple[int, int]], most: int) -> dict[str, tuple[int, int]]:

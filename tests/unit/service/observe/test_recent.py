@@ -39,6 +39,9 @@ def test_names_that_cannot_be_written_are_not_remembered() -> None:
     seen = Recent()
     seen.see("\ud800", 1)
     assert seen.last_us == {}
+    remaining = Remaining()
+    remaining.see("gold", "\ud800", 1, 1)
+    assert remaining.rows(1) == []
 
 
 def test_what_remains_is_told_of_the_first_as_long_as_they_are_seen() -> None:
