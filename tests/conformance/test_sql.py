@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from conformance.schedules import calls, changing, limits, run_on
 from databases import KINDS, open_at, url_of
 from headgate.stores.port import Store
-from headgate.testing import FakeClock, OnLoop, StoreConformance, differences, read_vectors
+from headgate.testing import FakeClock, OnceConformance, OnLoop, StoreConformance, differences, read_vectors
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
 EXAMPLES = {"sqlite": 40, "mariadb": 10, "postgres": 10}
@@ -44,6 +44,15 @@ def make_store(request: pytest.FixtureRequest, url: str) -> MakeStore:
 
 
 class TestSql(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _database(self, make_store: MakeStore) -> None:
+        self.make = make_store
+
+    def make_store(self, clock: FakeClock) -> Store:
+        return self.make(clock)
+
+
+class TestSqlRecords(OnceConformance):
     @pytest.fixture(autouse=True)
     def _database(self, make_store: MakeStore) -> None:
         self.make = make_store

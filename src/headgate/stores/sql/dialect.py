@@ -33,6 +33,8 @@ class Dialect(NamedTuple):
     blob: str
     """How bytes are written, with their hexadecimal digits at %s."""
     hex_of: str
+    hex_body: str
+    """The body of what was decided once as hexadecimal digits; none where there is none."""
     joined: tuple[str, str, str]
     """How a text with commas is made of fields: what stands before, between and after them."""
     keep: str
@@ -151,6 +153,30 @@ class Dialect(NamedTuple):
         ticks = f"SELECT tick FROM headgate_log {which}"
         return f"DELETE FROM headgate_log WHERE id = {self.blob % digits} AND tick IN ({ticks})"
 
+    # -- what was decided once --------------------------------------------------------------------------------------
+
+    def insert_records(self, ids: Iterable[str], prefix: str) -> str:
+        """Rows without a body for records that have none, whose ids are sorted."""
+        rows = ", ".join([f"({self.blob % digits}, {self.blob % prefix}, 0, NULL)" for digits in ids])
+        return f"INSERT INTO headgate_once (id, prefix, expires_us, body) VALUES {rows}{self.keep}"
+
+    def records(self, ids: Iterable[str]) -> str:
+        """Records of sorted ids, locked in that order: their ids, when they expire, and their bodies."""
+        return (
+            f"SELECT {self.line(self.hex_of, 'expires_us', self.hex_body)} FROM headgate_once {self.by_key} "
+            f"WHERE id IN ({self.ids(ids)}) ORDER BY id{self.locking}"
+        )
+
+    def write_records(self, records: Iterable[tuple[str, int, bytes]]) -> str:
+        """Replace what rows say that are there, which the transaction has locked."""
+        nothing = self.bytes_of("")
+        rows = ", ".join([f"({self.blob % d}, {nothing}, {at}, {self.blob % body.hex()})" for d, at, body in records])
+        sets = ", ".join([f"{field} = {self.inserted % field}" for field in ("expires_us", "body")])
+        return f"INSERT INTO headgate_once (id, prefix, expires_us, body) VALUES {rows}{self.upsert}{sets}"
+
+    def delete_records(self, ids: Iterable[str]) -> str:
+        return f"DELETE FROM headgate_once WHERE id IN ({self.ids(ids)})"
+
 
 def read_row(line: str) -> tuple[str, Row]:
     """An id's digits and its row, from the text that `Dialect.rows` asked for."""
@@ -174,6 +200,7 @@ MYSQL = Dialect(
     snapshot=("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION READ ONLY"),
     blob="x'%s'",
     hex_of="LOWER(HEX(id))",
+    hex_body="COALESCE(HEX(body), '')",
     joined=("CONCAT_WS(',', ", ", ", ")"),
     # INSERT IGNORE would take a shared lock on a row that is there, and two of those dead-lock when both go on to
     # change it; this takes the exclusive one.
@@ -195,6 +222,7 @@ POSTGRES = Dialect(
     snapshot=("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",),
     blob="'\\x%s'::bytea",
     hex_of="encode(id, 'hex')",
+    hex_body="coalesce(encode(body, 'hex'), '')",
     joined=("concat_ws(',', ", ", ", ")"),
     keep=" ON CONFLICT DO NOTHING",
     upsert=" ON CONFLICT (id) DO UPDATE SET ",
@@ -214,6 +242,7 @@ SQLITE = Dialect(
     snapshot=("BEGIN",),
     blob="x'%s'",
     hex_of="lower(hex(id))",
+    hex_body="coalesce(hex(body), '')",
     joined=("", " || ',' || ", ""),
     keep=" ON CONFLICT DO NOTHING",
     upsert=" ON CONFLICT (id) DO UPDATE SET ",

@@ -1,4 +1,4 @@
-"""What a batch touches: its counters, each once, in the order in which every transaction locks them.
+"""What a batch touches: its counters and records, each once, in the order in which every transaction locks them.
 
 A counter's id is a digest of its prefix, name and key. So ids are short and equally long whatever the key is, no
 collation ever compares them, and different keys never meet in one row.
@@ -13,7 +13,7 @@ from typing import final
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.stores.port import Op, Request
 
-__all__ = ["Counter", "Identities", "Plan"]
+__all__ = ["LONGEST_SHOWN", "Counter", "Identities", "Plan"]
 
 LONGEST_SHOWN = 255
 """Bytes of a prefix or name that the table shows to people; the id is made of all of them."""
@@ -81,8 +81,13 @@ class Plan:
         self.now = 0
         """When it was decided, once it is."""
         counters: dict[str, Counter] = {}
+        self.records: dict[str, str] = {}
+        """The names of what is decided once, and the digits of their ids."""
         self.places: list[list[str]] = []
         for request in batch:
+            if request.once is not None:
+                self.only_looks = False
+                self.records[request.once.name] = identities.digits("", request.once.name)
             if request.op is not Op.PEEK:
                 self.only_looks = False
             place = []

@@ -212,6 +212,7 @@ once = Table(
     "headgate_once",
     metadata,
     Column("id", bytes_type(16, exactly=True), primary_key=True),
+    Column("prefix", bytes_type(MOST_NAME_BYTES), nullable=False),
     number("expires_us"),
     Column("body", LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")),
     Index("headgate_once_expires_us", "expires_us"),

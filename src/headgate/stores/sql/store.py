@@ -20,6 +20,7 @@ from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import DEFAULT_PREFIX, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS
+from headgate.stores.spread import unanswered
 from headgate.stores.sql.cell import Writers
 from headgate.stores.sql.plan import Identities, Plan
 from headgate.stores.sql.pool import Busy, Pool
@@ -170,7 +171,7 @@ class SqlStore(ThreadedStore):
 
     def _decide(self, piece: Sequence[Request], deadline: float) -> Replies:
         plan = Plan(piece, self.identities)
-        if not plan.counters:
+        if not plan.counters and not plan.records:
             return [[] for _ in piece]
         try:
             session, is_new = self.pool.take(deadline)
@@ -286,4 +287,4 @@ class _Cut(Exception):  # noqa: N818 - says what it is
 def _partly(replies: Replies, batch: Sequence[Request], error: StoreError) -> list[Sequence[Outcome | StoreError]]:
     """The replies that there are, and for every other request the error."""
     partly: list[Sequence[Outcome | StoreError]] = list(replies)
-    return partly + [[error] * len(request.members) for request in batch[len(replies) :]]
+    return partly + [unanswered(len(request.members), error) for request in batch[len(replies) :]]

@@ -1,4 +1,5 @@
-"""Deletes counters that are as good as new, a few at a time, beside the checks and never in their way.
+"""Deletes counters that are as good as new, and what was decided once and has had its time: a few rows at a time,
+beside the checks and never in their way.
 
 About once a second, and on as long as there is plenty, a short-lived thread takes a bite: it looks for rows that
 have expired, locks those that nobody is using, deletes their log entries and then the rows. What it cannot have it
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Thread
 from typing import final
 
@@ -22,6 +23,8 @@ __all__ = ["Sweeper"]
 
 BITE = 500
 """Rows, and log entries, deleted in one transaction."""
+BITE_OF_RECORDS = 100
+"""Records deleted in one transaction, of which each may have a hundred thousand bytes."""
 PAUSE = 1.0
 PATIENCE = 5.0
 WARN_AGAIN = 60.0
@@ -74,7 +77,7 @@ class Sweeper:
             _log.debug("sweeping %s: %s", self.pool.driver.name, refused)
             return
         self.warn_at = now + WARN_AGAIN
-        _log.warning("expired counters cannot be deleted, and stay: %s: %s", self.pool.driver.name, refused)
+        _log.warning("what has expired cannot be deleted, and stays: %s: %s", self.pool.driver.name, refused)
 
     def bite(self, deadline: float) -> int:
         """Delete some of what has expired; how much was found."""
@@ -90,17 +93,25 @@ class Sweeper:
     def sweep(self, session: Session, deadline: float) -> int:
         dialect = self.dialect
         now = dialect.clock if self.clock is None else str(self.clock())
-        line = dialect.line(dialect.hex_of, "expires_us")
         expired = f"expires_us < {now}{self.ours}"
-        looking = f"SELECT {line} FROM headgate_counters WHERE {expired} ORDER BY expires_us LIMIT {BITE}"
-        found = [line.partition(",")[0] for line in session.run([looking], deadline)[0]]
-        if not found:
-            return 0
-        chosen = f"WHERE id IN ({dialect.ids(sorted(found))}) AND {expired} ORDER BY id{dialect.skipping}"
-        locking = f"SELECT {dialect.hex_of} FROM headgate_counters {dialect.by_key} {chosen}"
-        ids = session.run([dialect.begin, locking], deadline)[0]
+        line = dialect.line(dialect.hex_of, "expires_us")
+        looks = [
+            f"SELECT {line} FROM {table} WHERE {expired} ORDER BY expires_us LIMIT {most}"
+            for table, most in (("headgate_counters", BITE), ("headgate_once", BITE_OF_RECORDS))
+        ]
+        counters, records = ([row.partition(",")[0] for row in found] for found in session.run(looks, deadline))
+        swept = self.sweep_counters(session, deadline, counters, expired) if counters else 0
+        if records:
+            ids = self.locked(session, deadline, "headgate_once", records, expired)
+            if ids:
+                session.run([dialect.delete_records(ids), "COMMIT"], deadline)
+                swept += BITE if len(records) == BITE_OF_RECORDS else len(records)
+        return swept
+
+    def sweep_counters(self, session: Session, deadline: float, found: Sequence[str], expired: str) -> int:
+        dialect = self.dialect
+        ids = self.locked(session, deadline, "headgate_counters", found, expired)
         if not ids:
-            session.run(["ROLLBACK"], deadline)
             return 0
         entries = f"SELECT {dialect.line(dialect.hex_of, 'tick')} FROM headgate_log WHERE id IN ({dialect.ids(ids)})"
         held = [line.split(",") for line in session.run([f"{entries} ORDER BY id, tick LIMIT {BITE + 1}"], deadline)[0]]
@@ -112,6 +123,16 @@ class Sweeper:
             deletes = [f"DELETE FROM {table} WHERE id IN ({dialect.ids(ids)})" for table in _TABLES]
         session.run([*deletes, "COMMIT"], deadline)
         return BITE if len(held) > BITE else len(found)
+
+    def locked(self, session: Session, deadline: float, table: str, found: Sequence[str], expired: str) -> list[str]:
+        """Begin a transaction that has those of the rows that are still expired, and that nobody uses; or none."""
+        dialect = self.dialect
+        chosen = f"WHERE id IN ({dialect.ids(sorted(found))}) AND {expired} ORDER BY id{dialect.skipping}"
+        locking = f"SELECT {dialect.hex_of} FROM {table} {dialect.by_key} {chosen}"
+        ids = session.run([dialect.begin, locking], deadline)[0]
+        if not ids:
+            session.run(["ROLLBACK"], deadline)
+        return ids
 
 
 _TABLES = ("headgate_log", "headgate_counters")

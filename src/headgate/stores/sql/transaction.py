@@ -3,7 +3,8 @@
 No I/O happens here. `transact` is a generator: it yields what to send and is sent what came back, and whoever runs
 it owns the connection, the deadline and the errors.
 
-    1st round trip   begin; rows for counters that may have none; lock all rows in order; ends of the logs; the time
+    1st round trip   begin; records of what is decided once, if any: rows for those that have none, lock them in order;
+                     rows for counters that may have none; lock all rows in order; ends of the logs; the time
     (another)        more of a log, when its ends did not tell enough (seldom)
     2nd round trip   the changed rows and entries; commit
 
@@ -17,11 +18,14 @@ from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from headgate.stores.deciding import decide
+from headgate.stores.keeping import pack_kept
 from headgate.stores.port import Replies
+from headgate.stores.records import answered_before, grouped
 from headgate.stores.sql.cell import NOTHING, Row, SqlCell, Writers
 from headgate.stores.sql.dialect import Dialect, read_row
 from headgate.stores.sql.partial_log import UNREAD, Ends, Entries, NeedMore
-from headgate.stores.sql.plan import Counter, Plan
+from headgate.stores.sql.plan import LONGEST_SHOWN, Counter, Plan
+from headgate.stores.sql.records import SqlRecord, SqlRecords, read_records
 
 __all__ = ["Conversation", "Gone", "Trip", "transact"]
 
@@ -73,16 +77,20 @@ def transact(plan: Plan, context: Context, missing: Sequence[Counter]) -> Conver
         return (yield from _look(plan, context))
     dialect = context.dialect
     opening = [dialect.begin]
+    prefix = plan.identities.prefix
+    if plan.records:
+        ids = sorted(set(plan.records.values()))
+        opening += [dialect.insert_records(ids, prefix[:LONGEST_SHOWN].hex()), dialect.records(ids)]
     if missing:
-        prefix = plan.identities.prefix
         opening.append(dialect.insert_missing([counter.shown(prefix) for counter in missing]))
     reading = _Reading(plan, context)
     yield from reading.read(opening, locking=True)
     gone = [c.digits for c in plan.counters.values() if c.charges and c.digits not in reading.rows]
+    gone += [digits for digits in plan.records.values() if digits not in reading.records]
     if gone:
         raise Gone(gone)
     replies, changes = yield from reading.decide()
-    if changes:
+    if changes or reading.keeps():
         yield Trip([*reading.writes(changes), "COMMIT"], commits=True)
     else:
         yield Trip(["ROLLBACK"])
@@ -115,6 +123,9 @@ class _Reading:
         self.rows: dict[str, Row] = {}
         self.ends: dict[str, Ends] = {}
         self.deeper: set[str] = set()
+        self.records: dict[str, SqlRecord] = {}
+        self.decided: SqlRecords | None = None
+        """What was decided once by the last attempt, and is to be kept."""
         self.now = 0
 
     def read(self, opening: list[str], locking: bool) -> Generator[Trip, list[list[str]], None]:
@@ -122,10 +133,16 @@ class _Reading:
         logs = self.plan.logs
         selects = [select for number, counter in enumerate(logs) for select in self.ends_of(number, counter)]
         united = dialect.together(selects)
-        statements = [*opening, dialect.rows(list(self.plan.counters), locking), *united]
+        counters = list(self.plan.counters)
+        statements = [*opening, *([dialect.rows(counters, locking)] if counters else []), *united]
         if self.clock is None:
             statements.append(f"SELECT {dialect.line(dialect.clock)}")
         answers = yield Trip(statements)
+        if self.plan.records:
+            self.records = read_records(answers[0])
+            answers = answers[1:]
+        if not counters:
+            answers = [[], *answers]
         self.rows = dict([read_row(line) for line in answers[0]])
         self.now = int(answers[-1][0]) if self.clock is None else self.clock()
         self.plan.now = self.now
@@ -176,17 +193,41 @@ class _Reading:
         for digits in self.plan.counters:
             row, ends = self.rows.get(digits, NOTHING), self.ends.get(digits, UNREAD)
             cells[digits] = SqlCell(digits, row, ends, self.writers, now)
-        replies = []
-        for request, place in zip(self.plan.batch, self.plan.places, strict=True):
-            replies.append(decide(request.op, request.members, [cells[digits] for digits in place], now))
+        replies: Replies = []
+        if self.plan.records:
+            replies = self.attempt_once(cells, now)
+        else:
+            for request, place in zip(self.plan.batch, self.plan.places, strict=True):
+                replies.append(decide(request.op, request.members, [cells[digits] for digits in place], now))
         # A counter without a row was only looked at, reset or given back to: nothing to write.
         return replies, [(c, c.row()) for c in cells.values() if c.is_changed and c.digits in self.rows]
+
+    def attempt_once(self, cells: dict[str, SqlCell], now: int) -> Replies:
+        """A batch with requests that are decided once."""
+        records = self.decided = SqlRecords(self.records, self.plan.records)
+        replies: Replies = []
+        for group in grouped(self.plan.batch):
+            first = len(replies)
+            once = group[0].once
+            if once is not None and answered_before(records, once, group[0].op, now):
+                replies += [[] for _ in group]
+                continue
+            for position, request in enumerate(group, first):
+                place = self.plan.places[position]
+                replies.append(decide(request.op, request.members, [cells[digits] for digits in place], now))
+            if once is not None:
+                records.keep(once.name, pack_kept(once, now, replies[first:]), now)
+        return replies
+
+    def keeps(self) -> bool:
+        """Whether a record has changed."""
+        return self.decided is not None and len(self.decided.changed) > 0
 
     def writes(self, changes: Changes) -> list[str]:
         """The statements that keep what was decided."""
         dialect = self.dialect
         entries = []
-        statements = []
+        statements = [] if self.decided is None else self.decided.writes(dialect)
         for cell, row in changes:
             log = cell.log()
             for tick, cost in log.changes.items() if log is not None else ():

@@ -48,6 +48,7 @@ def upgrade() -> None:
     op.create_table(
         "headgate_once",
         sa.Column("id", ID, primary_key=True),
+        sa.Column("prefix", SHORT, nullable=False),
         sa.Column("expires_us", sa.BigInteger, nullable=False),
         sa.Column("body", BODY),
         **OPTIONS,
