@@ -9,6 +9,7 @@ from fastapi import Query as QueryParameters
 from pydantic import Field
 from starlette.responses import Response
 
+from headgate.errors import HeadgateError, Invalid, Problem
 from headgate.rules.moments import moment_text
 from headgate.rules.repositories.port import AuditEntry, AuditQuery
 from headgate.service.control.asking import MOST_A_PAGE, Query, moments
@@ -39,7 +40,12 @@ def read_audit(desk: TheDesk, query: Annotated[EntriesQuery, QueryParameters()])
     """Every write and every reset of the last 90 days, the newest first: who, what, before, after, when, from where."""
     when = moments({"since": query.since, "until": query.until})
     wanted = AuditQuery(query.actor, query.subject, when["since"], when["until"], query.before, query.limit + 1)
-    found = desk.parts.repository.audit(wanted)
+    try:
+        found = desk.parts.repository.audit(wanted)
+    except HeadgateError:
+        raise
+    except ValueError as error:
+        raise Invalid([Problem("before", str(error).removeprefix("before "))]) from None
     shown = found[: query.limit]
     following = shown[-1].id if len(found) > query.limit else None
     return answer({"entries": [_shown(entry) for entry in shown], "next": following})

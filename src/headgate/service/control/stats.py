@@ -10,7 +10,7 @@ from fastapi import Query as QueryParameters
 from pydantic import Field
 from starlette.responses import Response
 
-from headgate.errors import Invalid, Problem
+from headgate.errors import HeadgateError, Invalid, Problem
 from headgate.history.port import Step, UsagePoint
 from headgate.rules.moments import moment_text
 from headgate.service.control.asking import Query, moments
@@ -54,7 +54,9 @@ def read_stats(desk: TheDesk, query: Annotated[StatsQuery, QueryParameters()]) -
     history = desk.parts.history
     try:
         points = history.usage(since_us, until_us, query.step, query.rule)
-    except ValueError as error:
+    except HeadgateError:
+        raise
+    except ValueError as error:  # more than it answers at a time
         raise Invalid([Problem("since", str(error))]) from None
     top = history.top(since_us, until_us, query.top) if query.top else []
     by_rule = sorted(_sums((point.rule, point) for point in points).items(), key=_most_denied)

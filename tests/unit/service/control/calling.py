@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +61,16 @@ class Control:
             started_us=self.clock.ticks(),
         )
         self.app = make_control(self.parts, self.clock.ticks)
-        self.described = schemathesis.openapi.from_dict(self.app.openapi())
+        self.described = _described(self.app.openapi)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self._behind_guard), base_url="http://headgate")
 
     async def _behind_guard(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         scope["headgate"] = Visit(Caller("ops", "write", "0" * 12), "10.1.2.3", "request-1")
         await self.app(scope, receive, send)
 
-    def call(self, method: str, path: str, json: Any = None, **options: Any) -> httpx.Response:
-        if json is not None:
-            options["json"] = json
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        if body is not None:
+            options["json"] = body
         response = self.runner.run(self.http.request(method, path, **options))
         self._hold_against_openapi(response)
         return response
@@ -78,14 +78,14 @@ class Control:
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.call("GET", path, **options)
 
-    def post(self, path: str, json: Any = None, **options: Any) -> httpx.Response:
-        return self.call("POST", path, json, **options)
+    def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        return self.call("POST", path, body, **options)
 
-    def put(self, path: str, json: Any = None, **options: Any) -> httpx.Response:
-        return self.call("PUT", path, json, **options)
+    def put(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        return self.call("PUT", path, body, **options)
 
-    def delete(self, path: str, json: Any = None, **options: Any) -> httpx.Response:
-        return self.call("DELETE", path, json, **options)
+    def delete(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        return self.call("DELETE", path, body, **options)
 
     def check(self, **context: Any) -> Decision:
         """Consume, as a check does."""
@@ -116,6 +116,13 @@ class Control:
             return
         assert str(response.status_code) in operation.definition.raw["responses"], "an answer that is not described"
         operation.validate_response(response)
+
+
+def _described(openapi: Callable[[], dict[str, Any]], made: list[Any] = []) -> Any:  # noqa: B006 - to remember it
+    """The description, made once for all tests: it is the same in every worker."""
+    if not made:
+        made.append(schemathesis.openapi.from_dict(openapi()))
+    return made[0]
 
 
 def problems(response: httpx.Response) -> dict[str, str]:
