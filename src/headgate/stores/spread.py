@@ -160,7 +160,7 @@ class _Journey:
 
     def heard(self, part: _Part, reply: Sequence[Outcome | StoreError]) -> None:
         """Take note of what a place said."""
-        if len(reply) != len(part.members):
+        if part.once is not None and len(reply) != len(part.members):
             # Decided before, under the name of its record; or a record that could not be claimed.
             self.results.extend(reply)
             self.over = True
@@ -238,7 +238,7 @@ class _Party:
         once = self.once
         while self.before is not None and not self.before.over:
             yield []
-        if all(part.place == self.place for journey in self.journeys for part in journey.ahead):
+        if {part.place for journey in self.journeys for part in journey.ahead} == {self.place}:
             yield self.parts_of_members(once)
             return
         yield [self.part_of_record(Op.CLAIM)]

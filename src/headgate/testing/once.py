@@ -183,6 +183,18 @@ class OnceConformance:
         assert [left(store, five, "b"), left(store, five, "c")] == [3, 3]
         store.close()
 
+    def test_a_request_without_members_is_kept_too(self) -> None:
+        store = self.make_store(FakeClock(START))
+        five = limit(5)
+        _, replies = decide(store, "n", Request(Op.TAKE, []), request("key", five))
+        assert [len(reply) for reply in replies] == [0, 1]
+        _, none = decide(store, "m", Request(Op.TAKE, []))
+        assert none == [[]]
+        assert kept_in(decide(store, "n", request("key", five))[0]).numbers == numbers_of(replies)
+        assert kept_in(decide(store, "m", request("key", five))[0]).numbers == []
+        assert left(store, five) == 4
+        store.close()
+
     def test_a_thousand_requests_are_one_group(self) -> None:
         store = self.make_store(FakeClock(START))
         many = limit(10_000)

@@ -271,6 +271,15 @@ def test_repeats_in_one_batch_go_one_after_the_other() -> None:
     assert [places.left(FIVE, key) for key in ("a1", "a2", "a3")] == [5, 4, 4]
 
 
+def test_what_has_no_members_is_kept_too() -> None:
+    places = Places()
+    assert places.decide(Request(Op.TAKE, [], Once("n1", BODY, b"note"))) == [[]]
+    repeat, group = once("n1", "a1")
+    assert places.decide(*group) == [[]]
+    assert repeat.kept is not None
+    assert (repeat.kept.note, repeat.kept.numbers) == (b"note", [])
+
+
 def test_somebody_elses_claim_is_pending() -> None:
     places = Places()
     places.stores[1].apply([Request(Op.CLAIM, [], Once("n1", BODY, b""))])
