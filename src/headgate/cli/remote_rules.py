@@ -56,7 +56,7 @@ class ServiceRules:
     def list(self, kind: Kind, *, prefix: str = "", after: str = "", limit: int = PAGE) -> Sequence[Record]:
         if kind not in WRITABLE:
             raise ConfigError(
-                f"a service lists rules and plans, but no {kind}s: list those of its database, with --rules-store URL"
+                f"a service lists rules and plans, but no {kind}s: ask its database, by --rules-store URL"
             )
         path, name = (RULES, "rules") if kind == "rule" else (PLANS, "plans")
         found: list[Record] = []

@@ -136,6 +136,19 @@ def test_plans_come_from_the_settings(run: Run, settings: Path) -> None:
     assert run("check", "user:42", "-l", "glod") == (2, "", told)
 
 
+def test_a_plan_may_be_called_one(run: Run, settings: Path) -> None:
+    _, out, _ = run("check", "user:42", "--plan", "gold", "-l", "7/hour")
+    assert [line.split()[:4] for line in out.splitlines()[2:]] == [
+        ["7/hour", "yes", "6", "7"], ["gold", "yes", "19", "20"],
+    ]  # fmt: skip
+    assert run("check", "--plan", "gold").err == (
+        "headgate: --plan goes with a KEY: headgate check user:42 --plan gold\n"
+    )
+    assert run("check", "user:42", "--plan", "7/hour").err == (
+        "headgate: --plan names a plan, and '7/hour' is a limit: write --limit '7/hour'\n"
+    )
+
+
 def test_plans_may_be_kept_in_the_rules_store(run: Run, settings: Path, folder: Path) -> None:
     (folder / "plans.yaml").write_text("plans: {silver: 3/hour}\n")
     rules = "sqlite:///rules.db?timeout_ms=30000"

@@ -31,7 +31,7 @@ def test_the_page_prints_what_it_shows(folder: Path) -> None:
     command.chmod(0o755)
     around = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}"}
     runs = RUN.findall(page)
-    assert len(runs) == 10
+    assert len(runs) == 11
     for script, shown in runs:
         assert all(line.startswith(("headgate ", "echo ", "sed ")) for line in script.splitlines()), script
         done = subprocess.run(
