@@ -7,6 +7,7 @@ asks for the sum has its own worker's numbers written first, and gets what is in
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ __all__ = ["Publisher"]
 
 SEEN_EVERY_US = 2_000_000
 """Who was seen lately is written this often at most, because there may be much of it."""
+_log = logging.getLogger("headgate")
 
 
 class Publisher:
@@ -88,7 +90,12 @@ class Publisher:
         self._board.publish(self.snapshot(now_us))
 
     def _exposition(self, mine: Snapshot, now_us: int, accept: str) -> tuple[bytes, str]:
-        self._board.publish(mine)
+        try:
+            self._board.publish(mine)
+        except (
+            OSError
+        ) as error:  # a full disk, say: what was written before is still true, and this is when people look
+            _log.warning("the numbers of this worker cannot be written: %s", error)
         snapshots = self._board.snapshots()
         workers = sum(1 for one in snapshots if one.at_us >= now_us - FRESH_US)
         return exposition(merged(snapshots, now_us), self._prefix, __version__, workers, accept)

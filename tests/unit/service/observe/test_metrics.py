@@ -259,3 +259,21 @@ def test_the_last_numbers_of_a_worker_that_stops(node: Node) -> None:
     tally.decided("orders", "user", "user:1", True)
     publisher.close(NOW)
     assert scrape(node.worker(1)[1])[ALLOWED] == 1
+
+
+def test_a_disk_that_is_full_leaves_the_last_numbers(
+    node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tally, publisher = node.worker(0)
+    tally.decided("orders", "user", "user:1", True)
+    assert scrape(publisher)[ALLOWED] == 1
+    tally.decided("orders", "user", "user:1", True)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("headgate.service.observe.board.os.replace", full)
+        assert scrape(publisher)[ALLOWED] == 1
+    assert "No space left" in caplog.text
+    assert scrape(publisher)[ALLOWED] == 2
