@@ -111,7 +111,7 @@ class Tally:
 
     def skewed(self, seconds: float) -> None:
         """A caller's timestamp was so far from the store's clock, in either direction."""
-        distance = min(abs(seconds), MOST_SKEW)
+        distance = min(MOST_SKEW, abs(seconds))  # in this order a NaN is far, too
         self._skews[bisect_left(SKEW_BUCKETS, distance)] += 1
         self._skewed += distance
 

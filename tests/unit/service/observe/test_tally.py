@@ -174,7 +174,10 @@ def test_durations_fall_into_their_buckets() -> None:
     assert durations.total == pytest.approx(65.000101)
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(-3.0, 3.0), (3.0, 3.0), (1e300, 86_400.0), (float("-inf"), 86_400.0)])
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(-3.0, 3.0), (3.0, 3.0), (1e300, 86_400.0), (float("-inf"), 86_400.0), (float("nan"), 86_400.0)],
+)
 def test_skew_is_a_distance_and_bounded(seconds: float, told: float) -> None:
     tally = Tally()
     tally.skewed(seconds)
