@@ -174,7 +174,11 @@ Done = Callable[[Replies | StoreError], None]
 
 
 class PartlyAnswered(StoreError):  # noqa: N818 - says what it is
-    """Some parts of a store did not answer. `replies` has, for every member, its outcome or what went wrong."""
+    """Some parts of a store did not answer. `replies` has, for every member, its outcome or what went wrong.
+
+    A request that was decided before, under the name of its record, has none. One that is about a record alone, and has
+    no members, has what went wrong if anything did.
+    """
 
     def __init__(self, replies: Sequence[Sequence[Outcome | StoreError]]) -> None:
         self.replies = replies
