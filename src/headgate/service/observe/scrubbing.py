@@ -18,6 +18,8 @@ __all__ = ["Scrubber", "secrets_of_url", "secrets_of_webhook"]
 
 SHORTEST = 4
 """Characters. To take out every `a` would hide nothing, and leave nothing to read."""
+SHORTEST_PATH = 12
+"""Characters of a webhook's path or query that may be a secret; `/hook` is none, and stands in other paths, too."""
 _SECRET_OPTION = re.compile(r"(?i)pass|pwd|secret|token|key|sig")
 _PATTERNS = (
     (re.compile(r"\b(hg_[A-Za-z0-9]{1,64}_)[A-Za-z0-9_-]{20,}"), rf"\1{MASK}"),
@@ -72,7 +74,7 @@ def secrets_of_webhook(url: str) -> list[str]:
         parts = urlsplit(url)
     except ValueError:
         return []
-    return [*secrets_of_url(url), *(part for part in (parts.path, parts.query) if len(part) > 1)]
+    return [*secrets_of_url(url), *(part for part in (parts.path, parts.query) if len(part) >= SHORTEST_PATH)]
 
 
 def _forms(secret: str) -> set[str]:

@@ -13,8 +13,10 @@ import pytest
 import structlog
 
 from headgate.config.observing import Logs
+from headgate.config.settings import Settings
 from headgate.service.observe.logs import SERVERS, Repeats, configure
 from headgate.service.observe.shown import shown_key
+from headgate.service.secrets import secrets_of
 
 TOKEN = "hg_3f9c02d17ab4_" + "wVq0" * 10 + "abc"
 ADMIN = "the-first-key-0123456789"
@@ -220,3 +222,29 @@ def test_keys_are_shown_as_configured() -> None:
     for keys in ("plain", "hashed"):
         assert "sk-secret" not in shown_key("key:apikey:sk-secret|route:/v1", keys)
     assert shown_key("\ud800", "hashed").startswith("sha256:")
+
+
+def test_what_of_the_settings_is_secret() -> None:
+    settings = Settings(
+        store=("redis+sentinel://u:p%40ssword@a:1,b:2/main/0?sentinel_password=other-one", "redis://:third-one@c/0"),
+        rules_store="mysql://u:fourth-one@d/rules",
+        webhook="https://hooks.example.com/services/T0001/B0001?sig=fifth-one",
+    )
+    out = started(secrets=secrets_of(settings, {"HEADGATE_ADMIN_KEY": f" {ADMIN} "}))
+    log = logging.getLogger("headgate")
+    hidden = [
+        "p%40ssword",
+        "p@ssword",
+        "other-one",
+        "third-one",
+        "fourth-one",
+        "/services/T0001/B0001",
+        "fifth-one",
+        ADMIN,
+    ]
+    for secret in hidden:
+        log.warning("said %s aloud", secret)
+    log.warning("posted to hooks.example.com")
+    assert [secret for secret in hidden if secret in out.getvalue()] == []
+    assert "posted to hooks.example.com" in out.getvalue()
+    assert secrets_of(Settings(), {}) == ()
