@@ -95,7 +95,7 @@ def logged() -> Iterator[str]:
     """Every message that is logged, except those for debugging, with `…` for what changes."""
     for path in (ROOT / "src" / "headgate").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log."):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_log.", "self._log.")):
                 message = node.args[1 if ast.unparse(node.func) == "_log.log" else 0]
                 if ast.unparse(node.func) != "_log.debug":
                     yield in_short(re.sub("%[sd]", "…", ast.literal_eval(message)))
@@ -106,7 +106,7 @@ def in_short(message: str) -> str:
 
 
 def test_log_messages_are_those_that_the_code_logs() -> None:
-    rows = [text for row in table("operations.md", "| level | message |") for text in row[1]]
+    rows = [text for one in tables("operations.md", "| level | message |") for row in one for text in row[1]]
     assert {in_short(text) for text in rows} == {*logged()}
     about_rules = {in_short(text) for row in table("rules.md", "| level | message |") for text in row[1]}
     assert about_rules <= {*logged()}
