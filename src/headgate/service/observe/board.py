@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -26,7 +25,7 @@ import msgspec
 from headgate.service.observe.recent import MOST_NAMES, latest
 from headgate.service.observe.snapshot import Snapshot
 
-__all__ = ["Board", "Seen", "clear_boards"]
+__all__ = ["Board", "Seen"]
 
 VERSION = 1
 _FILE = re.compile(r"worker-(\d{1,6})\.(counts|seen)")
@@ -104,15 +103,6 @@ class Board:
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(content)
         os.replace(new, path)
-
-
-def clear_boards(folder: str | os.PathLike[str]) -> None:
-    """Remove the files of workers that are no more. For who starts the first of them: counters begin at zero then."""
-    with suppress(FileNotFoundError):
-        for name in os.listdir(folder):
-            if _FILE.fullmatch(name.removeprefix(".").removesuffix(".new")):
-                with suppress(FileNotFoundError):
-                    os.unlink(os.path.join(folder, name))
 
 
 def _later(known: dict[str, int], more: dict[str, int]) -> None:

@@ -80,11 +80,6 @@ class Publisher:
         mine = self.snapshot(now_us)
         return await asyncio.to_thread(self._exposition, mine, now_us, accept)
 
-    async def seen(self, now_us: int) -> Seen:
-        """Which keys and clients all workers have seen lately, the latest first."""
-        await self._publish_seen(now_us)
-        return await asyncio.to_thread(self._board.seen)
-
     def close(self, now_us: int) -> None:
         """Write the last numbers of a worker that stops."""
         self._board.publish(self.snapshot(now_us))

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headgate.service.observe.board import VERSION, Board, Seen, clear_boards
+from headgate.service.observe.board import VERSION, Board, Seen
 from headgate.service.observe.snapshot import FRESH_US, Measured, Snapshot, merged
 from headgate.service.observe.tally import Tally
 
@@ -123,16 +123,6 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     board.publish_seen(Seen({"user:alice": 1}, {}))
     assert sorted(os.listdir(tmp_path)) == ["worker-0.counts", "worker-0.seen"], "and nothing else is left"
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
-
-
-def test_clearing_takes_what_is_ours(tmp_path: Path) -> None:
-    for worker in range(3):
-        Board(tmp_path, worker).publish(counted(1).snapshot(NOW, {}))
-    (tmp_path / ".worker-9.counts.new").write_bytes(b"half")
-    (tmp_path / "counters").write_bytes(b"somebody's")
-    clear_boards(tmp_path)
-    assert os.listdir(tmp_path) == ["counters"]
-    clear_boards(tmp_path / "nowhere")
 
 
 def test_a_reader_always_finds_a_whole_file(tmp_path: Path) -> None:
