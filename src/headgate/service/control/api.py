@@ -32,6 +32,7 @@ def make_control(parts: Parts, now_us: Callable[[], int] = lambda: time.time_ns(
         openapi_url=None,
         redirect_slashes=False,
         dependencies=[Depends(check_path)],
+        generate_unique_id_function=lambda route: route.name,  # the names of functions differ, and are for people
     )
     app.state.desk = Desk(parts, now_us)
     for family in (rules, plans, users, audit, stats, policies, clients):

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote_to_bytes, urlencode
 from fastapi import Path as PathParameter
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.convertors import Convertor, register_url_convertor
 
 from headgate.errors import Invalid, Problem
 from headgate.reading.fields import Fields, Problems
@@ -19,6 +20,21 @@ __all__ = ["Name", "PageQuery", "Query", "check_path", "link_to", "location", "m
 
 MOST_NAME_BYTES = 1024
 MOST_A_PAGE = 1000
+
+
+class NameConvertor(Convertor[str]):
+    """A name within a path, which may have any characters, slashes and line breaks too: `{key:name}` in a route."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return quote(value, safe="")
+
+
+register_url_convertor("name", NameConvertor())
 
 Name = Annotated[str, PathParameter(min_length=1, max_length=MOST_NAME_BYTES)]
 """A name in a path. Slashes in it may be written as %2F."""

@@ -14,7 +14,7 @@ __all__ = ["DATA_PATHS", "SHAPES"]
 
 OPEN: list[dict[str, list[str]]] = [{}, {"bearer": []}, {"apiKey": []}]
 EITHER: list[dict[str, list[str]]] = [{"bearer": []}, {"apiKey": []}]
-Cost = Annotated[int | None, Field(ge=0, le=2**31 - 1, description="How many units it takes; 1 unless said.")]
+Cost = Annotated[int, Field(ge=0, le=2**31 - 1, description="How many units it takes; 1 unless said.")]
 Timestamp = Annotated[
     int | float | None, Field(description="Unix seconds; never decides, only how far off it is is measured.")
 ]
@@ -76,7 +76,7 @@ class KeyCheck(Shape):
     )
 
     key: Annotated[str, Field(min_length=1, description="1,024 bytes at most.")]
-    plans: list[str] | None = None
+    plans: Annotated[list[str] | None, Field(min_length=1, max_length=20)] = None
     cost: Cost = 1
     timestamp: Timestamp = None
 
@@ -117,6 +117,25 @@ class BatchShown(Shape):
     decisions: Annotated[list[DecisionShown], Field(description="In the order of the checks.")]
 
 
+class CounterShown(Shape):
+    key: Annotated[str, Field(description="The subject, such as `user:42`.")]
+    rule: Annotated[str, Field(description="The rule or plan that it was counted for.")]
+
+
+class ResetShown(Shape):
+    reset: Annotated[list[CounterShown], Field(description="The counters that were forgotten.")]
+
+
+class Alive(Shape):
+    status: Literal["alive"]
+    version: str
+
+
+class Readiness(Shape):
+    status: Literal["ready", "not ready"]
+    checks: Annotated[dict[str, str], Field(description="What was asked, and `ok` or what is wrong with it.")]
+
+
 class VerifyBody(Shape):
     model_config = ConfigDict(
         extra="forbid",
@@ -128,15 +147,16 @@ class VerifyBody(Shape):
     methodName: Name | None = None  # noqa: N815
 
 
-class Verified(BaseModel):
-    """Denials have the members of a problem besides."""
+class Verified(Shape):
+    """What the client family is answered with."""
 
     status: Literal["SUCCESS", "FAILURE"]
     message: str
 
 
 SHAPES: tuple[type[BaseModel], ...] = (
-    BatchBody, BatchShown, ContextCheck, DecisionShown, KeyCheck, SubjectCheck, VerifyBody, Verified,
+    Alive, BatchBody, BatchShown, ContextCheck, DecisionShown, KeyCheck, Readiness, ResetShown, SubjectCheck,
+    VerifyBody, Verified,
 )  # fmt: skip
 
 _CHECK = {"oneOf": [ref("SubjectCheck"), ref("ContextCheck"), ref("KeyCheck")]}
@@ -164,10 +184,6 @@ def _json(schema: Mapping[str, Any], description: str = "As asked.") -> dict[str
     return {"description": description, "content": {"application/json": {"schema": dict(schema)}}}
 
 
-def _text(description: str) -> dict[str, Any]:
-    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
-
-
 def _with_headers(response: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
     said = {name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()}
     return {**response, "headers": {**response.get("headers", {}), **said}}
@@ -176,7 +192,7 @@ def _with_headers(response: dict[str, Any], headers: Mapping[str, str]) -> dict[
 def _operation(
     summary: str,
     description: str,
-    responses: Mapping[int, dict[str, Any]],
+    responses: Mapping[int | str, dict[str, Any]],
     problems: Sequence[int],
     *,
     tag: str = "checks",
@@ -184,13 +200,13 @@ def _operation(
     body: Mapping[str, Any] | None = None,
     parameters: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    said = {**{code: problem_said(code) for code in problems}, **responses}
+    said: dict[int | str, dict[str, Any]] = {**{code: problem_said(code) for code in problems}, **responses}
     operation: dict[str, Any] = {
         "tags": [tag],
         "summary": summary,
         "description": description,
         "operationId": summary.lower().replace(" ", "_").replace(",", "").replace("'", ""),
-        "responses": {str(code): said[code] for code in sorted(said)},
+        "responses": {str(code): said[code] for code in sorted(said, key=str)},
         "security": security,
     }
     if parameters:
@@ -209,7 +225,6 @@ def _authorize() -> dict[str, Any]:
         "X-API-Key": "The end user's API key.",
         "X-User-Id": "The end user, from trusted proxies only.",
         "X-Client-Id": "The client, from trusted proxies only; the API key, else the address, unless said.",
-        "X-Headgate-Key": "The key of whoever asks, where checks need one.",
     }
     headers: list[dict[str, Any]] = [
         {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
@@ -219,20 +234,22 @@ def _authorize() -> dict[str, Any]:
         "name": "deny_status",
         "in": "query",
         "required": False,
-        "description": "What a denial is answered with: nginx passes on 403 only.",
-        "schema": {"type": "integer", "default": 429, "enum": [429, 403]},
+        "description": "What a denial is answered with. nginx understands 401 and 403 alone.",
+        "schema": {"type": "integer", "default": 429, "minimum": 400, "maximum": 599},
     }
-    responses = {
+    problem_content = problem_said(429)["content"]
+    responses: dict[int | str, dict[str, Any]] = {
         200: _with_headers({"description": "It may pass."}, _LIMIT_HEADERS),
         429: _with_headers(problem_said(429), _LIMIT_HEADERS),
-        403: _with_headers(problem_said(403), _LIMIT_HEADERS),
+        "4XX": {"description": "Denied, with the status that `deny_status` says.", "content": problem_content},
+        "5XX": {"description": "Denied, with the status that `deny_status` says.", "content": problem_content},
     }
     return _operation(
         "Authorize a request",
         "Forward authentication for nginx `auth_request`, Traefik and Caddy: all rules that apply to the request that "
         "the headers tell of. Any method may be used. 200 or 429 (403 with `?deny_status=403`).",
         responses,
-        (400, 401, 503),
+        (400, 401, 403, 500, 503),
         security=[{}, {"headgateKey": []}],
         parameters=[deny, *headers],
     )
@@ -245,7 +262,7 @@ DATA_PATHS: dict[str, Any] = {
             "One decision, consumed when it is allowed. Always 200, with `allowed` true or false; 429 is for callers "
             "that ask more often than this node can answer.",
             {200: _json(ref("DecisionShown"))},
-            (400, 401, 403, 409, 413, 415, 422, 429, 500, 503),
+            (400, 401, 403, 409, 413, 422, 429, 500, 503),
             body=_CHECK,
             parameters=_IDEMPOTENCY,
         )
@@ -255,7 +272,7 @@ DATA_PATHS: dict[str, Any] = {
             "Check many",
             "Up to 1,000 independent decisions, in one round trip to the store, in order.",
             {200: _json(ref("BatchShown"))},
-            (400, 401, 403, 409, 413, 415, 422, 429, 500, 503),
+            (400, 401, 403, 409, 413, 422, 429, 500, 503),
             body=ref("BatchBody"),
             parameters=_IDEMPOTENCY,
         )
@@ -265,16 +282,16 @@ DATA_PATHS: dict[str, Any] = {
             "Look at a quota",
             "The decision that a check would get; consumes nothing.",
             {200: _json(ref("DecisionShown"))},
-            (400, 401, 403, 413, 415, 429, 500, 503),
+            (400, 401, 403, 413, 429, 500, 503),
             body=_CHECK,
         )
     },
     "/api/v1/reset": {
         "post": _operation(
             "Reset counters",
-            "Forgets the counters that a check with this body would use. Answers how they stand then.",
-            {200: _json(ref("DecisionShown"))},
-            (400, 401, 403, 413, 415, 429, 500, 503),
+            "Forgets the counters that a check with this body would use. It is in the audit log.",
+            {200: _json(ref("ResetShown"))},
+            (400, 401, 403, 413, 429, 500, 503),
             security=EITHER,
             body=_CHECK,
         )
@@ -285,19 +302,17 @@ DATA_PATHS: dict[str, Any] = {
             "Verify a client's call",
             "A check in the words of the client family.",
             {
-                200: _with_headers(_json(ref("Verified"), "It may pass."), _LIMIT_HEADERS),
-                429: _with_headers(
-                    {
-                        "description": "Rate limit exceeded, or this node is asked too often (a problem then).",
-                        "content": {
-                            "application/json": {"schema": ref("Verified")},
-                            "application/problem+json": {"schema": ref("Problem")},
-                        },
+                200: _json(ref("Verified"), "It may pass."),
+                429: {
+                    **problem_said(429),
+                    "description": "Rate limit exceeded; or, as a problem, this node is asked too often.",
+                    "content": {
+                        "application/json": {"schema": ref("Verified")},
+                        "application/problem+json": {"schema": ref("Problem")},
                     },
-                    _LIMIT_HEADERS,
-                ),
+                },
             },
-            (400, 401, 403, 413, 415, 500, 503),
+            (400, 401, 403, 413, 500, 503),
             tag="clients",
             body=ref("VerifyBody"),
         )
@@ -306,8 +321,8 @@ DATA_PATHS: dict[str, Any] = {
         "get": _operation(
             "Alive",
             "Whether this process answers at all.",
-            {200: {"description": "It does."}},
-            (),
+            {200: _json(ref("Alive"), "It does.")},
+            (500,),
             tag="service",
             security=[],
         )
@@ -316,8 +331,8 @@ DATA_PATHS: dict[str, Any] = {
         "get": _operation(
             "Ready",
             "Whether the stores can be reached and decide: runs the real script or statement.",
-            {200: {"description": "They do."}},
-            (503,),
+            {200: _json(ref("Readiness"), "They do."), 503: _json(ref("Readiness"), "They do not, or it is stopping.")},
+            (500,),
             tag="service",
             security=[],
         )
@@ -326,7 +341,15 @@ DATA_PATHS: dict[str, Any] = {
         "get": _operation(
             "Prometheus metrics",
             "Of all workers of this node.",
-            {200: _text("In Prometheus' text format.")},
+            {
+                200: {
+                    "description": "In the format of Prometheus, or of OpenMetrics for who accepts that.",
+                    "content": {
+                        "text/plain": {"schema": {"type": "string"}},
+                        "application/openmetrics-text": {"schema": {"type": "string"}},
+                    },
+                }
+            },
             (401, 403, 429, 500),
             tag="service",
             security=OPEN,

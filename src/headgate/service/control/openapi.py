@@ -44,6 +44,12 @@ TAGS = [
 SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A key, as `headgate keys create` shows it."},
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same key in another header."},
+    "headgateKey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Headgate-Key",
+        "description": "The key of a proxy that asks about somebody else's request.",
+    },
 }
 EITHER: list[dict[str, list[str]]] = [{"bearer": []}, {"apiKey": []}]
 BODIES: tuple[type[BaseModel], ...] = (

@@ -43,7 +43,7 @@ def create_plan(desk: TheDesk, editor: TheEditor, body: JsonBody) -> Response:
     return answer(_shown(name, limits), 201, location(f"{PATH}/", name))
 
 
-@router.get(f"{PATH}/{{name:path}}", **says("Get a plan", PlanShown, 400, 404))
+@router.get(f"{PATH}/{{name:name}}", **says("Get a plan", PlanShown, 400, 404))
 def get_plan(desk: TheDesk, name: Name) -> Response:
     """One plan."""
     limits = desk.rules().plans.get(name)
@@ -52,7 +52,7 @@ def get_plan(desk: TheDesk, name: Name) -> Response:
     return answer(_shown(name, limits))
 
 
-@router.put(f"{PATH}/{{name:path}}", **says("Replace a plan", PlanShown, 404, 409, 412, body=PlanLimits))
+@router.put(f"{PATH}/{{name:name}}", **says("Replace a plan", PlanShown, 404, 409, 412, body=PlanLimits))
 def put_plan(desk: TheDesk, editor: TheEditor, name: Name, body: JsonBody) -> Response:
     """Other limits under the same name. Counters go on with what was used."""
     _, limits = _read(body, name)
@@ -62,7 +62,7 @@ def put_plan(desk: TheDesk, editor: TheEditor, name: Name, body: JsonBody) -> Re
     return answer(_shown(name, limits))
 
 
-@router.delete(f"{PATH}/{{name:path}}", **says("Delete a plan", None, 400, 404, 409, status=204))
+@router.delete(f"{PATH}/{{name:name}}", **says("Delete a plan", None, 400, 404, 409, status=204))
 def delete_plan(desk: TheDesk, editor: TheEditor, name: Name) -> Response:
     """Checks that name it are refused from now on."""
     desk.check_writable("plan", name, name in desk.rules().plans)

@@ -63,7 +63,7 @@ async def all_metrics(request: Request, desk: TheDesk, query: Annotated[PageQuer
     return answer(shown, headers=link_to(request, following, query.limit))
 
 
-@router.get("/metrics/{key:path}", **says("Get how a key stands", KeyMetrics, 400))
+@router.get("/metrics/{key:name}", **says("Get how a key stands", KeyMetrics, 400))
 async def key_metrics(desk: TheDesk, key: Name) -> Response:
     """The counter of one key, by its policy or the default one, whether or not it was ever seen."""
     rules = await asyncio.to_thread(desk.rules)
@@ -71,7 +71,7 @@ async def key_metrics(desk: TheDesk, key: Name) -> Response:
     return answer(shown)
 
 
-@router.post("/reset/{key:path}", **says("Reset a key", KeyMetrics, 400))
+@router.post("/reset/{key:name}", **says("Reset a key", KeyMetrics, 400))
 async def reset_key(desk: TheDesk, editor: TheEditor, key: Name) -> Response:
     """Forget what a key has used. It is in the audit log before it is done. Answers how the key stands then."""
     rules = await asyncio.to_thread(desk.rules)
@@ -102,7 +102,7 @@ def create_policy(desk: TheDesk, editor: TheEditor, body: JsonBody) -> Response:
     return answer(_shown(made), 201, location("/admin/policies/", made.key))
 
 
-@router.get("/policies/{key:path}", **says("Get a policy", PolicyShown, 400, 404))
+@router.get("/policies/{key:name}", **says("Get a policy", PolicyShown, 400, 404))
 def get_policy(desk: TheDesk, key: Name) -> Response:
     """The policy that was written for this key."""
     policy = _policy(desk.rules(), key)
@@ -111,7 +111,7 @@ def get_policy(desk: TheDesk, key: Name) -> Response:
     return answer(_shown(policy))
 
 
-@router.put("/policies/{key:path}", **says("Replace a policy", PolicyShown, 404, 409, body=PolicyNumbers))
+@router.put("/policies/{key:name}", **says("Replace a policy", PolicyShown, 404, 409, body=PolicyNumbers))
 def put_policy(desk: TheDesk, editor: TheEditor, key: Name, body: JsonBody) -> Response:
     """The policy is written anew, and keeps its `id`. What the key has used counts on."""
     policy = _read(body, key)
@@ -121,7 +121,7 @@ def put_policy(desk: TheDesk, editor: TheEditor, key: Name, body: JsonBody) -> R
     return answer(_shown(written))
 
 
-@router.delete("/policies/{key:path}", **says("Delete a policy", None, 400, 404, 409, status=204))
+@router.delete("/policies/{key:name}", **says("Delete a policy", None, 400, 404, 409, status=204))
 def delete_policy(desk: TheDesk, editor: TheEditor, key: Name) -> Response:
     """The key has the default policy from now on."""
     desk.check_writable("rule", view_id("policy", key), _policy(desk.rules(), key) is not None)

@@ -66,14 +66,14 @@ def create_rule(desk: TheDesk, editor: TheEditor, body: JsonBody) -> Response:
     return answer(created.to_data(), 201, {**_etag(created), **location(f"{PATH}/", created.rule_id)})
 
 
-@router.get(f"{PATH}/{{rule_id:path}}", **says("Get a rule", RuleShown, 400, 404, headers=ETAG))
+@router.get(f"{PATH}/{{rule_id:name}}", **says("Get a rule", RuleShown, 400, 404, headers=ETAG))
 def get_rule(desk: TheDesk, rule_id: Name) -> Response:
     """One rule, with its version as ETag."""
     rule = _known(desk, rule_id)
     return answer(rule.to_data(), headers=_etag(rule))
 
 
-@router.put(f"{PATH}/{{rule_id:path}}", **says("Replace a rule", RuleShown, 404, 409, 412, body=RuleBody, headers=ETAG))
+@router.put(f"{PATH}/{{rule_id:name}}", **says("Replace a rule", RuleShown, 404, 409, 412, body=RuleBody, headers=ETAG))
 def put_rule(desk: TheDesk, editor: TheEditor, rule_id: Name, body: JsonBody, if_match: IfMatch = None) -> Response:
     """The rule is written anew: what is left out has its default. Counters go on with what was used."""
     if isinstance(body, dict):
@@ -88,7 +88,7 @@ def put_rule(desk: TheDesk, editor: TheEditor, rule_id: Name, body: JsonBody, if
     return answer(written.to_data(), headers=_etag(written))
 
 
-@router.delete(f"{PATH}/{{rule_id:path}}", **says("Delete a rule", None, 400, 404, 409, 412, status=204))
+@router.delete(f"{PATH}/{{rule_id:name}}", **says("Delete a rule", None, 400, 404, 409, 412, status=204))
 def delete_rule(desk: TheDesk, editor: TheEditor, rule_id: Name, if_match: IfMatch = None) -> Response:
     """The rule no longer applies from now on."""
     editor.delete(rule_id, _expected(desk, rule_id, if_match))

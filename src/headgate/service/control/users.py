@@ -25,7 +25,7 @@ from headgate.service.control.saying import answer, says
 
 __all__ = ["router"]
 
-PATH = "/api/v1/users/{user_id:path}"
+PATH = "/api/v1/users/{user_id:name}"
 SLOT = ("endpoint_pattern", "window_seconds", "method")
 router = APIRouter(tags=["users"])
 

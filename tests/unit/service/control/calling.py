@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, MutableMapping, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -42,6 +44,7 @@ class Control:
         self.clock = self.store.clock
         self.clock.advance(time.time() - self.clock.now())  # from the database's time on
         url = f"sqlite:///{folder / 'rules.db'}"
+        (folder / "rules.db").write_bytes(_empty_database())
         paths = []
         for number, text in enumerate(files):
             path = folder / f"{number}.yaml"
@@ -72,7 +75,7 @@ class Control:
         if body is not None:
             options["json"] = body
         response = self.runner.run(self.http.request(method, path, **options))
-        self._hold_against_openapi(response)
+        self.hold_against_openapi(response)
         return response
 
     def get(self, path: str, **options: Any) -> httpx.Response:
@@ -104,7 +107,7 @@ class Control:
         self.parts.history.close()
         self.runner.close()
 
-    def _hold_against_openapi(self, response: httpx.Response) -> None:
+    def hold_against_openapi(self, response: httpx.Response) -> None:
         if response.status_code >= 400:
             assert response.headers["content-type"] == "application/problem+json"
             told = response.json()
@@ -116,6 +119,15 @@ class Control:
             return
         assert str(response.status_code) in operation.definition.raw["responses"], "an answer that is not described"
         operation.validate_response(response)
+
+
+@cache
+def _empty_database() -> bytes:
+    """A database with all its tables, made once for all tests."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "rules.db")
+        open_repository(f"sqlite:///{path}").close()
+        return path.read_bytes()
 
 
 def _described(openapi: Callable[[], dict[str, Any]], made: list[Any] = []) -> Any:  # noqa: B006 - to remember it

@@ -76,7 +76,8 @@ def test_types_that_are_not(control: Control, kind: str) -> None:
 @pytest.mark.parametrize("path", ["/nothing", "/api/v1", "/api/v1/rules/", "/api/v1/users/bob", "/admin", "/docs/"])
 def test_paths_that_are_not_there(control: Control, path: str) -> None:
     answer = control.get(path)
-    assert answer.status_code == (400 if path.endswith("rules/") else 404), "an empty name is told"
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == f"there is nothing at {path}: see /docs for what there is"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,9 @@ def test_keys_with_slashes(control: Control, where: str) -> None:
     assert control.delete(f"/admin/policies/{where}").status_code == 204
 
 
-@pytest.mark.parametrize("key", ["user:123|route:/v1/pay", "%2F", "a?b#c", "ü ", "*x", "//", "..;", "\x00"])
+@pytest.mark.parametrize(
+    "key", ["user:123|route:/v1/pay", "%2F", "a?b#c", "ü ", "*x", "//", "..;", "\x00", "a\nb", "\n"]
+)
 def test_strange_keys_are_theirs(control: Control, key: str) -> None:
     where = control.post("/admin/policies", {**POLICY, "key": key}).headers["location"]
     assert control.get(where).json()["policyKey"] == key
