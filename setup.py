@@ -60,6 +60,15 @@ HOT = [
     "src/headgate/rules/entry.py",
     "src/headgate/rules/ruleset.py",
     "src/headgate/embedded/asking.py",
+    "src/headgate/service/observe/recent.py",
+    "src/headgate/service/observe/tally.py",
+    "src/headgate/service/asgi.py",
+    "src/headgate/service/data/bodies.py",
+    "src/headgate/service/data/answers.py",
+    "src/headgate/service/data/repeats.py",
+    "src/headgate/service/data/plane.py",
+    "src/headgate/service/data/authorize.py",
+    "src/headgate/service/dispatch.py",
 ]
 
 LENIENT = ["--ignore-missing-imports", "--no-warn-unused-ignores", "--no-warn-return-any", "--follow-imports=silent"]

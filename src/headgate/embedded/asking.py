@@ -19,9 +19,9 @@ from headgate.rules.rule import Rule
 from headgate.rules.ruleset import Chosen
 from headgate.rules.views.clients import SeenClients
 from headgate.stores.forking import fork_safe_lock
-from headgate.stores.port import Member, Op, Outcome, Request
+from headgate.stores.port import LocalStore, Member, Op, Outcome, Request
 
-__all__ = ["Asking", "CatalogPlans", "Prepared", "PreparedChain"]
+__all__ = ["Asking", "CatalogPlans", "Prepared", "PreparedChain", "decided_at_once"]
 
 _UNLIMITED = build(Limit(MAX_COST, 1), "no_rule", "")
 
@@ -124,6 +124,7 @@ class Prepared:
                 return entry.dimension, key
         return "none", ""
 
+
 class PreparedChain:
     """A key under a chain of plans, ready to be asked: the same methods as `Prepared`."""
 
@@ -143,6 +144,27 @@ class PreparedChain:
 
     def subject(self, decision: Decision) -> tuple[str, str]:
         return "key", self._key
+
+
+def decided_at_once(store: LocalStore, prepared: Sequence[Prepared | PreparedChain]) -> list[Decision] | None:
+    """Decide what was prepared, if this store can without waiting; None when it cannot, and nothing was done then."""
+    requests: list[Request] = []
+    for one in prepared:
+        request = one.request
+        if request is not None:
+            requests.append(request)
+    replies = store.apply_within(requests, 0.0) if requests else []
+    if replies is None:
+        return None
+    decisions: list[Decision] = []
+    place = 0
+    for one in prepared:
+        if one.request is None:
+            decisions.append(one.decision([]))
+        else:
+            decisions.append(one.decision(replies[place]))
+            place += 1
+    return decisions
 
 
 class CatalogPlans(Mapping[str, tuple[str, ...]]):

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import SupportsIndex
 
 from headgate.core.decision import Decision
-from headgate.embedded.asking import Prepared, PreparedChain
+from headgate.embedded.asking import Prepared, PreparedChain, decided_at_once
 from headgate.embedded.ruled import Ruled
 from headgate.engine import async_limiter
 from headgate.engine.plans import Limits
+from headgate.errors import StoreError
 from headgate.rules.context import RequestContext
 from headgate.stores.port import Once, Op, Request
 
@@ -39,6 +40,16 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
     def prepare_plans(self, op: Op, key: str, plans: Limits, cost: SupportsIndex = 1) -> PreparedChain:
         """The same for a key under plans."""
         return PreparedChain(self._bind(plans), op, key, cost)
+
+    def decide_at_once(self, prepared: Sequence[Prepared | PreparedChain]) -> list[Decision] | None:
+        """What `decide` would say, where the store answers without waiting; None where it does not, or not now."""
+        local = self._engine.local
+        if local is None:
+            return None
+        try:
+            return decided_at_once(local, prepared)
+        except StoreError:
+            return None  # `decide` asks again, and has a policy for it
 
     async def decide(
         self, prepared: Sequence[Prepared | PreparedChain], once: Once | None = None

@@ -5,34 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from headgate.core.decision import Decision
+from headgate.service.data.shapes import Answer
 
-__all__ = ["Answer", "answer_of", "encode"]
+__all__ = ["answer_of", "encode"]
 
 encode: Final = msgspec.json.Encoder().encode
-
-
-class Answer(msgspec.Struct):
-    """The numbers of one decision, or of one of its parts."""
-
-    allowed: bool
-    limit: int
-    remaining: int
-    current_count: int
-    reset_at: int
-    """Unix seconds, rounded up."""
-    reset_after: float
-    retry_after: float | None
-    """Seconds; null when allowed, and when no waiting helps."""
-    reason: str
-    rule: str | None
-    state: str
-    delay: float
-    queue_position: int | UnsetType = UNSET
-    parts: list[Answer] | UnsetType = UNSET
-    shadows: list[Answer] | UnsetType = UNSET
 
 
 def answer_of(decision: Decision, now_us: int) -> Answer:

@@ -10,8 +10,7 @@ Everything that is wrong is a BadRequest that names the field, before anything i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -19,17 +18,18 @@ from headgate.embedded.asking import Prepared, PreparedChain
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.rules.context import RequestContext
 from headgate.service.asgi import BadRequest
+from headgate.service.data.shapes import BatchBody, CheckBody, ContextBody, VerifyBody
 from headgate.stores.port import Op
 
 __all__ = [
+    "LONGEST_PATH",
     "MOST_CHECKS",
-    "BatchBody",
-    "CheckBody",
-    "VerifyBody",
     "prepare",
     "prepare_verify",
     "read_batch",
     "read_check",
+    "read_verify",
+    "wrong",
 ]
 
 MOST_CHECKS = 1000
@@ -38,45 +38,6 @@ LONGEST_PATH = 8192
 MOST_PLANS = 20
 
 T = TypeVar("T")
-Name = Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class ContextBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """The request that a check is about, in the words of the library's RequestContext."""
-
-    ip: Name | None = None
-    user: Name | None = None
-    api_key: Name | None = None
-    client: Name | None = None
-    path: str | None = None
-    method: Name | None = None
-    tier: Name | None = None
-
-
-class CheckBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One check. Which of its fields belong together is for `prepare` to say."""
-
-    dimension: str | None = None
-    identifier: str | None = None
-    endpoint: str | None = None
-    method: str | None = None
-    context: ContextBody | None = None
-    key: str | None = None
-    plans: list[str] | None = None
-    cost: int = 1
-    timestamp: int | float | None = None
-
-
-class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
-    checks: list[CheckBody]
-
-
-class VerifyBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A check in the words of the client family."""
-
-    clientId: Name  # noqa: N815 - as it is spelled
-    apiName: str | None = None  # noqa: N815
-    methodName: Name | None = None  # noqa: N815
 
 
 _check = msgspec.json.Decoder(CheckBody)
@@ -142,16 +103,16 @@ def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Pr
     """What is to be asked about a check. `at` is where it stands, for messages."""
     try:
         if check.context is not None:
-            _only(check, at, "context", ("dimension", "identifier", "endpoint", "method", "key", "plans"))
+            _only(check, at, "context")
             return limiter.prepare(op, _context(check.context, at), check.cost)
         if check.key is not None:
-            _only(check, at, "key", ("dimension", "identifier", "endpoint", "method"))
+            _only(check, at, "key")
             if check.plans is None:
                 return limiter.prepare(op, RequestContext(key=check.key), check.cost)
             return limiter.prepare_plans(op, check.key, _plans(limiter, check.plans, at), check.cost)
         if check.dimension is None:
             raise wrong(at, f"nothing says what is checked: {_FORMS}")
-        _only(check, at, "dimension", ("plans",))
+        _only(check, at, "dimension")
         return limiter.prepare(op, _subject(check, at), check.cost)
     except (ValueError, TypeError) as error:  # what the limiter refuses
         raise wrong(at, str(error)) from None
@@ -159,15 +120,17 @@ def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Pr
 
 def prepare_verify(limiter: AsyncLimiter, body: VerifyBody) -> Prepared:
     """A client's call of an API: the API's name or path is what its rules are matched against."""
-    context = RequestContext(client=body.clientId, path=_path(body.apiName, "apiName"), method=body.methodName)
+    context = RequestContext(client=body.clientId, path=_path(body.apiName, "", "apiName"), method=body.methodName)
     try:
         return limiter.prepare(Op.TAKE, context)
     except (ValueError, TypeError) as error:
         raise wrong("", str(error)) from None
 
 
-def _only(check: CheckBody, at: str, form: str, others: tuple[str, ...]) -> None:
-    for name in others:
+def _only(check: CheckBody, at: str, form: str) -> None:
+    """A check has one form: what belongs to another is a mistake."""
+    others = ("plans",) if form == "dimension" else ("dimension", "identifier", "endpoint", "method")
+    for name in others if form != "context" else (*others, "key", "plans"):
         if getattr(check, name) is not None:
             raise wrong(_way(at, name), f"does not go with {form!r}: {_FORMS}")
 
@@ -177,23 +140,20 @@ def _way(at: str, name: str) -> str:
 
 
 def _context(body: ContextBody, at: str) -> RequestContext:
-    path = (
-        body.path if body.path is None or len(body.path) <= LONGEST_PATH else _path(body.path, _way(at, "context.path"))
-    )
     return RequestContext(
         ip=body.ip,
         user=body.user,
         api_key=body.api_key,
         client=body.client,
-        path=path,
+        path=_path(body.path, at, "context.path"),
         method=body.method,
         tier=body.tier,
     )
 
 
-def _path(path: str | None, field: str) -> str | None:
+def _path(path: str | None, at: str, field: str) -> str | None:
     if path is not None and len(path) > LONGEST_PATH:
-        raise wrong(field, f"has {len(path)} characters, and may have {LONGEST_PATH}")
+        raise wrong(_way(at, field), f"has {len(path)} characters, and may have {LONGEST_PATH}")
     return path
 
 
@@ -201,7 +161,9 @@ def _subject(check: CheckBody, at: str) -> RequestContext:
     """The request that a dimension and an identifier stand for."""
     told = check.dimension or ""
     dimension = told.lower().replace("_", "")
-    path, method, identifier = _path(check.endpoint, _way(at, "endpoint")), check.method, check.identifier
+    path, method, identifier = _path(check.endpoint, at, "endpoint"), check.method, check.identifier
+    if dimension == "user" and identifier:
+        return RequestContext(user=identifier, path=path, method=method)
     if dimension == "global":
         return RequestContext(path=path, method=method)
     if dimension == "api" and identifier is None:
@@ -209,14 +171,18 @@ def _subject(check: CheckBody, at: str) -> RequestContext:
     if not identifier:
         raise wrong(_way(at, "identifier"), f"is missing: say which {dimension or 'subject'} it is")
     if dimension == "api":
-        return RequestContext(path=_path(identifier if path is None else path, _way(at, "identifier")), method=method)
-    field = _FIELDS.get(dimension)
-    if field is None:
-        raise wrong(_way(at, "dimension"), f"must be one of {', '.join(_DIMENSIONS)}, not {told!r}")
-    return RequestContext(**{field: identifier}, path=path, method=method)
+        return RequestContext(path=_path(identifier, at, "identifier") if path is None else path, method=method)
+    if dimension == "ip":
+        return RequestContext(ip=identifier, path=path, method=method)
+    if dimension == "apikey":
+        return RequestContext(api_key=identifier, path=path, method=method)
+    if dimension == "client":
+        return RequestContext(client=identifier, path=path, method=method)
+    if dimension == "key":
+        return RequestContext(key=identifier, path=path, method=method)
+    raise wrong(_way(at, "dimension"), f"must be one of {', '.join(_DIMENSIONS)}, not {told!r}")
 
 
-_FIELDS: Mapping[str, str] = {"user": "user", "ip": "ip", "apikey": "api_key", "client": "client", "key": "key"}
 _DIMENSIONS = ("USER", "IP", "API_KEY", "CLIENT", "KEY", "API", "GLOBAL")
 
 

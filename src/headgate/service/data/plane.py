@@ -12,10 +12,8 @@ from headgate.core.decision import Decision
 from headgate.embedded.asking import Prepared, PreparedChain
 from headgate.service.asgi import BadRequest, Call, Headers, Reply
 from headgate.service.auth.guard import CheckCeiling
-from headgate.service.data.answers import Answer, answer_of, encode
+from headgate.service.data.answers import answer_of, encode
 from headgate.service.data.bodies import (
-    BatchBody,
-    CheckBody,
     prepare,
     prepare_verify,
     read_batch,
@@ -23,6 +21,7 @@ from headgate.service.data.bodies import (
     read_verify,
 )
 from headgate.service.data.repeats import once_of, replayed
+from headgate.service.data.shapes import Answer, BatchBody, CheckBody
 from headgate.service.observe.tracing import Tracer, describe
 from headgate.service.parts import Parts
 from headgate.stores.port import Once, Op
@@ -71,14 +70,14 @@ class DataPlane:
         """`POST /api/v1/quota`: what a check would be answered, and nothing is consumed."""
         asked = read_check(body)
         self._afford(1)
-        decisions = await self.limiter.decide([self._prepare(Op.PEEK, asked)])
+        decisions = await self.limiter.decide([prepare(self.limiter, Op.PEEK, asked)])
         assert decisions is not None
         answer = answer_of(decisions[0], self.clock.ticks())
         return Reply(200, encode(answer), STATES.get(answer.state, ()))
 
     async def reset(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/reset`: forget the counters that a check would look at. It is in the audit log."""
-        prepared = self._prepare(Op.RESET, read_check(body))
+        prepared = prepare(self.limiter, Op.RESET, read_check(body))
         members = [] if prepared.request is None else prepared.request.members
         await self.limiter.reset_prepared(prepared)
         assert call.visit is not None
@@ -116,12 +115,18 @@ class DataPlane:
     ) -> list[Answer]:
         """The answers to checks, each for itself, in one call of the store."""
         single = isinstance(body, CheckBody)
-        prepared = [self._prepare(Op.TAKE, c, "" if single else f"checks[{i}]") for i, c in enumerate(checks)]
+        prepared: list[Prepared | PreparedChain] = []
+        for place, asked in enumerate(checks):
+            prepared.append(prepare(self.limiter, Op.TAKE, asked, "" if single else f"checks[{place}]"))
         self._afford(len(checks))
         key = call.fields.get(b"idempotency-key") or call.fields.get(b"x-idempotency-key")
         once = None if key is None else self._once(call, name, key, body, prepared)
+        decisions: list[Decision] | None = None
         if self.tracer is None:
-            decisions = await self._asked(prepared, once)
+            if once is None:
+                decisions = self.limiter.decide_at_once(prepared)
+            if decisions is None:
+                decisions = await self._asked(prepared, once)
         else:
             with self._span(call, name) as span:
                 decisions = await self._asked(prepared, once)
@@ -178,9 +183,6 @@ class DataPlane:
         over = self.ceiling.admit(checks)
         if over is not None:
             raise BadRequest(over.status, over.detail, over.headers)
-
-    def _prepare(self, op: Op, asked: CheckBody, at: str = "") -> Prepared | PreparedChain:
-        return prepare(self.limiter, op, asked, at)
 
     def _note(self, asked: CheckBody, now_us: int) -> None:
         """Whom a check named, for those who look at keys and clients; and how far its sender's clock is off."""

@@ -25,8 +25,9 @@ from headgate.core.pressure import NORMAL, pressure_state
 from headgate.embedded.asking import Prepared, PreparedChain, no_rule
 from headgate.errors import ConfigError
 from headgate.service.asgi import BadRequest
-from headgate.service.data.answers import Answer, answer_of
-from headgate.service.data.bodies import BatchBody, CheckBody, wrong
+from headgate.service.data.answers import answer_of
+from headgate.service.data.bodies import wrong
+from headgate.service.data.shapes import Answer, BatchBody, CheckBody
 from headgate.stores.port import Kept, Once
 
 __all__ = ["LONGEST_KEY", "once_of", "replayed"]
