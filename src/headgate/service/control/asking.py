@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from heapq import nsmallest
+from itertools import islice
 from typing import Annotated, Any
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
@@ -72,8 +72,8 @@ def page_of(
 ) -> tuple[list[str], str | None]:
     """The names of a page, in order, and the last of them if there are more."""
     after = query.after
-    left = (name for name in names if name > after and (wanted is None or wanted(name)))
-    found = nsmallest(query.limit + 1, left)
+    left = sorted(name for name in names if name > after)
+    found = list(islice((name for name in left if wanted is None or wanted(name)), query.limit + 1))
     more = len(found) > query.limit
     return found[: query.limit], found[query.limit - 1] if more else None
 

@@ -33,7 +33,8 @@ def docs_page(description: Mapping[str, Any]) -> str:
     links = " ".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in tags)
     families = "".join(_family(description, tag, about) for tag, about in tags.items())
     shapes = "".join(
-        f'<details id="shape-{escape(name)}"><summary><code>{escape(name)}</code></summary>{_shape(shape)}</details>'
+        f"<details><summary><code>{escape(name)}</code></summary>"
+        f'<div id="shape-{escape(name)}">{_shape(shape)}</div></details>'  # a link to what is inside opens it
         for name, shape in description["components"]["schemas"].items()
     )
     return (

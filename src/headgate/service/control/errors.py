@@ -46,7 +46,7 @@ def add_error_handlers(app: FastAPI) -> None:
 async def _ours(request: Request, error: Exception) -> Response:
     status, detail, more = problem_of(error)
     if status >= 500:
-        _log.error("%s %s: %s (request %s)", request.method, request.url.path, detail, visit_of(request).request_id)
+        _log.error("%s: %s (request %s)", _called(request.scope), detail, visit_of(request).request_id)
     return problem_response(status, detail, more)
 
 
@@ -83,6 +83,11 @@ def _methods(request: Request) -> list[str]:
     return ["GET", "HEAD", *found[1:]] if found[:1] == ["GET"] else found
 
 
+def _called(scope: Scope) -> str:
+    """What was called, for the log: the route, without the keys and names that its path had in it."""
+    return f"{scope['method']} {getattr(scope.get('route'), 'path', 'nothing that is known')}"
+
+
 class LastResort:
     """Answers what nobody foresaw with 500 and few words. The log has the rest."""
 
@@ -105,7 +110,7 @@ class LastResort:
         except Exception:
             visit = scope.get("headgate")
             request_id = visit.request_id if visit is not None else "-"
-            _log.exception("unforeseen error in %s %s (request %s)", scope["method"], scope["path"], request_id)
+            _log.exception("unforeseen error in %s (request %s)", _called(scope), request_id)
             if begun:  # half of an answer is out: only breaking off tells that it is not whole
                 raise
             await problem_response(500, UNFORESEEN)(scope, receive, send)

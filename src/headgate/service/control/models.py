@@ -157,6 +157,11 @@ Limits = Annotated[
 class PlanBody(Shape):
     """A plan as it is written."""
 
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "gold", "limits": ["10/second burst 20", "5000/day"]}]},
+    )
+
     name: str
     limits: Limits
 
@@ -207,6 +212,8 @@ class EffectiveLimits(Shape):
 
 
 class TierBody(Shape):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"tier": "premium"}]})
+
     tier: Annotated[str | None, Field(description="null takes the user out of any: back to `free`.")]
 
 
@@ -217,6 +224,11 @@ class UserTier(Shape):
 
 class Override(Shape):
     """Another limit for one user, for a while. Name the rule, or the slot by its pattern and window."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"rule_id": "orders-per-user", "limit": 500, "duration_seconds": 3600}]},
+    )
 
     rule_id: str | None = None
     endpoint_pattern: str | None = None

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from headgate.service.control import family_models, models
-from headgate.service.control.data_plane import DATA_PATHS, SHAPES
+from headgate.service.control.check_models import SHAPES
+from headgate.service.control.data_plane import DATA_PATHS
 
 __all__ = ["Description"]
 
@@ -93,8 +94,8 @@ def _described(app: FastAPI) -> dict[str, Any]:
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
     )
     for item in data["paths"].values():
-        for operation in item.values():
-            _mend(operation)
+        for method, operation in item.items():
+            _mend(method, operation)
     data["paths"].update(DATA_PATHS)
     _, shapes = models_json_schema(
         [(model, "validation") for model in (*BODIES, *SHAPES)], ref_template="#/components/schemas/{model}"
@@ -108,10 +109,16 @@ def _described(app: FastAPI) -> dict[str, Any]:
     return data
 
 
-def _mend(operation: dict[str, Any]) -> None:
-    """What the framework adds by itself and is not so here: parameters that cannot be used are 400, never 422."""
+def _mend(method: str, operation: dict[str, Any]) -> None:
+    """What the framework does not know, and what it adds by itself and is not so here: parameters that cannot be used
+    are 400, never 422, and none is ever null."""
+    operation["description"] += f"\n\nNeeds scope `{'read' if method == 'get' else 'write'}`."
     operation["responses"].pop("422", None)
     operation["responses"] = dict(sorted(operation["responses"].items()))
     operation["security"] = EITHER
     for parameter in operation.get("parameters", ()):
-        parameter["schema"].pop("title", None)
+        schema = parameter["schema"]
+        given = [one for one in schema.pop("anyOf", ()) if one != {"type": "null"}]
+        parameter["schema"] = {**schema, **(given[0] if given else {})}
+        for told in ("title", "description"):
+            parameter["schema"].pop(told, None)

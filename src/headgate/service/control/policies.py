@@ -151,7 +151,7 @@ def _policy(rules: RuleSet, key: str) -> Policy | None:
 
 def _policies(rules: RuleSet) -> dict[str, Policy]:
     """All policies, by key."""
-    policies = (policy_of(rule) for rule in rules.rules.values() if rule.origin is not None)
+    policies = (policy_of(rule) for rule in rules.rules.values() if rule.dimension == "key")
     return {policy.key: policy for policy in policies if policy is not None}
 
 

@@ -41,7 +41,9 @@ class RulesQuery(PageQuery):
         )
 
 
-IfMatch = Annotated[str | None, Header(description='The version that was read, as its ETag said: `"3"`, or `*`.')]
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", description='The version that was read, as its ETag said: `"3"`, or `*`.')
+]
 
 
 @router.get(PATH, **says("List rules", RulePage, 400))

@@ -54,11 +54,11 @@ def read_stats(desk: TheDesk, query: Annotated[StatsQuery, QueryParameters()]) -
     history = desk.parts.history
     try:
         points = history.usage(since_us, until_us, query.step, query.rule)
+        top = history.top(since_us, until_us, query.top) if query.top else []
     except HeadgateError:
         raise
     except ValueError as error:  # more than it answers at a time
         raise Invalid([Problem("since", str(error))]) from None
-    top = history.top(since_us, until_us, query.top) if query.top else []
     by_rule = sorted(_sums((point.rule, point) for point in points).items(), key=_most_denied)
     return answer(
         {

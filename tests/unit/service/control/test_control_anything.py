@@ -48,7 +48,7 @@ def test_anything_is_answered_as_described(shared: Control, path: str, method: s
                 sent["method"],
                 sent["url"],
                 params=sent.get("params"),
-                headers={name: value for name, value in sent["headers"].items() if value is not None},
+                headers={name: value.encode("latin-1") for name, value in sent["headers"].items() if value is not None},
                 **({"json": sent["json"]} if sent.get("json") is not None else {"content": body or b""}),
             )
         )

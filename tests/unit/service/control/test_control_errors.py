@@ -131,8 +131,10 @@ def test_what_nobody_foresaw_is_told_in_the_log_alone(
 
     monkeypatch.setattr(control.parts.catalog, "refresh", broken)
     with caplog.at_level(logging.ERROR, "headgate"):
-        answer = control.get("/api/v1/rules")
+        answer = control.get("/api/v1/rules/secret-name")
     assert answer.status_code == 500
+    assert "secret-name" not in "".join(record.getMessage() for record in caplog.records)
+    assert "GET /api/v1/rules/{rule_id" in caplog.text
     assert "hunter2" not in answer.text
     assert "request-1" in caplog.text
     assert "hunter2" in caplog.text

@@ -66,12 +66,23 @@ def test_the_control_plane_needs_a_key(control: Control) -> None:
     data = described(control)
     assert set(data["components"]["securitySchemes"]) >= {"bearer", "apiKey"}
     for path in CONTROL_PLANE:
-        for operation in data["paths"][path].values():
+        for method, operation in data["paths"][path].items():
+            scope = "read" if method == "get" else "write"
+            assert operation["description"].endswith(f"Needs scope `{scope}`.")
             assert operation["security"] == [{"bearer": []}, {"apiKey": []}]
             assert {"401", "403", "429", "503"} <= set(operation["responses"])
             assert "422" not in operation["responses"]
             if "requestBody" in operation:
                 assert {"400", "413", "415"} <= set(operation["responses"])
+
+
+def test_parameters_are_never_null(control: Control) -> None:
+    for path in CONTROL_PLANE:
+        for operation in described(control)["paths"][path].values():
+            for parameter in operation.get("parameters", ()):
+                assert parameter["schema"]["type"] in ("string", "integer")
+    put = described(control)["paths"]["/api/v1/rules/{rule_id}"]["put"]
+    assert [parameter["name"] for parameter in put["parameters"]] == ["rule_id", "If-Match"]
 
 
 def test_every_shape_that_is_named_is_there(control: Control) -> None:
