@@ -1,0 +1,50 @@
+"""One service for all tests that need none of their own: a start takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from integration.service.serving import Service
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service without any settings, except that its own limits are out of the tests' way."""
+    generous = {
+        "HEADGATE_SERVER__LIMITS__READS": "1000000/minute",
+        "HEADGATE_SERVER__LIMITS__WRITES": "1000000/minute",
+        "HEADGATE_SERVER__LIMITS__FAILED_LOGINS": "1000000/minute",
+    }
+    with Service(tmp_path_factory.mktemp("service"), environment=generous) as started:
+        yield started
+        assert "Traceback" not in started.logged, started.logged
+
+
+@pytest.fixture(scope="session")
+def admin(service: Service) -> Iterator[httpx.Client]:
+    """Somebody who may do everything there."""
+    with service.client(service.key) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def anyone(service: Service) -> Iterator[httpx.Client]:
+    """Somebody without a key."""
+    with service.client() as client:
+        yield client
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    """Starts services of a test's own, in its folder, and sees to it that none outlives it."""
+    with ExitStack() as stack:
+
+        def start(folder: Path = tmp_path, **options: object) -> Service:
+            return stack.enter_context(Service(folder, **options))  # type: ignore[arg-type]
+
+        yield start

@@ -1,0 +1,30 @@
+"""The service as it comes up with no settings at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+
+from integration.service.serving import Service
+
+
+def test_a_service_without_settings_answers_and_ends_when_told(serve: Callable[..., Service]) -> None:
+    service = serve()
+    assert service.key.startswith("hg_")
+    assert (service.folder / ".headgate" / "counters").exists()
+    assert (service.folder / ".headgate" / "rules.db").exists()
+    assert httpx.get(f"{service.url}/healthz").status_code == 200
+    assert httpx.get(f"{service.url}/api/v1/rules", headers=service.admin).status_code == 200
+    assert service.stop() == 0
+    assert "Traceback" not in service.logged
+
+
+def test_the_key_is_shown_once_and_still_opens_after_a_restart(serve: Callable[..., Service]) -> None:
+    first = serve()
+    key = first.key
+    first.stop()
+    second = serve(key=key)
+    assert key not in second.said
+    assert key not in second.logged
+    assert httpx.get(f"{second.url}/api/v1/rules", headers=second.admin).status_code == 200
