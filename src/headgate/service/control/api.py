@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -19,7 +20,20 @@ from headgate.service.control.openapi import Description
 from headgate.service.control.saying import answer
 from headgate.service.parts import Parts
 
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig
+
 __all__ = ["make_control"]
+
+UNTOLD: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""The framework would tell OpenTelemetry whole paths and bodies, with keys and names in them, where a provider is set
+up. What the service tells is its own, and only where that is switched on: see observe/tracing.py."""
 
 
 def make_control(parts: Parts, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> FastAPI:
@@ -32,6 +46,7 @@ def make_control(parts: Parts, now_us: Callable[[], int] = lambda: time.time_ns(
         openapi_url=None,
         redirect_slashes=False,
         dependencies=[Depends(check_path)],
+        telemetry=UNTOLD,
         generate_unique_id_function=lambda route: route.name,  # the names of functions differ, and are for people
     )
     app.state.desk = Desk(parts, now_us)

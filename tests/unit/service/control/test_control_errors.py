@@ -160,3 +160,16 @@ def test_nothing_is_answered_without_a_guard(control: Control) -> None:
     answer = control.runner.run(open_door.post("/api/v1/plans", json={"name": "gold", "limits": "1/s"}))
     assert answer.status_code == 500
     assert control.get("/api/v1/plans/gold").status_code == 404
+
+
+def test_the_framework_tells_nobody_what_was_called(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    told = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(told))
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+    assert control.get("/admin/metrics/somebody").status_code == 200
+    assert told.get_finished_spans() == ()
