@@ -27,6 +27,10 @@ __all__ = [
 ]
 
 Dimension = Literal["user", "apikey", "client", "ip", "key", "api", "global"]
+Algorithm = Literal[
+    "sliding_window_counter", "sliding_window", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log",
+    "gcra",
+]  # fmt: skip
 Mode = Literal["enforce", "shadow", "disabled"]
 OnStoreError = Literal["open", "closed", "local"]
 State = Literal["normal", "warning", "throttled"]
@@ -84,9 +88,7 @@ class RuleBody(Shape):
 
     rule_id: Annotated[str | None, Field(description="Made from the name when absent.")] = None
     name: str | None = None
-    dimension: Annotated[
-        str, Field(description="Whom it limits: user, apikey, client, ip, key, api or global, in any case.")
-    ]
+    dimension: Annotated[Dimension, Field(description="Whom it limits. Any case will do; `API_KEY` is `apikey`.")]
     limit: Annotated[int, Field(ge=0, description="How many in the window; 0 blocks.")]
     window_seconds: Annotated[float, Field(gt=0)]
     identifier: Annotated[str | None, Field(description="One of that dimension, or `*` for everybody.")] = None
@@ -96,15 +98,12 @@ class RuleBody(Shape):
     method: Annotated[str | None, Field(description="GET, POST, …, or `*`.")] = None
     tier: Annotated[str | None, Field(description="Of the user, or `*`.")] = None
     algorithm: Annotated[
-        str | None,
-        Field(
-            description="sliding_window_counter unless said; or token_bucket, leaky_bucket, fixed_window, "
-            "sliding_window_log, gcra."
-        ),
+        Algorithm | None,
+        Field(description="`sliding_window_counter` unless said, which is `sliding_window`, too."),
     ] = None
     burst: Annotated[int | None, Field(description="Of buckets and gcra; the limit unless said.")] = None
-    mode: Annotated[str | None, Field(description="enforce unless said; shadow counts only; or disabled.")] = None
-    on_store_error: Annotated[str | None, Field(description="open, closed or local; the service's unless said.")] = None
+    mode: Annotated[Mode | None, Field(description="`enforce` unless said; `shadow` only counts.")] = None
+    on_store_error: Annotated[OnStoreError | None, Field(description="The service's own unless said.")] = None
     expires_at: Annotated[str | float | None, Field(description="RFC 3339, or unix seconds.")] = None
     created_at: Annotated[Any, Field(description="Told by Headgate, and not looked at.")] = None
     updated_at: Annotated[Any, Field(description="Told by Headgate, and not looked at.")] = None

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
+from headgate.core.algorithms import ALGORITHMS
+from headgate.engine.failure import POLICIES
+from headgate.rules.rule import ALIASES, DIMENSIONS, MODES
+from headgate.rules.views import clients, policies
+from headgate.service.control import family_models, models
 from unit.service.control.calling import Control
 
 DATA_PLANE = {
@@ -83,6 +88,16 @@ def test_parameters_are_never_null(control: Control) -> None:
                 assert parameter["schema"]["type"] in ("string", "integer")
     put = described(control)["paths"]["/api/v1/rules/{rule_id}"]["put"]
     assert [parameter["name"] for parameter in put["parameters"]] == ["rule_id", "If-Match"]
+
+
+def test_words_are_those_of_the_rules() -> None:
+    assert set(get_args(models.Dimension)) == set(DIMENSIONS)
+    assert get_args(models.Mode) == MODES
+    assert get_args(models.OnStoreError) == POLICIES
+    assert set(get_args(models.Algorithm)) == {*ALGORITHMS, *ALIASES}
+    assert get_args(family_models.PolicyType) == policies.TYPES
+    assert get_args(family_models.LimitType) == clients.TYPES
+    assert get_args(family_models.TimeUnit) == tuple(clients.UNITS)
 
 
 def test_every_shape_that_is_named_is_there(control: Control) -> None:
