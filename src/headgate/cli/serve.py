@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from typing import Annotated
 
@@ -40,4 +41,10 @@ def serve(
         raise ConfigError("mode: embedded is for programs that have the limiter inside: write service, or leave it out")
     server = settings.server
     server = replace(server, workers=workers or server.workers, insecure=insecure or server.insecure)
-    run(replace(settings, server=server), os.environ, say)
+    run(replace(settings, server=server), os.environ, _say_now)
+
+
+def _say_now(line: str) -> None:
+    """A line that is read while the service runs, in a file or a pipe too: it may have the first key in it."""
+    say(line)
+    sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Callable, Mapping
 
@@ -22,9 +23,11 @@ def serve(settings: Settings, environ: Mapping[str, str], say: Callable[[str], N
     """Start, say so, and answer until SIGTERM or Ctrl-C. What cannot start is a ConfigError or a StoreError."""
     settings = completed(settings)
     configure(settings.logs, secrets=secrets_of(settings, environ))
-    found = start(settings, environ)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read rules again: they are read anyway
     workers = settings.server.workers
+    # The address first: a key that was made and then not shown, because the address is taken, would be lost.
     with _listening(settings.server.http) as listening, node_folder() as node:
+        found = start(settings, environ)
         scheme = "http" if settings.server.tls is None else "https"
         host, port = listening.getsockname()[:2]
         for line in found.lines(f"{scheme}://{Address(host, port)}", workers):

@@ -1,7 +1,7 @@
 """What happens before the first request: everything is tried once, and said in plain words.
 
 The store is reached, the rule database is made or brought up to date, the rules are read, and the first key is made if
-there is none. What is wrong shows here, on the terminal of whoever starts the service, and nothing listens yet.
+there is none. What is wrong shows here, on the terminal of whoever starts the service, and nobody is answered yet.
 """
 
 from __future__ import annotations
