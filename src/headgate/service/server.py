@@ -23,19 +23,31 @@ from headgate.service.observe.logs import configure
 from headgate.service.protocol import Connection, Patience
 from headgate.service.secrets import secrets_of
 
-__all__ = ["run_worker"]
+__all__ = ["HELD", "run_worker"]
 
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than proxies keep theirs, so that it is they who hang up."""
 BACKLOG = 2048
+HELD = frozenset({signal.SIGINT, signal.SIGHUP})
+"""What a supervisor holds back from a worker until it knows what to do then: it would die of it while it starts."""
 
 
 class Server(uvicorn.Server):
     """uvicorn's server, which ends when it is told to, and says with its exit code that this was meant."""
 
+    def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
+        """`stopping` is called as soon as it is told to end."""
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._stopping()
+        super().handle_exit(sig, frame)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
         try:
             yield
         finally:
@@ -54,10 +66,14 @@ def run_worker(
 
 async def _serve(settings: Settings, node: Node, number: int, listening: socket, ready: Callable[[], None]) -> None:
     service = await open_service(settings, node, number)
-    server = Server(_config(settings, service))
+
+    def stopping() -> None:
+        service.health.stopping = True
 
     def hang_up(_: int, __: FrameType | None) -> None:
         service.reload()
+
+    server = Server(_config(settings, service), stopping)
 
     signal.signal(signal.SIGHUP, hang_up)
     patience = asyncio.create_task(Patience(server.server_state.connections).run())

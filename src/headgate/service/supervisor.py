@@ -3,8 +3,8 @@
 The supervisor answers no requests, so nothing that comes in can kill it. Workers are new processes (not forks: they
 share no lock, thread or connection with anybody), and each gets the settings as they were read at the start. One that
 dies is replaced at once; one that keeps dying as soon as it begins is replaced ever more slowly, so that a broken
-machine is not kept busy with that. SIGTERM and Ctrl-C let every worker answer what is under way; SIGHUP has them all
-read their rules again.
+machine is not kept busy with that. SIGTERM and Ctrl-C let every worker answer what is under way, and a second Ctrl-C
+does not wait for that; SIGHUP has them all read their rules again.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass, field
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, resource_tracker
 from multiprocessing.context import SpawnProcess
 from socket import socket
 from types import FrameType
 
 from headgate.config.settings import Settings
+from headgate.errors import HeadgateError
 from headgate.service.node import Node
 
 __all__ = ["Supervisor"]
@@ -30,6 +32,8 @@ SOON = 5.0
 LONGEST_WAIT = 10.0
 GRACE = 5.0
 """Seconds that a worker gets beyond those for the requests that are under way, before it is killed."""
+FORCED_GRACE = 1.0
+"""Seconds that it gets when nobody wants to wait."""
 _log = logging.getLogger("headgate.supervisor")
 
 
@@ -54,6 +58,7 @@ class Supervisor:
         self._context = get_context("spawn")
         self._places = [_Place(number) for number in range(settings.server.workers)]
         self._ending = False
+        self._forced = False
         self._hung_up = False
 
     def run(self) -> None:
@@ -82,14 +87,19 @@ class Supervisor:
             self._tell(signal.SIGHUP)
 
     def _start(self, place: _Place, now: float) -> None:
-        from headgate.service.server import run_worker
+        from headgate.service.server import HELD
 
         process = self._context.Process(
-            target=run_worker,
+            target=_work,
             args=(self._settings, self._node, place.number, self._listening),
             name=f"headgate-worker-{place.number}",
         )
-        process.start()
+        resource_tracker.ensure_running()  # it changes the mask when it starts
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # which a new process inherits
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
         place.process, place.started = process, now
 
     def _died(self, place: _Place, process: SpawnProcess, now: float) -> None:
@@ -102,6 +112,8 @@ class Supervisor:
         _log.error("worker %d %s; another takes its place%s", place.number, how, f" in {wait:.1f} s" if wait else "")
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
+        if self._ending and number == signal.SIGINT:
+            self._forced = True
         self._ending = True
 
     def _hang_up(self, number: int, frame: FrameType | None) -> None:
@@ -116,11 +128,31 @@ class Supervisor:
         """Let the workers answer what is under way; who takes too long is killed."""
         self._tell(signal.SIGTERM)
         deadline = time.monotonic() + self._settings.server.shutdown_seconds + GRACE
-        for place in self._places:
-            if place.process is None:
-                continue
-            place.process.join(max(deadline - time.monotonic(), 0.0))
-            if place.process.is_alive():
-                _log.error("worker %d did not end in time, and is killed", place.number)
-                place.process.kill()
-                place.process.join()
+        hurried = False
+        while (left := self._left()) and time.monotonic() < deadline:
+            if self._forced and not hurried:
+                hurried = True
+                deadline = time.monotonic() + FORCED_GRACE
+                self._tell(signal.SIGINT)
+            connection.wait([process.sentinel for _, process in left], LOOK_EVERY)
+        for number, process in self._left():
+            _log.error("worker %d did not end in time, and is killed", number)
+            process.kill()
+            process.join()
+
+    def _left(self) -> list[tuple[int, SpawnProcess]]:
+        """The workers that have not ended."""
+        return [(p.number, p.process) for p in self._places if p.process is not None and p.process.is_alive()]
+
+
+def _work(settings: Settings, node: Node, number: int, listening: socket) -> None:
+    """What a worker's process does. What keeps it from starting is a line of the log, and no traceback."""
+    from headgate.service.server import run_worker
+
+    try:
+        run_worker(settings, node, number, listening)
+    except HeadgateError as error:
+        _log.error("worker %d cannot go on: %s", number, error)
+        sys.exit(1)
+    except KeyboardInterrupt:  # a second one, while it was ending already
+        sys.exit(1)
