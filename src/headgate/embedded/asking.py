@@ -14,7 +14,7 @@ from headgate.core.decision import NORMAL, Decision, Detail, combine
 from headgate.core.limit import Limit
 from headgate.engine.bound import MAX_COST, Bound, Engine, check_input, whole_cost
 from headgate.rules.catalog import Catalog
-from headgate.rules.context import RequestContext
+from headgate.rules.context import Asked, RequestContext
 from headgate.rules.rule import Rule
 from headgate.rules.ruleset import Chosen
 from headgate.rules.views.clients import SeenClients
@@ -38,9 +38,9 @@ class Asking:
         self._lock = fork_safe_lock()
         catalog.accept_only(self._supported)
 
-    def prepare(self, op: Op, context: RequestContext, cost: SupportsIndex) -> Prepared:
+    def prepare(self, op: Op, context: Asked, cost: SupportsIndex) -> Prepared:
         """What is to be asked. Bad input is a ValueError, and nothing is touched."""
-        if not isinstance(context, RequestContext):
+        if not isinstance(context, RequestContext) and not hasattr(context, "api_key"):
             raise TypeError(f"rules are matched against a RequestContext, not {type(context).__name__}")
         whole = whole_cost(cost)
         check_input("-", whole)

@@ -12,7 +12,7 @@ from headgate.embedded.ruled import Ruled
 from headgate.engine import async_limiter
 from headgate.engine.plans import Limits
 from headgate.errors import StoreError
-from headgate.rules.context import RequestContext
+from headgate.rules.context import Asked, RequestContext
 from headgate.stores.port import Once, Op, Request
 
 __all__ = ["AsyncLimiter"]
@@ -33,13 +33,18 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
         """Forget the counters of all rules that apply to a request."""
         await self.reset_prepared(self.prepare(Op.RESET, context, 0))
 
-    def prepare(self, op: Op, context: RequestContext, cost: SupportsIndex = 1) -> Prepared:
+    def prepare(self, op: Op, context: Asked, cost: SupportsIndex = 1) -> Prepared:
         """What is to be asked about a request under rules: for whoever asks about many at once, with `decide`."""
         return self._rules().prepare(op, context, cost)
 
     def prepare_plans(self, op: Op, key: str, plans: Limits, cost: SupportsIndex = 1) -> PreparedChain:
         """The same for a key under plans."""
         return PreparedChain(self._bind(plans), op, key, cost)
+
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether the store is on this machine, so that most can be decided without waiting."""
+        return self._engine.local is not None
 
     def decide_at_once(self, prepared: Sequence[Prepared | PreparedChain]) -> list[Decision] | None:
         """What `decide` would say, where the store answers without waiting; None where it does not, or not now."""

@@ -3,8 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
-__all__ = ["RequestContext"]
+__all__ = ["Asked", "RequestContext"]
+
+
+class Asked(Protocol):
+    """What rules look at, in whatever object: the fields of a RequestContext."""
+
+    @property
+    def ip(self) -> str | None: ...
+    @property
+    def user(self) -> str | None: ...
+    @property
+    def api_key(self) -> str | None: ...
+    @property
+    def client(self) -> str | None: ...
+    @property
+    def path(self) -> str | None: ...
+    @property
+    def method(self) -> str | None: ...
+    @property
+    def tier(self) -> str | None: ...
+    @property
+    def key(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

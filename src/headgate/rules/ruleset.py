@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any, final
 
 from headgate.rules.address import subject_address
-from headgate.rules.context import RequestContext
+from headgate.rules.context import Asked
 from headgate.rules.entry import Entry
 from headgate.rules.path import is_clean, normalise, readings
 from headgate.rules.pattern import EVERY, Pattern, name_pattern, parse_pattern
@@ -122,6 +122,8 @@ class RuleSet:
         self.tiers = tiers
         self.plans = plans
         self.defaults = defaults
+        self.last_tables: tuple[str, list[Table]] = ("", [])
+        """Those of the path that was asked about last: requests for one path tend to come together."""
         self.default_policy = Entry(defaults.policy, EVERY)
         self.default_clients = [Entry(rule, EVERY) for rule in defaults.client]
 
@@ -163,14 +165,14 @@ class RuleSet:
         entries = self.clients.get(client)
         return entries is not None and any(e.expires_us is None or e.expires_us > now_us for e in entries)
 
-    def tier_of(self, context: RequestContext) -> str:
+    def tier_of(self, context: Asked) -> str:
         """The request's tier: its own, else its user's, else that of everybody."""
         given: Any = context  # whose fields may hold anything, whatever its types say
         if given.tier is not None:
             return _text("tier", given.tier)
         return DEFAULT_TIER if given.user is None else self.tiers.get(_text("user", given.user), DEFAULT_TIER)
 
-    def resolve(self, context: RequestContext, now_us: int) -> list[Chosen]:
+    def resolve(self, context: Asked, now_us: int) -> list[Chosen]:
         """The rules that apply and win, in the order of the chain; shadow rules among them, which do not bind."""
         given: Any = context
         path = None if given.path is None else normalise(_text("path", given.path))
@@ -219,11 +221,16 @@ class RuleSet:
 
     def tables(self, path: str | None) -> list[Table]:
         """The rules of every pattern that matches a path as it came, in any of its readings."""
+        last = self.last_tables  # read once: another thread may be replacing it
+        if path is not None and path == last[0]:
+            return last[1]
         found: list[Table] = [] if self.every is None else [self.every]
         if path is None:
             return found
         if is_clean(path):
-            return found + self.trie.matches(path)
+            found += self.trie.matches(path)
+            self.last_tables = (path, found)
+            return found
         if not path.startswith("/"):
             named = self.names.get(name_pattern(path))
             if named is not None:
@@ -232,7 +239,7 @@ class RuleSet:
             found += [table for table in self.trie.matches(reading) if table not in found]
         return found
 
-    def subjects(self, context: RequestContext, path: str | None) -> list[tuple[str, str]]:
+    def subjects(self, context: Asked, path: str | None) -> list[tuple[str, str]]:
         """Whom a request stands for: dimension and subject, for each dimension that it has a value of."""
         given: Any = context
         found: list[tuple[str, str]] = []

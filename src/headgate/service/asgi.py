@@ -18,14 +18,16 @@ __all__ = [
     "BadRequest",
     "Call",
     "ClientGone",
+    "Fields",
     "Headers",
     "Receive",
     "Reply",
     "Scope",
     "Send",
-    "answer",
-    "read_body",
+    "check_length",
+    "read_rest",
     "refused",
+    "start_of",
 ]
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -33,6 +35,8 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+Fields: TypeAlias = Mapping[bytes, bytes]
+"""The headers of a request by their lower-case names; of several with one name, the last."""
 
 MOST_BODY_BYTES = 1024 * 1024
 JSON = (b"content-type", b"application/json")
@@ -76,7 +80,7 @@ class Call:
 
     __slots__ = ("allowed", "fields", "request_id", "scope", "subject", "visit")
 
-    def __init__(self, scope: Scope, fields: Mapping[bytes, bytes], request_id: str) -> None:
+    def __init__(self, scope: Scope, fields: Fields, request_id: str) -> None:
         self.scope = scope
         self.fields = fields
         self.request_id = request_id
@@ -85,33 +89,28 @@ class Call:
         self.allowed: bool | None = None
 
 
-async def read_body(receive: Receive, fields: Mapping[bytes, bytes]) -> bytes:
-    """All of a request's body; BadRequest when it is over a mebibyte, ClientGone when it does not come."""
+def check_length(fields: Fields) -> None:
+    """BadRequest for a body that says it is too large, before any of it is read."""
     told = fields.get(b"content-length")
-    if told is not None and (
-        len(told) > 7 or int(told) > MOST_BODY_BYTES
-    ):  # the server has checked that it is a number
+    if told is not None and (len(told) > 7 or int(told) > MOST_BODY_BYTES):  # the server has seen that it is a number
         raise too_large()
-    message = await receive()
-    if message["type"] != "http.request":
-        raise ClientGone
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        if len(body) > MOST_BODY_BYTES:
-            raise too_large()
-        return body
-    chunks = [body]
-    size = len(body)
-    while message.get("more_body", False):
-        message = await receive()
+
+
+async def read_rest(message: MutableMapping[str, Any], receive: Receive) -> bytes:
+    """All of a body whose first message has come; BadRequest when it is too large, ClientGone when it stays away."""
+    chunks: list[bytes] = []
+    size = 0
+    while True:
         if message["type"] != "http.request":
             raise ClientGone
-        body = message.get("body", b"")
+        body: bytes = message.get("body", b"")
         size += len(body)
         if size > MOST_BODY_BYTES:
             raise too_large()
         chunks.append(body)
-    return b"".join(chunks)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+        message = await receive()
 
 
 def too_large() -> BadRequest:
@@ -124,14 +123,7 @@ def refused(status: int, detail: str, headers: Headers = (), **more: Any) -> Rep
     return Reply(status, encode_problem(problem(status, detail, **more)), headers, PROBLEM)
 
 
-async def answer(send: Send, reply: Reply, said: Headers = (), head: bool = False) -> None:
-    """Send a whole response; to a HEAD without its body."""
-    body = reply.body
-    await send(
-        {
-            "type": "http.response.start",
-            "status": reply.status,
-            "headers": [reply.kind, (b"content-length", b"%d" % len(body)), *reply.headers, *said],
-        }
-    )
-    await send({"type": "http.response.body", "body": b"" if head else body})
+def start_of(reply: Reply, said: Headers) -> dict[str, Any]:
+    """The message that begins a response."""
+    headers = [reply.kind, (b"content-length", b"%d" % len(reply.body)), *reply.headers, *said]
+    return {"type": "http.response.start", "status": reply.status, "headers": headers}

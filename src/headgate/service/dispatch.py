@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from time import perf_counter
-from typing import Any
+from typing import Any, final
 
 from headgate.errors import HeadgateError
 from headgate.http.client_address import TrustedProxies
@@ -23,14 +23,16 @@ from headgate.service.asgi import (
     BadRequest,
     Call,
     ClientGone,
+    Fields,
     Headers,
     Receive,
     Reply,
     Scope,
     Send,
-    answer,
-    read_body,
+    check_length,
+    read_rest,
     refused,
+    start_of,
 )
 from headgate.service.auth.guard import Guard, Refusal
 from headgate.service.auth.keys import Scope as KeyScope
@@ -43,16 +45,43 @@ from headgate.service.request_log import RequestLog
 
 __all__ = ["Dispatch", "Page"]
 
-Handler = Callable[[Call, Receive], Awaitable[Reply]]
-WithBody = Callable[[Call, bytes], Awaitable[Reply]]
+InTime = Callable[[Call, bytes], Awaitable[Reply]]
+AtOnce = Callable[[Call, bytes], Reply | None]
 Page = Callable[[Call], Awaitable[Reply]]
 """Answers a GET: health, metrics."""
 READS = ("GET", "HEAD")
+POST = ("POST",)
 OPEN_PAGES = ("/", "/docs", "/openapi.json")
 """What the control plane shows to everybody: what there is, and nothing of what is in it."""
 OPEN_BELOW = "/docs/"
 WRONG_HERE = "something went wrong here: the log says what, under this request id"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+@final
+class Route:
+    """What answers at a path of the data plane, and what it takes to be let in.
+
+    `at_once` answers without waiting for anything, or says None, and then `in_time` does. `methods` are those it is
+    called with, None for all. A `forwarded` call is a proxy's about somebody else's request, whose keys are in the
+    headers too: its own key has a header of its own.
+    """
+
+    def __init__(
+        self,
+        in_time: InTime,
+        methods: tuple[str, ...] | None,
+        need: KeyScope | None = None,
+        at_once: AtOnce | None = None,
+        forwarded: bool = False,
+    ) -> None:
+        self.in_time = in_time
+        self.methods = methods
+        self.need = need
+        self.at_once = at_once
+        self.forwarded = forwarded
+        self.has_body = methods == POST
+        self.write = need == "write"
 
 
 class Dispatch:
@@ -78,15 +107,16 @@ class Dispatch:
         self.proxies = TrustedProxies(parts.settings.server.trusted_proxies)
         self.deprecations = Deprecations(parts.settings.deprecated)
         self.authorize = Authorize(plane, self.proxies, parts.settings.headers)
-        self.handlers: dict[str, Handler] = {
-            "/api/v1/check": self.posted(plane.check, to_check),
-            "/api/v1/check/batch": self.posted(plane.batch, to_check),
-            "/api/v1/quota": self.posted(plane.quota, to_check),
-            "/api/v1/reset": self.posted(plane.reset, "write"),
-            "/ratelimiter/verify-api-limit": self.posted(plane.verify, to_check),
-            "/api/v1/authorize": self.forwarded,
+        self.routes = {
+            "/api/v1/check": Route(plane.check, POST, to_check, plane.check_at_once),
+            "/api/v1/check/batch": Route(plane.batch, POST, to_check, plane.batch_at_once),
+            "/api/v1/quota": Route(plane.quota, POST, to_check),
+            "/api/v1/reset": Route(plane.reset, POST, "write"),
+            "/ratelimiter/verify-api-limit": Route(plane.verify, POST, to_check),
+            "/api/v1/authorize": Route(self.ask, None, to_check, forwarded=True),
         }
-        self.handlers |= {path: self.page(page, need) for path, (page, need) in pages.items()}
+        for path, (page, need) in pages.items():
+            self.routes[path] = Route(_shown(page), READS, need)
         self.id_start = secrets.token_hex(6)
         self.id_numbers = itertools.count(1)
 
@@ -96,67 +126,64 @@ class Dispatch:
             return
         started = perf_counter()
         path: str = scope["path"]
-        fields = dict(scope["headers"])
+        fields: Fields = dict(scope["headers"])
         call = Call(scope, fields, self.request_id(fields))
-        said = [(b"x-request-id", call.request_id.encode()), *self.deprecations.headers(path)]
-        handler = self.handlers.get(path)
-        if handler is None:
+        said: Headers = [(b"x-request-id", call.request_id.encode()), *self.deprecations.headers(path)]
+        route = self.routes.get(path)
+        if route is None:
             status = await self.rule(call, receive, send, said)
-        else:
-            reply = await self.reply(handler, call, receive)
-            status = reply.status
-            if reply is not GONE:
-                await answer(send, reply, said, scope["method"] == "HEAD")
-        self.tally.request("control" if handler is None else "data", status)
-        if handler is None:
+            self.tally.request("control", status)
             if self.log.calls:
                 self.log.call(call, status, perf_counter() - started)
-        elif self.log.checks:
-            self.log.check(call, status, perf_counter() - started)
-
-    async def reply(self, handler: Handler, call: Call, receive: Receive) -> Reply:
-        """What a handler answers, whatever comes up in it."""
+            return
+        # All of it in one coroutine: each further one costs a check as much as its JSON.
         try:
-            return await handler(call, receive)
-        except ClientGone:
-            return GONE
-        except BadRequest as error:
+            self.enter_route(call, route)
+            body = b""
+            if route.has_body:
+                message = await receive()
+                body = message.get("body", b"")
+                if message.get("more_body", False) or message["type"] != "http.request":
+                    body = await read_rest(message, receive)
+            reply = route.at_once(call, body) if route.at_once is not None else None
+            if reply is None:
+                reply = await route.in_time(call, body)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+            reply = self.refusal(call, error)
+        if reply is not GONE:
+            await send(start_of(reply, said))
+            await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})
+        self.tally.request("data", reply.status)
+        if self.log.checks:
+            self.log.check(call, reply.status, perf_counter() - started)
+
+    def refusal(self, call: Call, error: Exception) -> Reply:
+        """What is answered when something came up; a mistake of ours is told as one, and nothing of its inside."""
+        if isinstance(error, BadRequest):
             return refused(error.status, error.detail, error.headers, **error.more)
-        except HeadgateError as error:
+        if isinstance(error, ClientGone):
+            return GONE
+        if isinstance(error, HeadgateError):
             status, detail, more = problem_of(error)
             self.log.failed(call, error)
             return refused(status, detail, **more)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours is told as one, and nothing of its inside
-            self.log.unforeseen(call, error)
-            return refused(500, WRONG_HERE)
+        self.log.unforeseen(call, error)
+        return refused(500, WRONG_HERE)
 
-    def posted(self, handler: WithBody, need: KeyScope | None) -> Handler:
-        """A check or a reset: a POST with a body."""
-        write = need == "write"
+    def enter_route(self, call: Call, route: Route) -> None:
+        """Let a call of the data plane in, before any of its body is read."""
+        methods = route.methods
+        if methods is not None and call.scope["method"] not in methods:
+            raise BadRequest(
+                405, f"this is called with {' or '.join(methods)}", [(b"allow", ", ".join(methods).encode())]
+            )
+        fields = call.fields
+        if route.need is not None or route.forwarded or b"authorization" in fields or b"x-api-key" in fields:
+            self.enter(call, route.need, route.write, route.forwarded)
+        if route.has_body:
+            check_length(fields)
 
-        async def handle(call: Call, receive: Receive) -> Reply:
-            if call.scope["method"] != "POST":
-                raise _not_allowed("POST")
-            if need is not None or b"authorization" in call.fields or b"x-api-key" in call.fields:
-                self.enter(call, need, write=write)
-            return await handler(call, await read_body(receive, call.fields))
-
-        return handle
-
-    def page(self, page: Page, need: KeyScope | None) -> Handler:
-        async def handle(call: Call, _: Receive) -> Reply:
-            if call.scope["method"] not in READS:
-                raise _not_allowed("GET, HEAD")
-            if need is not None:
-                self.enter(call, need)
-            return await page(call)
-
-        return handle
-
-    async def forwarded(self, call: Call, receive: Receive) -> Reply:
-        """A proxy asks about somebody else's request, whose keys are in the headers too: its own has a header of its
-        own."""
-        self.enter(call, self.to_check, forwarded=True)
+    async def ask(self, call: Call, _: bytes) -> Reply:
         return await self.authorize(call, self.peer(call))
 
     def enter(self, call: Call, need: KeyScope | None, write: bool = False, forwarded: bool = False) -> None:
@@ -172,7 +199,7 @@ class Dispatch:
         client = call.scope.get("client")
         return client[0] if client else None
 
-    def request_id(self, fields: Mapping[bytes, bytes]) -> str:
+    def request_id(self, fields: Fields) -> str:
         """The caller's own, if it is one that can be written down; else the next of this worker."""
         told = fields.get(b"x-request-id")
         if told is not None and _REQUEST_ID.fullmatch(told):
@@ -184,18 +211,14 @@ class Dispatch:
         outgoing = _Outgoing(send, said)
         try:
             await self.to_control(call, receive, outgoing)
-            return outgoing.status
-        except ClientGone:
-            return GONE.status
-        except BadRequest as error:
-            reply = refused(error.status, error.detail, error.headers, **error.more)
         except Exception as error:  # noqa: BLE001 - as above; the control plane has answered its own errors
-            self.log.unforeseen(call, error)
-            if outgoing.status:
-                return outgoing.status
-            reply = refused(500, WRONG_HERE)
-        await answer(send, reply, said, call.scope["method"] == "HEAD")
-        return reply.status
+            reply = self.refusal(call, error)
+            if not outgoing.status and reply is not GONE:
+                await send(start_of(reply, said))
+                body = b"" if call.scope["method"] == "HEAD" else reply.body
+                await send({"type": "http.response.body", "body": body})
+            return outgoing.status or reply.status
+        return outgoing.status
 
     async def to_control(self, call: Call, receive: Receive, send: Send) -> None:
         scope = call.scope
@@ -205,7 +228,8 @@ class Dispatch:
             self.enter(call, None)
         else:
             self.enter(call, "read" if reads else "write", write=not reads)
-        body = await read_body(receive, call.fields)
+        check_length(call.fields)
+        body = await read_rest({"type": "http.request", "more_body": True}, receive)
         if too_deep(body):
             raise BadRequest(400, f"the body is nested deeper than {MOST_DEPTH} levels: nothing here needs that")
         given = False
@@ -236,5 +260,8 @@ class _Outgoing:
         await self.send(message)
 
 
-def _not_allowed(methods: str) -> BadRequest:
-    return BadRequest(405, f"this is called with {methods}", [(b"allow", methods.encode())])
+def _shown(page: Page) -> InTime:
+    async def show(call: Call, _: bytes) -> Reply:
+        return await page(call)
+
+    return show

@@ -16,7 +16,6 @@ import msgspec
 
 from headgate.embedded.asking import Prepared, PreparedChain
 from headgate.embedded.async_limiter import AsyncLimiter
-from headgate.rules.context import RequestContext
 from headgate.service.asgi import BadRequest
 from headgate.service.data.shapes import BatchBody, CheckBody, ContextBody, VerifyBody
 from headgate.stores.port import Op
@@ -104,11 +103,12 @@ def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Pr
     try:
         if check.context is not None:
             _only(check, at, "context")
-            return limiter.prepare(op, _context(check.context, at), check.cost)
+            _path(check.context.path, at, "context.path")
+            return limiter.prepare(op, check.context, check.cost)
         if check.key is not None:
             _only(check, at, "key")
             if check.plans is None:
-                return limiter.prepare(op, RequestContext(key=check.key), check.cost)
+                return limiter.prepare(op, ContextBody(key=check.key), check.cost)
             return limiter.prepare_plans(op, check.key, _plans(limiter, check.plans, at), check.cost)
         if check.dimension is None:
             raise wrong(at, f"nothing says what is checked: {_FORMS}")
@@ -120,7 +120,7 @@ def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Pr
 
 def prepare_verify(limiter: AsyncLimiter, body: VerifyBody) -> Prepared:
     """A client's call of an API: the API's name or path is what its rules are matched against."""
-    context = RequestContext(client=body.clientId, path=_path(body.apiName, "", "apiName"), method=body.methodName)
+    context = ContextBody(client=body.clientId, path=_path(body.apiName, "", "apiName"), method=body.methodName)
     try:
         return limiter.prepare(Op.TAKE, context)
     except (ValueError, TypeError) as error:
@@ -139,47 +139,35 @@ def _way(at: str, name: str) -> str:
     return f"{at}.{name}" if at else name
 
 
-def _context(body: ContextBody, at: str) -> RequestContext:
-    return RequestContext(
-        ip=body.ip,
-        user=body.user,
-        api_key=body.api_key,
-        client=body.client,
-        path=_path(body.path, at, "context.path"),
-        method=body.method,
-        tier=body.tier,
-    )
-
-
 def _path(path: str | None, at: str, field: str) -> str | None:
     if path is not None and len(path) > LONGEST_PATH:
         raise wrong(_way(at, field), f"has {len(path)} characters, and may have {LONGEST_PATH}")
     return path
 
 
-def _subject(check: CheckBody, at: str) -> RequestContext:
+def _subject(check: CheckBody, at: str) -> ContextBody:
     """The request that a dimension and an identifier stand for."""
     told = check.dimension or ""
     dimension = told.lower().replace("_", "")
     path, method, identifier = _path(check.endpoint, at, "endpoint"), check.method, check.identifier
     if dimension == "user" and identifier:
-        return RequestContext(user=identifier, path=path, method=method)
+        return ContextBody(user=identifier, path=path, method=method)
     if dimension == "global":
-        return RequestContext(path=path, method=method)
+        return ContextBody(path=path, method=method)
     if dimension == "api" and identifier is None:
         identifier = path
     if not identifier:
         raise wrong(_way(at, "identifier"), f"is missing: say which {dimension or 'subject'} it is")
     if dimension == "api":
-        return RequestContext(path=_path(identifier, at, "identifier") if path is None else path, method=method)
+        return ContextBody(path=_path(identifier, at, "identifier") if path is None else path, method=method)
     if dimension == "ip":
-        return RequestContext(ip=identifier, path=path, method=method)
+        return ContextBody(ip=identifier, path=path, method=method)
     if dimension == "apikey":
-        return RequestContext(api_key=identifier, path=path, method=method)
+        return ContextBody(api_key=identifier, path=path, method=method)
     if dimension == "client":
-        return RequestContext(client=identifier, path=path, method=method)
+        return ContextBody(client=identifier, path=path, method=method)
     if dimension == "key":
-        return RequestContext(key=identifier, path=path, method=method)
+        return ContextBody(key=identifier, path=path, method=method)
     raise wrong(_way(at, "dimension"), f"must be one of {', '.join(_DIMENSIONS)}, not {told!r}")
 
 

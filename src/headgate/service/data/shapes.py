@@ -22,6 +22,7 @@ class ContextBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_
     path: str | None = None
     method: Name | None = None
     tier: Name | None = None
+    key: Name | None = None
 
 
 class CheckBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -114,9 +114,9 @@ class SharedStore(LocalStore):
             now: int = self.anchor + self.nanoseconds() // 1000
             slot = self.find_slot(stripe, digest)
             if slot >= 0 and not algorithm.keeps_log:
-                decision = self.take_plain(algorithm, cost, stripe, slot, now)
-                if decision is not None:
-                    return decision
+                outcome = self.take_plain(algorithm, cost, stripe, slot, now)
+                if outcome is not None:
+                    return outcome.decision
             pinned = {stripe * self.slots + slot} if slot >= 0 else set()
             cell = SlotCell(self, algorithm, digest, stripe, slot, now, pinned)
             cell.touch()
@@ -133,7 +133,7 @@ class SharedStore(LocalStore):
         finally:
             self.unlock(stripe)
 
-    def take_plain(self, algorithm: Algorithm, cost: i64, stripe: int, slot: int, now: int) -> Decision | None:
+    def take_plain(self, algorithm: Algorithm, cost: i64, stripe: int, slot: int, now: int) -> Outcome | None:
         """The usual case without the ceremony: three numbers, written under this very limit. None if it is another."""
         memory = self.memory
         at = self.cell_at(stripe, slot)
@@ -157,7 +157,7 @@ class SharedStore(LocalStore):
             self.words[at >> 3] = commits + 1
         else:
             self.words[(meta_at >> 3) + 1] = now
-        return decision_of(algorithm, step)
+        return Outcome(decision_of(algorithm, step), when if allowed else 0)
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         return self.apply_by(batch, self.timeout)
@@ -177,15 +177,20 @@ class SharedStore(LocalStore):
                 return self.apply_once(batch, patience)
         places = [[self.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
         stripes = sorted({stripe for request in places for _, stripe in request})
-        if stripes:
+        if len(stripes) == 1:
+            self.locks.acquire(FIRST_STRIPE + stripes[0], patience)
+        elif stripes:
             self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], patience)
         decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
         now = 0
         try:
             now = self.anchor + self.nanoseconds() // 1000
             for request, where in zip(batch, places, strict=True):
-                cells = self.cells(request.op, request.members, where, now)
-                decided.append((request, where, decide(request.op, request.members, cells, now)))
+                outcomes = self.decide_plain(request, where, now)
+                if outcomes is None:
+                    cells = self.cells(request.op, request.members, where, now)
+                    outcomes = decide(request.op, request.members, cells, now)
+                decided.append((request, where, outcomes))
             return [outcomes for _, _, outcomes in decided]
         except BaseException:
             self.undo(decided, now)
@@ -193,6 +198,19 @@ class SharedStore(LocalStore):
         finally:
             for stripe in stripes:
                 self.unlock(stripe)
+
+    def decide_plain(self, request: Request, where: list[tuple[bytes, int]], now: int) -> list[Outcome] | None:
+        """The usual request, one TAKE of a counter that is there, without the ceremony; None if it is another."""
+        if request.op is not Op.TAKE or len(where) != 1:
+            return None
+        member = request.members[0]
+        algorithm = member.algorithm
+        if algorithm.keeps_log or member.cost > algorithm.ceiling:
+            return None
+        digest, stripe = where[0]
+        slot = self.find_slot(stripe, digest)
+        outcome = self.take_plain(algorithm, member.cost, stripe, slot, now) if slot >= 0 else None
+        return None if outcome is None else [outcome]
 
     def apply_once(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]]:
         """The same for a batch with requests that are decided once: their records are locked with the counters."""
