@@ -7,9 +7,9 @@ SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
 
 .PHONY: serve test check compiled pure doctest servers bench clean
 
-# The live demonstration: worker processes on loopback that share their limits through one mapped file.
+# The service on loopback, until Ctrl-C. Its counters and rules stay in .headgate, which git does not look at.
 serve: $(VENV)/.compiled
-	$(BIN)/python examples/demo.py --port $(PORT)
+	HEADGATE_SERVER__HTTP=127.0.0.1:$(PORT) $(BIN)/headgate serve
 
 # Lint, types and imports; then the tests on the compiled and on the pure build, both at once: they wait a lot.
 test: check doctest servers $(VENV)/.compiled
