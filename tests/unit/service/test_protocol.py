@@ -1,0 +1,178 @@
+"""Connections of clients that are slow: who owes the rest of a request, or leaves an answer unread, is hung up on.
+
+Over real sockets, on one event loop; the time that passes is told to `Patience`, and none does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any
+
+import pytest
+import uvicorn
+
+from headgate.service.protocol import LONGEST_ANSWER, LONGEST_REQUEST, Connection, Patience
+
+REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nbody"
+LARGE = 8 * 1024 * 1024
+
+
+class Side:
+    """What the tests have of a server: its address, its connections, and their patience."""
+
+    def __init__(self, address: tuple[str, int], connections: set[Any]) -> None:
+        self.address = address
+        self.connections = connections
+        self.patience = Patience(connections)
+        self.release = asyncio.Event()
+        self.reading = asyncio.Event()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        known = len(self.connections)
+        streams = await asyncio.open_connection(*self.address)
+        await until(lambda: len(self.connections) > known)
+        return streams
+
+    def look(self, later: float) -> None:
+        """As if so many seconds had passed."""
+        self.patience.look(monotonic() + later)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Side]:
+    """A server whose application reads the body, and answers `/large` with much and `/wait` when it is told to."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        side.reading.set()
+        while (message := await receive()).get("more_body"):
+            pass
+        if message["type"] == "http.disconnect":
+            return
+        if scope["path"] == "/wait":
+            await side.release.wait()
+        body = b"x" * LARGE if scope["path"] == "/large" else b"fine"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
+        await send({"type": "http.response.body", "body": body[len(body) // 2 :]})
+
+    server = uvicorn.Server(uvicorn.Config(app, http=Connection, ws="none", lifespan="off", log_config=None))
+    server.config.load()
+    listening = socket.create_server(("127.0.0.1", 0))
+    server.lifespan = server.config.lifespan_class(server.config)
+    side = Side(listening.getsockname()[:2], server.server_state.connections)
+    await server.startup([listening])
+    try:
+        yield side
+    finally:
+        server.force_exit = True
+        await server.shutdown([listening])
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not true():
+            await asyncio.sleep(0)
+
+
+def run(test: Callable[[Side], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(60), serving() as side:
+            await test(side)
+
+    asyncio.run(whole())
+
+
+def status_of(heard: bytes) -> int:
+    return int(heard.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize("part", [b"", REQUEST[:1], REQUEST[:20], REQUEST[:-4], REQUEST[:-1]])
+def test_who_does_not_send_the_rest_is_told_so(part: bytes) -> None:
+    async def test(side: Side) -> None:
+        reader, writer = await side.connect()
+        writer.write(part)
+        await until(lambda: next(iter(side.connections)).taken >= len(part))
+        side.look(LONGEST_REQUEST - 5)
+        assert len(side.connections) == 1
+        side.look(LONGEST_REQUEST + 5)
+        heard = await reader.read()
+        assert status_of(heard) == 408
+        told = json.loads(heard.partition(b"\r\n\r\n")[2])
+        assert told["detail"] == "the request did not come within 20 s: send it at once"
+        await until(lambda: not side.connections)
+
+    run(test)
+
+
+def test_who_has_sent_a_whole_request_owes_nothing() -> None:
+    async def test(side: Side) -> None:
+        reader, writer = await side.connect()
+        writer.write(REQUEST.replace(b"/", b"/wait", 1))
+        await side.reading.wait()
+        side.look(1000)
+        side.release.set()
+        assert (await reader.readuntil(b"fine")).startswith(b"HTTP/1.1 200")
+        side.look(1000)
+        writer.write(REQUEST)
+        assert (await reader.readuntil(b"fine")).startswith(b"HTTP/1.1 200")
+
+    run(test)
+
+
+def test_half_a_request_does_not_take_the_answer_of_the_one_before() -> None:
+    async def test(side: Side) -> None:
+        reader, writer = await side.connect()
+        writer.write(REQUEST.replace(b"/", b"/wait", 1) + REQUEST[:30])
+        await side.reading.wait()
+        side.look(1000)
+        side.release.set()
+        heard = await reader.read()
+        assert status_of(heard) == 200
+        assert heard.endswith(b"fine")
+
+    run(test)
+
+
+def test_half_a_body_behind_another_request_is_given_up_when_that_is_answered() -> None:
+    async def test(side: Side) -> None:
+        reader, writer = await side.connect()
+        writer.write(REQUEST.replace(b"/", b"/wait", 1) + REQUEST[:-1])
+        await side.reading.wait()
+        side.look(1000)
+        side.release.set()
+        assert (await reader.readuntil(b"fine")).startswith(b"HTTP/1.1 200")
+        side.look(1000)
+        assert status_of(await reader.read()) == 408
+
+    run(test)
+
+
+def test_who_reads_nothing_is_hung_up_on() -> None:
+    async def test(side: Side) -> None:
+        reader, writer = await asyncio.open_connection(*side.address, limit=1024)
+        writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+        await until(lambda: any(connection.unread_since is not None for connection in side.connections))
+        side.look(LONGEST_ANSWER - 5)
+        assert len(side.connections) == 1
+        side.look(LONGEST_ANSWER + 5)
+        await until(lambda: not side.connections)
+        writer.close()
+        assert reader.at_eof() is False
+
+    run(test)
+
+
+def test_who_reads_at_last_gets_all_of_it() -> None:
+    async def test(side: Side) -> None:
+        reader, writer = await asyncio.open_connection(*side.address, limit=1024)
+        writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        await until(lambda: any(connection.unread_since is not None for connection in side.connections))
+        assert len(await reader.read()) > LARGE
+        assert all(connection.unread_since is None for connection in side.connections)
+
+    run(test)
