@@ -53,7 +53,7 @@ def problem(
     'Not Found'
     """
     if title is None:
-        title = HTTPStatus(status).phrase
+        title = _phrase(status)
     moment_us = time.time_ns() // 1000 if now_us is None else now_us
     return {
         "type": type,
@@ -65,6 +65,14 @@ def problem(
         "timestamp": moment_text(moment_us),
         **more,
     }
+
+
+def _phrase(status: int) -> str:
+    """The words of a status; of one that has none, those of its kind. A proxy may ask to be refused with any."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Server Error" if status >= 500 else "Client Error"
 
 
 def encode_problem(members: Mapping[str, Any]) -> bytes:

@@ -36,6 +36,13 @@ def test_said_otherwise() -> None:
     assert (members["rule"], members["problems"]) == ("r", [])
 
 
+@pytest.mark.parametrize(
+    ("status", "title"), [(499, "Client Error"), (520, "Server Error"), (503, "Service Unavailable")]
+)
+def test_any_status_has_a_title(status: int, title: str) -> None:
+    assert problem(status, "no")["title"] == title
+
+
 def test_the_timestamp_is_now() -> None:
     before = datetime.now(UTC)
     stamp = datetime.fromisoformat(problem(500, "x")["timestamp"])
