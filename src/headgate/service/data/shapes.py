@@ -36,7 +36,7 @@ class CheckBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     key: str | None = None
     plans: list[str] | None = None
     cost: int = 1
-    timestamp: int | float | None = None
+    timestamp: float | None = None
 
 
 class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
