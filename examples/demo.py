@@ -1,4 +1,4 @@
-"""A live demonstration: several worker processes, one shared counter file, exact limits. `make serve` starts it.
+"""A live demonstration: several worker processes, one shared counter file, exact limits.
 
     python examples/demo.py [--port 8080] [--workers 4] [--check]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,14 @@ import pytest
 from headgate.config.settings import load_settings
 from headgate.errors import ConfigError
 from headgate.service.running import serve
+
+
+@pytest.fixture(autouse=True)
+def hanging_up() -> Iterator[None]:
+    """What this process does when its terminal goes, which a service changes."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_no_key_is_made_for_a_service_that_cannot_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,66 @@
+"""A client of the service, with nothing but the standard library. Start one first: `headgate serve`.
+
+    HEADGATE_ADMIN_KEY=hg_… python examples/service_client.py
+
+It makes a rule, asks four times whether user 42 may order, looks at the counter, and takes everything back. Checks need
+a key only where the service says so; changes always do.
+"""
+
+import json
+import os
+import sys
+import urllib.request
+from typing import Any
+
+SERVICE = os.environ.get("HEADGATE_URL", "http://127.0.0.1:8080")
+KEY = os.environ.get("HEADGATE_ADMIN_KEY", "")
+
+RULE = {
+    "rule_id": "orders-per-user",
+    "dimension": "user",
+    "endpoint_pattern": "/orders/*",
+    "algorithm": "token_bucket",
+    "limit": 3,
+    "window_seconds": 60,
+}
+ORDER = {"context": {"user": "42", "path": "/orders/7", "method": "POST"}}
+
+
+def call(method: str, path: str, body: object = None) -> Any:
+    """What the service answers. Who is denied gets an answer too; an HTTPError is a call that was wrong."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {KEY}"} if KEY else {})
+    request = urllib.request.Request(SERVICE + path, data, headers, method=method)
+    with urllib.request.urlopen(request, timeout=5) as reply:
+        text = reply.read()
+        return json.loads(text) if text else None
+
+
+def may_order() -> bool:
+    """Ask before the work is done; whoever is denied is told when to come back."""
+    decision = call("POST", "/api/v1/check", ORDER)
+    if not decision["allowed"]:
+        print(f"denied by {decision['rule']}, retry after {decision['retry_after']:.0f} s")
+    else:
+        print(f"allowed, {decision['remaining']} left")
+    return bool(decision["allowed"])
+
+
+def main() -> None:
+    rule = call("POST", "/api/v1/rules", RULE)
+    print(f"made: {rule['rule_id']}, {rule['limit']} in {rule['window_seconds']} s")
+    try:
+        for number in range(1, 5):
+            print(f"{number}: ", end="")
+            may_order()
+        (limit,) = call("GET", "/api/v1/users/42/limits")["limits"]
+        print(f"used by 42: {limit['current_count']} of {limit['limit']}")
+        call("POST", "/api/v1/reset", ORDER)
+    finally:
+        call("DELETE", f"/api/v1/rules/{rule['rule_id']}")
+
+
+if __name__ == "__main__":
+    if not KEY:
+        sys.exit("set HEADGATE_ADMIN_KEY to the key that `headgate serve` has shown")
+    main()

@@ -1,0 +1,201 @@
+"""The pages about the service: their calls are made to one that was started for them, and answer what is shown.
+
+A fenced `sh` block with a `text` block right behind it is run by a shell, in order, one service for each page, and must
+print what the second block shows. JSON may be broken into lines there, and some of its numbers and times are of the
+moment: they are held to their kind alone. An ellipsis stands for any text. Blocks without an answer are not run.
+"""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headgate
+
+ROOT = Path(__file__).parent.parent.parent
+PLACE = str(Path(headgate.__file__).parent.parent)
+RUN = re.compile(r"^```sh\n((?:(?!```).*\n)*)```\n\n```text\n((?:(?!```).*\n)*)```$", re.MULTILINE)
+STARTS = {"make serve\n", "headgate serve\n"}
+"""What they show is what the service said when it was started."""
+SHOWN = ("localhost:8080", "127.0.0.1:8080")
+OF_THE_MOMENT = {
+    *("at", "created_at", "updated_at", "expires_at", "reset_at", "since", "until", "timestamp"),
+    *("reset_after", "retry_after", "lastRequestTimeStamp", "uptimeSeconds"),
+}
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+TOKEN = re.compile(r"hg_[0-9a-f]{12}_[\w-]{43}")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A service that was started, where it is, and what it said."""
+
+    address: str
+    token: str
+    said: str
+    folder: Path
+
+
+@contextmanager
+def running(folder: Path, **more: str) -> Iterator[Running]:
+    """A service without any settings of its own, on a port that is free."""
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    around = {**outside, "PYTHONPATH": PLACE, "HEADGATE_SERVER__HTTP": "127.0.0.1:0", **more}
+    log = (folder / "log").open("w")
+    program = [sys.executable, "-m", "headgate", "serve"]
+    with log, subprocess.Popen(program, cwd=folder, env=around, stdout=subprocess.PIPE, stderr=log, text=True) as one:
+        try:
+            assert one.stdout is not None
+            said = ""
+            while "/docs" not in said:
+                line = one.stdout.readline()
+                assert line, f"it ended after saying {said!r}: {(folder / 'log').read_text()}"
+                said += line
+            address = re.search(r"http://(127\.0\.0\.1:\d+) ", said)
+            token = TOKEN.search(said)
+            assert address is not None
+            assert token is not None
+            yield Running(address[1], token[0], said, folder)
+        finally:
+            one.terminate()
+        assert one.wait(60) == 0
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("README.md", 6), ("docs/quickstart.md", 3), ("docs/service.md", 21)])
+def test_page_shows_what_is_answered(name: str, blocks: int, tmp_path: Path) -> None:
+    runs = RUN.findall((ROOT / name).read_text())
+    mine = [(script, shown) for script, shown in runs if script in STARTS or "curl " in script or "headgate " in script]
+    assert len(mine) == blocks
+    with running(tmp_path) as service:
+        around = commands(service)
+        for script, shown in mine:
+            if script in STARTS:
+                printed = service.said
+            else:
+                script = script.replace(SHOWN[0], service.address).replace(SHOWN[1], service.address)
+                # One shell for each block; what a reader exports once is in the environment.
+                done = subprocess.run(
+                    ["bash", "-c", script], cwd=tmp_path, env=around, capture_output=True, text=True, timeout=300
+                )
+                printed = done.stdout + done.stderr
+            compare(script, shown, printed.replace(service.address, SHOWN[1]))
+
+
+def commands(service: Running) -> dict[str, str]:
+    """The environment of somebody who has the command `headgate` and knows the key."""
+    command = service.folder / "bin" / "headgate"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nPYTHONPATH="{PLACE}" exec "{sys.executable}" -m headgate "$@"\n')
+    command.chmod(0o755)
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    return {**outside, "PATH": f"{command.parent}:{os.environ['PATH']}", "KEY": service.token}
+
+
+def compare(script: str, shown: str, printed: str) -> None:
+    expected, found = values(shown), values(printed)
+    if expected is None or found is None:
+        assert doctest.OutputChecker().check_output(shown, printed, FLAGS), f"{script}\n{printed}"
+    else:
+        assert [settled(value) for value in found] == [settled(value) for value in expected], f"{script}\n{printed}"
+
+
+def values(text: str) -> list[Any] | None:
+    """The JSON values that follow each other in a text; None if there is anything else."""
+    found = []
+    decoder = json.JSONDecoder()
+    rest = text.strip()
+    while rest:
+        try:
+            value, end = decoder.raw_decode(rest)
+        except ValueError:
+            return None
+        found.append(value)
+        rest = rest[end:].strip()
+    return found or None
+
+
+def settled(value: Any) -> Any:
+    """A value without what is of the moment: its kind is left of that."""
+    if isinstance(value, list):
+        return [settled(item) for item in value]
+    if isinstance(value, dict):
+        return {name: kind(item) if name in OF_THE_MOMENT else settled(item) for name, item in value.items()}
+    return value
+
+
+def kind(value: Any) -> str:
+    return "number" if isinstance(value, int | float) else type(value).__name__
+
+
+def test_times_of_the_moment_are_held_to_their_kind() -> None:
+    assert settled({"retry_after": 19.9, "limit": 3}) == settled({"retry_after": 20, "limit": 3})
+    assert settled({"retry_after": None}) != settled({"retry_after": 20})
+    with pytest.raises(AssertionError):
+        compare("", '{"limit": 3}', '{"limit": 4}')
+
+
+# -- the table of calls -----------------------------------------------------------------------------------------------
+
+
+def test_table_has_every_call_and_the_scope_it_needs(tmp_path: Path) -> None:
+    """Held against the service's own description: /openapi.json."""
+    page = (ROOT / "docs" / "service.md").read_text()
+    rows = re.findall(r"^\| `([A-Z]+) (/\S*)` \| (\w+) \|", page, re.MULTILINE)
+    with running(tmp_path) as service:
+        reply = urllib.request.urlopen(f"http://{service.address}/openapi.json", timeout=30)
+        with reply:
+            paths = json.load(reply)["paths"]
+    described = {
+        (method.upper(), path): needed(operation) for path, ways in paths.items() for method, operation in ways.items()
+    }
+    assert {(method, path): scope for method, path, scope in rows} == described
+    assert len(rows) == len(described), "a call stands there twice"
+
+
+def needed(operation: dict[str, Any]) -> str:
+    """The scope that an operation asks for, in the words of the table."""
+    security = operation["security"]
+    if not security:
+        return "none"
+    told = re.search(r"Needs scope `(\w+)`", operation["description"])
+    if told is not None:
+        return told[1]
+    return "check" if {} in security else "write"  # the one that is no check: a reset
+
+
+# -- the client -------------------------------------------------------------------------------------------------------
+
+CLIENT = """
+    made: orders-per-user, 3 in 60 s
+    1: allowed, 2 left
+    2: allowed, 1 left
+    3: allowed, 0 left
+    4: denied by orders-per-user
+    used by 42: 3 of 3
+    """
+
+
+def test_client_of_the_examples(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        around = {**commands(service), "HEADGATE_URL": f"http://{service.address}"}
+        around["HEADGATE_ADMIN_KEY"] = service.token
+        program = [sys.executable, str(ROOT / "examples" / "service_client.py")]
+        first = subprocess.run(program, env=around, capture_output=True, text=True, timeout=120)
+        again = subprocess.run(program, env=around, capture_output=True, text=True, timeout=120)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert [line.split(", retry after")[0].strip() for line in first.stdout.splitlines()] == [
+        line.strip() for line in CLIENT.strip().splitlines()
+    ]
+    assert (again.returncode, again.stdout) == (0, first.stdout), "it takes back what it made"
