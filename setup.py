@@ -58,6 +58,7 @@ HOT = [
     "src/headgate/rules/path.py",
     "src/headgate/rules/trie.py",
     "src/headgate/rules/entry.py",
+    "src/headgate/rules/tables.py",
     "src/headgate/rules/ruleset.py",
     "src/headgate/embedded/asking.py",
     "src/headgate/service/observe/recent.py",

@@ -42,8 +42,9 @@ class Asking:
         """What is to be asked. Bad input is a ValueError, and nothing is touched."""
         if not isinstance(context, RequestContext) and not hasattr(context, "api_key"):
             raise TypeError(f"rules are matched against a RequestContext, not {type(context).__name__}")
-        whole = whole_cost(cost)
-        check_input("-", whole)
+        whole = cost if isinstance(cost, int) else whole_cost(cost)
+        if not 0 <= whole <= MAX_COST:
+            check_input("-", whole)  # says what is wrong
         now_us = self._engine.store.clock.ticks()
         rules = self.catalog.current
         chosen = rules.resolve(context, now_us)
@@ -54,6 +55,11 @@ class Asking:
     def finish(self, op: Op, chosen: Sequence[Chosen], outcomes: Sequence[Outcome]) -> Decision:
         """The decision that the outcomes add up to."""
         engine = self._engine
+        if len(chosen) == 1 and op is Op.TAKE:  # the usual case: one rule, and no pressure on it
+            only = outcomes[0].decision
+            capacity = only._algorithm.capacity
+            if only._allowed and not engine.pressed and only._remaining * 5 >= capacity and not chosen[0][1].shadow:
+                return only
         parts: list[Decision] = []
         shadows: list[Decision] = []
         allowed = True

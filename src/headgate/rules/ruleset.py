@@ -20,6 +20,7 @@ from headgate.rules.entry import Entry
 from headgate.rules.path import is_clean, normalise, readings
 from headgate.rules.pattern import EVERY, Pattern, name_pattern, parse_pattern
 from headgate.rules.rule import ANY, Rule
+from headgate.rules.tables import Known, Shape, Table
 from headgate.rules.trie import Editing, Trie
 from headgate.rules.views.clients import DEFAULT_CLIENT_LIMITS
 from headgate.rules.views.policies import DEFAULT_POLICY
@@ -33,8 +34,14 @@ MOST_VALUE_BYTES = 1024
 MOST_KEY_BYTES = 1024
 """Of a counter's key: a longer one (a long path, mostly) is replaced by its digest."""
 
+MOST_REMEMBERED = 4096
+LONGEST_REMEMBERED = 256
+"""Characters of a path: longer ones are seldom asked about twice."""
+
 Chosen = tuple[str, Entry]
 """A winner: the key of its counter, and the rule."""
+
+_NONE: dict[str, list[Entry]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,48 +58,6 @@ class Defaults:
 
 def client_defaults(limits: Iterable[str]) -> list[Rule]:
     return rules_for_all("client", "default-client-limits", "default client limits", *limits)
-
-
-@final
-class Table:
-    """The rules of one pattern. Never changes once it is in use; `owner` as in the trie."""
-
-    __slots__ = ("exact", "owner", "shared")
-
-    def __init__(self, owner: int) -> None:
-        self.owner = owner
-        self.exact: dict[str, list[Entry]] = {}
-        """By subject."""
-        self.shared: dict[str, dict[str, list[Entry]]] = {}
-        """By dimension, and then by tier (`*` for all)."""
-
-    def copied(self, owner: int) -> Table:
-        copy = Table(owner)
-        copy.exact = dict(self.exact)
-        copy.shared = {dimension: dict(by_tier) for dimension, by_tier in self.shared.items()}
-        return copy
-
-    def add(self, entry: Entry) -> None:
-        shelf, name = self.shelf(entry)
-        shelf[name] = [*shelf.get(name, ()), entry]
-
-    def remove(self, rule_id: str, entry: Entry) -> None:
-        shelf, name = self.shelf(entry)
-        left = [other for other in shelf[name] if other.rule.rule_id != rule_id]
-        if left:
-            shelf[name] = left
-            return
-        del shelf[name]
-        if entry.subject is None and not shelf:
-            del self.shared[entry.dimension]
-
-    def shelf(self, entry: Entry) -> tuple[dict[str, list[Entry]], str]:
-        if entry.subject is not None:
-            return self.exact, entry.subject
-        return self.shared.setdefault(entry.dimension, {}), entry.tier or ANY
-
-    def empty(self) -> bool:
-        return not self.exact and not self.shared
 
 
 @final
@@ -122,8 +87,8 @@ class RuleSet:
         self.tiers = tiers
         self.plans = plans
         self.defaults = defaults
-        self.last_tables: tuple[str, list[Table]] = ("", [])
-        """Those of the path that was asked about last: requests for one path tend to come together."""
+        self.known: dict[Shape, Known] = {}
+        """What was found before, by the shape of the requests. Bounded, whatever paths come."""
         self.default_policy = Entry(defaults.policy, EVERY)
         self.default_clients = [Entry(rule, EVERY) for rule in defaults.client]
 
@@ -175,37 +140,60 @@ class RuleSet:
     def resolve(self, context: Asked, now_us: int) -> list[Chosen]:
         """The rules that apply and win, in the order of the chain; shadow rules among them, which do not bind."""
         given: Any = context
-        path = None if given.path is None else normalise(_text("path", given.path))
-        subjects = self.subjects(context, path)
-        tier = self.tier_of(context)
+        raw = None if given.path is None else _text("path", given.path)
         method = None if given.method is None else _text("method", given.method).upper()
+        tier = self.tier_of(context)
+        shape: Shape = (
+            *(raw, method, tier, given.user is None, given.api_key is None, given.client is None),
+            *(given.ip is None, given.key is None),
+        )
+        known = self.known.get(shape)
+        if known is not None:
+            keys = self.keys(context, known.path)
+            if known.holds_for(keys) and (given.client is None or given.client not in self.clients):
+                return [(key_of(entry, keys), entry) for entry in known.winners]
+        return self.find(context, now_us, raw, method, tier, shape)
+
+    def find(
+        self, context: Asked, now_us: int, raw: str | None, method: str | None, tier: str, shape: Shape
+    ) -> list[Chosen]:
+        """The same, from the rules; what holds for all callers of this shape is remembered."""
+        path = None if raw is None else normalise(raw)
+        keys = self.keys(context, path)
         best: dict[str, Entry] = {}
-        for table in self.tables(given.path):
-            shared = table.shared
-            exact = table.exact
-            for dimension, subject in subjects:
-                if exact:
-                    found = exact.get(subject)
-                    if found is not None:
-                        _compete(best, found, tier, method, now_us)
-                by_tier = shared.get(dimension)
-                if by_tier is not None:
-                    found = by_tier.get(ANY)
-                    if found is not None:
-                        _compete(best, found, tier, method, now_us)
-                    found = by_tier.get(tier)
-                    if found is not None:
-                        _compete(best, found, tier, method, now_us)
-        keys = dict(subjects)
-        if context.client is not None and not self.knows_client(context.client, now_us):
-            for entry in self.default_clients:
-                best.setdefault(entry.counter, entry)
+        lasting = not self.defaults.policy_key
+        tables = self.tables(raw)
+        for table in tables:
+            for dimension, subject in keys.items():
+                found = table.exact.get(subject)
+                if found is not None:
+                    lasting = False
+                    _compete(best, found, tier, method, now_us)
+                by_tier = table.shared.get(dimension, _NONE)
+                for whose in (ANY, tier):
+                    found = by_tier.get(whose)
+                    if found is not None and not _compete(best, found, tier, method, now_us):
+                        lasting = False
+        if context.client is not None:
+            lasting = lasting and context.client not in self.clients
+            if not self.knows_client(context.client, now_us):
+                for entry in self.default_clients:
+                    best.setdefault(entry.counter, entry)
         if "key" in keys and not any(map(_is_policy, best.values())):
             best[self.default_policy.counter] = self.default_policy
         chosen = [(key_of(entry, keys), entry) for entry in best.values()]
         if len(chosen) > 1:
             chosen.sort(key=_order)
+        if lasting:
+            self.remember(shape, Known(path, [t.exact for t in tables if t.exact], [entry for _, entry in chosen]))
         return chosen
+
+    def remember(self, shape: Shape, known: Known) -> None:
+        raw = shape[0]
+        if raw is None or len(raw) <= LONGEST_REMEMBERED:
+            if len(self.known) >= MOST_REMEMBERED:
+                self.known.clear()
+            self.known[shape] = known
 
     def for_user(self, user: str, now_us: int) -> list[Chosen]:
         """The rules of dimension `user` that win for a user, on whichever path and method; shadow rules among them."""
@@ -221,16 +209,11 @@ class RuleSet:
 
     def tables(self, path: str | None) -> list[Table]:
         """The rules of every pattern that matches a path as it came, in any of its readings."""
-        last = self.last_tables  # read once: another thread may be replacing it
-        if path is not None and path == last[0]:
-            return last[1]
         found: list[Table] = [] if self.every is None else [self.every]
         if path is None:
             return found
         if is_clean(path):
-            found += self.trie.matches(path)
-            self.last_tables = (path, found)
-            return found
+            return found + self.trie.matches(path)
         if not path.startswith("/"):
             named = self.names.get(name_pattern(path))
             if named is not None:
@@ -239,32 +222,32 @@ class RuleSet:
             found += [table for table in self.trie.matches(reading) if table not in found]
         return found
 
-    def subjects(self, context: Asked, path: str | None) -> list[tuple[str, str]]:
-        """Whom a request stands for: dimension and subject, for each dimension that it has a value of."""
+    def keys(self, context: Asked, path: str | None) -> dict[str, str]:
+        """Whom a request stands for: the subject of each dimension that it has a value of."""
         given: Any = context
-        found: list[tuple[str, str]] = []
+        found: dict[str, str] = {}
         if given.user is not None:
-            found.append(("user", "user:" + _text("user", given.user)))
+            found["user"] = "user:" + _text("user", given.user)
         if given.api_key is not None:
-            found.append(("apikey", "apikey:" + _text("api_key", given.api_key)))
+            found["apikey"] = "apikey:" + _text("api_key", given.api_key)
         if given.client is not None:
-            found.append(("client", "client:" + _text("client", given.client)))
+            found["client"] = "client:" + _text("client", given.client)
         if given.ip is not None:
-            found.append(("ip", "ip:" + subject_address(_text("ip", given.ip))))
+            found["ip"] = "ip:" + subject_address(_text("ip", given.ip))
         key = self.made_key(found, path) if given.key is None else _text("key", given.key)
         if key is not None:
-            found.append(("key", "key:" + key))
+            found["key"] = "key:" + key
         if path is not None:
-            found.append(("api", "api:" + path))
-        found.append(("global", "global"))
+            found["api"] = "api:" + path
+        found["global"] = "global"
         return found
 
-    def made_key(self, subjects: list[tuple[str, str]], path: str | None) -> str | None:
+    def made_key(self, subjects: dict[str, str], path: str | None) -> str | None:
         """The key of a request that names none, if one is to be made: `user:123|route:/v1/pay`."""
         parts = self.defaults.policy_key
         if not parts:
             return None
-        made = [subject for dimension, subject in subjects if dimension in parts]
+        made = [subject for dimension, subject in subjects.items() if dimension in parts]
         if "route" in parts and path is not None:
             made.append("route:" + path)
         if len(parts) > 1:  # what joins them is escaped in them, or two requests could make one key
@@ -338,18 +321,23 @@ def _configures(entry: Entry) -> bool:
     return entry.dimension == "client" and entry.subject is not None and not entry.shadow
 
 
-def _compete(best: dict[str, Entry], entries: list[Entry], tier: str, method: str | None, now_us: int) -> None:
-    """Let rules that are for this subject compete for their slots, as far as they apply."""
+def _compete(best: dict[str, Entry], entries: list[Entry], tier: str, method: str | None, now_us: int) -> bool:
+    """Let rules that are for this subject compete for their slots, as far as they apply. Whether they would do the same
+    at any other time: none of them ends."""
+    lasting = True
     for entry in entries:
+        if entry.expires_us is not None:
+            lasting = False
+            if entry.expires_us <= now_us:
+                continue
         if entry.method is not None and entry.method != method:
             continue
         if entry.tier is not None and entry.tier != tier:
             continue
-        if entry.expires_us is not None and entry.expires_us <= now_us:
-            continue
         rival = best.get(entry.counter)
         if rival is None or entry.rank > rival.rank or (entry.rank == rival.rank and _ends_sooner(entry, rival)):
             best[entry.counter] = entry
+    return lasting
 
 
 def _ends_sooner(entry: Entry, rival: Entry) -> bool:

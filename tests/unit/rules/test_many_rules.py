@@ -41,7 +41,7 @@ def looked_at(rules: RuleSet) -> list[str]:
     """The rules that are compared at all: those on the patterns that match, for one of the request's subjects."""
     found = []
     for table in rules.tables(CONTEXT.path):
-        for dimension, subject in rules.subjects(CONTEXT, CONTEXT.path):
+        for dimension, subject in rules.keys(CONTEXT, CONTEXT.path).items():
             entries = [*table.exact.get(subject, ())]
             for tier in ("*", rules.tier_of(CONTEXT)):
                 entries += table.shared.get(dimension, {}).get(tier, ())

@@ -39,6 +39,8 @@ __all__ = ["DEFAULT_TIMEOUT_MS", "SharedStore"]
 
 DEFAULT_TIMEOUT_MS = 100
 MOST_PLACES = 10_000
+WIDE = 16
+"""Stripes of a batch from which on it is cheaper to lock all between the first and the last."""
 _WORD = struct.Struct("@q")
 _META = struct.Struct("@2q")
 _PLAIN = struct.Struct("@7q")
@@ -177,9 +179,10 @@ class SharedStore(LocalStore):
                 return self.apply_once(batch, patience)
         places = [[self.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
         stripes = sorted({stripe for request in places for _, stripe in request})
+        wide = len(stripes) >= WIDE and self.locks.try_range(FIRST_STRIPE + stripes[0], FIRST_STRIPE + stripes[-1])
         if len(stripes) == 1:
             self.locks.acquire(FIRST_STRIPE + stripes[0], patience)
-        elif stripes:
+        elif stripes and not wide:
             self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], patience)
         decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
         now = 0
@@ -196,8 +199,11 @@ class SharedStore(LocalStore):
             self.undo(decided, now)
             raise
         finally:
-            for stripe in stripes:
-                self.unlock(stripe)
+            if wide:
+                self.locks.release_range(FIRST_STRIPE + stripes[0], FIRST_STRIPE + stripes[-1])
+            else:
+                for stripe in stripes:
+                    self.unlock(stripe)
 
     def decide_plain(self, request: Request, where: list[tuple[bytes, int]], now: int) -> list[Outcome] | None:
         """The usual request, one TAKE of a counter that is there, without the ceremony; None if it is another."""
