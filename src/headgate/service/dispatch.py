@@ -117,8 +117,39 @@ class Dispatch:
         }
         for path, (page, need) in pages.items():
             self.routes[path] = Route(_shown(page), READS, need)
+        self.quick = {
+            path.encode(): (path, r) for path, r in self.routes.items() if r.at_once is not None and plane.quick
+        }
+        """The paths, as they stand in a request, of what can be answered at once, if all goes well."""
         self.id_start = secrets.token_hex(6)
         self.id_numbers = itertools.count(1)
+
+    def at_once(
+        self, url: bytes, headers: Headers, client: tuple[str, int] | None, body: bytes
+    ) -> tuple[Reply, Headers] | None:
+        """The answer to a POST to one of `quick`, and what is said with it; None where it has to be waited for."""
+        started = perf_counter()
+        path, route = self.quick[url]
+        fields: Fields = dict(headers)
+        call = Call(
+            {"method": "POST", "path": path, "headers": headers, "client": client}, fields, self.request_id(fields)
+        )
+        assert route.at_once is not None
+        try:
+            self.enter_route(call, route)
+            reply = route.at_once(call, body)
+            if reply is None:
+                return None
+        except Exception as error:  # noqa: BLE001 - as below
+            reply = self.refusal(call, error)
+        self.tally.request("data", reply.status)
+        if self.log.checks:
+            self.log.check(call, reply.status, perf_counter() - started)
+        return reply, self.said(call, path)
+
+    def said(self, call: Call, path: str) -> Headers:
+        """What every answer says."""
+        return [(b"x-request-id", call.request_id.encode()), *self.deprecations.headers(path)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -128,7 +159,7 @@ class Dispatch:
         path: str = scope["path"]
         fields: Fields = dict(scope["headers"])
         call = Call(scope, fields, self.request_id(fields))
-        said: Headers = [(b"x-request-id", call.request_id.encode()), *self.deprecations.headers(path)]
+        said = self.said(call, path)
         route = self.routes.get(path)
         if route is None:
             status = await self.rule(call, receive, send, said)

@@ -20,7 +20,8 @@ from headgate.config.settings import Settings
 from headgate.service.app import Service, open_service
 from headgate.service.node import Node
 from headgate.service.observe.logs import configure
-from headgate.service.protocol import Connection, Patience
+from headgate.service.protocol import Patience
+from headgate.service.quick import QuickConnection
 from headgate.service.secrets import secrets_of
 
 __all__ = ["HELD", "run_worker"]
@@ -92,7 +93,7 @@ def _config(settings: Settings, service: Service) -> uvicorn.Config:
     tls = settings.server.tls
     return uvicorn.Config(
         service.app,
-        http=Connection,
+        http=QuickConnection,
         ws="none",
         lifespan="off",
         interface="asgi3",

@@ -1,0 +1,101 @@
+"""Checks without ASGI: a connection that answers them as soon as their last byte is there.
+
+For each request uvicorn makes a scope, an event, a task and a cycle, and sends the answer in two messages. That is
+right for an application that waits, and most of what a check on a store of this machine costs, which does not. So a
+POST to a path that can be answered at once is held back until it is complete, and then answered in one call and one
+write.
+Whatever is out of the ordinary (the store is busy, the request is one of several in a row, its body is large, its
+client reads slowly) goes the usual way as if nothing had happened: nothing has, until the answer is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from headgate.service.asgi import MOST_BODY_BYTES, Headers, Reply
+from headgate.service.protocol import Connection
+
+if TYPE_CHECKING:
+    from headgate.service.dispatch import Dispatch
+
+__all__ = ["QuickConnection"]
+
+
+class QuickConnection(Connection):
+    """A connection that answers checks itself."""
+
+    held: list[tuple[bytes, bytes]] | None = None
+    """The headers of a request that is held back until it is complete; None while there is none."""
+    body = b""
+    last = False
+    """Whether the connection is to be closed after what is held back."""
+
+    def on_headers_complete(self) -> None:
+        if (
+            self.url in cast("Dispatch", self.app).quick
+            and self.parser.get_method() == b"POST"
+            and not self.unanswered
+            and not self.pipeline
+            and not self.expect_100_continue
+            and not self.flow.write_paused
+            and not self.parser.should_upgrade()
+        ):
+            self.held = self.headers
+            self.headers = []  # what comes behind the body is no header
+            self.body = b""
+            return
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.held is None:
+            super().on_body(body)
+            return
+        self.body = self.body + body if self.body else body
+        if len(self.body) > MOST_BODY_BYTES:
+            self.let_go()
+
+    def on_message_complete(self) -> None:
+        held = self.held
+        if held is not None:
+            answered = cast("Dispatch", self.app).at_once(self.url, held, self.client, self.body)
+            if answered is not None:
+                self.held = None
+                self.waiting_since = None
+                self.respond(*answered)
+                return
+            self.let_go()
+        super().on_message_complete()
+
+    def let_go(self) -> None:
+        """What was held back goes the usual way, and what follows of it too."""
+        assert self.held is not None
+        self.headers, self.held = self.held, None
+        super().on_headers_complete()
+        if self.last:
+            self.cycle.keep_alive = False
+        if self.body:
+            super().on_body(self.body)
+
+    def respond(self, reply: Reply, said: Headers) -> None:
+        """Write a whole response, and wait for the next request."""
+        stays = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0" and not self.last
+        lines = [STATUS_LINE[reply.status]]
+        for name, value in (*self.server_state.default_headers, reply.kind, *reply.headers, *said):
+            lines += (name, b": ", value, b"\r\n")
+        lines.append(b"content-length: %d\r\n\r\n" % len(reply.body))
+        if not stays:
+            lines.insert(1, b"connection: close\r\n")
+        lines.append(reply.body)
+        self.transport.write(b"".join(lines))
+        if not stays:
+            self.transport.close()
+        self.on_response_complete()
+
+    def shutdown(self) -> None:
+        """A request that is half there is still answered."""
+        if self.held is None:
+            super().shutdown()
+        else:
+            self.last = True
