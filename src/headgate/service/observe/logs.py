@@ -70,7 +70,9 @@ def configure(
     root.handlers[:] = [handler]
     level = logging.getLevelNamesMapping()[logs.level.upper()]
     root.setLevel(max(level, logging.WARNING))
-    logging.getLogger("headgate").setLevel(level)
+    own = logging.getLogger("headgate")
+    own.handlers.clear()  # the command line's: it would say everything a second time, with the secrets
+    own.setLevel(level)
     for name in SERVERS:  # what they say of themselves, the service says better
         logger = logging.getLogger(name)
         logger.handlers.clear()
