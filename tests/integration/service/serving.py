@@ -50,6 +50,7 @@ class Service:
         if config is not None:
             (folder / "headgate.yaml").write_text(config)
         surroundings = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+        surroundings.pop("PYTHONUNBUFFERED", None)  # what is said must be seen without it
         # The sources in the way only where they are used already: a test of the installed package stays one.
         surroundings["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
         surroundings["HEADGATE_SERVER__HTTP"] = "127.0.0.1:0"
@@ -77,6 +78,12 @@ class Service:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The processes that its supervisor keeps, those that are starting too; none where one process does it all."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [pid for pid in map(int, children) if b"spawn_main" in _command(pid)]
 
     @property
     def url(self) -> str:
@@ -153,3 +160,10 @@ class Service:
             raise AssertionError(f"the service ended with {self.process.returncode}: {self.said}{self.logged}")
         if time.monotonic() > deadline:
             raise AssertionError(f"the service {what} within {PATIENCE:g} s: {self.said}{self.logged}")
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

@@ -1,0 +1,106 @@
+"""Two instances with one Redis for counters and one database for rules are one service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from headgate.config.settings import load_settings
+from headgate.history.opening import open_history
+from integration.rules.places import KINDS, place
+from integration.service.processes.crowd import Caller, admitted, crowd, until
+from integration.service.serving import Service
+
+BOUND = 2.0
+CHANGES = 3
+LIMIT = 100
+CALLERS = 40
+Pair = tuple[Service, Service]
+Report = Callable[[str], None]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two instances whose rules are in a database of this kind."""
+    kind: str = request.param
+    counters = f"{request.getfixturevalue('redis_server').url}?prefix=instances-{kind}&timeout_ms=20000"
+    config = f"store: '{counters}'\nrules_store: '{place(kind, request)}'\n"
+    key = {"HEADGATE_ADMIN_KEY": "the-operator-of-both"}
+
+    def start(folder: str) -> Service:
+        return Service(tmp_path_factory.mktemp(folder), config, key)
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(start, ("one", "other"))
+    yield one, other
+    for service in (one, other):
+        assert service.stop() == 0
+        assert "Traceback" not in service.logged
+
+
+def asked(user: str, endpoint: str) -> dict[str, object]:
+    return {"dimension": "user", "identifier": user, "endpoint": endpoint}
+
+
+def test_a_rule_changed_on_one_binds_on_the_other(pair: Pair, report: Report) -> None:
+    one, other = pair
+    waits = []
+    with Caller(one, one.key) as writer, Caller(other) as reader:
+
+        def told() -> Any:
+            return reader.check(asked("reader", "/bound")).data
+
+        for limit in range(1_000_001, 1_000_001 + CHANGES):
+            writer.limit("bound", limit, endpoint_pattern="/bound")
+            waits.append(until(f"the limit is {limit}", lambda limit=limit: told()["limit"] == limit))  # type: ignore[misc]
+        assert writer.ask("DELETE", "/api/v1/rules/bound").status == 204
+        waits.append(until("it is gone", lambda: told()["reason"] == "no_rule"))
+    report(f"{len(waits)} changes bound after {max(waits):.2f} s at most")
+    assert max(waits) < BOUND
+
+
+def test_a_limit_shared_by_both_admits_as_much_as_of_one(pair: Pair, report: Report) -> None:
+    with Caller(pair[0], pair[0].key) as writer, Caller(pair[1]) as reader:
+        writer.limit("shared", LIMIT, endpoint_pattern="/shared")
+        nobody = asked("nobody", "/shared")
+        until("the other knows it", lambda: reader.ask("POST", "/api/v1/quota", nobody).data["limit"] == LIMIT)
+    answers = crowd(pair, [asked("shared", "/shared")] * (4 * LIMIT), CALLERS, workers=2)
+    report(f"{len(answers)} checks of {CALLERS} callers, half on each: {admitted(answers)} of {LIMIT} admitted")
+    assert admitted(answers) == LIMIT
+
+
+def test_what_was_done_on_one_is_in_the_audit_log_of_the_other(pair: Pair) -> None:
+    one, other = pair
+    with Caller(one, one.key) as writer, Caller(other, other.key) as reader:
+        writer.limit("audited", 5, endpoint_pattern="/audited")
+        entries = reader.ask("GET", "/api/v1/audit?subject=rule:audited").data["entries"]
+        assert [(entry["actor"], entry["action"]) for entry in entries] == [("key:admin", "create")]
+
+
+def test_the_history_is_of_both(pair: Pair, report: Report) -> None:
+    """What is left is written when an instance ends, so nobody has to wait for that."""
+    with Caller(pair[0], pair[0].key) as writer, Caller(pair[1]) as reader:
+        writer.limit("history", LIMIT, endpoint_pattern="/history")
+        nobody = asked("nobody", "/history")
+        until("the other knows it", lambda: reader.ask("POST", "/api/v1/quota", nobody).data["limit"] == LIMIT)
+    answers = crowd(pair, [asked("history", "/history")] * (2 * LIMIT), CALLERS, workers=2)
+    assert admitted(answers) == LIMIT
+    assert [service.stop() for service in pair] == [0, 0]
+    now_us = time.time_ns() // 1000
+    with closing(open_history(rules_of(pair[0]))) as history:
+        minutes = history.usage(now_us - 3_600_000_000, now_us + 60_000_000, "minute", "history")
+    assert sum(minute.allowed for minute in minutes) == LIMIT
+    assert sum(minute.denied for minute in minutes) == LIMIT
+    report(f"{LIMIT} allowed and {LIMIT} denied on two instances: all of them in {len(minutes)} minute(s) of history")
+
+
+def rules_of(service: Service) -> str:
+    """Where its rules are, by its settings."""
+    url = load_settings(str(service.folder / "headgate.yaml"), {}).rules_store
+    assert url is not None
+    return url

@@ -1,0 +1,67 @@
+"""Repeats of one request that race over several workers consume once, wherever the counters are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from integration.service.processes.crowd import Caller, Told, answering_workers, crowd, until
+from integration.service.processes.repeats import REPEATS, told_once
+from integration.service.serving import Service
+
+STORES = ["redis_server", "redis_cluster", "mariadb"]
+WORKERS = 2
+LIMIT = 1000
+CONFIG = """\
+store: '{url}{joint}prefix=repeats&timeout_ms=20000'
+plans: {{once: {limit}/year}}
+"""
+KEY = {"Idempotency-Key": "a request"}
+
+
+@pytest.fixture(scope="module")
+def services(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Service]]:
+    """A service on each store. They start at the same time."""
+    folders = {store: tmp_path_factory.mktemp(store) for store in STORES}
+    urls = {store: request.getfixturevalue(store).url for store in STORES}
+
+    def start(store: str) -> Service:
+        url = urls[store]
+        config = CONFIG.format(url=url, joint="&" if "?" in url else "?", limit=LIMIT)
+        service = Service(folders[store], config, arguments=("--workers", str(WORKERS)))
+        until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
+        return service
+
+    with ThreadPoolExecutor(2) as pool:
+        started = dict(zip(STORES, pool.map(start, STORES), strict=True))
+    yield started
+    for service in started.values():
+        assert service.stop() == 0
+        assert "Traceback" not in service.logged
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_fifty_repeats_consume_once(store: str, services: dict[str, Service], report: Callable[[str], None]) -> None:
+    service = services[store]
+    once = {"key": "user:42", "plans": ["once"]}
+    answers = crowd([service], [once] * REPEATS, REPEATS, KEY, WORKERS)
+    told_once(answers, LIMIT - 1)
+    shares = Counter(told.worker for told in answers)
+    assert len(shares) == WORKERS
+    with Caller(service) as caller:
+        assert caller.ask("POST", "/api/v1/quota", once).data["remaining"] == LIMIT - 1
+        first = without_reason(answers[0])
+        later = caller.check(once, KEY)
+        assert later.data["reason"] == "replayed"
+        assert without_reason(later) == first
+        other = caller.check({**once, "cost": 2}, KEY)
+        assert (other.status, other.headers["content-type"]) == (422, "application/problem+json")
+        assert caller.ask("POST", "/api/v1/quota", once).data["remaining"] == LIMIT - 1
+    report(f"{REPEATS} repeats at once, answered by {len(shares)} workers, consumed 1")
+
+
+def without_reason(told: Told) -> dict[str, object]:
+    return {name: value for name, value in told.data.items() if name != "reason"}
