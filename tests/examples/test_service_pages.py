@@ -23,6 +23,11 @@ from typing import Any
 import pytest
 
 import headgate
+from headgate.service.asgi import MOST_BODY_BYTES
+from headgate.service.data.bodies import LONGEST_PATH, MOST_CHECKS
+from headgate.service.depth import MOST_DEPTH
+from headgate.service.protocol import LONGEST_ANSWER, LONGEST_REQUEST, MOST_HEAD
+from headgate.service.server import KEEP_ALIVE
 
 ROOT = Path(__file__).parent.parent.parent
 PLACE = str(Path(headgate.__file__).parent.parent)
@@ -173,6 +178,34 @@ def needed(operation: dict[str, Any]) -> str:
     if told is not None:
         return told[1]
     return "check" if {} in security else "write"  # the one that is no check: a reset
+
+
+def test_bounds_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "service.md").read_text()
+    rows = dict(re.findall(r"^\| ([^|`]+) \| ([^|]+) \|$", page.partition("### Bounds")[2], re.MULTILINE))
+    assert {what: rows[what].partition(":")[0] for what in rows if what in BOUNDS} == BOUNDS
+
+
+BOUNDS = {
+    "a body": f"{MOST_BODY_BYTES // 1024**2} MiB",
+    "its first line and headers": f"{MOST_HEAD // 1024} KiB",
+    "nesting of its JSON": f"{MOST_DEPTH} levels",
+    "checks in a batch": f"{MOST_CHECKS:,}",
+    "a path that is asked about": f"{LONGEST_PATH:,} characters",
+    "from the first byte of a request to its last": f"{LONGEST_REQUEST:.0f} seconds",
+    "an answer that the client does not read": f"{LONGEST_ANSWER:.0f} seconds, then the connection is closed",
+    "an idle connection": f"{KEEP_ALIVE} seconds",
+}
+
+
+@pytest.mark.parametrize(("default", "limited"), [({}, True), ({"HEADGATE_DEFAULT_CLIENT_LIMITS": "off"}, False)])
+def test_limits_of_unknown_clients_hold_for_proxies_unless_switched_off(
+    default: dict[str, str], limited: bool, tmp_path: Path
+) -> None:
+    with running(tmp_path, **default) as service:
+        asked = urllib.request.Request(f"http://{service.address}/api/v1/authorize", headers={"X-Original-URI": "/"})
+        with urllib.request.urlopen(asked, timeout=30) as reply:
+            assert ("RateLimit" in reply.headers) is limited
 
 
 # -- the client -------------------------------------------------------------------------------------------------------
