@@ -111,6 +111,10 @@ class Connection(HttpToolsProtocol):
         if self.parser.get_http_version() == "0.9":  # a first line that broke off, and where it did is anybody's guess
             raise ValueError("HTTP/0.9")
         super().on_headers_complete()
+        self.head_done()
+
+    def head_done(self) -> None:
+        """The head was taken over: what else comes is body, or to be dropped."""
         self.most = NO_BOUND
         self.headers = DROPPED
 
@@ -144,6 +148,11 @@ class Connection(HttpToolsProtocol):
         """Whether the last request that was begun waits for its answer, or for the rest of it."""
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def answering(self) -> bool:
+        """Whether an answer has begun to the request whose body is under way. One to a request before it is none."""
+        return self.waiting_since is not None and self.most >= MOST_CHUNK and self.cycle.response_started
+
     def send_400_response(self, msg: str) -> None:
         self.give_up(400, "this is no HTTP/1.1 request: send one")
 
@@ -163,8 +172,7 @@ class Connection(HttpToolsProtocol):
             return
         if self.pipeline:
             return  # half a request behind others: they are answered first, and then nobody waits for its rest
-        in_body = self.waiting_since is not None and self.most >= MOST_CHUNK
-        if not (in_body and self.cycle.response_started):  # or else the answer was another request's
+        if not self.answering:
             members = problem(status, detail)
             body = encode_problem(members)
             head = (

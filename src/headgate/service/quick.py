@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from headgate.service.asgi import MOST_BODY_BYTES, Headers, Reply
+from headgate.service.asgi import Headers, Reply
 from headgate.service.protocol import Connection
 
 if TYPE_CHECKING:
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["QuickConnection"]
 
+MOST_HELD = 16 * 1024
+"""Bytes of a body: a larger one is no matter of one call, and is refused the usual way when it is too large."""
+
 
 class QuickConnection(Connection):
     """A connection that answers checks itself."""
 
     held: list[tuple[bytes, bytes]] | None = None
     """The headers of a request that is held back until it is complete; None while there is none."""
-    body = b""
+    body: bytes | bytearray = b""
     last = False
     """Whether the connection is to be closed after what is held back."""
 
@@ -41,25 +44,34 @@ class QuickConnection(Connection):
             and not self.expect_100_continue
             and not self.flow.write_paused
             and not self.parser.should_upgrade()
+            and self.parser.get_http_version() != "0.9"
         ):
             self.held = self.headers
-            self.headers = []  # what comes behind the body is no header
             self.body = b""
+            self.head_done()
             return
         super().on_headers_complete()
+
+    @property
+    def answering(self) -> bool:
+        return self.held is None and super().answering
 
     def on_body(self, body: bytes) -> None:
         if self.held is None:
             super().on_body(body)
             return
-        self.body = self.body + body if self.body else body
-        if len(self.body) > MOST_BODY_BYTES:
+        if not self.body:
+            self.body = body
+        else:
+            self.body = bytearray(self.body) if isinstance(self.body, bytes) else self.body
+            self.body += body
+        if len(self.body) > MOST_HELD:
             self.let_go()
 
     def on_message_complete(self) -> None:
         held = self.held
         if held is not None:
-            answered = cast("Dispatch", self.app).at_once(self.url, held, self.client, self.body)
+            answered = cast("Dispatch", self.app).at_once(self.url, held, self.client, bytes(self.body))
             if answered is not None:
                 self.held = None
                 self.waiting_since = None
@@ -76,7 +88,7 @@ class QuickConnection(Connection):
         if self.last:
             self.cycle.keep_alive = False
         if self.body:
-            super().on_body(self.body)
+            super().on_body(bytes(self.body))
 
     def respond(self, reply: Reply, said: Headers) -> None:
         """Write a whole response, and wait for the next request."""
