@@ -139,7 +139,7 @@ def _read_names(body: Any) -> tuple[str, list[tuple[str, str]]]:
     fields = Fields(body, "", problems, ("clientId", "limits"))
     client: str = fields.text("clientId", required=True)
     items = fields.items("limits")
-    if fields.is_mapping and not items and isinstance(fields.values.get("limits", []), list):
+    if fields.is_mapping and not items and isinstance(fields.values.get("limits"), list | None):
         fields.wrong("limits", "names none: write a list of {limitType, limitName}")
     names = [_name(item, way, problems) for way, item in items]
     problems.raise_any()
