@@ -9,7 +9,7 @@ SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
 
 # The service on loopback, until Ctrl-C. Its counters and rules stay in .headgate, which git does not look at.
 serve: $(VENV)/.compiled
-	HEADGATE_SERVER__HTTP=127.0.0.1:$(PORT) $(BIN)/headgate serve
+	env HEADGATE_SERVER__HTTP=127.0.0.1:$(PORT) $(BIN)/headgate serve
 
 # Lint, types and imports; then the tests on the compiled and on the pure build, both at once: they wait a lot.
 test: check doctest servers $(VENV)/.compiled

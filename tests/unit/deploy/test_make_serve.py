@@ -19,7 +19,7 @@ def test_serves_on_loopback_at_the_port_that_is_asked_for(given: list[str], port
     said = subprocess.run(
         ["make", "-n", "serve", *given], cwd=ROOT, env=outside, capture_output=True, text=True, check=True
     )
-    assert said.stdout.splitlines()[-1] == f"HEADGATE_SERVER__HTTP=127.0.0.1:{port} .venv/bin/headgate serve"
+    assert said.stdout.splitlines()[-1] == f"env HEADGATE_SERVER__HTTP=127.0.0.1:{port} .venv/bin/headgate serve"
 
 
 def test_what_it_makes_is_ignored_by_git() -> None:
