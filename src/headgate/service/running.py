@@ -48,6 +48,6 @@ def _listening(address: Address) -> socket.socket:
         (family, *_), *_ = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise ConfigError(
-            f"server.http: cannot listen on {address}: {error.strerror or os.strerror(error.errno or 0)}"
-        ) from error
+        number = error.errno or 0  # that of a name which nobody knows is below zero
+        why = os.strerror(number) if number > 0 else error.strerror
+        raise ConfigError(f"server.http: cannot listen on {address}: {why}") from error

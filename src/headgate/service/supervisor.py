@@ -126,6 +126,7 @@ class Supervisor:
 
     def _end(self) -> None:
         """Let the workers answer what is under way; who takes too long is killed."""
+        self._listening.close()  # or whoever comes now would wait for workers that no longer take anybody
         self._tell(signal.SIGTERM)
         deadline = time.monotonic() + self._settings.server.shutdown_seconds + GRACE
         hurried = False
