@@ -15,13 +15,17 @@ from headgate.core.limit import Limit
 from headgate.engine.bound import MAX_COST, Bound, Engine, check_input, whole_cost
 from headgate.rules.catalog import Catalog
 from headgate.rules.context import Asked, RequestContext
+from headgate.rules.entry import Entry
 from headgate.rules.rule import Rule
 from headgate.rules.ruleset import Chosen
 from headgate.rules.views.clients import SeenClients
 from headgate.stores.forking import fork_safe_lock
-from headgate.stores.port import LocalStore, Member, Op, Outcome, Request
+from headgate.stores.port import LocalStore, Member, Op, Outcome, Request, Take
 
-__all__ = ["Asking", "CatalogPlans", "Prepared", "PreparedChain", "decided_at_once"]
+__all__ = ["Asking", "CatalogPlans", "Prepared", "PreparedChain", "Taken", "decided_at_once"]
+
+Taken = tuple[Decision, str, str]
+"""A decision, and the dimension and key of the counter that decided."""
 
 _UNLIMITED = build(Limit(MAX_COST, 1), "no_rule", "")
 
@@ -51,6 +55,39 @@ class Asking:
         if op is Op.TAKE and context.client is not None and not rules.knows_client(context.client, now_us):
             self.seen.see(context.client, now_us)
         return Prepared(self, op, chosen, whole)
+
+    def take_at_once(self, store: LocalStore, contexts: Sequence[Asked], costs: Sequence[int]) -> list[Taken] | None:
+        """Check several requests, each under the one rule that applies to it, without waiting. None, and nothing is
+        done, where that cannot be: other numbers of rules, shadow rules, a store that is busy."""
+        rules = self.catalog.current
+        now_us = store.clock.ticks()
+        takes: list[Take] = []
+        entries: list[Entry] = []
+        for context, cost in zip(contexts, costs, strict=True):
+            if not 0 <= cost <= MAX_COST:
+                check_input("-", cost)
+            chosen = rules.resolve(context, now_us)
+            if len(chosen) != 1:
+                return None
+            key, entry = chosen[0]
+            if entry.shadow:
+                return None
+            takes.append((entry.algorithm, key, cost))
+            entries.append(entry)
+        decisions = store.take_many(takes)
+        if decisions is None:
+            return None
+        engine = self._engine
+        pressed = engine.pressed
+        taken: list[Taken] = []
+        for decision, (algorithm, key, _), entry in zip(decisions, takes, entries, strict=True):
+            if pressed or not decision._allowed or decision._remaining * 5 < algorithm.capacity:
+                decision = engine.note(key, decision)  # noqa: PLW2901 - the same, with its state
+            taken.append((decision, entry.dimension, key))
+        for context in contexts:
+            if context.client is not None and not rules.knows_client(context.client, now_us):
+                self.seen.see(context.client, now_us)
+        return taken
 
     def finish(self, op: Op, chosen: Sequence[Chosen], outcomes: Sequence[Outcome]) -> Decision:
         """The decision that the outcomes add up to."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import SupportsIndex
 
 from headgate.core.decision import Decision
-from headgate.embedded.asking import Prepared, PreparedChain, decided_at_once
+from headgate.embedded.asking import Prepared, PreparedChain, Taken, decided_at_once
 from headgate.embedded.ruled import Ruled
 from headgate.engine import async_limiter
 from headgate.engine.plans import Limits
@@ -45,6 +45,16 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
     def answers_at_once(self) -> bool:
         """Whether the store is on this machine, so that most can be decided without waiting."""
         return self._engine.local is not None
+
+    def take_at_once(self, contexts: Sequence[Asked], costs: Sequence[int]) -> list[Taken] | None:
+        """The simplest requests, decided without waiting and without ceremony; None where `decide` is needed."""
+        local = self._engine.local
+        if local is None:
+            return None
+        try:
+            return self._rules().take_at_once(local, contexts, costs)
+        except StoreError:
+            return None
 
     def decide_at_once(self, prepared: Sequence[Prepared | PreparedChain]) -> list[Decision] | None:
         """What `decide` would say, where the store answers without waiting; None where it does not, or not now."""

@@ -126,8 +126,9 @@ class Dispatch:
 
     def at_once(
         self, url: bytes, headers: Headers, client: tuple[str, int] | None, body: bytes
-    ) -> tuple[Reply, Headers] | None:
-        """The answer to a POST to one of `quick`, and what is said with it; None where it has to be waited for."""
+    ) -> tuple[int, bytes, bytes] | None:
+        """The answer to a POST to one of `quick`: its status, what stands in its head, and its body. None where it has
+        to be waited for."""
         started = perf_counter()
         path, route = self.quick[url]
         fields: Fields = dict(headers)
@@ -145,7 +146,12 @@ class Dispatch:
         self.tally.request("data", reply.status)
         if self.log.checks:
             self.log.check(call, reply.status, perf_counter() - started)
-        return reply, self.said(call, path)
+        head = b"%b: %b\r\nx-request-id: %b\r\n" % (reply.kind[0], reply.kind[1], call.request_id.encode())
+        for name, value in reply.headers:
+            head += b"%b: %b\r\n" % (name, value)
+        for name, value in self.deprecations.headers(path):
+            head += b"%b: %b\r\n" % (name, value)
+        return reply.status, head, reply.body
 
     def said(self, call: Call, path: str) -> Headers:
         """What every answer says."""

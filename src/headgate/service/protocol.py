@@ -52,6 +52,8 @@ class Connection(HttpToolsProtocol):
     """A connection, and since when its client owes us the rest of a request. None: it does not."""
 
     waiting_since: float | None = None
+    idle_since: float | None = None
+    """Since when it is open for nothing, where uvicorn has no timer for that."""
     unread_since: float | None = None
     """Since when the client has not read what it was answered."""
     taken = 0
@@ -202,6 +204,9 @@ class Patience:
             since = getattr(connection, "waiting_since", None)
             if since is not None and now - since > self._longest:
                 connection.give_up(408, f"the request did not come within {self._longest:.0f} s: send it at once")
+            idle = getattr(connection, "idle_since", None)
+            if idle is not None and now - idle > connection.timeout_keep_alive:
+                connection.transport.close()
             unread = getattr(connection, "unread_since", None)
             if unread is not None and now - unread > LONGEST_ANSWER:
                 connection.transport.abort()

@@ -10,17 +10,19 @@ client reads slowly) goes the usual way as if nothing had happened: nothing has,
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from headgate.service.asgi import Headers, Reply
 from headgate.service.protocol import Connection
 
 if TYPE_CHECKING:
     from headgate.service.dispatch import Dispatch
 
 __all__ = ["QuickConnection"]
+
+CLOSE = b"connection: close\r\n"
 
 MOST_HELD = 16 * 1024
 """Bytes of a body: a larger one is no matter of one call, and is refused the usual way when it is too large."""
@@ -34,6 +36,19 @@ class QuickConnection(Connection):
     body: bytes | bytearray = b""
     last = False
     """Whether the connection is to be closed after what is held back."""
+    known_always: tuple[object, bytes] = (None, b"")
+
+    def on_message_begin(self) -> None:
+        """Without a scope, which only requests need that go the usual way."""
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        self.waiting_since = monotonic()
+        self.idle_since = None
+        self.taken = 0
+        self.most = Connection.most
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
 
     def on_headers_complete(self) -> None:
         if (
@@ -50,7 +65,7 @@ class QuickConnection(Connection):
             self.body = b""
             self.head_done()
             return
-        super().on_headers_complete()
+        self.go_the_usual_way(self.headers)
 
     @property
     def answering(self) -> bool:
@@ -82,28 +97,42 @@ class QuickConnection(Connection):
 
     def let_go(self) -> None:
         """What was held back goes the usual way, and what follows of it too."""
-        assert self.held is not None
-        self.headers, self.held = self.held, None
-        super().on_headers_complete()
+        held, self.held = self.held, None
+        assert held is not None
+        self.go_the_usual_way(held)
         if self.last:
             self.cycle.keep_alive = False
         if self.body:
             super().on_body(bytes(self.body))
 
-    def respond(self, reply: Reply, said: Headers) -> None:
+    def go_the_usual_way(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Make up for the scope."""
+        url, expects, since, taken = self.url, self.expect_100_continue, self.waiting_since, self.taken
+        super().on_message_begin()
+        self.url, self.expect_100_continue, self.waiting_since, self.taken = url, expects, since, taken
+        self.headers += headers
+        super().on_headers_complete()
+
+    def respond(self, status: int, head: bytes, body: bytes) -> None:
         """Write a whole response, and wait for the next request."""
         stays = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0" and not self.last
-        lines = [STATUS_LINE[reply.status]]
-        for name, value in (*self.server_state.default_headers, reply.kind, *reply.headers, *said):
-            lines += (name, b": ", value, b"\r\n")
-        lines.append(b"content-length: %d\r\n\r\n" % len(reply.body))
-        if not stays:
-            lines.insert(1, b"connection: close\r\n")
-        lines.append(reply.body)
-        self.transport.write(b"".join(lines))
+        self.transport.write(
+            b"%b%b%b%bcontent-length: %d\r\n\r\n%b"
+            % (STATUS_LINE[status], self.always(), b"" if stays else CLOSE, head, len(body), body)
+        )
+        self.server_state.total_requests += 1
+        self.idle_since = monotonic()
         if not stays:
             self.transport.close()
-        self.on_response_complete()
+
+    def always(self) -> bytes:
+        """What the server says on every answer: the date, which it renews every second."""
+        headers = self.server_state.default_headers
+        known = QuickConnection.known_always
+        if known[0] is not headers:
+            known = (headers, b"".join([b"%b: %b\r\n" % header for header in headers]))
+            QuickConnection.known_always = known
+        return known[1]
 
     def shutdown(self) -> None:
         """A request that is half there is still answered."""

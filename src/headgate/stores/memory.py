@@ -20,7 +20,7 @@ from headgate.stores.clock import Clock, MachineClock, nanoseconds_of, wall_minu
 from headgate.stores.deciding import Cell, decide
 from headgate.stores.keeping import pack_kept
 from headgate.stores.mutex import new_mutex
-from headgate.stores.port import LocalStore, Member, Op, Outcome, Request
+from headgate.stores.port import LocalStore, Member, Op, Outcome, Request, Take
 from headgate.stores.records import MemoryRecords, answered_before, grouped
 from headgate.stores.table import Entry, Table
 
@@ -102,6 +102,12 @@ class MemoryStore(LocalStore):
             else:
                 return self.decide(Request(Op.TAKE, [Member(key, algorithm, cost)]), now)[0].decision
         return Decision(algorithm, allowed, remaining, wait, reset, None)
+
+    def take_many(self, takes: Sequence[Take]) -> list[Decision] | None:
+        for algorithm, _, cost in takes:
+            if cost > algorithm.ceiling:
+                return None
+        return [self.take(algorithm, key, cost) for algorithm, key, cost in takes]
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         if self.closed:

@@ -42,6 +42,7 @@ __all__ = [
     "Replies",
     "Request",
     "Store",
+    "Take",
 ]
 
 DEFAULT_PREFIX = "hg"
@@ -166,6 +167,9 @@ class Outcome:
         self.tick = tick
 
 
+Take = tuple[Algorithm, str, int]
+"""The limit, the key and the cost of the simplest request: one counter that binds."""
+
 Replies = list[list[Outcome]]
 """What came of a batch: for each request, one outcome per member."""
 
@@ -221,6 +225,11 @@ class LocalStore:
         raise NotImplementedError
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
+        raise NotImplementedError
+
+    def take_many(self, takes: Sequence[Take]) -> list[Decision] | None:
+        """Several such takes, if all of them can be done at once and without ceremony; None, and nothing is done, if
+        one cannot: then `apply_within` is for them."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -138,6 +138,10 @@ class CheckCeiling:
             return None
         return self._lease_more(checks)
 
+    def give_back(self, checks: int) -> None:
+        """So many were counted, and are not answered now."""
+        self._left += checks
+
     def _lease_more(self, checks: int) -> Refusal | None:
         missing = checks - self._left
         lease = max(self._lease, missing)

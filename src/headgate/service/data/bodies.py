@@ -23,6 +23,7 @@ from headgate.stores.port import Op
 __all__ = [
     "LONGEST_PATH",
     "MOST_CHECKS",
+    "plain_context",
     "prepare",
     "prepare_verify",
     "read_batch",
@@ -100,22 +101,32 @@ def _invalid(told: str) -> BadRequest:
 
 def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Prepared | PreparedChain:
     """What is to be asked about a check. `at` is where it stands, for messages."""
+    context = plain_context(check, at)
     try:
-        if check.context is not None:
-            _only(check, at, "context")
-            _path(check.context.path, at, "context.path")
-            return limiter.prepare(op, check.context, check.cost)
-        if check.key is not None:
-            _only(check, at, "key")
-            if check.plans is None:
-                return limiter.prepare(op, ContextBody(key=check.key), check.cost)
-            return limiter.prepare_plans(op, check.key, _plans(limiter, check.plans, at), check.cost)
-        if check.dimension is None:
-            raise wrong(at, f"nothing says what is checked: {_FORMS}")
-        _only(check, at, "dimension")
-        return limiter.prepare(op, _subject(check, at), check.cost)
+        if context is not None:
+            return limiter.prepare(op, context, check.cost)
+        _only(check, at, "key")
+        assert check.key is not None
+        return limiter.prepare_plans(op, check.key, _plans(limiter, check.plans or [], at), check.cost)
     except (ValueError, TypeError) as error:  # what the limiter refuses
         raise wrong(at, str(error)) from None
+
+
+def plain_context(check: CheckBody, at: str = "") -> ContextBody | None:
+    """The request that a check under rules is about; None for a check of plans."""
+    if check.context is not None:
+        _only(check, at, "context")
+        _path(check.context.path, at, "context.path")
+        return check.context
+    if check.key is not None:
+        if check.plans is not None:
+            return None
+        _only(check, at, "key")
+        return ContextBody(key=check.key)
+    if check.dimension is None:
+        raise wrong(at, f"nothing says what is checked: {_FORMS}")
+    _only(check, at, "dimension")
+    return _subject(check, at)
 
 
 def prepare_verify(limiter: AsyncLimiter, body: VerifyBody) -> Prepared:
@@ -129,10 +140,18 @@ def prepare_verify(limiter: AsyncLimiter, body: VerifyBody) -> Prepared:
 
 def _only(check: CheckBody, at: str, form: str) -> None:
     """A check has one form: what belongs to another is a mistake."""
-    others = ("plans",) if form == "dimension" else ("dimension", "identifier", "endpoint", "method")
-    for name in others if form != "context" else (*others, "key", "plans"):
-        if getattr(check, name) is not None:
-            raise wrong(_way(at, name), f"does not go with {form!r}: {_FORMS}")
+    if form == "dimension":
+        other = "plans" if check.plans is not None else None
+    elif check.dimension is not None or check.identifier is not None:
+        other = "dimension" if check.dimension is not None else "identifier"
+    elif check.endpoint is not None or check.method is not None:
+        other = "endpoint" if check.endpoint is not None else "method"
+    elif form == "context" and (check.key is not None or check.plans is not None):
+        other = "key" if check.key is not None else "plans"
+    else:
+        other = None
+    if other is not None:
+        raise wrong(_way(at, other), f"does not go with {form!r}: {_FORMS}")
 
 
 def _way(at: str, name: str) -> str:

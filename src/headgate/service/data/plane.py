@@ -9,11 +9,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from headgate.core.decision import Decision
-from headgate.embedded.asking import Prepared, PreparedChain
+from headgate.embedded.asking import Prepared, PreparedChain, Taken
 from headgate.service.asgi import BadRequest, Call, Headers, Reply
 from headgate.service.auth.guard import CheckCeiling
 from headgate.service.data.answers import answer_of, encode
 from headgate.service.data.bodies import (
+    plain_context,
     prepare,
     prepare_verify,
     read_batch,
@@ -21,7 +22,7 @@ from headgate.service.data.bodies import (
     read_verify,
 )
 from headgate.service.data.repeats import once_of, replayed
-from headgate.service.data.shapes import Answer, BatchBody, CheckBody
+from headgate.service.data.shapes import Answer, BatchBody, CheckBody, ContextBody
 from headgate.service.observe.tracing import Tracer, describe
 from headgate.service.parts import Parts
 from headgate.stores.port import Once, Op
@@ -53,41 +54,64 @@ class DataPlane:
 
     def check_at_once(self, call: Call, body: bytes) -> Reply | None:
         """`check`, where nothing has to be waited for: the usual case, without a coroutine."""
-        fields = call.fields
-        if not self.quick or b"idempotency-key" in fields or b"x-idempotency-key" in fields:
-            return None
         started = perf_counter()
         asked = read_check(body)
-        prepared = prepare(self.limiter, Op.TAKE, asked)
-        self._afford(1)
-        decisions = self.limiter.decide_at_once([prepared])
-        if decisions is None:
+        answers = self._at_once(call, [asked])
+        if answers is None:
             return None
-        decision = decisions[0]
-        now_us = self.clock.ticks()
-        self.tally.at(now_us)
-        self._count(call, prepared, decision)
-        self._note(asked, now_us)
-        answer = answer_of(decision, now_us)
+        answer = answers[0]
         self.tally.timed(perf_counter() - started)
         return Reply(200, encode(answer), STATES.get(answer.state, ()))
 
     def batch_at_once(self, call: Call, body: bytes) -> Reply | None:
         """`batch`, in the same way."""
-        fields = call.fields
-        if not self.quick or b"idempotency-key" in fields or b"x-idempotency-key" in fields:
-            return None
         started = perf_counter()
         checks = read_batch(body).checks
-        prepared = self._prepared(checks)
-        self._afford(len(checks))
-        decisions = self.limiter.decide_at_once(prepared)
-        if decisions is None:
+        answers = self._at_once(call, checks)
+        if answers is None:
             return None
-        answers = self._answers(call, checks, prepared, decisions)
         self.tally.batch(len(checks))
         self.tally.timed(perf_counter() - started)
         return Reply(200, encode({"decisions": answers}))
+
+    def _at_once(self, call: Call, checks: Sequence[CheckBody]) -> list[Answer] | None:
+        """The answers to checks, from a store that is free; None where it has to be waited for."""
+        fields = call.fields
+        if not self.quick or b"idempotency-key" in fields or b"x-idempotency-key" in fields:
+            return None
+        self._afford(len(checks))
+        taken = self._taken(checks)
+        if taken is not None:
+            now_us = self.clock.ticks()
+            self.tally.at(now_us)
+            answers: list[Answer] = []
+            for asked, (decision, dimension, key) in zip(checks, taken, strict=True):
+                self._counted(call, decision, dimension, key)
+                self._note(asked, now_us)
+                answers.append(answer_of(decision, now_us))
+            return answers
+        prepared = self._prepared(checks)
+        decisions = self.limiter.decide_at_once(prepared)
+        if decisions is None:
+            self.ceiling.give_back(len(checks))  # they are counted when they are answered
+            return None
+        return self._answers(call, checks, prepared, decisions)
+
+    def _taken(self, checks: Sequence[CheckBody]) -> list[Taken] | None:
+        """The decisions on the simplest checks, under one rule each; None for all others."""
+        contexts: list[ContextBody] = []
+        costs: list[int] = []
+        for asked in checks:
+            if asked.plans is not None:
+                return None
+            context = plain_context(asked) if len(checks) == 1 else plain_context(asked, f"checks[{len(costs)}]")
+            assert context is not None
+            contexts.append(context)
+            costs.append(asked.cost)
+        try:
+            return self.limiter.take_at_once(contexts, costs)
+        except (ValueError, TypeError):
+            return None  # to prepare them says what is wrong, and where
 
     async def check(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/check`: one decision, always 200."""
@@ -260,19 +284,22 @@ class DataPlane:
 
     def _count(self, call: Call, prepared: Prepared | PreparedChain, decision: Decision) -> None:
         dimension, subject = prepared.subject(decision)
-        call.subject, call.allowed = subject, decision.allowed
-        tally = self.tally
-        tally.decided(decision.name, dimension, subject, decision.allowed)
-        if self.remaining:
-            tally.left(decision.name, subject, decision.remaining, self.clock.ticks())
+        self._counted(call, decision, dimension, subject)
         detail = decision._detail
         if detail is None:
             return
         if detail.reason == "fail_open":
-            tally.failed_open()
+            self.tally.failed_open()
         for shadow in detail.shadows:
             if not shadow.allowed:
-                tally.shadowed(shadow.name, prepared.subject(shadow)[0])
+                self.tally.shadowed(shadow.name, prepared.subject(shadow)[0])
+
+    def _counted(self, call: Call, decision: Decision, dimension: str, subject: str) -> None:
+        call.subject, call.allowed = subject, decision._allowed
+        name = decision._algorithm.label
+        self.tally.decided(name, dimension, subject, decision._allowed)
+        if self.remaining:
+            self.tally.left(name, subject, decision._remaining, self.clock.ticks())
 
 
 def _retry(decision: Decision) -> Headers:

@@ -26,7 +26,7 @@ from headgate.errors import StoreClosed, StoreError
 from headgate.stores.clock import Clock, MachineClock, nanoseconds_of
 from headgate.stores.deciding import decide, decision_of, undoing
 from headgate.stores.keeping import pack_kept
-from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Once, Op, Outcome, Request
+from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Once, Op, Outcome, Request, Take
 from headgate.stores.records import answered_before, grouped
 from headgate.stores.shared.arena import Arena
 from headgate.stores.shared.cell import SlotCell, Writers, holds_log
@@ -134,6 +134,45 @@ class SharedStore(LocalStore):
             return decide(Op.TAKE, [Member(key, algorithm, cost)], [cell], now)[0].decision
         finally:
             self.unlock(stripe)
+
+    def take_many(self, takes: Sequence[Take]) -> list[Decision] | None:
+        """Counters that are there, under the limits that wrote them: the usual ones. Others need more care."""
+        if self.closed:
+            raise StoreClosed(f"shared store {self.path} is closed")
+        places: list[tuple[bytes, int]] = []
+        stripes: list[int] = []
+        for algorithm, key, cost in takes:
+            if algorithm.keeps_log or cost > algorithm.ceiling:
+                return None
+            place = self.place(algorithm.name, key)
+            places.append(place)
+            stripes.append(place[1])
+        if not stripes:
+            return []
+        first, last = FIRST_STRIPE + min(stripes), FIRST_STRIPE + max(stripes)
+        if not (self.locks.try_acquire(first) if first == last else self.locks.try_range(first, last)):
+            return None
+        try:
+            now: int = self.anchor + self.nanoseconds() // 1000
+            slots: list[int] = []
+            for digest, stripe in places:
+                slot = self.find_slot(stripe, digest)
+                if slot < 0:
+                    return None
+                slots.append(slot)
+            decisions: list[Decision] = []
+            for (algorithm, key, cost), (digest, stripe), slot in zip(takes, places, slots, strict=True):
+                outcome = self.take_plain(algorithm, cost, stripe, slot, now)
+                if outcome is None:  # written under another limit, or before a clock jumped: its slot is there
+                    cell = SlotCell(self, algorithm, digest, stripe, slot, now, {stripe * self.slots + slot})
+                    outcome = decide(Op.TAKE, [Member(key, algorithm, cost)], [cell], now)[0]
+                decisions.append(outcome.decision)
+            return decisions
+        finally:
+            if first == last:
+                self.locks.release(first)
+            else:
+                self.locks.release_range(first, last)
 
     def take_plain(self, algorithm: Algorithm, cost: i64, stripe: int, slot: int, now: int) -> Outcome | None:
         """The usual case without the ceremony: three numbers, written under this very limit. None if it is another."""
