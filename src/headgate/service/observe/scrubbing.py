@@ -69,12 +69,18 @@ def secrets_of_webhook(url: str) -> list[str]:
 
     >>> secrets_of_webhook("https://hooks.example.com/services/T0/XyZ")
     ['/services/T0/XyZ']
+
+    So may be a part of the path that is long enough for one:
+
+    >>> secrets_of_webhook("https://hooks.example.com/services/T0/B1946AC92492D2")
+    ['/services/T0/B1946AC92492D2', 'B1946AC92492D2']
     """
     try:
         parts = urlsplit(url)
     except ValueError:
         return []
-    return [*secrets_of_url(url), *(part for part in (parts.path, parts.query) if len(part) >= SHORTEST_PATH)]
+    known = (parts.path, *parts.path.split("/")[1:], parts.query)
+    return [*secrets_of_url(url), *(part for part in dict.fromkeys(known) if len(part) >= SHORTEST_PATH)]
 
 
 def _forms(secret: str) -> set[str]:
