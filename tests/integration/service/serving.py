@@ -32,7 +32,7 @@ class Service:
 
     `config` is written to headgate.yaml there, `environment` is added to the surroundings, from which everything that
     would be a setting is taken out. A folder in which a service ran before still has its counters, rules and keys:
-    the second one shows no key, and `key=` says the first one's.
+    the second one shows no key, and `key=` says the first one's. With `ready=False` it is not waited for until it is.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Service:
         environment: Mapping[str, str] | None = None,
         arguments: tuple[str, ...] = (),
         key: str | None = None,
+        ready: bool = True,
     ) -> None:
         self.folder = folder
         self.key = key or ""
@@ -70,7 +71,8 @@ class Service:
                 self.key = shown[1]
             if not self.key:
                 self.key = surroundings.get("HEADGATE_ADMIN_KEY", "")
-            self.await_ready()
+            if ready:
+                self.await_ready()
         except BaseException:
             self.kill()
             raise

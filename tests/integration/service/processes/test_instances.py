@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from headgate.config.settings import load_settings
 from headgate.history.opening import open_history
 from integration.rules.places import KINDS, place
 from integration.service.processes.crowd import Caller, admitted, crowd, until
+from integration.service.processes.together import together
 from integration.service.serving import Service
 
 BOUND = 2.0
@@ -32,15 +33,9 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     config = f"store: '{counters}'\nrules_store: '{place(kind, request)}'\n"
     key = {"HEADGATE_ADMIN_KEY": "the-operator-of-both"}
 
-    def start(folder: str) -> Service:
-        return Service(tmp_path_factory.mktemp(folder), config, key)
-
-    with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(start, ("one", "other"))
-    yield one, other
-    for service in (one, other):
-        assert service.stop() == 0
-        assert "Traceback" not in service.logged
+    starts = [partial(Service, tmp_path_factory.mktemp(folder), config, key) for folder in ("one", "other")]
+    with together(*starts) as (one, other):
+        yield one, other
 
 
 def asked(user: str, endpoint: str) -> dict[str, object]:

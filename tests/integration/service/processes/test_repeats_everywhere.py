@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from integration.service.processes.crowd import Caller, Told, answering_workers, crowd, until
 from integration.service.processes.repeats import REPEATS, told_once
+from integration.service.processes.together import together
 from integration.service.serving import Service
 
 STORES = ["redis_server", "redis_cluster", "mariadb"]
@@ -25,22 +26,15 @@ KEY = {"Idempotency-Key": "a request"}
 @pytest.fixture(scope="module")
 def services(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Service]]:
     """A service on each store. They start at the same time."""
-    folders = {store: tmp_path_factory.mktemp(store) for store in STORES}
-    urls = {store: request.getfixturevalue(store).url for store in STORES}
-
-    def start(store: str) -> Service:
-        url = urls[store]
+    starts = []
+    for store in STORES:
+        url = request.getfixturevalue(store).url
         config = CONFIG.format(url=url, joint="&" if "?" in url else "?", limit=LIMIT)
-        service = Service(folders[store], config, arguments=("--workers", str(WORKERS)))
-        until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
-        return service
-
-    with ThreadPoolExecutor(2) as pool:
-        started = dict(zip(STORES, pool.map(start, STORES), strict=True))
-    yield started
-    for service in started.values():
-        assert service.stop() == 0
-        assert "Traceback" not in service.logged
+        starts.append(partial(Service, tmp_path_factory.mktemp(store), config, arguments=("--workers", str(WORKERS))))
+    with together(*starts) as started:
+        for service in started:
+            until("all workers answer", lambda service=service: len(answering_workers(service)) == WORKERS)
+        yield dict(zip(STORES, started, strict=True))
 
 
 @pytest.mark.parametrize("store", STORES)

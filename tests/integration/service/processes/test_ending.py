@@ -1,0 +1,163 @@
+"""What signals do: SIGTERM answers what is under way, SIGHUP has rules read again, a second Ctrl-C does not wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from integration.service.processes.crowd import Caller, Told, answering_workers, until
+from integration.service.serving import PATIENCE, Service
+from servers.machine import gone
+from servers.redis import RedisServer
+
+WORKERS = 2
+Serve = Callable[..., Service]
+
+
+@contextmanager
+def half_sent(service: Service) -> Iterator[socket.socket]:
+    """A check of which the last byte is still to come."""
+    body = json.dumps({"key": "slow"}).encode()
+    with socket.create_connection((service.host, service.port), timeout=PATIENCE) as connection:
+        head = f"POST /api/v1/check HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body[:-1])
+        yield connection
+
+
+def rest(connection: socket.socket) -> bytes:
+    """All that comes until the connection is closed."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def closed_to_others(service: Service) -> bool:
+    try:
+        socket.create_connection((service.host, service.port), timeout=PATIENCE).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("workers", "number"), [(1, signal.SIGTERM), (WORKERS, signal.SIGTERM), (1, signal.SIGINT)])
+def test_what_is_under_way_is_answered(workers: int, number: signal.Signals, serve: Serve) -> None:
+    service = serve(arguments=("--workers", str(workers)))
+    with half_sent(service) as connection, Caller(service) as idle:
+        idle.meet()
+        pids = service.worker_pids
+        service.signal(number)
+        until("nobody else gets in", lambda: closed_to_others(service))
+        assert service.process.poll() is None
+        connection.sendall(b"}")
+        head, _, body = rest(connection).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in head.lower()
+        assert json.loads(body)["allowed"]
+    assert service.process.wait(PATIENCE) == 0
+    assert all(map(gone, pids))
+    assert "Traceback" not in service.logged
+
+
+def test_a_second_interrupt_does_not_wait(serve: Serve, report: Callable[[str], None]) -> None:
+    service = serve(arguments=("--workers", str(WORKERS)), environment={"HEADGATE_SERVER__SHUTDOWN_SECONDS": "60"})
+    pids = service.worker_pids
+    with half_sent(service) as connection:
+        service.signal(signal.SIGINT)
+        until("nobody else gets in", lambda: closed_to_others(service))
+        assert service.process.poll() is None
+        service.signal(signal.SIGINT)
+        seconds = until("it has ended", lambda: service.process.poll() is not None, 30)
+        assert rest(connection) == b""
+    assert all(map(gone, pids))
+    assert "Traceback" not in service.logged
+    report(f"ended {seconds:.2f} s after the second interrupt, with exit code {service.process.returncode}")
+
+
+def test_who_waits_for_a_store_that_hangs_is_answered(serve: Serve, report: Callable[[str], None]) -> None:
+    with RedisServer() as redis:
+        service = serve(config=f"store: '{redis.url}?timeout_ms=3000'\nplans: {{many: 1000/hour}}\n")
+        told: list[Told] = []
+
+        def ask() -> None:
+            with Caller(service) as caller:
+                caller.meet()
+                asking.set()
+                told.append(caller.check({"key": "patient", "plans": ["many"]}))
+
+        redis.pause()
+        asking = threading.Event()
+        waiting = threading.Thread(target=ask)
+        waiting.start()
+        assert asking.wait(PATIENCE)
+        with socket.create_connection((service.host, service.port)):  # whoever comes later is taken after the check
+            pass
+        with Caller(service) as caller:
+            caller.meet()
+        service.signal(signal.SIGTERM)
+        seconds = until("it has ended", lambda: service.process.poll() is not None)
+        waiting.join(PATIENCE)
+        redis.resume()
+    assert service.process.returncode == 0
+    assert [(one.status, one.data["reason"]) for one in told] == [(200, "fail_open")]
+    assert "Traceback" not in service.logged
+    report(f"a check that waited for a Redis that hung was answered, and the service ended {seconds:.1f} s later")
+
+
+def test_it_ends_when_nothing_that_it_needs_answers(tmp_path: Path, report: Callable[[str], None]) -> None:
+    """Both the counters and the rules are in a Redis that hangs."""
+    with RedisServer() as redis:
+        config = f"store: '{redis.url}'\nrules_store: '{redis.url}?prefix=rules'\n"
+        with Service(tmp_path, config) as service, Caller(service) as caller:
+            caller.check({"key": "somebody"})
+            redis.pause()
+            service.signal(signal.SIGTERM)
+            seconds = until("it has ended", lambda: service.process.poll() is not None)
+            redis.resume()
+            assert service.process.returncode == 0
+            assert "Traceback" not in service.logged
+    report(f"ended {seconds:.1f} s after SIGTERM while Redis hung")
+
+
+def test_a_hang_up_has_all_workers_read_their_rules_again(serve: Serve, report: Callable[[str], None]) -> None:
+    """They look for changes every hour only, so it is the signal that does it."""
+    config = "refresh_seconds: 3600\nplans: {{many: {limit}/hour}}\n"
+    service = serve(config=config.format(limit=1000), arguments=("--workers", str(WORKERS)), ready=False)
+    until("workers are starting", lambda: len(service.worker_pids) == WORKERS)
+    pids = service.worker_pids
+    for pid in [service.pid, *pids]:  # which ends nobody, although they cannot do it yet
+        os.kill(pid, signal.SIGHUP)
+    service.await_ready()
+    until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
+    (service.folder / "headgate.yaml").write_text(config.format(limit=2000))
+
+    def limits() -> dict[str, int]:
+        def limit(_: int) -> tuple[str, int]:
+            with Caller(service) as caller:
+                told = caller.ask("POST", "/api/v1/quota", {"key": "nobody", "plans": ["many"]})
+                return told.worker, told.data["limit"]
+
+        with ThreadPoolExecutor(8) as pool:
+            return dict(pool.map(limit, range(24)))
+
+    service.signal(signal.SIGHUP)
+    seconds = until("all workers know it", lambda: list(limits().values()) == [2000] * WORKERS)
+    assert service.worker_pids == pids
+    report(f"{WORKERS} workers had read their rules {seconds:.2f} s after SIGHUP")
+
+
+def test_an_interrupt_while_workers_start_ends_all(serve: Serve) -> None:
+    service = serve(arguments=("--workers", str(WORKERS)), ready=False)
+    until("a worker is starting", lambda: service.worker_pids)
+    pids = service.worker_pids
+    for pid in [service.pid, *pids]:  # as a terminal does
+        os.kill(pid, signal.SIGINT)
+    assert service.process.wait(PATIENCE) == 0
+    assert all(map(gone, pids))
+    assert "Traceback" not in service.logged

@@ -1,0 +1,117 @@
+"""What keeps the service from starting is said in plain words, all of it at once, and ends it with exit code 2."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from integration.service.serving import PATIENCE, Service
+from servers.machine import free_port
+from servers.redis import self_signed
+
+Serve = Callable[..., Service]
+EVERYWHERE = {"HEADGATE_SERVER__HTTP": "0.0.0.0:0"}
+
+
+def refused(
+    folder: Path, config: str | None = None, environment: Mapping[str, str] | None = None, *arguments: str
+) -> str:
+    """Why a service does not start."""
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    surroundings |= {"PYTHONPATH": os.pathsep.join(place for place in sys.path if place)}
+    surroundings |= {"HEADGATE_SERVER__HTTP": "127.0.0.1:0", **(environment or {})}
+    if config is not None:
+        (folder / "headgate.yaml").write_text(config)
+    done = subprocess.run(
+        [sys.executable, "-m", "headgate", "serve", *arguments],
+        cwd=folder,
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_an_address_that_is_taken_costs_no_key(tmp_path: Path, serve: Serve) -> None:
+    """The key that is made at the first start is shown at the first that succeeds."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        said = refused(tmp_path, None, {"HEADGATE_SERVER__HTTP": taken})
+    assert said == f"headgate: server.http: cannot listen on {taken}: Address already in use\n"
+    assert serve().key.startswith("hg_")
+
+
+@pytest.mark.parametrize(("where", "scheme"), [("store", "redis"), ("rules_store", "mysql")])
+def test_a_server_that_is_away_is_named(where: str, scheme: str, tmp_path: Path) -> None:
+    port = free_port()
+    said = refused(tmp_path, f"{where}: {scheme}://somebody:hidden@127.0.0.1:{port}/0\n")
+    assert len(said.splitlines()) == 1
+    assert said.startswith("headgate: ")
+    assert str(port) in said
+    assert "hidden" not in said
+
+
+def test_listening_beyond_this_machine_needs_a_key(tmp_path: Path, serve: Serve) -> None:
+    said = refused(tmp_path, None, EVERYWHERE)
+    assert re.search("server.http: 0.0.0.0:0 .* no key yet.* HEADGATE_ADMIN_KEY.*--insecure", said)
+    insecure = serve(environment=EVERYWHERE, arguments=("--insecure",))
+    assert "checks     are open" in insecure.said
+    assert httpx.get(f"http://127.0.0.1:{insecure.port}/api/v1/rules").status_code == 401
+
+
+def test_memory_is_refused_to_several_workers(tmp_path: Path) -> None:
+    said = refused(tmp_path, "store: memory://\n", None, "--workers", "4")
+    assert re.search("store: memory:// .* 4 workers .* leave store out", said)
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    config = (
+        "store: redis://\nserver: {workers: 0, shutdown_seconds: soon, colour: red}\nlogs: {level: loud}\nrulez: []\n"
+    )
+    said = refused(tmp_path, config, {"HEADGATE_SERVER__CHECKS": "perhaps"})
+    for field in ("server.workers", "server.shutdown_seconds", "server.colour", "logs.level", "rulez"):
+        assert re.search(rf"headgate\.yaml:\d.*{re.escape(field)}", said), field
+    assert "HEADGATE_SERVER__CHECKS" in said
+
+
+def test_a_first_key_that_is_too_short(tmp_path: Path) -> None:
+    key = "let-me-in"
+    said = refused(tmp_path, None, {"HEADGATE_ADMIN_KEY": key})
+    assert "HEADGATE_ADMIN_KEY" in said
+    assert key not in said
+
+
+def test_beyond_this_machine_over_tls_with_a_key(tmp_path: Path, serve: Serve) -> None:
+    certificate = self_signed(tmp_path)
+    tls = f"server: {{tls: {{certificate: {certificate}, key: {certificate.with_suffix('.key')}}}}}\n"
+    key = {"HEADGATE_ADMIN_KEY": "the-operators-own-key"}
+    service = serve(config=tls, environment={**EVERYWHERE, **key})
+    assert service.url.startswith("https://")
+    assert "admin key  the one in HEADGATE_ADMIN_KEY" in service.said
+    assert key["HEADGATE_ADMIN_KEY"] not in service.said
+    assert "checks     need a key" in service.said
+    context = ssl.create_default_context(cafile=str(certificate))
+    check = {"key": "somebody"}
+    with httpx.Client(base_url=f"https://127.0.0.1:{service.port}", verify=context) as client:
+        assert client.post("/api/v1/check", json=check).status_code == 401
+        assert client.post("/api/v1/check", json=check, headers=service.admin).json()["allowed"]
+        assert client.get("/api/v1/rules", headers=service.admin).status_code == 200
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://127.0.0.1:{service.port}/healthz")
+    assert service.stop() == 0
+    assert "Traceback" not in service.logged
+    certificate.with_suffix(".key").write_text("no key")
+    assert "server.tls" in refused(tmp_path)
