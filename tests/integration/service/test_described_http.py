@@ -1,0 +1,79 @@
+"""Whatever the description allows, and what it does not, sent to a running service: each answer is one it describes.
+
+The service is one of its own, because what is made up includes rules that block everybody. The examples are the same
+in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from headgate.service.control.data_plane import DATA_PATHS
+from integration.service.serving import Service
+from unit.service.control.test_control_openapi import CONTROL_PLANE
+
+CALLS = [(path, method) for path, methods in CONTROL_PLANE.items() for method in sorted(methods)]
+CALLS += [(path, method) for path, item in DATA_PATHS.items() for method in item]
+EXAMPLES = 20
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+PROXYS = "/api/v1/authorize"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    surroundings = {
+        "HEADGATE_SERVER__LIMITS__READS": "1000000/minute",
+        "HEADGATE_SERVER__LIMITS__WRITES": "1000000/minute",
+        "HEADGATE_SERVER__LIMITS__FAILED_LOGINS": "1000000/minute",
+    }
+    with Service(tmp_path_factory.mktemp("described"), environment=surroundings) as started:
+        yield started
+        _, found, rest = started.logged.partition("Traceback")
+        assert not found, rest[:3000]
+
+
+@pytest.fixture(scope="module")
+def described(own: Service) -> Any:
+    return schemathesis.openapi.from_url(f"{own.url}/openapi.json")
+
+
+@pytest.mark.parametrize(("path", "method"), CALLS)
+def test_anything_is_answered_as_described(own: Service, described: Any, path: str, method: str) -> None:
+    operation = described[path][method.upper()]
+    modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
+    cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in modes))
+    key = {"X-Headgate-Key": own.key} if path == PROXYS else own.admin
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases)
+    def answered(case: Any) -> None:
+        response = case.call(headers=key)
+        denied = path == PROXYS and response.status_code >= 500 and b"#quota-exceeded" in response.content
+        checks = CHECKS[1:] if denied else CHECKS  # a proxy may ask to be denied with 5xx
+        try:
+            case.validate_response(response, checks=checks)
+        except FailureGroup as group:
+            raise AssertionError("\n".join(f"{type(one).__name__}: {one}" for one in group.exceptions)) from None
+
+    answered()
+    assert own.process.poll() is None
