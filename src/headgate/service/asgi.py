@@ -41,7 +41,6 @@ Fields: TypeAlias = Mapping[bytes, bytes]
 MOST_BODY_BYTES = 1024 * 1024
 JSON = (b"content-type", b"application/json")
 PROBLEM = (b"content-type", CONTENT_TYPE.encode())
-CLOSE = (b"connection", b"close")
 
 
 class BadRequest(Exception):  # noqa: N818 - says what it is
@@ -114,8 +113,9 @@ async def read_rest(message: MutableMapping[str, Any], receive: Receive) -> byte
 
 
 def too_large() -> BadRequest:
-    # What is not read would stand before the next request, so there is none on this connection.
-    return BadRequest(413, f"the body is larger than {MOST_BODY_BYTES:,} bytes: send less at once", [CLOSE])
+    # The connection stays: many clients read no answer before they have sent everything, and would only find it broken.
+    # What they send on is read and dropped, for as long as a request may take.
+    return BadRequest(413, f"the body is larger than {MOST_BODY_BYTES:,} bytes: send less at once")
 
 
 def refused(status: int, detail: str, headers: Headers = (), **more: Any) -> Reply:

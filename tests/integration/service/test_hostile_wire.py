@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -179,6 +180,24 @@ def test_a_body_over_a_mebibyte_is_refused(service: Service, path: bytes) -> Non
     refused(ask(service, chunked(large, 65536, path=path)), 413)
     refused(ask(service, chunked(large, 1 << 20, path=path)), 413)
     refused(ask(service, request(b"POST", path, b"content-length: 1048577") + large[:50_000]), 413)  # before all came
+
+
+@pytest.mark.parametrize("path", [b"/api/v1/check", b"/api/v1/reset", b"/api/v1/rules", b"/api/v1/authorize"])
+@pytest.mark.parametrize("size", [2 << 20, 20 << 20])
+def test_who_sends_all_of_a_large_body_first_is_still_answered(service: Service, path: bytes, size: int) -> None:
+    """And so is what follows on the same connection."""
+    key = b"authorization: Bearer " + service.key.encode()
+    body = b" " * size
+    for data in (request(b"POST", path, key, body=body), chunked(body, 65536, path=path)):
+        with Wire(service) as wire:
+            wire.socket.sendall(data)
+            answer = wire.answer()
+            assert answer is not None
+            assert answer.status in (200, 401, 413)
+            wire.socket.sendall(ALIVE)
+            answer = wire.answer()
+            assert answer is not None
+            assert answer.json()["status"] == "alive"
 
 
 def test_a_body_over_a_mebibyte_is_refused_for_admin_calls_too(service: Service) -> None:
@@ -393,6 +412,23 @@ def test_many_who_only_connect_do_not_keep_others_out(service: Service, anyone: 
     finally:
         for wire in wires:
             wire.close()
+
+
+def test_nothing_that_is_sent_makes_a_line_of_its_own_in_the_log(serve: Callable[..., Service]) -> None:
+    forms = {"HEADGATE_LOGS__FORMAT": "text", "HEADGATE_LOGS__REQUESTS": "all", "HEADGATE_LOGS__KEYS": "plain"}
+    service = serve(environment=forms)
+    with service.client(service.key) as client:
+        client.get("/api/v1/rules/a%0aFORGED%0d%1b[31m%E2%80%A8")
+        for name in ("a\nFORGED", "a\rFORGED", "a\u2028FORGED", "a\x1b[2KFORGED"):
+            client.post("/api/v1/check", json={"key": name, "cost": 100})
+            client.post("/ratelimiter/verify-api-limit", json={"clientId": name})
+            client.post("/api/v1/rules", json={"rule_id": name})
+            client.post(f"/admin/reset/{quote(name)}")
+    service.stop()
+    lines = service.logged.splitlines()
+    assert len(lines) > 10
+    assert [line for line in lines if not line[:4].isdigit()] == []
+    assert "\x1b" not in service.logged
 
 
 def test_ends_while_connections_are_open(serve: Callable[..., Service]) -> None:
