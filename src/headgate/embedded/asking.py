@@ -61,12 +61,14 @@ class Asking:
         done, where that cannot be: other numbers of rules, shadow rules, a store that is busy."""
         rules = self.catalog.current
         now_us = store.clock.ticks()
+        count = len(contexts)
         takes: list[Take] = []
         entries: list[Entry] = []
-        for context, cost in zip(contexts, costs, strict=True):
+        for i in range(count):  # and not `zip`, which would cost as much as what is done here
+            cost = costs[i]
             if not 0 <= cost <= MAX_COST:
                 check_input("-", cost)
-            chosen = rules.resolve(context, now_us)
+            chosen = rules.resolve(contexts[i], now_us)
             if len(chosen) != 1:
                 return None
             key, entry = chosen[0]
@@ -80,13 +82,16 @@ class Asking:
         engine = self._engine
         pressed = engine.pressed
         taken: list[Taken] = []
-        for decision, (algorithm, key, _), entry in zip(decisions, takes, entries, strict=True):
-            if pressed or not decision._allowed or decision._remaining * 5 < algorithm.capacity:
-                decision = engine.note(key, decision)  # noqa: PLW2901 - the same, with its state
+        for i in range(count):
+            decision = decisions[i]
+            entry = entries[i]
+            key = takes[i][1]
+            if pressed or not decision._allowed or decision._remaining * 5 < decision._algorithm.capacity:
+                decision = engine.note(key, decision)
             taken.append((decision, entry.dimension, key))
-        for context in contexts:
-            if context.client is not None and not rules.knows_client(context.client, now_us):
-                self.seen.see(context.client, now_us)
+            client = contexts[i].client
+            if client is not None and not rules.knows_client(client, now_us):
+                self.seen.see(client, now_us)
         return taken
 
     def finish(self, op: Op, chosen: Sequence[Chosen], outcomes: Sequence[Outcome]) -> Decision:

@@ -80,14 +80,15 @@ class DataPlane:
         if not self.quick or b"idempotency-key" in fields or b"x-idempotency-key" in fields:
             return None
         self._afford(len(checks))
+        now_us = self.clock.ticks()
+        self.tally.at(now_us)
         taken = self._taken(checks)
         if taken is not None:
-            now_us = self.clock.ticks()
-            self.tally.at(now_us)
             answers: list[Answer] = []
-            for asked, (decision, dimension, key) in zip(checks, taken, strict=True):
+            for i in range(len(checks)):
+                decision, dimension, key = taken[i]
                 self._counted(call, decision, dimension, key)
-                self._note(asked, now_us)
+                self._note(checks[i], now_us)
                 answers.append(answer_of(decision, now_us))
             return answers
         prepared = self._prepared(checks)
@@ -95,7 +96,7 @@ class DataPlane:
         if decisions is None:
             self.ceiling.give_back(len(checks))  # they are counted when they are answered
             return None
-        return self._answers(call, checks, prepared, decisions)
+        return self._answers(call, checks, prepared, decisions, now_us)
 
     def _taken(self, checks: Sequence[CheckBody]) -> list[Taken] | None:
         """The decisions on the simplest checks, under one rule each; None for all others."""
@@ -135,9 +136,10 @@ class DataPlane:
         """`POST /api/v1/quota`: what a check would be answered, and nothing is consumed."""
         asked = read_check(body)
         self._afford(1)
+        now_us = self.clock.ticks()
         decisions = await self.limiter.decide([prepare(self.limiter, Op.PEEK, asked)])
         assert decisions is not None
-        answer = answer_of(decisions[0], self.clock.ticks())
+        answer = answer_of(decisions[0], now_us)
         return Reply(200, encode(answer), STATES.get(answer.state, ()))
 
     async def reset(self, call: Call, body: bytes) -> Reply:
@@ -196,6 +198,8 @@ class DataPlane:
     ) -> list[Answer]:
         """The answers to checks, each for itself, in one call of the store."""
         self._afford(len(checks))
+        now_us = self.clock.ticks()
+        self.tally.at(now_us)
         key = call.fields.get(b"idempotency-key") or call.fields.get(b"x-idempotency-key")
         once = None if key is None else self._once(call, name, key, body, prepared)
         with self._span(call, name) as span:
@@ -209,7 +213,7 @@ class DataPlane:
             return replayed(once, once.kept)
         if once is not None:
             self.tally.cached("idempotency", False)
-        return self._answers(call, checks, prepared, decisions)
+        return self._answers(call, checks, prepared, decisions, now_us)
 
     def _answers(
         self,
@@ -217,10 +221,10 @@ class DataPlane:
         checks: Sequence[CheckBody],
         prepared: Sequence[Prepared | PreparedChain],
         decisions: Sequence[Decision],
+        now_us: int,
     ) -> list[Answer]:
-        """Count decisions, and say them."""
-        now_us = self.clock.ticks()
-        self.tally.at(now_us)
+        """Count decisions, and say them. `now_us` is from before they were made: what is counted from it ends at whole
+        seconds, and would else be told as the second after."""
         answers: list[Answer] = []
         for asked, one, decision in zip(checks, prepared, decisions, strict=True):
             self._count(call, one, decision)

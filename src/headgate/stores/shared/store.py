@@ -139,17 +139,19 @@ class SharedStore(LocalStore):
         """Counters that are there, under the limits that wrote them: the usual ones. Others need more care."""
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
+        count = len(takes)
         places: list[tuple[bytes, int]] = []
-        stripes: list[int] = []
+        first, last = FIRST_STRIPE + self.stripes, 0
         for algorithm, key, cost in takes:
             if algorithm.keeps_log or cost > algorithm.ceiling:
                 return None
             place = self.place(algorithm.name, key)
             places.append(place)
-            stripes.append(place[1])
-        if not stripes:
+            number = FIRST_STRIPE + place[1]
+            first = min(first, number)
+            last = max(last, number)
+        if not count:
             return []
-        first, last = FIRST_STRIPE + min(stripes), FIRST_STRIPE + max(stripes)
         if not (self.locks.try_acquire(first) if first == last else self.locks.try_range(first, last)):
             return None
         try:
@@ -161,7 +163,10 @@ class SharedStore(LocalStore):
                     return None
                 slots.append(slot)
             decisions: list[Decision] = []
-            for (algorithm, key, cost), (digest, stripe), slot in zip(takes, places, slots, strict=True):
+            for i in range(count):  # three lists side by side: `zip` would cost as much as what is done here
+                algorithm, key, cost = takes[i]
+                digest, stripe = places[i]
+                slot = slots[i]
                 outcome = self.take_plain(algorithm, cost, stripe, slot, now)
                 if outcome is None:  # written under another limit, or before a clock jumped: its slot is there
                     cell = SlotCell(self, algorithm, digest, stripe, slot, now, {stripe * self.slots + slot})
