@@ -12,7 +12,8 @@ serve: $(VENV)/.compiled
 	env HEADGATE_SERVER__HTTP=127.0.0.1:$(PORT) $(BIN)/headgate serve
 
 # Lint, types and imports; then the tests on the compiled and on the pure build, both at once: they wait a lot.
-test: check doctest servers $(VENV)/.compiled
+test: servers $(VENV)/.ready
+	$(MAKE) -j2 --output-sync=target check doctest $(VENV)/.compiled
 	$(MAKE) -j2 --output-sync=target compiled pure
 
 check: $(VENV)/.ready
@@ -26,10 +27,11 @@ doctest: $(VENV)/.ready
 	PYTHONPATH=src $(BIN)/python -m pytest -q --doctest-modules src/headgate
 
 # What is never compiled is tested once, and so is what waits for servers more than it computes.
-NEVER_COMPILED := tests/servers $(addprefix tests/unit/,cli config locks reading rules/repositories) \
+NEVER_COMPILED := tests/servers $(addprefix tests/unit/,cli config deploy history locks reading rules/repositories) \
+	$(addprefix tests/unit/service/,auth control) \
 	tests/integration/test_locks.py tests/integration/test_locks_faults.py
-MOSTLY_WAITING := tests/integration/network tests/integration/rules \
-	tests/integration/test_sql_processes.py tests/integration/test_sql_faults.py \
+MOSTLY_WAITING := tests/integration/network tests/integration/rules tests/integration/service/processes \
+	$(addprefix tests/integration/test_sql_,processes.py faults.py racing_repeats.py) \
 	$(addprefix tests/conformance/,test_redis.py test_redis_kinds.py test_sql.py test_twins.py)
 
 compiled: servers $(VENV)/.compiled
