@@ -78,7 +78,10 @@ class Service:
 
     async def close(self) -> None:
         """Write down what was counted, and let go of everything."""
-        self._publisher.close(_now_us())
+        try:
+            self._publisher.close(_now_us())
+        except OSError as error:  # nobody is left to read them in any case
+            _log.warning("the last numbers of this worker cannot be written: %s", error)
         await self._record()
         await self.parts.limiter.aclose()
         await asyncio.to_thread(self._close_rest)

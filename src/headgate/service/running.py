@@ -26,20 +26,21 @@ def serve(settings: Settings, environ: Mapping[str, str], say: Callable[[str], N
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read rules again: they are read anyway
     workers = settings.server.workers
     # The address first: a key that was made and then not shown, because the address is taken, would be lost.
-    with _listening(settings.server.http) as listening, node_folder() as node:
+    with _listening(settings.server.http) as listening:
         found = start(settings, environ)
         scheme = "http" if settings.server.tls is None else "https"
         host, port = listening.getsockname()[:2]
         for line in found.lines(f"{scheme}://{Address(host, port)}", workers):
             say(line)
-        if workers == 1:
-            from headgate.service.server import run_worker
+        with node_folder() as node:
+            if workers == 1:
+                from headgate.service.server import run_worker
 
-            run_worker(settings, node, 0, listening)
-        else:
-            from headgate.service.supervisor import Supervisor
+                run_worker(settings, node, 0, listening)
+            else:
+                from headgate.service.supervisor import Supervisor
 
-            Supervisor(settings, node, listening).run()
+                Supervisor(settings, node, listening).run()
 
 
 def _listening(address: Address) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -20,15 +21,17 @@ from headgate.config.settings import Settings
 from headgate.service.app import Service, open_service
 from headgate.service.node import Node
 from headgate.service.observe.logs import configure
-from headgate.service.protocol import Patience
+from headgate.service.protocol import Connection, Patience
 from headgate.service.quick import QuickConnection
 from headgate.service.secrets import secrets_of
 
-__all__ = ["HELD", "run_worker"]
+__all__ = ["HELD", "Server", "run_worker"]
 
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than proxies keep theirs, so that it is they who hang up."""
 BACKLOG = 2048
+GRACE = 2
+"""Seconds for what was begun for those who were given up: it knows its own deadline, and need not be cancelled."""
 HELD = frozenset({signal.SIGINT, signal.SIGHUP})
 """What a supervisor holds back from a worker until it knows what to do then: it would die of it while it starts."""
 
@@ -36,14 +39,36 @@ HELD = frozenset({signal.SIGINT, signal.SIGHUP})
 class Server(uvicorn.Server):
     """uvicorn's server, which ends when it is told to, and says with its exit code that this was meant."""
 
-    def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
-        """`stopping` is called as soon as it is told to end."""
+    def __init__(self, config: uvicorn.Config, patience: float, stopping: Callable[[], None]) -> None:
+        """`patience` is how many seconds those get who are not answered when it ends; `stopping` is called as soon as
+        it is told to."""
         super().__init__(config)
+        self._patience = patience
         self._stopping = stopping
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._stopping()
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Answer what is under way. Who takes too long, or is not waited for, is told so: uvicorn would cancel it."""
+        late = asyncio.create_task(self._lose_patience())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            late.cancel()
+            self._give_up()
+            if self.force_exit:
+                logging.getLogger("uvicorn.error").disabled = True  # what is cut off now is cut off on purpose
+
+    async def _lose_patience(self) -> None:
+        await asyncio.sleep(self._patience)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.give_up(503, "the service ends, and this was not done in time: ask again")
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -74,7 +99,7 @@ async def _serve(settings: Settings, node: Node, number: int, listening: socket,
     def hang_up(_: int, __: FrameType | None) -> None:
         service.reload()
 
-    server = Server(_config(settings, service), stopping)
+    server = Server(_config(settings, service), settings.server.shutdown_seconds, stopping)
 
     signal.signal(signal.SIGHUP, hang_up)
     patience = asyncio.create_task(Patience(server.server_state.connections).run())
@@ -102,7 +127,7 @@ def _config(settings: Settings, service: Service) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=ceil(settings.server.shutdown_seconds),
+        timeout_graceful_shutdown=ceil(settings.server.shutdown_seconds) + GRACE,
         backlog=BACKLOG,
         ssl_certfile=tls.certificate if tls is not None else None,
         ssl_keyfile=tls.key if tls is not None else None,

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from multiprocessing import connection, get_context, resource_tracker
+from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.context import SpawnProcess
 from socket import socket
 from types import FrameType
@@ -157,3 +158,7 @@ def _work(settings: Settings, node: Node, number: int, listening: socket) -> Non
         sys.exit(1)
     except KeyboardInterrupt:  # a second one, while it was ending already
         sys.exit(1)
+    finally:
+        supervisor = parent_process()
+        if supervisor is not None and not supervisor.is_alive():  # then nobody else takes the node's folder away
+            shutil.rmtree(node.folder, ignore_errors=True)
