@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from integration.service.processes.crowd import Caller, Told, answering_workers, until
+from integration.service.processes.crowd import Caller, answering_workers, until
 from integration.service.serving import PATIENCE, Service
 from servers.machine import gone
 from servers.redis import RedisServer
 
 WORKERS = 2
+SLOW = {"key": "slow"}
 Serve = Callable[..., Service]
 
 
 @contextmanager
-def half_sent(service: Service) -> Iterator[socket.socket]:
-    """A check of which the last byte is still to come."""
-    body = json.dumps({"key": "slow"}).encode()
+def half_sent(service: Service, check: Mapping[str, object] = SLOW) -> Iterator[socket.socket]:
+    """A check of which the last byte is still to come. That the service has asked for its body shows that it is under
+    way."""
+    body = json.dumps(check).encode()
     with socket.create_connection((service.host, service.port), timeout=PATIENCE) as connection:
-        head = f"POST /api/v1/check HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body[:-1])
+        head = f"POST /api/v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body[:-1])
         yield connection
 
 
@@ -46,7 +50,7 @@ def closed_to_others(service: Service) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("workers", "number"), [(1, signal.SIGTERM), (WORKERS, signal.SIGTERM), (1, signal.SIGINT)])
+@pytest.mark.parametrize(("workers", "number"), [(1, signal.SIGINT), (WORKERS, signal.SIGTERM)])
 def test_what_is_under_way_is_answered(workers: int, number: signal.Signals, serve: Serve) -> None:
     service = serve(arguments=("--workers", str(workers)))
     with half_sent(service) as connection, Caller(service) as idle:
@@ -74,38 +78,43 @@ def test_a_second_interrupt_does_not_wait(serve: Serve, report: Callable[[str], 
         assert service.process.poll() is None
         service.signal(signal.SIGINT)
         seconds = until("it has ended", lambda: service.process.poll() is not None, 30)
-        assert rest(connection) == b""
+        assert told_too_late(connection)
     assert all(map(gone, pids))
     assert "Traceback" not in service.logged
     report(f"ended {seconds:.2f} s after the second interrupt, with exit code {service.process.returncode}")
 
 
+def test_who_takes_too_long_is_told_so(serve: Serve, report: Callable[[str], None]) -> None:
+    service = serve(environment={"HEADGATE_SERVER__SHUTDOWN_SECONDS": "1"})
+    with half_sent(service) as connection:
+        service.signal(signal.SIGTERM)
+        assert told_too_late(connection)
+    seconds = until("it has ended", lambda: service.process.poll() is not None, 30)
+    assert service.process.returncode == 0
+    assert "Traceback" not in service.logged
+    report(f"ended {seconds:.2f} s after the last caller was told that it took too long")
+
+
+def told_too_late(connection: socket.socket) -> bool:
+    head, _, body = rest(connection).partition(b"\r\n\r\n")
+    told = json.loads(body)
+    return head.startswith(b"HTTP/1.1 503") and told["status"] == 503 and "ask again" in told["detail"]
+
+
 def test_who_waits_for_a_store_that_hangs_is_answered(serve: Serve, report: Callable[[str], None]) -> None:
     with RedisServer() as redis:
-        service = serve(config=f"store: '{redis.url}?timeout_ms=3000'\nplans: {{many: 1000/hour}}\n")
-        told: list[Told] = []
-
-        def ask() -> None:
-            with Caller(service) as caller:
-                caller.meet()
-                asking.set()
-                told.append(caller.check({"key": "patient", "plans": ["many"]}))
-
-        redis.pause()
-        asking = threading.Event()
-        waiting = threading.Thread(target=ask)
-        waiting.start()
-        assert asking.wait(PATIENCE)
-        with socket.create_connection((service.host, service.port)):  # whoever comes later is taken after the check
-            pass
-        with Caller(service) as caller:
-            caller.meet()
-        service.signal(signal.SIGTERM)
+        service = serve(config=f"store: '{redis.url}?timeout_ms=2000'\nplans: {{many: 1000/hour}}\n")
+        with half_sent(service, {"key": "patient", "plans": ["many"]}) as connection, Caller(service) as other:
+            redis.pause()
+            connection.sendall(b"}")
+            other.meet()  # the one worker has read what came before that
+            service.signal(signal.SIGTERM)
+            head, _, body = rest(connection).partition(b"\r\n\r\n")
         seconds = until("it has ended", lambda: service.process.poll() is not None)
-        waiting.join(PATIENCE)
         redis.resume()
+    assert head.startswith(b"HTTP/1.1 200")
+    assert json.loads(body)["reason"] == "fail_open"
     assert service.process.returncode == 0
-    assert [(one.status, one.data["reason"]) for one in told] == [(200, "fail_open")]
     assert "Traceback" not in service.logged
     report(f"a check that waited for a Redis that hung was answered, and the service ended {seconds:.1f} s later")
 
@@ -160,4 +169,19 @@ def test_an_interrupt_while_workers_start_ends_all(serve: Serve) -> None:
         os.kill(pid, signal.SIGINT)
     assert service.process.wait(PATIENCE) == 0
     assert all(map(gone, pids))
+    assert "Traceback" not in service.logged
+
+
+def test_the_folder_of_the_node_goes_with_the_service(tmp_path_factory: pytest.TempPathFactory, serve: Serve) -> None:
+    """And if somebody has taken it away before, that is no reason to fail."""
+    temporary = tmp_path_factory.mktemp("temporary")
+    service = serve(environment={"TMPDIR": str(temporary)})
+    (folder,) = temporary.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert service.stop() == 0
+    assert not list(temporary.iterdir())
+    service = serve(environment={"TMPDIR": str(temporary)}, key=service.key)
+    (folder,) = temporary.iterdir()
+    shutil.rmtree(folder)
+    assert service.stop() == 0
     assert "Traceback" not in service.logged

@@ -32,7 +32,10 @@ Report = Callable[[str], None]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with Service(tmp_path_factory.mktemp("killed"), arguments=("--workers", str(WORKERS))) as started:
+    folder = tmp_path_factory.mktemp("killed")
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    with Service(folder, environment={"TMPDIR": str(temporary)}, arguments=("--workers", str(WORKERS))) as started:
         until("all workers answer", lambda: len(answering_workers(started)) == WORKERS)
         yield started
 
@@ -138,6 +141,8 @@ def test_workers_end_by_themselves_when_their_supervisor_is_killed(service: Serv
     assert len(pids) == WORKERS
     service.kill()
     seconds = until("all have ended", lambda: all(map(gone, pids)))
+    assert not list((service.folder / "temporary").iterdir())
+    assert "Traceback" not in service.logged
     report(f"{WORKERS} workers ended {seconds:.2f} s after their supervisor was killed")
 
 

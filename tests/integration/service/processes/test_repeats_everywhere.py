@@ -33,8 +33,12 @@ def services(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         starts.append(partial(Service, tmp_path_factory.mktemp(store), config, arguments=("--workers", str(WORKERS))))
     with together(*starts) as started:
         for service in started:
-            until("all workers answer", lambda service=service: len(answering_workers(service)) == WORKERS)
+            until_all_answer(service)
         yield dict(zip(STORES, started, strict=True))
+
+
+def until_all_answer(service: Service) -> None:
+    until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
 
 
 @pytest.mark.parametrize("store", STORES)

@@ -89,7 +89,8 @@ def test_the_history_has_the_checks_of_all_workers(service: Service, report: Rep
     with Caller(service, service.key) as admin:
 
         def recorded() -> dict[str, Any]:
-            return admin.ask("GET", "/api/v1/stats?rule=exact&step=minute").data
+            told: dict[str, Any] = admin.ask("GET", "/api/v1/stats?rule=exact&step=minute").data
+            return told
 
         seconds = until("the history has them", lambda: recorded()["totals"]["denied"] >= denied, 30)
         told = recorded()
