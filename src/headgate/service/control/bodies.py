@@ -77,11 +77,14 @@ def _wrong(message: str) -> Invalid:
 
 
 def _check_type(header: str | None) -> None:
-    """A body without a type is taken for JSON; one of another type was meant for something else."""
+    """A body without a type is taken for JSON, and so is one that curl's `-d` calls a form, as it calls everything; one
+    of another type was meant for something else."""
     if header is None:
         return
     kind, _, rest = header.partition(";")
     kind = kind.strip().lower()
+    if kind == "application/x-www-form-urlencoded":
+        return
     charset = next((p.partition("=")[2] for p in rest.lower().split(";") if p.strip().startswith("charset=")), "utf-8")
     if (kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))) and (
         charset.strip().strip('"') in CHARSETS
