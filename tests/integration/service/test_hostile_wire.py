@@ -312,6 +312,39 @@ def test_what_follows_a_refused_body_is_a_request_of_its_own(service: Service) -
         assert answer.json()["status"] == "alive"
 
 
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+@pytest.mark.parametrize("size", [0, 20_000])
+def test_what_follows_a_last_request_is_not_looked_at(
+    service: Service, anyone: httpx.Client, version: bytes, size: int
+) -> None:
+    """Nobody could be told what came of it."""
+    key = f"last {version.decode()} {size}"
+    body = b'{"key": "%b"}' % key.encode() + b" " * size
+    last = request(b"POST", b"/api/v1/check", b"connection: close", body=body, version=version)
+    with Wire(service) as wire:
+        wire.send(last + request(b"POST", b"/api/v1/check", body=body) * 3)
+        answer = wire.answer()
+        assert answer is not None
+        assert answer.header("connection") == "close"
+        assert wire.closed()
+    assert anyone.post("/api/v1/quota", json={"key": key}).json()["current_count"] <= 1
+
+
+def test_who_asks_before_it_sends_a_body_is_told(service: Service) -> None:
+    for path in (b"/api/v1/check", b"/api/v1/quota"):
+        with Wire(service) as wire:
+            wire.send(request(b"POST", path, b"expect: 100-continue", b"content-length: %d" % len(BODY)))
+            assert wire.socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            wire.send(BODY)
+            answer = wire.answer()
+            assert answer is not None
+            assert answer.status == 200
+        with Wire(service) as wire:
+            wire.send(request(b"POST", path, b"expect: 100-continue", b"content-length: 5000000"))
+            assert wire.socket.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 413"
+            refused(wire.answer(), 413)
+
+
 def test_an_offer_of_another_protocol_is_passed_over(service: Service) -> None:
     """Some clients offer HTTP/2 with their first request, body and all."""
     offer = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQBAAAAAAIAAAAA")

@@ -17,6 +17,7 @@ import pytest
 import uvicorn
 
 from headgate.service.protocol import LONGEST_ANSWER, LONGEST_REQUEST, Connection, Patience
+from headgate.service.quick import QuickConnection
 
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nbody"
 LARGE = 8 * 1024 * 1024
@@ -43,8 +44,22 @@ class Side:
         self.patience.look(monotonic() + later)
 
 
+class Application:
+    """One that could answer at once, and then would rather not: whatever is held back for it goes the usual way."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.quick = {b"/": None, b"/wait": None}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+    def at_once(self, *_: Any) -> None:
+        return None
+
+
 @asynccontextmanager
-async def serving() -> AsyncIterator[Side]:
+async def serving(kind: type[Connection]) -> AsyncIterator[Side]:
     """A server whose application reads the body, and answers `/large` with much and `/wait` when it is told to."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -60,7 +75,17 @@ async def serving() -> AsyncIterator[Side]:
         await send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
         await send({"type": "http.response.body", "body": body[len(body) // 2 :]})
 
-    server = uvicorn.Server(uvicorn.Config(app, http=Connection, ws="none", lifespan="off", log_config=None))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            Application(app),
+            http=kind,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            proxy_headers=False,
+        )
+    )
     server.config.load()
     listening = socket.create_server(("127.0.0.1", 0))
     server.lifespan = server.config.lifespan_class(server.config)
@@ -80,11 +105,14 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def run(test: Callable[[Side], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(60), serving() as side:
+    """With either kind of connection."""
+
+    async def whole(kind: type[Connection]) -> None:
+        async with asyncio.timeout(60), serving(kind) as side:
             await test(side)
 
-    asyncio.run(whole())
+    for kind in (Connection, QuickConnection):
+        asyncio.run(whole(kind))
 
 
 def status_of(heard: bytes) -> int:
