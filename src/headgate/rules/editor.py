@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from headgate.core.masking import without_secrets
 from headgate.errors import ConfigError, Conflict, NotFound, Stale
 from headgate.locks.port import LockService
 from headgate.reading.fields import kind_of
@@ -212,8 +213,8 @@ class Editor:
             self._write([Edit("rule", limit.rule_id, None) for limit in limits])
 
     def note_reset(self, subject: str) -> None:
-        """Put a reset of counters into the audit log."""
-        self._repository.note(self._actor, "reset", subject)
+        """Put a reset of counters into the audit log; an API key is secret, and a digest stands there for it."""
+        self._repository.note(self._actor, "reset", without_secrets(subject))
 
     def _alone(self, client: str) -> AbstractContextManager[object]:
         return nullcontext() if self._locks is None else _held(self._locks, f"client:{client}")

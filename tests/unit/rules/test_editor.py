@@ -297,3 +297,10 @@ def test_resets_are_in_the_audit_log(editor: Editor, repository: MemoryRepositor
     editor.note_reset("user:42")
     (entry,) = repository.audit(AuditQuery())
     assert (entry.actor, entry.action, entry.subject) == ("alice", "reset", "user:42")
+
+
+def test_a_reset_of_an_api_keys_counters_does_not_tell_the_key(editor: Editor, repository: MemoryRepository) -> None:
+    editor.note_reset("apikey:secret")
+    (entry,) = repository.audit(AuditQuery())
+    assert entry.action == "reset"
+    assert entry.subject == "apikey:sha256:ca195b975018"

@@ -19,8 +19,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Final, final
 
+from headgate.core.masking import without_secrets
 from headgate.service.observe.recent import Recent, Remaining, is_text
-from headgate.service.observe.shown import without_secrets
 from headgate.service.observe.snapshot import Measured, Snapshot
 from headgate.service.observe.usage import MINUTE_US, Usage, Waiting, top_subjects
 from headgate.service.observe.usage import MOST_SUBJECTS as MOST_TOLD
