@@ -122,7 +122,7 @@ def test_who_waits_for_a_store_that_hangs_is_answered(serve: Serve, report: Call
 def test_it_ends_when_nothing_that_it_needs_answers(tmp_path: Path, report: Callable[[str], None]) -> None:
     """Both the counters and the rules are in a Redis that hangs."""
     with RedisServer() as redis:
-        config = f"store: '{redis.url}'\nrules_store: '{redis.url}?prefix=rules'\n"
+        config = f"store: '{redis.url}'\nrules_store: '{redis.url}?prefix=rules&timeout_ms=500'\n"
         with Service(tmp_path, config) as service, Caller(service) as caller:
             caller.check({"key": "somebody"})
             redis.pause()

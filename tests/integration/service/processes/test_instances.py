@@ -12,11 +12,12 @@ import pytest
 
 from headgate.config.settings import load_settings
 from headgate.history.opening import open_history
-from integration.rules.places import KINDS, place
+from integration.rules.places import place
 from integration.service.processes.crowd import Caller, admitted, crowd, until
 from integration.service.processes.together import together
 from integration.service.serving import Service
 
+RULES = ["mariadb", "postgres", "redis"]
 BOUND = 2.0
 CHANGES = 3
 LIMIT = 100
@@ -25,7 +26,7 @@ Pair = tuple[Service, Service]
 Report = Callable[[str], None]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=RULES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two instances whose rules are in a database of this kind."""
     kind: str = request.param

@@ -39,6 +39,7 @@ WEBHOOK_LOGIN = "h00k:p@ss/w%rd"
 WEBHOOK_PATH = "T0PATH0F0A0W3BH00K"
 WEBHOOK_QUERY = "QU3RY0F0A0W3BH00K"
 ADMIN = "admin-k3y-0f-the-operat0r"
+END_USER = "key-0f-an-end-us3r"
 WRONG = "wr0ng:p@ss/w%rd"
 WORKERS = 2
 FORMS: tuple[Callable[[str], str], ...] = (
@@ -88,6 +89,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             "logs": {"level": "debug", "requests": "all", "keys": "plain"},
             "metrics": {"tokens_remaining": True},
             "plans": {"few": "5/year"},
+            "rules": [{"rule_id": "per-key", "dimension": "apikey", "limit": 5, "window_seconds": 3600}],
         }
         (folder / "headgate.yaml").write_text(json.dumps(config))
         heard = Heard()
@@ -157,6 +159,16 @@ def send_as_input(stage: Stage, secret: str) -> None:
         caller.ask("POST", "/api/v1/rules", {"rule_id": "bad", "limit": secret})
 
 
+def limit_by_api_key(stage: Stage) -> None:
+    """Somebody else's API key is whom a rule is about, until it is at its limit and its counter is reset."""
+    about = {"context": {"api_key": END_USER, "path": "/"}}
+    with Caller(stage.service, ADMIN) as caller:
+        assert [caller.check(about).data["allowed"] for _ in range(6)] == [True] * 5 + [False]
+        assert caller.ask("POST", "/api/v1/quota", about).data["remaining"] == 0
+        assert caller.ask("POST", "/api/v1/reset", about).status == 200
+        caller.ask("GET", "/api/v1/authorize", None, {"x-api-key": END_USER, "x-headgate-key": ADMIN})
+
+
 def test_no_secret_comes_out_anywhere(stage: Stage, report: Callable[[str], None]) -> None:
     service, redis, mariadb, heard = stage.service, stage.redis, stage.mariadb, stage.heard
     tokens = {"of the store": REDIS, "of the rules": MARIADB, "admin key": ADMIN, "API key": stage.token}
@@ -166,8 +178,10 @@ def test_no_secret_comes_out_anywhere(stage: Stage, report: Callable[[str], None
     call(stage, stage.token, {"x-headgate-key": ADMIN, "idempotency-key": ADMIN})
     call(stage, ADMIN + "x")
     call(stage, None, {"x-api-key": stage.token[:-1]})
+    limit_by_api_key(stage)
     for secret in tokens.values():
         send_as_input(stage, secret)
+    tokens |= {"end user's key": END_USER}  # which nobody could know for one in a path
     redis.kill()
     call(stage, ADMIN)
     mariadb.kill()
