@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -92,6 +93,8 @@ def run_worker(
 
 async def _serve(settings: Settings, node: Node, number: int, listening: socket, ready: Callable[[], None]) -> None:
     service = await open_service(settings, node, number)
+    gc.collect()
+    gc.freeze()  # what is there now stays: to look at all of it again and again would hold up checks
 
     def stopping() -> None:
         service.health.stopping = True
