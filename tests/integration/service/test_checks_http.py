@@ -63,7 +63,7 @@ def rules(admin: httpx.Client) -> Iterator[None]:
     ]
     for rule in made:
         assert admin.post("/api/v1/rules", json={"name": rule["rule_id"], **rule}).status_code == 201
-    for name, limits in (("ten", ["10/hour using fixed_window"]), ("two", ["2/day using sliding_window_log"])):
+    for name, limits in (("ten", ["10/year using fixed_window"]), ("two", ["2/day using sliding_window_log"])):
         assert admin.post("/api/v1/plans", json={"name": name, "limits": limits}).status_code == 201
     yield
     for rule in made:
