@@ -29,6 +29,7 @@ doctest: $(VENV)/.ready
 # What is never compiled is tested once, and so is what waits for servers more than it computes.
 NEVER_COMPILED := tests/servers $(addprefix tests/unit/,cli config deploy history locks reading rules/repositories) \
 	$(addprefix tests/unit/service/,auth control) \
+	$(patsubst %,tests/integration/service/test_%_http.py,admin described families pages who_may) \
 	tests/integration/test_locks.py tests/integration/test_locks_faults.py
 MOSTLY_WAITING := tests/integration/network tests/integration/rules tests/integration/service/processes \
 	$(addprefix tests/integration/test_sql_,processes.py faults.py racing_repeats.py) \
@@ -59,7 +60,9 @@ servers:
 	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing
 
 # Side by side with other libraries; writes docs/benchmarks.md and its charts. BENCH="--only network" runs one part.
+# wrk asks the service; where it cannot be installed, the other parts do without, and the service's says so.
 bench: servers
+	@command -v wrk >/dev/null || ! command -v apt-get >/dev/null || (apt-get update -q && apt-get install -y -q wrk)
 	$(PYTHON) benchmarks/run.py $(BENCH)
 
 $(VENV)/.ready: pyproject.toml
