@@ -62,7 +62,8 @@ servers:
 # Side by side with other libraries; writes docs/benchmarks.md and its charts. BENCH="--only network" runs one part.
 # wrk asks the service; where it cannot be installed, the other parts do without, and the service's says so.
 bench: servers
-	@command -v wrk >/dev/null || ! command -v apt-get >/dev/null || (apt-get update -q && apt-get install -y -q wrk)
+	@command -v wrk >/dev/null || ! command -v apt-get >/dev/null || \
+		(apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends wrk)
 	$(PYTHON) benchmarks/run.py $(BENCH)
 
 $(VENV)/.ready: pyproject.toml

@@ -32,9 +32,10 @@ def end_them_when_asked_to_stop() -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment without what would put another Headgate before the installed one."""
-    unwanted = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "HEADGATE_PURE")
-    return {name: value for name, value in os.environ.items() if name not in unwanted} | more
+    """This process's environment without what would put another Headgate before the installed one, or set it up."""
+    unwanted = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH")
+    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    return {name: value for name, value in kept.items() if not name.startswith("HEADGATE_")} | more
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def child(
     variables: dict[str, str] | None = None,
     stdin: int | None = subprocess.DEVNULL,
     stdout: int | IO[bytes] | None = None,
-    stderr: int | None = None,
+    stderr: int | IO[bytes] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process for as long as the `with` lasts."""
     process = subprocess.Popen(

@@ -16,13 +16,16 @@ from benchmarks import children, compare, page, picture, rule_sets
 from benchmarks.network import measure as network
 from benchmarks.network import page as network_page
 from benchmarks.network import picture as network_picture
+from benchmarks.service import measure as service
+from benchmarks.service import page as service_page
+from benchmarks.service import picture as service_picture
 
 __all__ = ["PARTS"]
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("machine", "network", "rules")
-TITLES = (network_page.TITLE, rule_sets.TITLE)
-"""What the second and the third section begin with."""
+PARTS = ("machine", "network", "rules", "service")
+TITLES = (network_page.TITLE, rule_sets.TITLE, service_page.TITLE)
+"""What every section but the first begins with."""
 
 
 def main() -> int:
@@ -54,6 +57,13 @@ def main() -> int:
         (kept / "rules.json").write_text(json.dumps(asdict(many), indent=1) + "\n")
         replace_section(pages / "benchmarks.md", 2, rule_sets.write(many))
         print(rule_sets.targets(many))
+    if arguments.only in (None, "service"):
+        print("the service:", flush=True)
+        served = service.measure(ROOT, arguments.quick)
+        (kept / "service.json").write_text(json.dumps(asdict(served), indent=1) + "\n")
+        service_picture.draw(served, pages / "benchmarks-service.svg")
+        replace_section(pages / "benchmarks.md", 3, service_page.write(served))
+        print(service_page.targets(served))
     print(f"measured in {time.monotonic() - began:.0f} s; {pages.relative_to(ROOT)}/benchmarks.md is written")
     return 0
 

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.network.results import REQUIRED_PER_SECOND, Aim, Measured, Results, aims
 from benchmarks.picture import COLOURS, INK
 
-__all__ = ["draw"]
+__all__ = ["OURS", "SINGLE", "THEIRS", "draw", "figure", "frame", "targets"]
 
 OURS, THEIRS, SINGLE = COLOURS["compiled"], "#c9c9c9", COLOURS["pure"]
 MET, MISSED = "#2e7d4f", "#b3372f"
@@ -34,7 +34,7 @@ def draw(results: Results, path: Path) -> None:
     ]
     reached = aims(results)
     heights = [len(on_redis) + 2, len(on_disk) + 2, len(reached) + 3]
-    figure, (above, middle, below) = plt.subplots(
+    drawing, (above, middle, below) = plt.subplots(
         3,
         1,
         figsize=(10, 0.27 * sum(heights)),
@@ -54,9 +54,9 @@ def draw(results: Results, path: Path) -> None:
         color=INK,
         fontsize=9,
     )
-    _targets(below, reached)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
-    plt.close(figure)
+    targets(below, reached)
+    drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
+    plt.close(drawing)
 
 
 def _rates(axes: Any, named: Sequence[tuple[str, Measured]], title: str) -> None:
@@ -65,13 +65,13 @@ def _rates(axes: Any, named: Sequence[tuple[str, Measured]], title: str) -> None
     rates = [one.median("per_second") for _, one in named]
     axes.barh(range(len(named)), rates, height=0.7, color=[colours.get(one.entry.library, THEIRS) for _, one in named])
     for row, rate in enumerate(rates):
-        _figure(axes, rate, row, f"{rate:,.0f}")
-    _frame(axes, [name for name, _ in named], title)
+        figure(axes, rate, row, f"{rate:,.0f}")
+    frame(axes, [name for name, _ in named], title)
     axes.set_xlim(0, max(rates, default=1.0) * 1.12)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def _targets(axes: Any, reached: Sequence[Aim]) -> None:
+def targets(axes: Any, reached: Sequence[Aim]) -> None:
     """Each ratio on a scale of halves and doubles, with a mark where its target is."""
     for row, aim in enumerate(reached):
         colour = MET if aim.met else MISSED
@@ -80,16 +80,17 @@ def _targets(axes: Any, reached: Sequence[Aim]) -> None:
         axes.plot([aim.measured.median], [row], "o", color=colour, markersize=6, zorder=3)
         axes.plot([target], [row], "|", color=INK, markersize=15, markeredgewidth=2, zorder=4)
         word = "met" if aim.met else "missed"
-        _figure(axes, max(aim.measured.high, target), row, f"{aim.measured.median:.2f}×, {aim.target} {word}")
+        figure(axes, max(aim.measured.high, target), row, f"{aim.measured.median:.2f}×, {aim.target} {word}")
     axes.set_xscale("log", base=2)
     low, high = axes.get_xlim()
     axes.set_xlim(low, high * 4)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
     names = [aim.what for aim in reached]
-    _frame(axes, names, "Targets (|) and ratios: median, 10th to 90th percentile")
+    frame(axes, names, "Targets (|) and ratios: median, 10th to 90th percentile")
 
 
-def _frame(axes: Any, names: Sequence[str], title: str) -> None:
+def frame(axes: Any, names: Sequence[str], title: str) -> None:
+    """A panel of rows with their names, and nothing around it."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_title(title, loc="left", color=INK, fontsize=11, pad=18)
@@ -98,7 +99,8 @@ def _frame(axes: Any, names: Sequence[str], title: str) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _figure(axes: Any, place: float, row: int, text: str) -> None:
+def figure(axes: Any, place: float, row: int, text: str) -> None:
+    """A figure at the end of a row's bar."""
     axes.annotate(
         text,
         (place, row),

@@ -1,0 +1,155 @@
+"""The service's part: all servers of a contest run, and wrk asks one of them at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from benchmarks import children, environments, machine
+from benchmarks.private_servers import private_server, server_version
+from benchmarks.service import serving, wrk
+from benchmarks.service.entry import CONTESTS, FORMS, Contest, Entry, Served, bodies
+from benchmarks.service.results import Measured, Outcome, Results, Turn
+from benchmarks.service.serving import Server
+
+__all__ = ["measure"]
+
+LIBRARIES = ("headgate", "uvicorn", "uvloop", "httptools", "msgspec", "structlog", "hiredis")
+COUNTED_SECONDS = 5
+"""A worker tells its numbers every second; it may be late where all are busy."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Rounds that count, the seconds of a turn, and rounds of what is timed without a server."""
+
+    rounds: int
+    seconds: int
+    countings: int
+
+
+REAL, QUICK = Pace(12, 2, 100), Pace(2, 1, 10)
+
+
+def measure(root: Path, quick: bool) -> Results:
+    described = machine.described()
+    pace = QUICK if quick else REAL
+    builds = environments.installed(root)
+    build = "compiled" if "compiled" in builds else "pure"
+    python = environments.python(root, build)
+    began = time.monotonic()
+    counting = _counting(root, python, pace.countings)
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder, private_server("redis") as redis_url:
+        run = Run(root, python, Path(folder), redis_url)
+        outcomes = [run.held(contest, pace) for contest in CONTESTS]
+    return Results(
+        quick=quick,
+        date=machine.today(),
+        machine=described,
+        versions=machine.library_versions(*LIBRARIES) | {"wrk": wrk.version(), "redis-server": server_version("redis")},
+        build=builds[build],
+        outcomes=outcomes,
+        counting=counting,
+        seconds=time.monotonic() - began,
+    )
+
+
+class Run:
+    """One run, with its folder: what is sent is in it, and below it what the servers write."""
+
+    def __init__(self, root: Path, python: Path, folder: Path, redis_url: str) -> None:
+        self.root = root
+        self.python = python
+        self.folder = folder
+        self.redis_url = redis_url
+        self.bodies = {form: folder / f"{form}.txt" for form in FORMS}
+        for form, path in self.bodies.items():
+            path.write_text("".join(f"{body}\n" for body in bodies(form)))
+        self.numbers = count()
+
+    def held(self, contest: Contest, pace: Pace) -> Outcome:
+        """Everybody has a turn in each round, and who begins changes; the first round does not count."""
+        with ExitStack() as stack:
+            print(f"  {contest.workers} workers each: {len(contest.servers)} servers start", flush=True)
+            servers = {one.name: self.started(stack, one, contest.workers) for one in contest.servers}
+            asked = dict.fromkeys(servers, 0)
+            turns: dict[Entry, list[Turn]] = {entry: [] for entry in contest.entries}
+            for entry in contest.entries:
+                self.try_once(servers[entry.served], entry)
+            for done in range(pace.rounds + 1):
+                begin = done % len(contest.entries)
+                for entry in contest.entries[begin:] + contest.entries[:begin]:
+                    answered, turn = self.turn(servers[entry.served], entry, pace.seconds if done else 1)
+                    asked[entry.served] += answered * entry.decisions
+                    if done:
+                        turns[entry].append(turn)
+            for one in contest.servers:
+                if not one.echo:
+                    _counted(servers[one.name], one.name, asked[one.name], contest.workers)
+        measured = [Measured(entry, mine) for entry, mine in turns.items()]
+        return Outcome(contest.workers, measured, pace.rounds, pace.seconds)
+
+    def started(self, stack: ExitStack, served: Served, workers: int) -> Server:
+        folder = self.folder / f"{served.name}-{workers}"
+        folder.mkdir()
+        if served.echo:
+            return stack.enter_context(serving.echo(self.root, self.python, workers, folder))
+        settings = served.written(self.redis_url)
+        return stack.enter_context(serving.service(self.python, workers, folder, settings, needs_key=served.needs_key))
+
+    def try_once(self, server: Server, entry: Entry) -> None:
+        """What is going to be asked is answered as it should be; and a check that needs a key is not without."""
+        with self.bodies[entry.form].open() as file:
+            body = file.readline().rstrip("\n")
+        status, said = server.call("POST", entry.path, body, server.token)
+        answer = json.loads(said)
+        if entry.served == "echo":
+            right = answer == json.loads(body)
+        else:
+            decisions = answer.get("decisions", [answer])
+            right = len(decisions) == entry.decisions and all(
+                one.get("allowed") is True and one.get("reason") == "ok" for one in decisions
+            )
+        if status != 200 or not right:
+            raise RuntimeError(f"{entry.label} was answered with {status} {said.decode(errors='replace')[:500]}")
+        if server.token and server.call("POST", entry.path, body)[0] != 401:
+            raise RuntimeError(f"{entry.label}: a key is needed, and without one a check is answered")
+
+    def turn(self, server: Server, entry: Entry, seconds: int) -> tuple[int, Turn]:
+        """The number of requests that were answered, and what it took."""
+        fresh = f"turn-{next(self.numbers)}-" if entry.fresh else ""
+        before = server.processor_seconds()
+        found = wrk.ask(server.url(entry.path), self.bodies[entry.form], seconds, token=server.token, fresh=fresh)
+        used = server.processor_seconds() - before
+        turn = Turn(found.requests / found.seconds, found.p50, found.p99, used * 1e6 / found.requests)
+        return found.requests, turn
+
+
+def _counted(server: Server, name: str, asked: int, workers: int) -> None:
+    """What the service has counted is what was answered, or a little more: wrk hangs up on the last ones."""
+    deadline = time.monotonic() + COUNTED_SECONDS
+    allowed, blocked, alive = server.totals()
+    while (allowed < asked or alive < workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        allowed, blocked, alive = server.totals()
+    if allowed < asked or blocked or alive < workers:
+        raise RuntimeError(
+            f"the service {name!r} answered {asked} checks, and says that {allowed} were allowed and {blocked} "
+            f"blocked, by {alive} of {workers} workers"
+        )
+
+
+def _counting(root: Path, python: Path, rounds: int) -> dict[str, list[float]]:
+    print("  what metrics cost", flush=True)
+    command = [str(python), "-m", "benchmarks.service.counting", str(rounds)]
+    done = subprocess.run(
+        command, cwd=root, env=children.environment(), check=True, stdout=subprocess.PIPE, timeout=600
+    )
+    found: dict[str, list[float]] = json.loads(done.stdout)
+    return found

@@ -1,0 +1,138 @@
+"""Servers as child processes on free ports of loopback, each in a folder of its own that goes when it ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.children import child, environment
+
+__all__ = ["Server", "echo", "service"]
+
+START_SECONDS = 30
+ALLOWED, BLOCKED, WORKERS = "headgate_allowed_total", "headgate_blocked_total", "headgate_workers"
+
+
+class Server:
+    """A server that runs."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, token: str, admin: str) -> None:
+        self.port = port
+        self.token = token
+        """What its checks need, empty where they are open."""
+        self._process = process
+        self._log = log
+        self._admin = admin
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def processor_seconds(self) -> float:
+        """What all its processes have used until now, as the system counts it."""
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has ended meanwhile
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[2]) == self._process.pid:  # its process group, which its workers are in, too
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def wait(self, path: str) -> None:
+        """Until it answers there."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            with suppress(OSError):
+                if self.call("GET", path)[0] == 200:
+                    return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("\n".join(["a server does not start:", *self._log.read_text().splitlines()[-10:]]))
+            time.sleep(0.05)
+
+    def call(self, method: str, path: str, body: str | None = None, token: str = "") -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def totals(self) -> tuple[int, int, int]:
+        """How many decisions the service has allowed and blocked, and how many workers say so."""
+        status, said = self.call("GET", "/metrics", token=self._admin)
+        assert status == 200, said
+        sums = {ALLOWED: 0.0, BLOCKED: 0.0, WORKERS: 0.0}
+        for line in said.decode().splitlines():
+            name, _, value = line.rpartition(" ")
+            name = name.partition("{")[0]
+            if name in sums:
+                sums[name] += float(value)
+        return round(sums[ALLOWED]), round(sums[BLOCKED]), round(sums[WORKERS])
+
+
+@contextmanager
+def echo(root: Path, python: Path, workers: int, folder: Path) -> Iterator[Server]:
+    """The application that does nothing, as fast as uvicorn can."""
+    port = _free_port()
+    command = [str(python), "-m", "uvicorn", "benchmarks.service.echo:app", "--port", str(port)]
+    command += ["--workers", str(workers), "--loop", "uvloop", "--http", "httptools", "--lifespan", "off"]
+    command += ["--no-access-log", "--log-level", "error"]
+    with _started(command, root, folder, {}, port) as server:
+        server.wait("/")
+        yield server
+
+
+@contextmanager
+def service(
+    python: Path, workers: int, folder: Path, settings: dict[str, Any], *, needs_key: bool = False
+) -> Iterator[Server]:
+    """`headgate serve`, with counters and rules where it keeps them by default: below the folder it is started in."""
+    (folder / "headgate.yaml").write_text(json.dumps(settings))  # which is YAML, too
+    headgate = str(python.with_name("headgate"))
+    token = ""
+    if needs_key:
+        command = [headgate, "keys", "create", "benchmark", "--scope", "check"]
+        made = subprocess.run(
+            command, cwd=folder, env=environment(), check=True, timeout=60, capture_output=True, text=True
+        )
+        token = made.stdout.strip()
+    port = _free_port()
+    variables = {"HEADGATE_SERVER__HTTP": f"127.0.0.1:{port}", "HEADGATE_ADMIN_KEY": secrets.token_hex(16)}
+    command = [headgate, "serve", "--workers", str(workers)]
+    with _started(command, folder, folder, variables, port, token) as server:
+        server.wait("/readyz")
+        deadline = time.monotonic() + START_SECONDS
+        while server.totals()[2] < workers:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{workers} workers were asked for, and there are {server.totals()[2]}")
+            time.sleep(0.1)
+        yield server
+
+
+@contextmanager
+def _started(
+    command: list[str], cwd: Path, folder: Path, variables: dict[str, str], port: int, token: str = ""
+) -> Iterator[Server]:
+    log = folder / "log"
+    variables = variables | {"TMPDIR": str(folder)}  # whatever a killed server leaves behind goes with the folder
+    with (
+        log.open("wb") as written,
+        child(command, folder=cwd, variables=variables, stdout=subprocess.DEVNULL, stderr=written) as process,
+    ):
+        yield Server(process, port, log, token, variables.get("HEADGATE_ADMIN_KEY", ""))
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+    return port

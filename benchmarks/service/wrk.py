@@ -1,0 +1,60 @@
+"""One turn: wrk asks one server for some seconds, and says how often it was answered, and how soon."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.children import child
+
+__all__ = ["CONNECTIONS", "MISSING", "Answered", "ask", "is_there", "version"]
+
+CONNECTIONS = 32
+SCRIPT = Path(__file__).with_name("requests.lua")
+PATIENCE_SECONDS = 30
+MISSING = """\
+The service is measured with wrk, which is not installed here. `make bench` installs it where there is apt-get
+(apt-get install wrk); elsewhere install it, or run the other parts: --only machine, --only network, --only rules."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What wrk has seen. Latencies are in microseconds."""
+
+    requests: int
+    seconds: float
+    p50: float
+    p99: float
+
+
+def is_there() -> bool:
+    return shutil.which("wrk") is not None
+
+
+def version() -> str:
+    said = subprocess.run(["wrk", "--version"], capture_output=True, text=True, check=False, timeout=10)
+    found = re.search(r"\d+(\.\d+)+", said.stdout + said.stderr)
+    return found[0] if found else "unknown"
+
+
+def ask(url: str, bodies: Path, seconds: int, *, token: str = "", fresh: str = "") -> Answered:
+    """Send the bodies in rotation. RuntimeError when anything is answered with other than success."""
+    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(SCRIPT), url]
+    command += ["--", str(bodies), token or "-", fresh or "-"]
+    with child(command, folder=SCRIPT.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        written, _ = process.communicate(timeout=seconds + PATIENCE_SECONDS)
+    lines = written.decode(errors="replace").splitlines()
+    if process.returncode != 0 or not lines or not lines[-1].startswith("{"):
+        raise RuntimeError("\n".join([f"wrk could not ask {url}:", *lines[-5:]]))
+    said: dict[str, Any] = json.loads(lines[-1])
+    if said["refused"] or said["lost"] or not said["requests"]:
+        raise RuntimeError(
+            f"of {said['requests']} requests to {url}, {said['refused']} were refused and {said['lost']} lost: "
+            "such figures mean nothing"
+        )
+    return Answered(said["requests"], said["microseconds"] / 1e6, said["p50"], said["p99"])
