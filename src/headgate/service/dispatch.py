@@ -37,6 +37,7 @@ from headgate.service.asgi import (
 from headgate.service.auth.guard import Guard, Refusal
 from headgate.service.auth.keys import Scope as KeyScope
 from headgate.service.data.authorize import Authorize
+from headgate.service.data.bodies import wrong
 from headgate.service.data.plane import DataPlane
 from headgate.service.deprecations import Deprecations
 from headgate.service.depth import MOST_DEPTH, too_deep
@@ -268,7 +269,7 @@ class Dispatch:
         check_length(call.fields)
         body = await read_rest({"type": "http.request", "more_body": True}, receive)
         if too_deep(body):
-            raise BadRequest(400, f"the body is nested deeper than {MOST_DEPTH} levels: nothing here needs that")
+            raise wrong("", f"the body is nested deeper than {MOST_DEPTH} levels: nothing here needs that")
         given = False
 
         async def replay() -> MutableMapping[str, Any]:

@@ -109,7 +109,19 @@ def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Pr
         assert check.key is not None
         return limiter.prepare_plans(op, check.key, _plans(limiter, check.plans or [], at), check.cost)
     except (ValueError, TypeError) as error:  # what the limiter refuses
-        raise wrong(at, str(error)) from None
+        raise wrong(_way(at, _field(check, str(error))), str(error)) from None
+
+
+def _field(check: CheckBody, message: str) -> str:
+    """The field that the limiter means, whose messages begin with its name for it."""
+    name = message.partition(" ")[0]
+    if name not in _LIMITERS:
+        return ""
+    if check.context is not None and name != "cost":
+        return f"context.{name}"
+    if name in ("cost", "method") or check.key is not None:
+        return name
+    return "endpoint" if name == "path" else "identifier"
 
 
 def plain_context(check: CheckBody, at: str = "") -> ContextBody | None:
@@ -135,7 +147,8 @@ def prepare_verify(limiter: AsyncLimiter, body: VerifyBody) -> Prepared:
     try:
         return limiter.prepare(Op.TAKE, context)
     except (ValueError, TypeError) as error:
-        raise wrong("", str(error)) from None
+        field = "methodName" if str(error).startswith("method") else "clientId"
+        raise wrong(field, str(error).replace("client ", "it ", 1)) from None
 
 
 def _only(check: CheckBody, at: str, form: str) -> None:
@@ -155,7 +168,7 @@ def _only(check: CheckBody, at: str, form: str) -> None:
 
 
 def _way(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
+    return f"{at}.{name}" if at and name else at or name
 
 
 def _path(path: str | None, at: str, field: str) -> str | None:
@@ -190,6 +203,7 @@ def _subject(check: CheckBody, at: str) -> ContextBody:
     raise wrong(_way(at, "dimension"), f"must be one of {', '.join(_DIMENSIONS)}, not {told!r}")
 
 
+_LIMITERS = ("api_key", "client", "cost", "ip", "key", "method", "path", "tier", "user")
 _DIMENSIONS = ("USER", "IP", "API_KEY", "CLIENT", "KEY", "API", "GLOBAL")
 
 

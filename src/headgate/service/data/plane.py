@@ -56,7 +56,7 @@ class DataPlane:
         """`check`, where nothing has to be waited for: the usual case, without a coroutine."""
         started = perf_counter()
         asked = read_check(body)
-        answers = self._at_once(call, [asked])
+        answers = self._at_once(call, [asked], False)
         if answers is None:
             return None
         answer = answers[0]
@@ -67,14 +67,14 @@ class DataPlane:
         """`batch`, in the same way."""
         started = perf_counter()
         checks = read_batch(body).checks
-        answers = self._at_once(call, checks)
+        answers = self._at_once(call, checks, True)
         if answers is None:
             return None
         self.tally.batch(len(checks))
         self.tally.timed(perf_counter() - started)
         return Reply(200, encode({"decisions": answers}))
 
-    def _at_once(self, call: Call, checks: Sequence[CheckBody]) -> list[Answer] | None:
+    def _at_once(self, call: Call, checks: Sequence[CheckBody], several: bool) -> list[Answer] | None:
         """The answers to checks, from a store that is free; None where it has to be waited for."""
         fields = call.fields
         if not self.quick or b"idempotency-key" in fields or b"x-idempotency-key" in fields:
@@ -82,7 +82,7 @@ class DataPlane:
         self._afford(len(checks))
         now_us = self.clock.ticks()
         self.tally.at(now_us)
-        taken = self._taken(checks)
+        taken = self._taken(checks, several)
         if taken is not None:
             answers: list[Answer] = []
             for i in range(len(checks)):
@@ -91,21 +91,21 @@ class DataPlane:
                 self._note(checks[i], now_us)
                 answers.append(answer_of(decision, now_us))
             return answers
-        prepared = self._prepared(checks)
+        prepared = self._prepared(checks, several)
         decisions = self.limiter.decide_at_once(prepared)
         if decisions is None:
             self.ceiling.give_back(len(checks))  # they are counted when they are answered
             return None
         return self._answers(call, checks, prepared, decisions, now_us)
 
-    def _taken(self, checks: Sequence[CheckBody]) -> list[Taken] | None:
+    def _taken(self, checks: Sequence[CheckBody], several: bool) -> list[Taken] | None:
         """The decisions on the simplest checks, under one rule each; None for all others."""
         contexts: list[ContextBody] = []
         costs: list[int] = []
         for asked in checks:
             if asked.plans is not None:
                 return None
-            context = plain_context(asked) if len(checks) == 1 else plain_context(asked, f"checks[{len(costs)}]")
+            context = plain_context(asked, f"checks[{len(costs)}]" if several else "")
             assert context is not None
             contexts.append(context)
             costs.append(asked.cost)
@@ -127,7 +127,7 @@ class DataPlane:
         """`POST /api/v1/check/batch`: independent decisions, in one call of the store."""
         started = perf_counter()
         asked = read_batch(body)
-        answers = await self._decide(call, "batch", asked, asked.checks, self._prepared(asked.checks))
+        answers = await self._decide(call, "batch", asked, asked.checks, self._prepared(asked.checks, True))
         self.tally.batch(len(asked.checks))
         self.tally.timed(perf_counter() - started)
         return Reply(200, encode({"decisions": answers}))
@@ -177,15 +177,11 @@ class DataPlane:
         self.tally.timed(perf_counter() - started)
         return decision
 
-    def _prepared(self, checks: Sequence[CheckBody]) -> list[Prepared | PreparedChain]:
-        """What is to be asked about each check of a batch."""
+    def _prepared(self, checks: Sequence[CheckBody], several: bool) -> list[Prepared | PreparedChain]:
+        """What is to be asked about each check: one, or those of a batch."""
         prepared: list[Prepared | PreparedChain] = []
         for place, asked in enumerate(checks):
-            try:
-                prepared.append(prepare(self.limiter, Op.TAKE, asked))
-            except BadRequest:
-                prepare(self.limiter, Op.TAKE, asked, f"checks[{place}]")  # the same again, and where it is
-                raise
+            prepared.append(prepare(self.limiter, Op.TAKE, asked, f"checks[{place}]" if several else ""))
         return prepared
 
     async def _decide(
