@@ -76,7 +76,7 @@ class Run:
     def held(self, contest: Contest, pace: Pace) -> Outcome:
         """Everybody has a turn in each round, and who begins changes; the first round does not count."""
         with ExitStack() as stack:
-            print(f"  {contest.workers} workers each: {len(contest.servers)} servers start", flush=True)
+            print(f"  {len(contest.servers)} servers, workers each: {contest.workers}", flush=True)
             servers = {one.name: self.started(stack, one, contest.workers) for one in contest.servers}
             asked = dict.fromkeys(servers, 0)
             turns: dict[Entry, list[Turn]] = {entry: [] for entry in contest.entries}

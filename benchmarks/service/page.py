@@ -41,27 +41,27 @@ METHOD = """\
 - Versions: {versions}. The service called itself “{build}”.
 - All servers of a table are child processes on loopback, started before the first turn, and idle while it is not
   theirs; who is idle still writes its numbers down every second. wrk has one thread, and shares the {cores} cores with
-  the server: with two workers there is less than a core for each of the three.
+  the server: with two workers there are three that want to run.
 - A turn is one run of wrk of {turn} s, with new connections. In each round everybody has one, and who begins changes;
   a whole round is run before the first that counts. Rounds that count: {rounds}.
-- With several workers, which of them gets a connection is up to the system, with the echo as with the service; they
-  seldom get the same number, and this is most of the noise there.
+- With several workers, which of them gets a connection is up to the system, with the echo as with the service. One may
+  get many more than the other, and the whole is then slower: the noise is larger for it.
 - The bodies are made before the clock runs. Rules and the default policy allow 1,000,000 in a minute or more, so that
   nothing is denied. Everything must be answered with 200, and afterwards the service's own metrics must have counted
   every check that wrk saw answered, all of them allowed.
 - `server.limits.checks`, a node's own ceiling of 100,000 checks a second, was raised to 1,000,000,000 in all services,
   because batches would reach it. For single checks this changes nothing: a worker takes portions of 1,000 from either.
-- The key of a check is one made with `headgate keys create --scope check`. The log goes into a file. Of idempotency
-  keys the store has room for some ten thousands; then the oldest goes, as it would with such a load anywhere. Redis
-  keeps nothing on disk, and is asked in batches of what comes at the same time.
+- The key of a check is one made with `headgate keys create --scope check`. The log goes into a file. Shared
+  memory has room for some tens of thousands of idempotency keys, so the oldest go before their five minutes are over.
+  Redis keeps nothing on disk, and is asked in batches of what comes at the same time.
 - What metrics do for a check was called from plain Python, which makes each call dearer than it is inside the compiled
   service.
 - It took {seconds:.0f} seconds."""
 
 NOT_SAID = """\
 What this does not say: wrk and the server share one machine, and loopback has no distance. Latencies are those of a
-server that is asked as fast as it answers, so they are little more than the connections divided by the rate; who asks
-less often waits less."""
+server that is asked as fast as it answers: their median is little more than the connections divided by the rate, and
+who asks less often waits less."""
 
 
 def write(results: Results) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.network.picture import OURS, SINGLE, THEIRS, figure, frame, targets
 from benchmarks.picture import INK
 from benchmarks.service.results import Measured, Results, aims
+from benchmarks.service.wrk import CONNECTIONS
 
 __all__ = ["draw"]
 
@@ -61,6 +62,7 @@ def _rates(axes: Any, shown: list[tuple[str, Measured]]) -> None:
     for row, ((_, one), high) in enumerate(zip(shown, highs, strict=True)):
         more = f" ({one.decisions:,.0f} decisions)" if one.entry.decisions > 1 else ""
         figure(axes, high, row, f"{one.median('per_second'):,.0f}{more}")
-    frame(axes, [name for name, _ in shown], "Requests per second, 32 connections (lines: slowest to fastest turn)")
+    title = f"Requests per second, {CONNECTIONS} connections (lines: slowest to fastest turn)"
+    frame(axes, [name for name, _ in shown], title)
     axes.set_xlim(0, max(highs) * 1.12)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
