@@ -75,6 +75,8 @@ class Service:
                     await asyncio.to_thread(self.parts.history.sweep, _now_us())
             except (HeadgateError, OSError) as error:
                 _log.warning("numbers could not be written down, and will be later: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is, the next round must come
+                _log.exception("numbers could not be written down, and will be later")
 
     async def close(self) -> None:
         """Write down what was counted, and let go of everything."""

@@ -41,13 +41,9 @@ class Readiness:
     ready: bool
     checks: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def status(self) -> int:
-        """Of the HTTP answer."""
-        return 200 if self.ready else 503
-
-    def body(self) -> dict[str, Any]:
-        return {"status": "ready" if self.ready else "not ready", "checks": self.checks}
+    def problem(self) -> str:
+        """What is wrong, in one line."""
+        return "; ".join(f"{name}: {told}" for name, told in self.checks.items() if told != OK)
 
 
 class Health:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from headgate.service.asgi import Call, Reply
+from headgate.service.asgi import Call, Reply, refused
 from headgate.service.data.answers import encode
 from headgate.service.health import Health
 from headgate.service.observe.publishing import Publisher
@@ -28,7 +28,9 @@ class Pages:
     async def ready(self, _: Call) -> Reply:
         """`GET /readyz`."""
         found = await self._health.readiness()
-        return Reply(found.status, encode(found.body()), FRESH)
+        if found.ready:
+            return Reply(200, encode({"status": "ready", "checks": found.checks}), FRESH)
+        return refused(503, f"not ready: {found.problem()}", FRESH, checks=found.checks)
 
     async def metrics(self, call: Call) -> Reply:
         """`GET /metrics`: of all workers of this node."""

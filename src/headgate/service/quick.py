@@ -36,6 +36,8 @@ class QuickConnection(Connection):
     body: bytes | bytearray = b""
     last = False
     """Whether the connection is to be closed after what is held back."""
+    over = False
+    """Whether the last answer was given: what stands behind its request is not read."""
     known_always: tuple[object, bytes] = (None, b"")
 
     def on_message_begin(self) -> None:
@@ -51,6 +53,8 @@ class QuickConnection(Connection):
         self.expect_100_continue = False
 
     def on_headers_complete(self) -> None:
+        if self.over:
+            return
         if (
             self.url in cast("Dispatch", self.app).quick
             and self.parser.get_method() == b"POST"
@@ -72,6 +76,8 @@ class QuickConnection(Connection):
         return self.held is None and super().answering
 
     def on_body(self, body: bytes) -> None:
+        if self.over:
+            return
         if self.held is None:
             super().on_body(body)
             return
@@ -85,6 +91,8 @@ class QuickConnection(Connection):
 
     def on_message_complete(self) -> None:
         held = self.held
+        if self.over:
+            return
         if held is not None:
             answered = cast("Dispatch", self.app).at_once(self.url, held, self.client, bytes(self.body))
             if answered is not None:
@@ -123,6 +131,7 @@ class QuickConnection(Connection):
         self.server_state.total_requests += 1
         self.idle_since = monotonic()
         if not stays:
+            self.over = True
             self.transport.close()
 
     def always(self) -> bytes:

@@ -99,13 +99,17 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # which a new process inherits
         try:
             process.start()
+        except OSError as error:  # no memory, no descriptors, no processes: those that run go on
+            place.not_before = now + LONGEST_WAIT
+            _log.error("worker %d cannot be started, and will be tried again: %s", place.number, error.strerror)
+            return
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
         place.process, place.started = process, now
 
     def _died(self, place: _Place, process: SpawnProcess, now: float) -> None:
         code = process.exitcode or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         place.early_deaths = place.early_deaths + 1 if now - place.started < SOON else 0
         wait = min(0.1 * 2**place.early_deaths, LONGEST_WAIT) if place.early_deaths else 0.0
         place.process, place.not_before = None, now + wait
@@ -162,3 +166,10 @@ def _work(settings: Settings, node: Node, number: int, listening: socket) -> Non
         supervisor = parent_process()
         if supervisor is not None and not supervisor.is_alive():  # then nobody else takes the node's folder away
             shutil.rmtree(node.folder, ignore_errors=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the real-time signals, which have no names
+        return f"signal {number}"

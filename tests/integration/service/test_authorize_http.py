@@ -245,6 +245,9 @@ def test_header_families_that_are_switched_off(tmp_path_factory: pytest.TempPath
         for response in told:
             said = [name for name in response.headers if "ratelimit" in name or name == "retry-after"]
             assert said == []
+        checks = [client.post("/api/v1/check", json={"context": {"ip": "192.0.2.7"}}) for _ in range(2)]
+        assert [check.json()["state"] for check in checks] == ["throttled"] * 2
+        assert not any("x-ratelimit-state" in check.headers for check in checks)
         # Nobody is trusted there, so what a client says about itself counts for nothing.
         spoofed = {"x-original-uri": "/", "x-forwarded-for": "192.0.2.9", "x-user-id": "somebody"}
         assert client.get("/api/v1/authorize", headers=spoofed).status_code == 429
@@ -260,3 +263,21 @@ def test_resets_by_the_epoch_and_a_count_of_hops(tmp_path_factory: pytest.TempPa
         assert "retry-after" in told[1].headers
         others = {**headers, "x-forwarded-for": "192.0.2.1, 10.0.0.1"}  # one hop: the last one is the client
         assert client.get("/api/v1/authorize", headers=others).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [("x-forwarded-uri", "x-original-uri"), ("x-original-uri", "x-forwarded-uri")],
+)
+def test_a_client_cannot_choose_what_is_checked(proxy: httpx.Client, somebody: str, ours: str, theirs: str) -> None:
+    """A proxy sets one header, and passes the other on as its client sent it."""
+    asked = {ours: "/pay/1", "x-user-id": somebody}
+    assert [proxy.get("/api/v1/authorize", headers=asked).status_code for _ in range(3)] == [200, 200, 429]
+    problem(proxy.get("/api/v1/authorize", headers={**asked, theirs: "/free"}), 400, "different")
+    assert proxy.get("/api/v1/authorize", headers={**asked, theirs: "/pay/1"}).status_code == 429
+    methods = {"x-original-method": "GET", "x-forwarded-method": "PUT"}
+    problem(proxy.get("/api/v1/authorize", headers={**asked, **methods}), 400, "different")
+
+
+def test_a_query_of_many_fields_is_refused(proxy: httpx.Client) -> None:
+    problem(ask(proxy, "/key", "?" + "&".join(f"a{n}=1" for n in range(500))), 400, "too many fields")

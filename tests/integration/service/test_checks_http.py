@@ -330,9 +330,10 @@ def test_a_refused_check_is_not_remembered(anyone: httpx.Client, somebody: str) 
     assert check(anyone, {"key": somebody}, headers=headers)["reason"] == "ok"
 
 
-@pytest.mark.parametrize("key", ["x" * 256, "x" * 5000])
-def test_a_key_for_repeats_that_is_too_long(anyone: httpx.Client, key: str) -> None:
-    problem(anyone.post("/api/v1/check", json={"key": "a"}, headers={"idempotency-key": key}), 400, "Idempotency-Key")
+@pytest.mark.parametrize("header", ["idempotency-key", "x-idempotency-key"])
+@pytest.mark.parametrize("key", ["x" * 256, "x" * 5000, ""])
+def test_a_key_for_repeats_that_is_too_long_or_empty(anyone: httpx.Client, header: str, key: str) -> None:
+    problem(anyone.post("/api/v1/check", json={"key": "a"}, headers={header: key}), 400, "Idempotency-Key")
 
 
 # -- the client family's check --------------------------------------------------------------------------------------

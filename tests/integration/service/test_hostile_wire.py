@@ -472,3 +472,17 @@ def test_ends_while_connections_are_open(serve: Callable[..., Service]) -> None:
         half.send(CHECK[:30])
         assert service.stop() == 0
     assert "Traceback" not in service.logged
+
+
+def test_what_stands_behind_the_last_request_is_not_counted(service: Service, anyone: httpx.Client) -> None:
+    """Of HTTP/1.0 a connection has one request, whatever else is sent on it."""
+    body = b'{"key": "behind-the-last"}'
+    one = request(b"POST", b"/api/v1/check", b"connection: keep-alive", body=body, version=b"HTTP/1.0")
+    with Wire(service) as wire:
+        wire.send(one * 3)
+        answer = wire.answer()
+        assert answer is not None
+        assert answer.status == 200
+        assert wire.closed()
+    quota = anyone.post("/api/v1/quota", json={"key": "behind-the-last", "cost": 0}).json()
+    assert quota["current_count"] <= 1

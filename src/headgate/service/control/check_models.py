@@ -128,7 +128,7 @@ class Alive(Shape):
 
 
 class Readiness(Shape):
-    status: Literal["ready", "not ready"]
+    status: Literal["ready"]
     checks: Annotated[dict[str, str], Field(description="What was asked, and `ok` or what is wrong with it.")]
 
 

@@ -184,8 +184,8 @@ DATA_PATHS: dict[str, Any] = {
         "get": _operation(
             "Ready",
             "Whether the stores can be reached and decide: runs the real script or statement.",
-            {200: _json(ref("Readiness"), "They do."), 503: _json(ref("Readiness"), "They do not, or it is stopping.")},
-            (500,),
+            {200: _json(ref("Readiness"), "They do.")},
+            (500, 503),
             tag="service",
             security=[],
         )

@@ -59,7 +59,7 @@ class Authorize:
         api_key = _text(fields, b"x-api-key")
         user = _text(fields, b"x-user-id") if trusted else None
         client = _text(fields, b"x-client-id") if trusted else None
-        path = _first(fields, PATHS)
+        path = _told(fields, PATHS)
         if path is not None:
             path = path.partition("?")[0]
             if len(path) > LONGEST_PATH:
@@ -70,7 +70,7 @@ class Authorize:
             api_key=api_key,
             client=client or api_key or address,
             path=path,
-            method=_first(fields, METHODS),
+            method=_told(fields, METHODS),
         )
 
 
@@ -82,7 +82,10 @@ def deny_status(query: bytes) -> int:
     """
     if not query:
         return 429
-    told = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+    try:
+        told = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=10)
+    except ValueError:
+        raise wrong("", "the query has too many fields: there is deny_status") from None
     unknown = [name for name in told if name != "deny_status"]
     if unknown:
         raise wrong(unknown[0], "is unknown: there is deny_status")
@@ -92,12 +95,14 @@ def deny_status(query: bytes) -> int:
     return int(value)
 
 
-def _first(fields: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str | None:
-    for name in names:
-        value = _text(fields, name)
-        if value is not None:
-            return value
-    return None
+def _told(fields: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str | None:
+    """What the proxy says, in whichever of the headers it uses. A proxy sets its own and passes the others on as its
+    client sent them: where two differ, one of them may be the client's, who must not choose what is checked."""
+    values = [value for value in (_text(fields, name) for name in names) if value is not None]
+    if values and any(value != values[0] for value in values):
+        both = " and ".join(name.decode() for name in names)
+        raise wrong(names[0].decode(), f"{both} say different things: have the proxy take away the one it does not set")
+    return values[0] if values else None
 
 
 def _text(fields: Mapping[bytes, bytes], name: bytes) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -49,6 +49,7 @@ class DataPlane:
         self.tracer = tracer
         self.clock = parts.limiter.clock
         self.remaining = parts.settings.metrics.tokens_remaining
+        self.states: Mapping[str, Headers] = STATES if parts.settings.headers.x_ratelimit else {}
         self.quick = tracer is None and parts.limiter.answers_at_once
         """Whether checks can do without waiting, and without being traced."""
 
@@ -61,7 +62,7 @@ class DataPlane:
             return None
         answer = answers[0]
         self.tally.timed(perf_counter() - started)
-        return Reply(200, encode(answer), STATES.get(answer.state, ()))
+        return Reply(200, encode(answer), self.states.get(answer.state, ()))
 
     def batch_at_once(self, call: Call, body: bytes) -> Reply | None:
         """`batch`, in the same way."""
@@ -121,7 +122,7 @@ class DataPlane:
         prepared = [prepare(self.limiter, Op.TAKE, asked)]
         (answer,) = await self._decide(call, "check", asked, [asked], prepared)
         self.tally.timed(perf_counter() - started)
-        return Reply(200, encode(answer), STATES.get(answer.state, ()))
+        return Reply(200, encode(answer), self.states.get(answer.state, ()))
 
     async def batch(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/check/batch`: independent decisions, in one call of the store."""
@@ -140,17 +141,17 @@ class DataPlane:
         decisions = await self.limiter.decide([prepare(self.limiter, Op.PEEK, asked)])
         assert decisions is not None
         answer = answer_of(decisions[0], now_us)
-        return Reply(200, encode(answer), STATES.get(answer.state, ()))
+        return Reply(200, encode(answer), self.states.get(answer.state, ()))
 
     async def reset(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/reset`: forget the counters that a check would look at. It is in the audit log."""
         prepared = prepare(self.limiter, Op.RESET, read_check(body))
         members = [] if prepared.request is None else prepared.request.members
-        await self.limiter.reset_prepared(prepared)
         assert call.visit is not None
         editor = self.parts.editor(call.visit.actor)
         for subject in dict.fromkeys(member.key for member in members):
             await asyncio.to_thread(editor.note_reset, subject)
+        await self.limiter.reset_prepared(prepared)
         return Reply(200, encode({"reset": [{"key": m.key, "rule": m.algorithm.label} for m in members]}))
 
     async def verify(self, call: Call, body: bytes) -> Reply:
@@ -196,7 +197,7 @@ class DataPlane:
         self._afford(len(checks))
         now_us = self.clock.ticks()
         self.tally.at(now_us)
-        key = call.fields.get(b"idempotency-key") or call.fields.get(b"x-idempotency-key")
+        key = call.fields.get(b"idempotency-key", call.fields.get(b"x-idempotency-key"))
         once = None if key is None else self._once(call, name, key, body, prepared)
         with self._span(call, name) as span:
             decisions = await self._asked(prepared, once)
