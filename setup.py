@@ -40,6 +40,8 @@ HOT = [
     "src/headgate/stores/shared/arena.py",
     "src/headgate/stores/shared/cell.py",
     "src/headgate/stores/shared/records.py",
+    "src/headgate/stores/shared/once.py",
+    "src/headgate/stores/shared/take_many.py",
     "src/headgate/stores/shared/store.py",
     "src/headgate/stores/breaker.py",
     "src/headgate/stores/sql/partial_log.py",

@@ -27,6 +27,7 @@ from typing import final
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.forking import Renewal, fork_safe_lock
 from headgate.stores.port import Op, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.records import check_kept
 from headgate.stores.remote import RemoteStore
 
 __all__ = ["MOST_WAITING", "LoopCoalescer", "ThreadCoalescer"]
@@ -38,6 +39,7 @@ class Ticket:
     """One caller's requests, and in the end what came of them."""
 
     def __init__(self, requests: Sequence[Request], deadline: float) -> None:
+        check_kept(requests)  # while it is one caller's alone: those who would share its batch did nothing wrong
         self.requests = requests
         self.deadline = deadline
         self.members = len(requests[0].members) if len(requests) == 1 else sum(len(r.members) for r in requests)
@@ -339,7 +341,7 @@ def _reached(requests: Sequence[Request], partly: PartlyAnswered) -> tuple[list[
     asked = list(zip(requests, partly.replies, strict=True))
     unkept = [request.once for request, reply in asked if any(isinstance(item, StoreError) for item in reply)]
     for request, reply in asked:
-        if request.once is not None and not any(request.once is once for once in unkept):
+        if not request.members or (request.once is not None and not any(request.once is once for once in unkept)):
             continue
         pairs = [(m, item) for m, item in zip(request.members, reply, strict=True) if isinstance(item, Outcome)]
         if pairs:

@@ -59,10 +59,13 @@ class FailurePolicy:
             self.note(error, len(batch), _own(member for request in batch for member in request.members))
             return Answered([self._outcomes(request.op, request.members) for request in batch], [])
         missed = [
-            [member for member, item in zip(request.members, reply, strict=bool(reply)) if isinstance(item, StoreError)]
+            member
             for request, reply in zip(batch, error.replies, strict=True)
+            for member, item in zip(request.members, reply, strict=False)  # a repeat has no reply
+            if isinstance(item, StoreError)
         ]
-        self.note(error, sum(map(bool, missed)), _own(member for members in missed for member in members))
+        failed = [reply for reply in error.replies if any(isinstance(item, StoreError) for item in reply)]
+        self.note(error, len(failed), _own(missed))
         replies: Replies = []
         undoing: list[Request] = []
         for request, reply in zip(batch, error.replies, strict=True):
@@ -76,8 +79,8 @@ class FailurePolicy:
         self, request: Request, reply: Sequence[Outcome | StoreError]
     ) -> tuple[list[Outcome], Request | None]:
         """What was reached binds; what was not follows the policy; and the request stays all or nothing."""
-        if not reply:
-            return [], None  # decided before, under the name of its record
+        if not reply or not request.members:
+            return [], None  # decided before, under the name of its record; or only its record was missed
         pairs = list(zip(request.members, reply, strict=True))
         reached = [(member, item) for member, item in pairs if isinstance(item, Outcome)]
         missed = [member for member, item in pairs if not isinstance(item, Outcome)]

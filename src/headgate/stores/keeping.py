@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from headgate.errors import StoreError
 from headgate.stores.port import Kept, Once, Outcome
 
-__all__ = ["CLAIM_BYTES", "claim_bytes", "head_bytes", "pack_kept", "read_kept"]
+__all__ = ["CLAIM_BYTES", "claim_bytes", "head_bytes", "kept_bytes", "pack_kept", "read_kept"]
 
 LAYOUT = 1
 _HEAD = struct.Struct(">B16sI")
@@ -36,6 +36,11 @@ def claim_bytes(once: Once) -> bytes:
 def head_bytes(once: Once) -> bytes:
     """What is known of a record before it is decided: all that comes before `now`."""
     return _HEAD.pack(LAYOUT, once.body, len(once.note)) + once.note
+
+
+def kept_bytes(note: int, members: int) -> int:
+    """How long a record will be, from the length of its note and the number of members."""
+    return _HEAD.size + note + _NOW.size + members * _NUMBERS.size
 
 
 def pack_kept(once: Once, now_us: int, replies: Sequence[Sequence[Outcome]]) -> bytes:

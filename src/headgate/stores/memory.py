@@ -21,7 +21,7 @@ from headgate.stores.deciding import Cell, decide
 from headgate.stores.keeping import pack_kept
 from headgate.stores.mutex import new_mutex
 from headgate.stores.port import LocalStore, Member, Op, Outcome, Request, Take
-from headgate.stores.records import MemoryRecords, answered_before, grouped
+from headgate.stores.records import MemoryRecords, answered_before, check_kept, grouped
 from headgate.stores.table import Entry, Table
 
 __all__ = ["DEFAULT_MAX_KEYS", "MemoryStore"]
@@ -124,6 +124,7 @@ class MemoryStore(LocalStore):
 
     def decide_once(self, batch: Sequence[Request], now: i64) -> list[list[Outcome]]:
         """A batch with requests that are decided once, under the lock."""
+        check_kept(batch)
         replies: list[list[Outcome]] = []
         for group in grouped(batch):
             once = group[0].once

@@ -8,7 +8,9 @@ Atomicity   A request is all or nothing: a TAKE charges every binding member, or
 Clock       A store owns its clock. Every request of a batch may be decided at one reading of it.
 Once        Requests of one batch that stand together and carry the same `Once` are decided at most once within its
             five minutes, whoever else sends them at the same time: what was decided is kept in the same step that
-            decides. A store of several places cannot do that in one step; it claims the record first.
+            decides. A store of several places cannot do that in one step; it claims the record first. Every store
+            takes a record of MOST_KEPT_BYTES (see keeping.py). A batch with a longer one is a ValueError, and nothing
+            of it is decided: that is the caller's doing, and no failure that a policy may answer.
 Expiry      A counter that is as good as new may be forgotten, and no store grows for ever. A store that is full
             forgets what has expired first, then what was used least recently.
 Errors      A store that cannot decide raises StoreError, and then has charged nothing, or may have (it says so
@@ -30,6 +32,7 @@ from headgate.stores.clock import Clock
 
 __all__ = [
     "DEFAULT_PREFIX",
+    "MOST_KEPT_BYTES",
     "ONCE_US",
     "Done",
     "Kept",
@@ -48,6 +51,8 @@ __all__ = [
 DEFAULT_PREFIX = "hg"
 ONCE_US: Final = 300_000_000
 """For how long what was decided once is kept."""
+MOST_KEPT_BYTES: Final = 256 * 1024
+"""How long the record of what is decided once may be."""
 
 
 class Op(Enum):

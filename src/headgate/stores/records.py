@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import final
 
 from headgate.core.words import i64
-from headgate.stores.keeping import CLAIM_BYTES, claim_bytes, read_kept
-from headgate.stores.port import ONCE_US, Once, Op, Request
+from headgate.stores.keeping import CLAIM_BYTES, claim_bytes, kept_bytes, read_kept
+from headgate.stores.port import MOST_KEPT_BYTES, ONCE_US, Once, Op, Request
 
-__all__ = ["MemoryRecords", "Records", "answered_before", "grouped", "is_fresh"]
+__all__ = ["MemoryRecords", "Records", "answered_before", "check_kept", "grouped", "is_fresh"]
 
 MOST_BYTES = 64 * 1024 * 1024
 OVERHEAD = 250
@@ -50,6 +50,29 @@ def grouped(batch: Sequence[Request]) -> list[Sequence[Request]]:
             groups.append(batch[first:position])
             first = position
     return groups
+
+
+def check_kept(batch: Sequence[Request]) -> None:
+    """ValueError if a record of this batch would be longer than every store takes. To be asked before anything is
+    decided, and before requests of several callers become one batch."""
+    for request in batch:
+        if request.once is not None:
+            break
+    else:
+        return
+    for group in grouped(batch):
+        once = group[0].once
+        if once is None:
+            continue
+        if group[0].op is Op.KEEP:
+            size = len(once.packed)
+        else:
+            size = kept_bytes(len(once.note), sum([len(request.members) for request in group]))
+        if size > MOST_KEPT_BYTES:
+            raise ValueError(
+                f"what is to be kept of requests that are decided once has {size:,} bytes, and may have "
+                f"{MOST_KEPT_BYTES:,}: ask for less at a time"
+            )
 
 
 def of_a_record(op: Op) -> bool:

@@ -25,7 +25,8 @@ class RemoteStore:
     """A store across a network, or behind a disk: its calls wait, so the engine sends it many requests at a time.
 
     A batch must be decided, or given up with a StoreError, by its deadline (an instant of `time.monotonic`). What
-    may have reached the other side is never sent twice.
+    may have reached the other side is never sent twice. A ValueError (see the port) is raised by `call` and `begin`
+    themselves.
     """
 
     title: str = "the store"

@@ -9,9 +9,13 @@ A cluster's hash tags and the nodes of a sharded store are such places.
 
 Requests that are decided once have a record, which lives in one place too. If all their members live there as well,
 that place does it all in one step. Otherwise the record is claimed first, then the members are decided, then what came
-of them is kept; who comes meanwhile finds the claim. Where a member could not be decided nothing is kept, and the
-claim is released. One who dies in between leaves a claim, which is forgotten like every record: until then nobody
-knows what was decided, and it is not decided again.
+of them is kept; who comes meanwhile finds the claim. One who dies in between leaves a claim, which is forgotten like
+every record: until then nobody knows what was decided, and it is not decided again.
+
+Where a member could not be decided nothing is kept, and the claim is released: what a failure policy answers is no
+decision, and must not be repeated for minutes after the place is back. The members that were reached stay charged, as
+they do without a record, because the policy may have let the request pass: to give them back would make an idempotency
+key the way around every limit whose place is well. So a repeat is decided anew, and charges them a second time.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from headgate.errors import StoreError
 from headgate.stores.clock import Clock
 from headgate.stores.keeping import pack_kept
 from headgate.stores.port import Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.records import check_kept
 
 __all__ = ["Answers", "Round", "spread", "unanswered"]
 
@@ -42,6 +47,7 @@ def spread(
 
     `place_of_record` says where what is kept under a name lives, and `clock` when it was decided.
     """
+    check_kept(batch)
     journeys = [_Journey(request, place_of, place_of_record) for request in batch]
     travelling: list[_Journey | _Party] = _parties(journeys, place_of_record, clock)
     while travelling:

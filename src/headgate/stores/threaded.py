@@ -17,6 +17,7 @@ from typing import final
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.forking import fork_safe_lock, renew_after_fork
 from headgate.stores.port import Done, Replies, Request
+from headgate.stores.records import check_kept
 from headgate.stores.remote import RemoteStore
 
 __all__ = ["ThreadedStore"]
@@ -32,6 +33,7 @@ class ThreadedStore(RemoteStore):
         await asyncio.get_running_loop().run_in_executor(self.threads.pool(self.lanes), self.connect)
 
     def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
+        check_kept(batch)  # here, where whoever asked hears of it
         loop = asyncio.get_running_loop()
         waiting = _Waiting(loop, done, self.threads.title)
         waiting.timer = loop.call_later(max(deadline - time.monotonic(), 0.0), waiting.give_up)

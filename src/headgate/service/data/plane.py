@@ -34,6 +34,8 @@ __all__ = ["DataPlane"]
 
 POLL_SECONDS = 0.01
 """How often a repeat looks whether the first one has been decided."""
+MOST_MEMBERS = 10_000
+"""Counters that the checks of one call may look at, together."""
 STATES = {state: [(b"x-ratelimit-state", state.encode())] for state in ("warning", "throttled")}
 EXCEEDED = "Rate limit exceeded"
 
@@ -181,8 +183,16 @@ class DataPlane:
     def _prepared(self, checks: Sequence[CheckBody], several: bool) -> list[Prepared | PreparedChain]:
         """What is to be asked about each check: one, or those of a batch."""
         prepared: list[Prepared | PreparedChain] = []
+        members = 0
         for place, asked in enumerate(checks):
-            prepared.append(prepare(self.limiter, Op.TAKE, asked, f"checks[{place}]" if several else ""))
+            one = prepare(self.limiter, Op.TAKE, asked, f"checks[{place}]" if several else "")
+            prepared.append(one)
+            members += 0 if one.request is None else len(one.request.members)
+            if members > MOST_MEMBERS:  # all of them are decided in one go, and everybody else waits for that
+                raise BadRequest(
+                    413,
+                    f"the first {place + 1:,} checks have more than {MOST_MEMBERS:,} limits: send fewer in one batch",
+                )
         return prepared
 
     async def _decide(

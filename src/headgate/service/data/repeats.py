@@ -28,7 +28,8 @@ from headgate.service.asgi import BadRequest
 from headgate.service.data.answers import answer_of
 from headgate.service.data.bodies import wrong
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody
-from headgate.stores.port import Kept, Once
+from headgate.stores.keeping import kept_bytes
+from headgate.stores.port import MOST_KEPT_BYTES, Kept, Once
 
 __all__ = ["LONGEST_KEY", "once_of", "replayed"]
 
@@ -47,12 +48,20 @@ _built: dict[Noted, Algorithm] = {}
 def once_of(
     key: bytes, caller: str, path: str, body: CheckBody | BatchBody, prepared: Sequence[Prepared | PreparedChain]
 ) -> Once:
-    """The record of checks that carry this idempotency key."""
+    """The record of checks that carry this idempotency key; BadRequest for more than every store keeps."""
     if not 0 < len(key) <= LONGEST_KEY:
         raise wrong("Idempotency-Key", f"has {len(key)} bytes: write 1 to {LONGEST_KEY}, a UUID for example")
     name = blake2b(b"%d %b%b" % (len(caller), caller.encode(), key), digest_size=16).hexdigest()
-    note = [[_noted(member) for member in one.request.members] if one.request is not None else [] for one in prepared]
-    return Once(name, _digest(path, body), _encode(note))
+    limits = [[_noted(member) for member in one.request.members] if one.request is not None else [] for one in prepared]
+    note = _encode(limits)
+    size = kept_bytes(len(note), sum([len(noted) for noted in limits]))
+    if size > MOST_KEPT_BYTES:
+        raise BadRequest(
+            413,
+            f"the answer would take {size:,} bytes to be kept for a repeat, and {MOST_KEPT_BYTES:,} is the most: "
+            "send fewer checks in one batch with an idempotency key",
+        )
+    return Once(name, _digest(path, body), note)
 
 
 def replayed(once: Once, kept: Kept) -> list[Answer]:

@@ -21,6 +21,7 @@ from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import DEFAULT_PREFIX, Done, Member, Op, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.records import check_kept
 from headgate.stores.redis.blocking import BlockingServers
 from headgate.stores.redis.cluster import ClusterTopology
 from headgate.stores.redis.nonblocking import LoopServers
@@ -134,6 +135,7 @@ class RedisStore(RemoteStore):
         raise error_of(address, problem)
 
     def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
+        check_kept(batch)  # here, where whoever asked hears of it
         self._on_loop().run(self._decide(batch), deadline, done)
 
     def close(self) -> None:

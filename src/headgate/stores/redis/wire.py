@@ -22,7 +22,7 @@ from headgate.core.masking import masked_key
 from headgate.errors import StoreError
 from headgate.stores.keeping import claim_bytes, head_bytes, read_kept
 from headgate.stores.port import Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
-from headgate.stores.records import grouped
+from headgate.stores.records import check_kept, grouped
 
 __all__ = ["KINDS", "SERVER_TIME", "Wire", "decode"]
 
@@ -38,8 +38,6 @@ OPS = {Op.TAKE: 1, Op.PEEK: 2, Op.RESET: 3, Op.CHARGE: 4, Op.GIVE_BACK: 5}
 ON_RECORDS = {Op.CLAIM: 8, Op.KEEP: 9, Op.RELEASE: 10}
 SERVER_TIME = -1
 MOST_REMEMBERED = 4096
-MOST_MEMBERS = 65_000
-"""Of what is decided once, and so in one run of the program: keys are numbered in two bytes."""
 
 _BATCH = struct.Struct(">qHH")
 _LIMIT = struct.Struct(">BI5q")
@@ -107,8 +105,7 @@ class Wire:
         self, batch: Sequence[Request], keys: dict[tuple[bytes, str], int], limits: dict[bytes, int]
     ) -> list[bytes]:
         """Requests of which some are decided once."""
-        if sum([len(request.members) for request in batch]) > MOST_MEMBERS:
-            raise StoreError(f"what is decided once can have {MOST_MEMBERS:,} members; send it in smaller parts")
+        check_kept(batch)  # so there are some thousand members at most, and two bytes suffice to number their keys
         pieces: list[bytes] = []
         for requests in grouped(batch):
             once = requests[0].once

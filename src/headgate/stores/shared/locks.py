@@ -19,11 +19,13 @@ from threading import Lock
 from headgate.errors import ConfigError, StoreClosed, StoreError
 from headgate.stores.forking import OwnDescriptor, fork_safe_lock
 
-__all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "FileLocks", "LockBusy"]
+__all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "WIDE", "FileLocks", "LockBusy"]
 
 HEADER = 0
 ARENA = 1
 FIRST_STRIPE = 2
+WIDE = 16
+"""Stripes of a batch from which on it is cheaper to lock all between the first and the last."""
 
 SPINS = 50
 SHORTEST_NAP = 0.000_05
@@ -102,6 +104,18 @@ class FileLocks:
             if not free:
                 self.threads[number].release()
         return free
+
+    def try_all(self, numbers: Sequence[int]) -> bool:
+        """Take several locks if all are free at this instant, or none."""
+        held = 0
+        try:
+            while held < len(numbers) and self.try_acquire(numbers[held]):
+                held += 1
+        finally:
+            if held < len(numbers):
+                for i in range(held):
+                    self.release(numbers[i])
+        return held == len(numbers)
 
     def try_range(self, first: int, last: int) -> bool:
         """Take all locks from one number to another if they are free at this instant: one call of the kernel instead of

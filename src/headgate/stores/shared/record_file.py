@@ -28,7 +28,8 @@ MAGIC = b"HEADGATO"
 VERSION = 1
 RECORD_STRIPES = 16
 """As many locks are set aside for records beside every counter file."""
-LEAST_STRIPE_BYTES = 512 * 1024
+LEAST_STRIPE_BYTES = 576 * 1024
+"""Room for two records of MOST_KEPT_BYTES."""
 BYTES_PER_KEY = 512
 """Room for about three records of one check each, for each counter that the other file has room for."""
 BYTES_PER_BUCKET = 256

@@ -30,7 +30,6 @@ from mmap import mmap
 from typing import TYPE_CHECKING, final
 
 from headgate.core.words import i64
-from headgate.errors import StoreError
 from headgate.stores.port import Request
 from headgate.stores.records import Records, is_fresh
 from headgate.stores.shared.layout import HEADER_BYTES
@@ -81,9 +80,9 @@ class SharedRecords(Records):
 
     def keep(self, name: str, kept: bytes, now: i64) -> None:
         if len(kept) > self.longest:
-            raise StoreError(
-                f"shared store {self.path}: what is to be kept under an idempotency key has {len(kept):,} bytes, and "
-                f"there is room for {self.longest:,}; check less at a time, or give the store a larger max_keys"
+            raise ValueError(
+                f"shared store {self.path}: what is to be kept has {len(kept):,} bytes, and there is room for "
+                f"{self.longest:,}"
             )
         digest = self.digest(name)
         stripe_at = self.stripe_at(digest)

@@ -25,22 +25,20 @@ from headgate.core.words import i64
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.clock import Clock, MachineClock, nanoseconds_of
 from headgate.stores.deciding import decide, decision_of, undoing
-from headgate.stores.keeping import pack_kept
-from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Once, Op, Outcome, Request, Take
-from headgate.stores.records import answered_before, grouped
+from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request, Take
 from headgate.stores.shared.arena import Arena
 from headgate.stores.shared.cell import SlotCell, Writers, holds_log
 from headgate.stores.shared.layout import CELL_BYTES, HEADER_BYTES, open_file, set_anchor
-from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, FileLocks, LockBusy
+from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, WIDE, FileLocks, LockBusy
+from headgate.stores.shared.once import apply_once
 from headgate.stores.shared.record_file import RECORD_STRIPES
 from headgate.stores.shared.records import SharedRecords
+from headgate.stores.shared.take_many import take_many
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "SharedStore"]
 
 DEFAULT_TIMEOUT_MS = 100
 MOST_PLACES = 10_000
-WIDE = 16
-"""Stripes of a batch from which on it is cheaper to lock all between the first and the last."""
 _WORD = struct.Struct("@q")
 _META = struct.Struct("@2q")
 _PLAIN = struct.Struct("@7q")
@@ -136,48 +134,9 @@ class SharedStore(LocalStore):
             self.unlock(stripe)
 
     def take_many(self, takes: Sequence[Take]) -> list[Decision] | None:
-        """Counters that are there, under the limits that wrote them: the usual ones. Others need more care."""
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
-        count = len(takes)
-        places: list[tuple[bytes, int]] = []
-        first, last = FIRST_STRIPE + self.stripes, 0
-        for algorithm, key, cost in takes:
-            if algorithm.keeps_log or cost > algorithm.ceiling:
-                return None
-            place = self.place(algorithm.name, key)
-            places.append(place)
-            number = FIRST_STRIPE + place[1]
-            first = min(first, number)
-            last = max(last, number)
-        if not count:
-            return []
-        if not (self.locks.try_acquire(first) if first == last else self.locks.try_range(first, last)):
-            return None
-        try:
-            now: int = self.anchor + self.nanoseconds() // 1000
-            slots: list[int] = []
-            for digest, stripe in places:
-                slot = self.find_slot(stripe, digest)
-                if slot < 0:
-                    return None
-                slots.append(slot)
-            decisions: list[Decision] = []
-            for i in range(count):  # three lists side by side: `zip` would cost as much as what is done here
-                algorithm, key, cost = takes[i]
-                digest, stripe = places[i]
-                slot = slots[i]
-                outcome = self.take_plain(algorithm, cost, stripe, slot, now)
-                if outcome is None:  # written under another limit, or before a clock jumped: its slot is there
-                    cell = SlotCell(self, algorithm, digest, stripe, slot, now, {stripe * self.slots + slot})
-                    outcome = decide(Op.TAKE, [Member(key, algorithm, cost)], [cell], now)[0]
-                decisions.append(outcome.decision)
-            return decisions
-        finally:
-            if first == last:
-                self.locks.release(first)
-            else:
-                self.locks.release_range(first, last)
+        return take_many(self, takes)
 
     def take_plain(self, algorithm: Algorithm, cost: i64, stripe: int, slot: int, now: int) -> Outcome | None:
         """The usual case without the ceremony: three numbers, written under this very limit. None if it is another."""
@@ -220,7 +179,7 @@ class SharedStore(LocalStore):
             raise StoreClosed(f"shared store {self.path} is closed")
         for request in batch:
             if request.once is not None:
-                return self.apply_once(batch, patience)
+                return apply_once(self, batch, patience)
         places = [[self.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
         stripes = sorted({stripe for request in places for _, stripe in request})
         wide = len(stripes) >= WIDE and self.locks.try_range(FIRST_STRIPE + stripes[0], FIRST_STRIPE + stripes[-1])
@@ -261,48 +220,6 @@ class SharedStore(LocalStore):
         slot = self.find_slot(stripe, digest)
         outcome = self.take_plain(algorithm, member.cost, stripe, slot, now) if slot >= 0 else None
         return None if outcome is None else [outcome]
-
-    def apply_once(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]]:
-        """The same for a batch with requests that are decided once: their records are locked with the counters."""
-        deadline = time.monotonic() + patience
-        records = self.records or self.open_records(patience)
-        numbers = [self.first_record + stripe for stripe in records.stripes_of(batch)]
-        places = [[self.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
-        numbers += {FIRST_STRIPE + stripe for request in places for _, stripe in request}
-        numbers.sort()
-        self.locks.acquire_all(numbers, max(deadline - time.monotonic(), 0.0))
-        decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
-        kept: list[Once] = []
-        replies: list[list[Outcome]] = []
-        now = 0
-        try:
-            now = self.anchor + self.nanoseconds() // 1000
-            for group in grouped(batch):
-                once = group[0].once
-                first = len(replies)
-                if once is not None and answered_before(records, once, group[0].op, now):
-                    replies += [[] for _ in group]
-                    if group[0].op is Op.CLAIM and once.kept is None and not once.pending:
-                        kept.append(once)
-                    continue
-                for request in group:
-                    where = places[len(replies)]
-                    cells = self.cells(request.op, request.members, where, now)
-                    outcomes = decide(request.op, request.members, cells, now)
-                    decided.append((request, where, outcomes))
-                    replies.append(outcomes)
-                if once is not None:
-                    records.keep(once.name, pack_kept(once, now, replies[first:]), now)
-                    kept.append(once)
-            return replies
-        except BaseException:
-            for once in kept:
-                records.forget(once.name)
-            self.undo(decided, now)
-            raise
-        finally:
-            for number in numbers:
-                self.locks.release(number)
 
     def open_records(self, patience: float) -> SharedRecords:
         """The records of what was decided once, when they are first needed."""

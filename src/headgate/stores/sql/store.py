@@ -19,6 +19,7 @@ from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import DEFAULT_PREFIX, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.records import check_kept
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS
 from headgate.stores.spread import unanswered
 from headgate.stores.sql.cell import Writers
@@ -94,6 +95,7 @@ class SqlStore(ThreadedStore):
 
     def call(self, batch: Sequence[Request], deadline: float) -> Replies:
         self._check_open()
+        check_kept(batch)
         self._check_prepared(deadline)
         now = time.monotonic()
         if not self.breaker.admits(now):
