@@ -48,12 +48,15 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the service lets its own callers do: admin calls per key, checks per node, failed log-ins per address."""
+    """What the service lets its own callers do: admin calls per key, checks per node, failed log-ins per address.
 
-    reads: Limit = field(default=Limit(1000, 60))
-    writes: Limit = field(default=Limit(100, 60))
-    checks: Limit = field(default=Limit(100_000, 1))
-    failed_logins: Limit = field(default=Limit(10, 60))
+    They are windows, unless another algorithm is named: who is told 100 a minute is not to have 150 in the first.
+    """
+
+    reads: Limit = field(default=Limit(1000, 60, algorithm="sliding_window_log"))
+    writes: Limit = field(default=Limit(100, 60, algorithm="sliding_window_log"))
+    checks: Limit = field(default=Limit(100_000, 1, algorithm="sliding_window_counter"))
+    failed_logins: Limit = field(default=Limit(10, 60, algorithm="sliding_window_log"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ def _ceiling(fields: Fields, name: str, default: Limit) -> Limit:
     if value is None:
         return default
     if not isinstance(value, str):
-        fields.wrong(name, f"must be a limit such as {default}, not {kind_of(value)}")
+        fields.wrong(name, f"must be a limit such as {_short(default)}, not {kind_of(value)}")
         return default
     try:
         limit = Limit.parse(value)
@@ -132,9 +135,16 @@ def _ceiling(fields: Fields, name: str, default: Limit) -> Limit:
         fields.wrong(name, str(error))
         return default
     if not limit.count:
-        fields.wrong(name, f"would let nobody in: write how many may pass, such as {default}")
+        fields.wrong(name, f"would let nobody in: write how many may pass, such as {_short(default)}")
         return default
+    if limit.burst is None and "using" not in value.lower():
+        return Limit(limit.count, limit.period, algorithm=default.algorithm)
     return limit
+
+
+def _short(limit: Limit) -> str:
+    """The notation of a limit without its algorithm: `100/minute`."""
+    return str(limit).partition(" using ")[0]
 
 
 def _proxies(fields: Fields, name: str) -> tuple[str, ...] | int:

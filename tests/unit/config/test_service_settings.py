@@ -70,10 +70,10 @@ def test_what_is_said_by_nobody() -> None:
         checks=None,
         admin_from=(),
         limits=Ceilings(
-            reads=Limit.parse("1000/minute"),
-            writes=Limit.parse("100/minute"),
-            checks=Limit.parse("100000/second"),
-            failed_logins=Limit.parse("10/minute"),
+            reads=Limit.parse("1000/minute using sliding_window_log"),
+            writes=Limit.parse("100/minute using sliding_window_log"),
+            checks=Limit.parse("100000/second using sliding_window_counter"),
+            failed_logins=Limit.parse("10/minute using sliding_window_log"),
         ),
         insecure=False,
         shutdown_seconds=10.0,
@@ -94,7 +94,12 @@ def test_everything(tmp_path: Path) -> None:
         trusted_proxies=("10.0.0.0/8", "192.0.2.0/24", "unix", "2001:db8::1/128"),
         checks="key",
         admin_from=("10.1.0.0/16",),
-        limits=Ceilings(Limit(500, 60), Limit(50, 60, burst=10), Limit(1000, 1, algorithm="gcra"), Limit(5, 3600)),
+        limits=Ceilings(
+            Limit(500, 60, algorithm="sliding_window_log"),
+            Limit(50, 60, burst=10),
+            Limit(1000, 1, algorithm="gcra"),
+            Limit(5, 3600, algorithm="sliding_window_log"),
+        ),
         insecure=True,
         shutdown_seconds=2.5,
     )
@@ -165,7 +170,7 @@ def test_each_variable_changes_its_own_field_alone(tmp_path: Path) -> None:
     after = loaded(
         EVERYTHING, tmp_path, {"HEADGATE_SERVER__LIMITS__READS": "7/minute", "HEADGATE_LOGS__KEYS": "hashed"}
     )
-    limits = dataclasses.replace(before.server.limits, reads=Limit(7, 60))
+    limits = dataclasses.replace(before.server.limits, reads=Limit(7, 60, algorithm="sliding_window_log"))
     server = dataclasses.replace(before.server, limits=limits)
     assert after == dataclasses.replace(before, server=server, logs=dataclasses.replace(before.logs, keys="hashed"))
 

@@ -124,14 +124,15 @@ class Keys:
         """`keys` gives the bodies of the records by their ids; `first` is HEADGATE_ADMIN_KEY, if it is set."""
         self._keys = keys
         self._first = None if first is None else digest_of(_check_first(first))
+        self._read: tuple[Mapping[str, Mapping[str, Any]], dict[str, Mapping[str, Any]]] = ({}, {})
+        """The keys that were read last, as they came, and those of them that are keys: each is looked at once."""
 
     def find(self, token: str, now_us: int) -> Caller | None:
         """Who has this token; None for an unknown, revoked, expired or broken one. They all take the same compares."""
         digest = digest_of(token)
         match = TOKEN.fullmatch(token)
         key_id = match[1] if match is not None else ""
-        body = self._keys().get(key_id)
-        kept = body if body is not None and _is_key(body) else None
+        kept = self._good().get(key_id)
         is_first = compare_digest(digest, self._first or _NOBODY)
         is_kept = compare_digest(digest, kept["digest"] if kept is not None else _NOBODY)
         if is_first:
@@ -142,6 +143,14 @@ class Keys:
         if expires_us is not None and expires_us <= now_us:
             return None
         return Caller(kept["name"], kept["scope"], key_id)
+
+    def _good(self) -> Mapping[str, Mapping[str, Any]]:
+        """The keys that can be read; what is broken opens nothing."""
+        keys = self._keys()
+        read = self._read
+        if read[0] is not keys:
+            read = self._read = (keys, {key_id: body for key_id, body in keys.items() if _is_key(body)})
+        return read[1]
 
     def any(self) -> bool:
         """Whether there is any key at all, in force or expired: who may start to listen to others asks."""
