@@ -9,7 +9,17 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 
-__all__ = ["MASK", "digest", "holds_address", "masked_key", "masked_text", "masked_values", "without_secrets"]
+__all__ = [
+    "MASK",
+    "client_of_api_key",
+    "digest",
+    "holds_address",
+    "masked_key",
+    "masked_text",
+    "masked_values",
+    "without_client",
+    "without_secrets",
+]
 
 MASK = "***"
 LENGTH = 12
@@ -68,6 +78,28 @@ def without_secrets(key: str) -> str:
     ('user:42', 'apikey:sha256:d2c600977c47|route:/v1')
     """
     return masked_key(key).replace(MASK, digest(key)) if "apikey:" in key else key
+
+
+def client_of_api_key(api_key: str) -> str:
+    """What a client is called whom only its API key names: by the digest that the key itself is shown with.
+
+    >>> client_of_api_key("secret"), without_secrets("apikey:secret")
+    ('sha256:ca195b975018', 'apikey:sha256:ca195b975018')
+    """
+    return digest(f"apikey:{api_key}")
+
+
+def without_client(key: str, api_key: str) -> str:
+    """A counter's key without the API key that stands in it as the name of a client, alone or among others.
+
+    >>> without_client("client:secret", "secret"), without_client("ip:10.0.0.1", "secret")
+    ('client:sha256:ca195b975018', 'ip:10.0.0.1')
+    >>> without_client("key:client:se%7Ccret|route:/v1", "se|cret")
+    'key:client:sha256:49b394141daf|route:/v1'
+    """
+    shown = f"client:{client_of_api_key(api_key)}"
+    joined = api_key.replace("%", "%25").replace("|", "%7C")  # as keys that are made of several have it
+    return key.replace(f"client:{api_key}", shown).replace(f"client:{joined}", shown)
 
 
 def holds_address(text: str) -> bool:

@@ -24,7 +24,7 @@ from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.decision import NORMAL, Decision
 from headgate.errors import ConfigError
 
-__all__ = ["HeaderStyle", "header_name", "rate_limit_headers"]
+__all__ = ["HeaderStyle", "general_name", "header_name", "rate_limit_headers"]
 
 Reset = Literal["seconds", "epoch"]
 RESETS: Final[tuple[Reset, ...]] = ("seconds", "epoch")
@@ -90,19 +90,26 @@ def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> l
     return headers
 
 
+def general_name(label: str) -> str:
+    """The name of a limit without the key of whom it is for, if one was made of it.
+
+    >>> general_name("orders-per-user"), general_name("policy:user-123"), general_name("client:acme:API:/web/test")
+    ('orders-per-user', 'policy', 'client:API:/web/test')
+    """
+    if not label.startswith(MADE):
+        return label
+    kind, _, names = label.partition(":")
+    _, _, rest = names.partition(":")
+    return f"{kind}:{rest}" if rest else kind
+
+
 def header_name(label: str) -> str:
     """The name of a limit as headers and problems call it: ASCII, and without the key of whom it is for.
 
-    >>> header_name("orders-per-user"), header_name("policy:user-123"), header_name("client:acme:API:/web/test")
-    ('orders-per-user', 'policy', 'client:API:/web/test')
-    >>> header_name("größer")
-    'gr%C3%B6%C3%9Fer'
+    >>> header_name("orders-per-user"), header_name("policy:user-123"), header_name("größer")
+    ('orders-per-user', 'policy', 'gr%C3%B6%C3%9Fer')
     """
-    for prefix in MADE:
-        if label.startswith(prefix):
-            _, _, rest = label[len(prefix) :].partition(":")
-            label = prefix + rest if rest else prefix[:-1]
-            break
+    label = general_name(label)
     if label.isascii() and label.isprintable():
         return label
     encoded = label.encode("utf-8", "surrogatepass")

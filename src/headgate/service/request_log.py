@@ -3,23 +3,31 @@
 Calls of the control plane are few, and each is of interest. Checks come by the thousand, so they have a line each only
 where that is asked for (`logs: {requests: all}`); what goes wrong with them is counted, and told by the limiter.
 
-Paths come without their query, which may be secret, and cut off: clients make them up.
+A path says what was called and not whom it was about: keys and names in it are left out, and the line has the key as
+others do. Of a path that was refused before it was looked up, or is none, there is the beginning. Queries may be
+secret, and are nowhere.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import structlog
 
 from headgate.config.settings import Logs
 from headgate.errors import HeadgateError
-from headgate.service.asgi import Call
-from headgate.service.observe.shown import shown_key
+from headgate.service.asgi import Call, Scope
+from headgate.service.observe.shown import shown_key, shown_rule
 
 __all__ = ["RequestLog"]
 
 LONGEST_PATH = 512
+BATCH = "/api/v1/check/batch"
+"""The one path of checks that is longer than what is left of a path that nobody knows."""
+DIMENSIONS = {"key": "key", "user_id": "user"}
+"""Whom a path is about, by the name that its route has for that."""
+_CONVERTER = re.compile(r":\w+\}")
 _log = structlog.stdlib.get_logger("headgate.requests")
 
 
@@ -33,9 +41,7 @@ class RequestLog:
 
     def check(self, call: Call, status: int, seconds: float) -> None:
         """A check was answered."""
-        fields = _said(call, status=status, seconds=round(seconds, 6))
-        if call.subject:
-            fields["key"] = shown_key(call.subject, self._keys)
+        fields = self._said(call, status=status, seconds=round(seconds, 6))
         if call.allowed is not None:
             fields["allowed"] = call.allowed
         _log.info("check", **fields)
@@ -45,17 +51,43 @@ class RequestLog:
         visit = call.visit
         caller = visit.caller.name if visit is not None and visit.caller is not None else None
         address = visit.address if visit is not None else None
-        _log.info("request", **_said(call, status=status, seconds=round(seconds, 6), caller=caller, address=address))
+        said = self._said(call, status=status, seconds=round(seconds, 6), caller=caller, address=address)
+        _log.info("request", **said)
 
     def failed(self, call: Call, error: HeadgateError) -> None:
         """What was asked for could not be done, and it is known why."""
-        _log.warning("request failed", **_said(call, problem=str(error)))
+        _log.warning("request failed", **self._said(call, problem=str(error)))
 
     def unforeseen(self, call: Call, error: Exception) -> None:
         """A mistake of Headgate's own."""
-        _log.error("request failed unforeseen", exc_info=error, **_said(call))
+        _log.error("request failed unforeseen", exc_info=error, **self._said(call))
+
+    def _said(self, call: Call, **more: Any) -> dict[str, Any]:
+        scope = call.scope
+        said = {"request_id": call.request_id, "method": scope["method"], "path": called(scope), **more}
+        subject = call.subject
+        for name, value in scope.get("path_params", {}).items():
+            if name in DIMENSIONS:
+                subject = f"{DIMENSIONS[name]}:{value}"
+            elif name == "rule_id":
+                said["rule"] = shown_rule(value)
+        if subject:
+            said["key"] = shown_key(subject, self._keys)
+        return said
 
 
-def _said(call: Call, **more: Any) -> dict[str, Any]:
-    path: str = call.scope["path"]
-    return {"request_id": call.request_id, "method": call.scope["method"], "path": path[:LONGEST_PATH], **more}
+def called(scope: Scope) -> str:
+    """A path without what may be somebody's: the one that its route has, else the first parts of it.
+
+    >>> called({"path": "/admin/reset/user:42"}), called({"path": "/api/v1/users/42/tier"})
+    ('/admin/reset/…', '/api/v1/users/…')
+    """
+    route = getattr(scope.get("route"), "path", None)
+    if route is not None:
+        return _CONVERTER.sub("}", route)
+    path: str = scope["path"]
+    parts = path.split("/")
+    kept = 4 if path.startswith("/api/") else 3
+    if len(parts) > kept and path != BATCH:
+        path = "/".join([*parts[:kept], "…"])
+    return path[:LONGEST_PATH]

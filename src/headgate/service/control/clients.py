@@ -11,6 +11,7 @@ from fastapi import Query as QueryParameters
 from pydantic import Field
 from starlette.responses import Response
 
+from headgate.core.masking import client_of_api_key
 from headgate.errors import NotFound, ReadOnly
 from headgate.reading.fields import Fields, Problems
 from headgate.rules.entry import Entry
@@ -109,9 +110,10 @@ def _done(message: str) -> Response:
 
 
 def _look_up(desk: Desk, client: str) -> tuple[RuleSet, int | None]:
-    """The rules, and when any worker saw this client last."""
+    """The rules, and when any worker saw this client last: by its name, or by an API key, of which a digest is kept."""
     parts = desk.parts
-    times = (parts.board.seen().clients.get(client), parts.tally.clients.last_us.get(client))
+    seen = (parts.board.seen().clients, parts.tally.clients.last_us)
+    times = [clients.get(name) for clients in seen for name in (client, client_of_api_key(client))]
     return desk.rules(), max((time for time in times if time is not None), default=None)
 
 

@@ -6,7 +6,8 @@ the server underneath. A line has `timestamp` (RFC 3339, UTC), `level`, `event`,
 a client sends cannot begin a line of its own: control characters are written as escapes.
 
 What repeats itself is held back. A warning or error that says the same as one within the last second is counted, and
-the next that is said tells how many there were (`repeated`).
+the next that is said tells how many there were (`repeated`). What is said of one request, and what comes with a
+traceback, is never held back: who was given a request id must find it here.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def configure(
 
 
 class Repeats(logging.Filter):
-    """Holds back warnings and errors that say what was said within the last second."""
+    """Holds back warnings and errors that say what was said within the last second, unless they tell of one request or
+    have a traceback."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -93,6 +95,8 @@ class Repeats(logging.Filter):
         if record.levelno < logging.WARNING:
             return True
         fields = record.msg if isinstance(record.msg, dict) else None
+        if record.exc_info or _tells_more(fields if fields is not None else getattr(record, "fields", None)):
+            return True
         event = str(fields.get("event")) if fields is not None else record.getMessage()
         now = self._now()
         message = (record.name, record.levelno, event)
@@ -108,6 +112,11 @@ class Repeats(logging.Filter):
         elif unsaid:
             record.repeated = unsaid
         return True
+
+
+def _tells_more(fields: object) -> bool:
+    """Whether there is more to a message than its text, which no other one has."""
+    return isinstance(fields, dict) and ("request_id" in fields or "exception" in fields)
 
 
 class _Formatter(ProcessorFormatter):

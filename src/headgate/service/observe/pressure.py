@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headgate.service.observe.shown import Keys, shown_key
+from headgate.service.observe.shown import Keys, shown_key, shown_rule
 
 if TYPE_CHECKING:
     from headgate.core.pressure import PressureEvent
@@ -47,13 +47,13 @@ class PressureWatch:
 
     def __call__(self, event: PressureEvent) -> None:
         self._tally.pressed(event.after)
-        key = shown_key(event.key, self._keys)
+        key, rule = shown_key(event.key, self._keys), shown_rule(event.name)
         if self._webhook is not None:
             self._webhook.send(
                 {
                     "event": "pressure",
                     "key": key,
-                    "rule": event.name,
+                    "rule": rule,
                     "before": event.before,
                     "after": event.after,
                     "limit": event.decision.limit,
@@ -62,7 +62,7 @@ class PressureWatch:
                 }
             )
         if self._may_log():
-            self._log.info("pressure", key=key, rule=event.name, before=event.before, after=event.after)
+            self._log.info("pressure", key=key, rule=rule, before=event.before, after=event.after)
 
     def totals(self) -> dict[str, int]:
         """What it counts, for the metrics."""

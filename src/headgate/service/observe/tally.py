@@ -3,7 +3,8 @@
 All of it happens on the worker's event loop, so nothing is locked. Everything has a bound, whatever clients send:
 
 Labels      Rule and dimension come from rules and plans, of which there may be many: after `MOST_LABELS` pairs the
-            others are counted together, as rule "other".
+            others are counted together, as rule "other". Rules that were made for one key each are counted together
+            from the first, so that nobody's key is a label (see shown.py).
 Subjects    Clients choose them. Those of the current minute are counted by name, up to `MOST_SUBJECTS`; when there are
             more, the half of them that asked least is forgotten. Who asks much is therefore never lost in a flood of
             fresh names, though somebody who was forgotten once is counted from there on.
@@ -21,6 +22,7 @@ from typing import Final, final
 
 from headgate.core.masking import without_secrets
 from headgate.service.observe.recent import Recent, Remaining, is_text
+from headgate.service.observe.shown import shown_rule
 from headgate.service.observe.snapshot import Measured, Snapshot
 from headgate.service.observe.usage import MINUTE_US, Usage, Waiting, top_subjects
 from headgate.service.observe.usage import MOST_SUBJECTS as MOST_TOLD
@@ -36,6 +38,8 @@ SKEW_BUCKETS: Final[list[float]] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 3
 MOST_SKEW: Final = 86_400.0
 """Seconds. A caller may send any timestamp, and the sum of all must remain of use."""
 MOST_LABELS: Final = 1_000
+MOST_RULES: Final = 10_000
+"""Rules whose counters are at hand. When there are more, all are looked up again."""
 MOST_SUBJECTS: Final = 5_000
 MOST_KINDS: Final = 500
 """Of requests, caches and states, which do not depend on what clients send; a bound all the same."""
@@ -57,6 +61,8 @@ class Tally:
             (rule, dimension): [allowed, denied, shadowed]
             for rule, dimension, allowed, denied, shadowed in before.decisions
         }
+        self._rules: dict[tuple[str, str], list[int]] = {}
+        """The same counters, by the rule's own id: several rules may share some."""
         self._requests: dict[tuple[str, int], int] = {(plane, status): n for plane, status, n in before.requests}
         self._caches: dict[str, list[int]] = {name: [hits, misses] for name, (hits, misses) in before.caches.items()}
         self._pressure: dict[str, int] = dict(before.pressure)
@@ -81,20 +87,21 @@ class Tally:
             self._turn(now_us)
 
     def decided(self, rule: str, dimension: str, subject: str, allowed: bool) -> None:
-        """A limit has admitted or denied a subject."""
-        counts = self._decisions.get((rule, dimension))
+        """A limit has admitted or denied a subject. Both are empty where no rule applied: nobody was limited then."""
+        counts = self._rules.get((rule, dimension))
         if counts is None:
             counts = self._labelled(rule, dimension)
-        asked = self._subjects.get(subject)
-        if asked is None:
-            asked = self._named(subject)
         place = 0 if allowed else 1
         counts[place] += 1
-        asked[place] += 1
+        if subject:
+            asked = self._subjects.get(subject)
+            if asked is None:
+                asked = self._named(subject)
+            asked[place] += 1
 
     def shadowed(self, rule: str, dimension: str) -> None:
         """A shadow rule would have denied."""
-        counts = self._decisions.get((rule, dimension))
+        counts = self._rules.get((rule, dimension))
         if counts is None:
             counts = self._labelled(rule, dimension)
         counts[2] += 1
@@ -153,7 +160,7 @@ class Tally:
 
     def left(self, rule: str, subject: str, remaining: int, now_us: int) -> None:
         """What remains to a subject under a rule, for those who want that as a metric."""
-        self.remaining.see(rule, subject, remaining, now_us)
+        self.remaining.see(shown_rule(rule), subject, remaining, now_us)
 
     def snapshot(
         self, now_us: int, totals: Mapping[str, int], rules: int = 0, breakers: Mapping[str, int] | None = None
@@ -219,10 +226,17 @@ class Tally:
         return {labels: (n[0], n[1], n[2]) for labels, n in self._decisions.items()}
 
     def _labelled(self, rule: str, dimension: str) -> list[int]:
-        """The counters of a pair of labels that has none yet."""
-        if len(self._decisions) >= MOST_LABELS or not is_text(rule):
-            rule = OTHER
-        return self._decisions.setdefault((rule, dimension), [0, 0, 0])
+        """The counters of a rule whose are not at hand."""
+        name = shown_rule(rule)
+        counts = self._decisions.get((name, dimension))
+        if counts is None:
+            if len(self._decisions) >= MOST_LABELS or not is_text(name):
+                name = OTHER
+            counts = self._decisions.setdefault((name, dimension), [0, 0, 0])
+        if len(self._rules) >= MOST_RULES:
+            self._rules.clear()
+        self._rules[rule, dimension] = counts
+        return counts
 
     def _named(self, subject: str) -> list[int]:
         """The counters of a subject that has none yet this minute."""

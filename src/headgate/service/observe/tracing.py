@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from headgate import __version__
 from headgate.errors import ConfigError
+from headgate.service.observe.shown import shown_rule
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -73,6 +74,6 @@ class Tracer:
 def describe(span: Span, decision: Decision) -> None:
     """What was decided, as attributes of a span."""
     span.set_attribute("headgate.allowed", decision.allowed)
-    span.set_attribute("headgate.rule", decision.name)
+    span.set_attribute("headgate.rule", shown_rule(decision.name))
     span.set_attribute("headgate.reason", decision.reason)
     span.set_attribute("headgate.remaining", decision.remaining)
