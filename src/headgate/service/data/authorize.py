@@ -5,7 +5,8 @@ their own. The answer is its status: 200, or 429 with the headers that the proxy
 understands 401 and 403 as a refusal, so `?deny_status=403` asks for that.
 
 Who the user is (`X-User-Id`, `X-Client-Id`) is believed of a trusted proxy only: anybody can write a header. An API
-key authenticates by itself further on, so it counts as it is.
+key authenticates by itself further on, so it counts as it is, and names a client where nothing else does. It is a
+secret all the same: whoever reads numbers and logs sees such a client by a digest.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 
+from headgate.core.masking import client_of_api_key
 from headgate.http.client_address import TrustedProxies
 from headgate.http.headers import HeaderStyle, rate_limit_headers
 from headgate.http.problem import encode_problem, exceeded
@@ -20,6 +22,7 @@ from headgate.rules.context import RequestContext
 from headgate.service.asgi import PROBLEM, BadRequest, Call, Headers, Reply
 from headgate.service.data.bodies import LONGEST_PATH, wrong
 from headgate.service.data.plane import DataPlane
+from headgate.service.observe.shown import CLIENT_KEY
 from headgate.stores.port import Op
 
 __all__ = ["Authorize"]
@@ -46,9 +49,14 @@ class Authorize:
         except (ValueError, TypeError) as error:
             raise BadRequest(400, str(error)) from None
         now_us = self.plane.clock.ticks()
+        secret = context.api_key if context.client == context.api_key else None
         if context.client is not None:
-            self.plane.tally.seen_client(context.client, now_us)
-        decision = await self.plane.ask(call, "authorize", prepared)
+            self.plane.tally.seen_client(context.client if secret is None else client_of_api_key(secret), now_us)
+        before = CLIENT_KEY.set(secret)
+        try:
+            decision = await self.plane.ask(call, "authorize", prepared, secret)
+        finally:
+            CLIENT_KEY.reset(before)
         headers: Headers = rate_limit_headers(decision, self.style, now_us)
         if decision.allowed:
             return Reply(200, b"", headers)

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from headgate.core.decision import Decision
+from headgate.core.masking import without_client
 from headgate.embedded.asking import Prepared, PreparedChain, Taken
 from headgate.service.asgi import BadRequest, Call, Headers, Reply
 from headgate.service.auth.guard import CheckCeiling
@@ -165,8 +166,11 @@ class DataPlane:
             return Reply(200, encode({"status": "SUCCESS", "message": "Request allowed"}))
         return Reply(429, encode({"status": "FAILURE", "message": EXCEEDED}), _retry(decision))
 
-    async def ask(self, call: Call, name: str, prepared: Prepared) -> Decision:
-        """One decision for whoever asks in other words than a check's: counted, timed and traced as one."""
+    async def ask(self, call: Call, name: str, prepared: Prepared, secret: str | None = None) -> Decision:
+        """One decision for whoever asks in other words than a check's: counted, timed and traced as one.
+
+        `secret` is the API key that names the client, if it does. Rules and counters go by it, and nobody is shown it.
+        """
         self._afford(1)
         started = perf_counter()
         with self._span(call, name) as span:
@@ -176,7 +180,7 @@ class DataPlane:
             if span is not None:
                 describe(span, decision)
         self.tally.at(self.clock.ticks())
-        self._count(call, prepared, decision)
+        self._count(call, prepared, decision, secret)
         self.tally.timed(perf_counter() - started)
         return decision
 
@@ -293,8 +297,12 @@ class DataPlane:
         if asked.timestamp is not None:
             self.tally.skewed(asked.timestamp - now_us / 1_000_000)
 
-    def _count(self, call: Call, prepared: Prepared | PreparedChain, decision: Decision) -> None:
+    def _count(
+        self, call: Call, prepared: Prepared | PreparedChain, decision: Decision, secret: str | None = None
+    ) -> None:
         dimension, subject = prepared.subject(decision)
+        if secret is not None:
+            subject = without_client(subject, secret)
         self._counted(call, decision, dimension, subject)
         detail = decision._detail
         if detail is None:
@@ -309,7 +317,7 @@ class DataPlane:
         call.subject, call.allowed = subject, decision._allowed
         name = decision._algorithm.label
         self.tally.decided(name, dimension, subject, decision._allowed)
-        if self.remaining:
+        if self.remaining and subject:
             self.tally.left(name, subject, decision._remaining, self.clock.ticks())
 
 
