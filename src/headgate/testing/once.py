@@ -16,8 +16,19 @@ from threading import Barrier
 from headgate.core.algorithms import Algorithm, build
 from headgate.core.decision import Decision
 from headgate.core.limit import Limit
-from headgate.stores.keeping import pack_kept
-from headgate.stores.port import ONCE_US, Kept, Member, Once, Op, Outcome, Replies, Request, Store
+from headgate.stores.keeping import kept_bytes, pack_kept
+from headgate.stores.port import (
+    MOST_KEPT_BYTES,
+    ONCE_US,
+    Kept,
+    Member,
+    Once,
+    Op,
+    Outcome,
+    Replies,
+    Request,
+    Store,
+)
 from headgate.testing.clock import FakeClock
 
 __all__ = ["OnceConformance"]
@@ -207,6 +218,27 @@ class OnceConformance:
         assert kept_in(repeat).note == note
         assert kept_in(repeat).numbers == numbers_of(replies)
         assert [left(store, many, f"key {number}") for number in range(20)] == [10_000 - 50] * 20
+        store.close()
+
+    def test_the_longest_record_is_kept_and_a_longer_one_is_refused(self) -> None:
+        store = self.make_store(FakeClock(START))
+        many = limit(1000)
+        group = [request(f"key {number}", many) for number in range(20)]
+        note = bytes(MOST_KEPT_BYTES - kept_bytes(0, 20))
+        try:
+            decide(store, "n", request("key 0", many), request("key 1", many), *group, note=note)
+        except ValueError as error:  # a StoreError would be answered by a failure policy
+            refused: str | None = str(error)
+        else:
+            refused = None
+        assert refused is not None, "a record that is too long must be a ValueError"
+        assert [left(store, many, f"key {number}") for number in range(20)] == [1000] * 20, "nothing is decided then"
+        for name in ("n", "m", "o"):
+            _, replies = decide(store, name, *group, note=note)
+            repeat, _ = decide(store, name, *group)
+            assert kept_in(repeat).note == note
+            assert kept_in(repeat).numbers == numbers_of(replies)
+        assert [left(store, many, f"key {number}") for number in range(20)] == [997] * 20
         store.close()
 
     # -- races ------------------------------------------------------------------------------------------------------

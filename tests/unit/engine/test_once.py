@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -156,3 +157,67 @@ def test_a_record_that_cannot_be_reached_leaves_the_group_to_the_policy() -> Non
     replies = limiter._apply([*group(Once(mine, BODY, b""), theirs), *group(None, theirs)])
     assert [reply[0].decision.reason for reply in replies] == ["fail_closed", "ok"]
     assert used(there.inner, theirs) == 1, "what cannot be kept is not decided"
+
+
+@pytest.mark.parametrize("policy", ["open", "closed", "local"])
+def test_a_request_without_members_whose_record_is_away_is_no_more_than_a_failure(policy: str) -> None:
+    store, here, _, mine, theirs = two_shards()
+    here.away = True
+    limiter = Limiter(store, on_store_error=policy)  # type: ignore[arg-type]
+    once = Once(mine, BODY, b"")
+    assert limiter._apply([Request(Op.TAKE, [], once)]) == [[]]
+    assert limiter.store_failures == 1
+    assert (once.kept, once.pending) == (None, False)
+    replies = limiter._apply([Request(Op.TAKE, [], once), *group(once, theirs), Request(Op.TAKE, [], once)])
+    assert [len(reply) for reply in replies] == [0, 1, 0]
+    assert limiter.store_failures == 4
+
+
+def test_a_request_without_members_whose_task_has_gone_gives_nothing_back() -> None:
+    class RecordAway(SlowStore):
+        def decide(self, batch: Sequence[Request]) -> Replies:
+            replies = self.inner.apply(batch)
+            raise PartlyAnswered([*replies[:1], [StoreError("away")]])
+
+    async def scenario() -> None:
+        store = RecordAway()
+        requests = [*group(None, "a"), Request(Op.TAKE, [], Once("n", BODY, b""))]
+        limiter = AsyncLimiter(store)
+        goes = asyncio.create_task(limiter._apply(requests))
+        while not store.held:
+            await asyncio.sleep(0)
+        goes.cancel()
+        store.answer()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [batch[0].op for batch, _ in store.held] == [Op.GIVE_BACK]
+
+    asyncio.run(scenario())
+
+
+# -- records that are too long ----------------------------------------------------------------------------------------
+
+
+def test_a_record_that_is_too_long_is_refused_before_others_share_its_batch() -> None:
+    async def scenario() -> None:
+        store = SlowStore()
+        limiter = AsyncLimiter(store)
+        other = asyncio.create_task(limiter._apply(group(None, "a")))
+        with pytest.raises(ValueError, match="may have 262,144: ask for less at a time"):
+            await limiter._apply(group(Once("n", BODY, bytes(300_000)), "b"))
+        await asyncio.sleep(0)
+        await store.answer_all()
+        assert (await other)[0][0].decision.reason == "ok"
+        assert store.batches == [["a"]]
+        assert limiter.store_failures == 0
+
+    asyncio.run(scenario())
+
+
+def test_no_policy_answers_a_record_that_is_too_long(tmp_path: Path) -> None:
+    for url in ("memory://", f"shared://{tmp_path}/counters", f"sqlite:///{tmp_path}/counters.db"):
+        with Limiter(url) as limiter:
+            with pytest.raises(ValueError, match="may have 262,144: ask for less at a time"):
+                limiter._apply(group(Once("n", BODY, bytes(300_000)), "a"))
+            assert limiter.store_failures == 0
+            assert limiter._apply(group(None, "a"))[0][0].decision.remaining == 4, "nothing was charged"

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate import Limiter, StoreError
+from headgate import Limit, Limiter, StoreError
+from headgate.core.algorithms import build
 from headgate.stores.shared import SharedStore
+from headgate.stores.shared.locks import FIRST_STRIPE
 from headgate.testing import FakeClock
 
 
@@ -167,3 +169,68 @@ def test_a_changed_limit_or_algorithm_never_drops_the_counter_in_between(tmp_pat
         assert store.arena.owned(stripe, slot) == ([0] if "log" in plan else [])
     assert limiter.peek("k", "p").remaining == 800 - 64
     store.close()
+
+
+# -- several takes at once --------------------------------------------------------------------------------------------
+
+
+class Striped:
+    """A store, another participant of its file, and counters in different stripes, lowest first."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        clock = FakeClock(1_700_000_000)
+        self.store, self.other = (SharedStore(str(path), 50_000, 10, "hg", clock) for _ in range(2))
+        self.limit = build(Limit.parse("5/hour"), "limit")
+        stripes: dict[int, str] = {}
+        for number in range(10 * count):
+            stripes.setdefault(self.store.place("limit", f"key {number}")[1], f"key {number}")
+        self.stripes = sorted(stripes)[:count]
+        self.keys = [stripes[stripe] for stripe in self.stripes]
+        for key in self.keys:
+            self.store.take(self.limit, key, 1)
+
+    def take(self, *positions: int) -> list[int] | None:
+        decisions = self.store.take_many([(self.limit, self.keys[position], 1) for position in positions])
+        return None if decisions is None else [decision.remaining for decision in decisions]
+
+    def free(self) -> bool:
+        """Whether nobody holds any lock of these stripes."""
+        numbers = [FIRST_STRIPE + stripe for stripe in self.stripes]
+        free = self.other.locks.try_all(numbers)
+        if free:
+            for number in numbers:
+                self.other.locks.release(number)
+        return free
+
+
+def test_a_stripe_in_between_is_nobodys_business(tmp_path: Path) -> None:
+    striped = Striped(tmp_path / "counters", 15)
+    striped.other.locks.acquire(FIRST_STRIPE + striped.stripes[1], 1.0)
+    assert striped.take(0, 2) == [3, 3]
+    assert striped.take(2, 14, 0, 2) == [2, 3, 2, 1]
+    assert striped.take(14) == [2]
+    striped.other.locks.release(FIRST_STRIPE + striped.stripes[1])
+    assert striped.free()
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 40])
+def test_a_stripe_that_is_taken_leaves_all_as_they_were(tmp_path: Path, count: int) -> None:
+    striped = Striped(tmp_path / "counters", count)
+    everything = range(count)
+    for position in {0, count // 2, count - 1}:
+        number = FIRST_STRIPE + striped.stripes[position]
+        striped.other.locks.acquire(number, 1.0)
+        assert striped.take(*everything) is None
+        striped.other.locks.release(number)
+        assert striped.free()
+    assert striped.take(*everything) == [3] * count
+    assert striped.free()
+
+
+def test_a_counter_that_is_not_there_leaves_all_as_they_were(tmp_path: Path) -> None:
+    striped = Striped(tmp_path / "counters", 3)
+    striped.keys.append("a new one")
+    assert striped.take(0, 1, 3) is None
+    assert striped.free()
+    assert striped.take() == []
+    assert striped.take(0, 1, 2) == [3, 3, 3]

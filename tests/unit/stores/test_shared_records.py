@@ -166,7 +166,7 @@ def test_the_header_says_what_the_documentation_says(path: Path) -> None:
     header = Path(f"{path}.once").read_bytes()[:HEADER_BYTES]
     magic, version, zero, stripe_bytes, buckets, salt, crc = struct.unpack_from("=8sIIqq16sI", header)
     assert (magic, version, zero) == (b"HEADGATO", 1, 0)
-    assert (stripe_bytes, buckets) == (524_288, 2048)
+    assert (stripe_bytes, buckets) == (589_824, 2304)
     assert (salt, crc) == (store.geometry.salt, zlib.crc32(header[:48]))
 
 
@@ -224,7 +224,7 @@ def test_a_flood_of_names_costs_no_counter_and_no_log(path: Path) -> None:
 def test_a_record_that_is_too_long_is_refused_and_all_is_as_it_was(path: Path) -> None:
     store = opened(path, 100)
     short, claim = take("short"), Request(Op.CLAIM, [], Once("claim", BODY, b""))
-    with pytest.raises(StoreError, match=r"has 300,0\d\d bytes, and there is room for 253,948; check less at a time"):
+    with pytest.raises(ValueError, match=r"has 300,0\d\d bytes, and may have 262,144: ask for less at a time"):
         store.apply([claim, short, take("long", note=bytes(300_000)), take(None)])
     assert used(store) == 0
     assert not is_kept(store, "short")
@@ -233,6 +233,16 @@ def test_a_record_that_is_too_long_is_refused_and_all_is_as_it_was(path: Path) -
     assert not second.pending
     store.apply([take("long", note=bytes(250_000))])
     assert is_kept(store, "long")
+
+
+def test_a_ring_that_is_too_short_refuses_and_all_is_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody makes such a file, but what is written must never leave its ring."""
+    monkeypatch.setattr(record_file, "LEAST_STRIPE_BYTES", 64 * 1024)
+    store = opened(path, 100)
+    with pytest.raises(ValueError, match=r"what is to be kept has 200,0\d\d bytes, and there is room for 31,740"):
+        store.apply([take("short"), take("long", note=bytes(200_000)), take(None)])
+    assert used(store) == 0
+    assert not is_kept(store, "short")
 
 
 def test_a_record_waits_for_its_lock_like_a_counter(path: Path) -> None:

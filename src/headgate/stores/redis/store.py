@@ -114,6 +114,7 @@ class RedisStore(RemoteStore):
         await connected
 
     def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+        check_kept(batch)
         topology = self._topology
         if topology.can_move() or self._closed or (len(batch) > 1 and not self.fits(batch)):
             return self._blocking.run(self._decide(batch), deadline)
@@ -135,7 +136,7 @@ class RedisStore(RemoteStore):
         raise error_of(address, problem)
 
     def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
-        check_kept(batch)  # here, where whoever asked hears of it
+        check_kept(batch)
         self._on_loop().run(self._decide(batch), deadline, done)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from headgate.core.masking import masked_key
 from headgate.errors import StoreError
 from headgate.stores.keeping import claim_bytes, head_bytes, read_kept
 from headgate.stores.port import Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
-from headgate.stores.records import check_kept, grouped
+from headgate.stores.records import grouped
 
 __all__ = ["KINDS", "SERVER_TIME", "Wire", "decode"]
 
@@ -104,8 +104,8 @@ class Wire:
     def with_records(
         self, batch: Sequence[Request], keys: dict[tuple[bytes, str], int], limits: dict[bytes, int]
     ) -> list[bytes]:
-        """Requests of which some are decided once."""
-        check_kept(batch)  # so there are some thousand members at most, and two bytes suffice to number their keys
+        """Requests of which some are decided once. A record has room for some thousand members, so two bytes suffice to
+        number their keys."""
         pieces: list[bytes] = []
         for requests in grouped(batch):
             once = requests[0].once
