@@ -200,6 +200,26 @@ def test_how_often_is_said_in_the_line() -> None:
     assert [line.get("repeated") for line in lines(out)] == [None, 2, None, 2]
 
 
+def test_what_is_said_of_a_request_is_never_held_back() -> None:
+    out = started()
+    log = structlog.stdlib.get_logger("headgate.requests")
+    for number in range(3):
+        log.warning("request failed", request_id=f"a-{number}")
+        logging.getLogger("headgate").warning("the same", extra={"fields": {"request_id": f"b-{number}"}})
+    assert [line["request_id"] for line in lines(out)] == ["a-0", "b-0", "a-1", "b-1", "a-2", "b-2"]
+
+
+def test_what_has_a_traceback_is_never_held_back() -> None:
+    out = started()
+    for number in range(3):
+        try:
+            raise ValueError(f"mistake {number}")
+        except ValueError as error:
+            logging.getLogger("headgate").exception("failed")
+            structlog.stdlib.get_logger("headgate.requests").error("failed too", exc_info=error)
+    assert [line["exception"].rpartition(" ")[2] for line in lines(out)] == ["0", "0", "1", "1", "2", "2"]
+
+
 def test_the_memory_for_repeats_is_bounded() -> None:
     repeats = Repeats(lambda: 0.0)
     for number in range(10_000):

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from headgate.errors import StoreError
+from headgate.rules.views.ids import view_id
 from headgate.service.observe.snapshot import Snapshot
-from headgate.service.observe.tally import DURATION_BUCKETS, MOST_LABELS, MOST_SUBJECTS, OTHER, Tally
+from headgate.service.observe.tally import DURATION_BUCKETS, MOST_LABELS, MOST_RULES, MOST_SUBJECTS, OTHER, Tally
 from headgate.service.observe.usage import MINUTE_US, MOST_MINUTES, Usage, record_usage
 from headgate.service.observe.usage import MOST_SUBJECTS as MOST_TOLD
 
@@ -40,6 +41,35 @@ def test_labels_are_bounded() -> None:
     assert sum(row[2] for row in decisions) == MOST_LABELS * 3
     assert sum(row[4] for row in decisions) == MOST_LABELS * 3
     assert {row[0] for row in decisions} >= {OTHER, "rule-0"}
+
+
+def test_rules_made_for_one_key_each_are_counted_as_one_and_name_nobody() -> None:
+    tally = Tally()
+    tally.at(START)
+    for number in range(MOST_RULES + 1):
+        tally.decided(view_id("policy", f"alice-{number}"), "key", "key:x", number % 2 == 0)
+    tally.decided(view_id("policy", "alice" * 200), "key", "key:x", True)
+    tally.decided(view_id("client", "alice", "API", "/web"), "client", "client:x", True)
+    tally.decided(view_id("override", "alice", "rule|user"), "user", "user:x", True)
+    tally.shadowed(view_id("override", "alice", "rule|user"), "user")
+    tally.left(view_id("policy", "alice"), "key:x", 5, START)
+    taken = tally.snapshot(START, {})
+    assert sorted(taken.decisions) == [
+        ("client:API:/web", "client", 1, 0, 0),
+        ("override:rule%7Cuser", "user", 1, 0, 1),
+        ("policy", "key", MOST_RULES // 2 + 2, MOST_RULES // 2, 0),
+    ]
+    assert [row[0] for row in taken.remaining] == ["policy"]
+    (usage,) = tally.take_usage(START)
+    assert set(usage.rules) == {"client:API:/web", "override:rule%7Cuser", "policy"}
+    assert len(tally._rules) <= MOST_RULES
+
+
+def test_what_no_rule_applied_to_is_nobodys() -> None:
+    tally = Tally()
+    tally.decided("", "none", "", True)
+    assert tally.snapshot(START, {}).decisions == [("no_rule", "none", 1, 0, 0)]
+    assert tally.take_usage(START) == [Usage(START, {"no_rule": (1, 0, 0)}, {})]
 
 
 def test_a_label_that_no_file_can_hold_is_among_the_others() -> None:

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from headgate import ConfigError, Limiter
+from headgate import ConfigError, Limiter, RequestContext
 from headgate.service.observe.tracing import Tracer, describe, tracer_of
 
 PARENT = [(b"host", b"x"), (b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
@@ -78,6 +78,15 @@ def test_what_was_decided_and_no_key(tracer: Tracer, exporter: InMemorySpanExpor
     }
     assert (second.attributes or {})["headgate.reason"] == "limited"
     assert "alice" not in first.to_json() + second.to_json()
+
+
+def test_a_rule_is_named_without_whom_it_is_for(tracer: Tracer, exporter: InMemorySpanExporter) -> None:
+    with Limiter.from_config(environ={"HEADGATE_POLICIES": "[{key: alice, capacity: 1}]"}) as limiter:
+        for context in (RequestContext(key="alice"), RequestContext()):
+            with tracer.span("headgate.check", []) as span:
+                describe(span, limiter.check_request(context))
+    spans = exporter.get_finished_spans()
+    assert [(span.attributes or {})["headgate.rule"] for span in spans] == ["policy", "no_rule"]
 
 
 def test_an_error_is_told_by_its_type_only(tracer: Tracer, exporter: InMemorySpanExporter) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from headgate import Limiter
+from headgate import Limiter, RequestContext
+from headgate.core.masking import client_of_api_key
 from headgate.errors import ConfigError
 from headgate.service.observe.pressure import LINES_A_SECOND, PressureWatch
+from headgate.service.observe.shown import CLIENT_KEY
 from headgate.service.observe.tally import Tally
 from headgate.service.observe.webhook import Webhook
 from headgate.testing import FakeClock
@@ -199,6 +201,32 @@ def test_pressure_is_counted_logged_and_posted_once(
     assert tally.snapshot(NOW, {}).pressure == {"warning": 1, "throttled": 1}
     assert "alice" not in str(receiver.events) + caplog.text
     assert watch.totals() == {"pressure_unlogged": 0, "webhook_dropped": 0}
+
+
+def test_whom_a_rule_is_for_is_not_in_its_name(
+    receiver: Receiver, hooks: list[Webhook], capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = PressureWatch(Tally(), "hashed", opened(hooks, receiver.url))
+    environ = {"HEADGATE_POLICIES": "[{key: hunter2, type: SLIDING_WINDOW, capacity: 1}]"}
+    with Limiter.from_config(environ=environ, on_pressure=watch) as limiter:
+        limiter.check_request(RequestContext(key="hunter2"))
+    receiver.wait(1)
+    assert [event["rule"] for event in receiver.events] == ["policy"]
+    said = capsys.readouterr().out
+    assert "policy" in said
+    assert "hunter2" not in said + str(receiver.events)
+
+
+def test_an_api_key_in_a_clients_place_is_not_shown(receiver: Receiver, hooks: list[Webhook]) -> None:
+    watch = PressureWatch(Tally(), "plain", opened(hooks, receiver.url))
+    environ = {"HEADGATE_DEFAULT_CLIENT_LIMITS": "1/hour"}
+    with Limiter.from_config(environ=environ, on_pressure=watch) as limiter:
+        before = CLIENT_KEY.set("sk-secret")
+        limiter.check_request(RequestContext(client="sk-secret"))
+        CLIENT_KEY.reset(before)
+        limiter.check_request(RequestContext(client="acme"))
+    receiver.wait(2)
+    assert [event["key"] for event in receiver.events] == [f"client:{client_of_api_key('sk-secret')}", "client:acme"]
 
 
 def test_keys_are_plain_where_that_is_wanted(receiver: Receiver, hooks: list[Webhook]) -> None:

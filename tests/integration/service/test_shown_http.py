@@ -1,0 +1,225 @@
+"""Whom requests are about is not to be read where it need not be: a service is asked about several callers, each in
+another way, and then its log, its events, its metrics, its history and its files are searched for their names.
+
+Once with keys by a digest, and once with plain ones, where API keys must be hidden all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate.core.masking import client_of_api_key, digest
+from headgate.history.opening import open_history
+from integration.children import until
+from integration.service.serving import Service
+from unit.service.observe.test_webhook import Receiver
+
+API_KEY = "sk_live_0f-an-end-us3r"
+CONFIGURED = "sk_live_0f-a-conf1gured-client"
+POLICY = "the-p0licy-key"
+LONG = "the-l0ng-p0licy-key" * 30
+CLIENT = "the-cl1ent"
+USER = "the-us3r"
+CONFIG = """
+server: {{trusted_proxies: [127.0.0.0/8]}}
+logs: {{requests: all, keys: {keys}}}
+metrics: {{tokens_remaining: true}}
+pressure: {{webhook: '{webhook}'}}
+rules:
+  - {{rule_id: per-user, dimension: user, endpoint_pattern: /orders, limit: 5, window_seconds: 3600}}
+default_client_limits: 3/hour
+"""
+SHOWN: dict[str, Callable[[str], str]] = {"hashed": digest, "plain": str}
+"""How a key comes out."""
+
+
+class Asked:
+    """What came out of a service that was asked about everybody."""
+
+    def __init__(self, service: Service, receiver: Receiver) -> None:
+        with service.client(service.key) as admin, service.client() as anyone:
+            self.control(admin, anyone)
+            self.checks(anyone)
+            self.proxied(anyone)
+            self.metrics = anyone.get("/metrics").text
+            self.seen = b""
+            until("clients are on the board", lambda: self.look_at(service.folder))
+            self.limits = {
+                client: admin.get("/ratelimiter/client-limits", params={"clientId": client}).json()["limits"]
+                for client in (API_KEY, CONFIGURED)
+            }
+        until("all is posted", lambda: len(receiver.events) >= 6)
+        assert service.stop() == 0
+        self.events = receiver.events
+        self.logged = service.logged
+        self.lines: list[dict[str, Any]] = [json.loads(line) for line in self.logged.splitlines()]
+        history = open_history(f"sqlite:///{service.folder / '.headgate' / 'rules.db'}")
+        now_us = time.time_ns() // 1000
+        spans = (now_us - 3_600_000_000, now_us + 60_000_000)
+        self.usage: dict[str, tuple[int, int]] = {}
+        for point in history.usage(*spans, "minute"):
+            allowed, denied = self.usage.get(point.rule, (0, 0))
+            self.usage[point.rule] = (allowed + point.allowed, denied + point.denied)
+        self.top = {one.subject: (one.allowed, one.denied) for one in history.top(*spans, 100)}
+        history.close()
+
+    def control(self, admin: httpx.Client, anyone: httpx.Client) -> None:
+        interval = {"timeIntervalLimit": {"timeUnit": "HOUR", "maxRequests": 1}}
+        limit = {"limitType": "DEFAULT", "limitName": "GLOBAL", **interval}
+        for client in (CLIENT, CONFIGURED):
+            done = admin.post("/ratelimiter/configure-client", json={"clientId": client, "limits": [limit]})
+            assert done.status_code == 200, done.text
+        for key in (POLICY, LONG):
+            policy = {"key": key, "type": "SLIDING_WINDOW", "capacity": 1, "windowSeconds": 3600}
+            assert admin.post("/admin/policies", json=policy).status_code == 201
+        override = {"rule_id": "per-user", "limit": 1, "duration_seconds": 600}
+        assert admin.post(f"/api/v1/users/{USER}/override", json=override).status_code == 201
+        assert admin.post(f"/admin/reset/apikey:{API_KEY}").status_code == 200
+        assert admin.head(f"/admin/metrics/apikey:{API_KEY}").status_code == 200
+        assert admin.get(f"/api/v1/rules/policy:{POLICY}").status_code == 200
+        assert anyone.post(f"/admin/reset/apikey:{API_KEY}").status_code == 401
+        assert admin.get(f"/no/such/{USER}").status_code == 404
+
+    def checks(self, anyone: httpx.Client) -> None:
+        self.answers: dict[str, list[tuple[bool, str]]] = {}
+        bodies: dict[str, Any] = {
+            "policy": {"key": POLICY},
+            "long": {"key": LONG},
+            "client": {"context": {"client": CLIENT, "path": "/"}},
+            "user": {"context": {"user": USER, "path": "/orders"}},
+            "nobody": {"context": {"path": "/nothing"}},
+        }
+        for name, body in bodies.items():
+            told = [anyone.post("/api/v1/check", json=body).json() for _ in range(2)]
+            self.answers[name] = [(one["allowed"], one["rule"]) for one in told]
+
+    def proxied(self, anyone: httpx.Client) -> None:
+        self.passed: dict[str, list[int]] = {}
+        for api_key in (API_KEY, CONFIGURED):
+            headers = {"x-api-key": api_key, "x-original-uri": "/"}
+            told = [anyone.get("/api/v1/authorize", headers=headers) for _ in range(3)]
+            self.passed[api_key] = [response.status_code for response in told]
+
+    def look_at(self, folder: Path) -> bool:
+        self.seen = b"".join(file.read_bytes() for file in folder.rglob("worker-*.*"))
+        return client_of_api_key(CONFIGURED).encode() in self.seen
+
+
+@pytest.fixture(scope="module", params=["hashed", "plain"])
+def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Asked]]:
+    keys: str = request.param
+    folder = tmp_path_factory.mktemp(keys)
+    receiver = Receiver()
+    config = CONFIG.format(keys=keys, webhook=receiver.url)
+    with Service(folder, config=config, environment={"TMPDIR": str(folder)}) as service:
+        yield keys, Asked(service, receiver)
+    receiver.close()
+
+
+def test_rules_go_by_the_keys_themselves(asked: tuple[str, Asked]) -> None:
+    _, told = asked
+    assert told.answers["policy"] == [(True, f"policy:{POLICY}"), (False, f"policy:{POLICY}")], (
+        "the rule as it is called"
+    )
+    assert [allowed for allowed, _ in told.answers["client"]] == [True, False]
+    assert [allowed for allowed, _ in told.answers["user"]] == [True, False]
+    assert told.passed == {API_KEY: [200, 200, 200], CONFIGURED: [200, 429, 429]}, "a client configured by its API key"
+    assert [limit["availablePermits"] for limit in told.limits[API_KEY]] == [0], "seen, and its counter found"
+    assert [limit["availablePermits"] for limit in told.limits[CONFIGURED]] == [0]
+    assert all(limit["lastRequestTimeStamp"] for limits in told.limits.values() for limit in limits)
+
+
+def test_api_keys_are_nowhere(asked: tuple[str, Asked]) -> None:
+    _, told = asked
+    places = {
+        "log": told.logged,
+        "events": json.dumps(told.events),
+        "metrics": told.metrics,
+        "board": told.seen.decode("latin-1"),
+        "history": repr((told.usage, told.top)),
+    }
+    assert [
+        (place, secret) for secret in (API_KEY, CONFIGURED) for place, text in places.items() if secret in text
+    ] == []
+
+
+def test_nobody_is_named_where_keys_are_hashed(asked: tuple[str, Asked]) -> None:
+    keys, told = asked
+    text = told.logged + json.dumps(told.events) + told.metrics + repr(told.usage)
+    names = [POLICY, LONG[:19], CLIENT, USER]
+    if keys == "hashed":
+        assert [name for name in names if name in text] == []
+    else:
+        rules = "".join(re.findall(r'rule="[^"]*"|"rule": "[^"]*"', text)) + repr(told.usage)
+        assert [name for name in names if name in rules] == []
+
+
+def test_what_is_counted_by_rule(asked: tuple[str, Asked]) -> None:
+    _, told = asked
+    slot = "rule%7Cuser%7C*%7C3600%7C/orders"
+    assert told.usage == {
+        "policy": (2, 2),
+        "client:DEFAULT:GLOBAL": (2, 3),
+        f"override:{slot}": (1, 1),
+        "default-client-limits": (3, 0),
+        "no_rule": (2, 0),
+    }
+    counted = dict(re.findall(r'^headgate_allowed_total\{dimension="(\w+)",rule="([^"]*)"\}', told.metrics, re.M))
+    assert counted["none"] == "no_rule"
+    assert 'rule=""' not in told.metrics
+    assert 'key=""' not in told.metrics
+
+
+def test_who_asked_most(asked: tuple[str, Asked]) -> None:
+    _, told = asked
+    assert told.top == {
+        f"client:{client_of_api_key(API_KEY)}": (3, 0),
+        f"client:{client_of_api_key(CONFIGURED)}": (1, 2),
+        f"client:{CLIENT}": (1, 1),
+        f"user:{USER}": (1, 1),
+        f"key:{POLICY}": (1, 1),
+        f"key:{LONG}": (1, 1),
+    }, "and nobody without a name"
+
+
+def test_lines_about_one_client_have_one_key(asked: tuple[str, Asked]) -> None:
+    keys, told = asked
+    key = SHOWN[keys](f"client:{client_of_api_key(CONFIGURED)}")
+    assert sum(line["event"] == "check" and line.get("key") == key for line in told.lines) == 3
+    assert any(line["event"] == "pressure" and line["key"] == key for line in told.lines)
+    assert any(event["key"] == key for event in told.events)
+    assert f'key="{key}"' in told.metrics
+
+
+def test_paths_of_calls(asked: tuple[str, Asked]) -> None:
+    keys, told = asked
+    shown = SHOWN[keys]
+    calls = [
+        tuple(line.get(name) for name in ("method", "path", "status", "key", "rule"))
+        for line in told.lines
+        if line["event"] == "request"
+    ]
+    api_key = shown(f"key:apikey:{API_KEY}") if keys == "hashed" else f"key:apikey:{digest(f'key:apikey:{API_KEY}')}"
+    for call in (
+        ("POST", "/ratelimiter/configure-client", 200, None, None),
+        ("POST", "/admin/policies", 201, None, None),
+        ("POST", "/api/v1/users/{user_id}/override", 201, shown(f"user:{USER}"), None),
+        ("POST", "/admin/reset/{key}", 200, api_key, None),
+        ("HEAD", "/admin/metrics/…", 200, None, None),
+        ("GET", "/api/v1/rules/{rule_id}", 200, None, "policy"),
+        ("POST", "/admin/reset/…", 401, None, None),
+        ("GET", "/no/such/…", 404, None, None),
+        ("GET", "/ratelimiter/client-limits", 200, None, None),
+    ):
+        assert call in calls
+    assert {line["path"] for line in told.lines if line["event"] == "check"} == {
+        *("/api/v1/check", "/api/v1/authorize", "/metrics", "/readyz"),
+    }
