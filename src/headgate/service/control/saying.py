@@ -24,7 +24,7 @@ REASONS = {
     404: "There is no such thing.",
     409: "It exists already, another has its place, or it is written in a file.",
     412: "It was changed by somebody else since it was read, or somebody is changing it right now.",
-    413: "The body is larger than 1 MiB.",
+    413: "The body is larger than 1 MiB, or asks for too much at once.",
     415: "The body is not JSON.",
     422: "The idempotency key was used with another body.",
     429: "Too many requests; `Retry-After` says when to come back.",
