@@ -10,7 +10,7 @@ Everything that is wrong is a BadRequest that names the field, before anything i
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
@@ -37,8 +37,6 @@ LONGEST_PATH = 8192
 """Of a path, in characters: longer ones no server lets through."""
 MOST_PLANS = 20
 
-T = TypeVar("T")
-
 
 _check = msgspec.json.Decoder(CheckBody)
 _batch = msgspec.json.Decoder(BatchBody)
@@ -46,6 +44,16 @@ _verify = msgspec.json.Decoder(VerifyBody)
 _AT = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$")
+_EMPTY = "Expected `str` of length >= 1"
+_EXPECTED = re.compile(r"^Expected `([a-z| ]+)`, got `([a-z]+)`$")
+_KINDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "array": "a list",
+    "object": "an object",
+    "bool": "true or false",
+}
 _FORMS = (
     "write one of {dimension, identifier, endpoint, method}, {context: {ip, user, api_key, client, path, method}} or "
     "{key, plans}"
@@ -53,11 +61,12 @@ _FORMS = (
 
 
 def read_check(body: bytes) -> CheckBody:
-    return _decoded(_check, body)
+    check: CheckBody = _decoded(_check, body)
+    return check
 
 
 def read_batch(body: bytes) -> BatchBody:
-    batch = _decoded(_batch, body)
+    batch: BatchBody = _decoded(_batch, body)
     if len(batch.checks) > MOST_CHECKS:
         raise wrong(
             "checks", f"has {len(batch.checks)} checks, and may have {MOST_CHECKS}: send them in several batches"
@@ -66,7 +75,8 @@ def read_batch(body: bytes) -> BatchBody:
 
 
 def read_verify(body: bytes) -> VerifyBody:
-    return _decoded(_verify, body)
+    asked: VerifyBody = _decoded(_verify, body)
+    return asked
 
 
 def wrong(field: str, message: str) -> BadRequest:
@@ -74,7 +84,7 @@ def wrong(field: str, message: str) -> BadRequest:
     return BadRequest(400, f"{field}: {message}" if field else message, problems=[{"field": field, "message": message}])
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def _decoded(decoder: Any, body: bytes) -> Any:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -92,11 +102,21 @@ def _invalid(told: str) -> BadRequest:
     match = _AT.search(told)
     at = match[1] if match is not None else ""
     message = told if match is None else told[: match.start()]
-    for pattern, words in ((_UNKNOWN, "is unknown"), (_MISSING, "is missing")):
+    for pattern, words in ((_UNKNOWN, f"is unknown: {_FORMS}"), (_MISSING, "is missing")):
         found = pattern.match(message)
         if found is not None:
-            return wrong(f"{at}.{found[1]}" if at else found[1], words)
-    return wrong(at, message[0].lower() + message[1:].replace("`", ""))
+            return wrong(_way(at, found[1]), words)
+    if message == _EMPTY:
+        return wrong(at, "must not be empty: leave it out when it is not known")
+    expected = _EXPECTED.match(message)
+    if expected is None:
+        return wrong(at, message[0].lower() + message[1:].replace("`", ""))
+    wanted = [_KINDS.get(kind, kind) for kind in expected[1].split(" | ") if kind != "null"]
+    given = (
+        "a fraction" if wanted == [_KINDS["int"]] and expected[2] == "float" else _KINDS.get(expected[2], expected[2])
+    )
+    hint = ': write "42", in quotes' if wanted == [_KINDS["str"]] and expected[2] == "int" else ""
+    return wrong(at, f"must be {' or '.join(wanted)}, not {given}{hint}")
 
 
 def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Prepared | PreparedChain:
@@ -109,7 +129,9 @@ def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Pr
         assert check.key is not None
         return limiter.prepare_plans(op, check.key, _plans(limiter, check.plans or [], at), check.cost)
     except (ValueError, TypeError) as error:  # what the limiter refuses
-        raise wrong(_way(at, _field(check, str(error))), str(error)) from None
+        field = _field(check, str(error))
+        message = str(error).removeprefix(f"{field} ")  # which it begins with, and which is said already
+        raise wrong(_way(at, field), message) from None
 
 
 def _field(check: CheckBody, message: str) -> str:
