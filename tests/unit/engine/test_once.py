@@ -203,10 +203,11 @@ def test_a_record_that_is_too_long_is_refused_before_others_share_its_batch() ->
         store = SlowStore()
         limiter = AsyncLimiter(store)
         other = asyncio.create_task(limiter._apply(group(None, "a")))
-        with pytest.raises(ValueError, match="may have 262,144: ask for less at a time"):
-            await limiter._apply(group(Once("n", BODY, bytes(300_000)), "b"))
+        large = asyncio.create_task(limiter._apply(group(Once("n", BODY, bytes(300_000)), "b")))
         await asyncio.sleep(0)
         await store.answer_all()
+        with pytest.raises(ValueError, match="may have 262,144: ask for less at a time"):
+            await large
         assert (await other)[0][0].decision.reason == "ok"
         assert store.batches == [["a"]]
         assert limiter.store_failures == 0
