@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.places import ConfigOption, settings_of
+from headgate.cli.places import ConfigOption, config_path
 from headgate.cli.showing import say
+from headgate.config.settings import load_settings
 from headgate.errors import ConfigError
 
 __all__ = ["serve"]
@@ -18,6 +19,9 @@ __all__ = ["serve"]
 
 def serve(
     config: ConfigOption = None,
+    http: Annotated[
+        str | None, typer.Option("--http", metavar="HOST:PORT", help="Where to listen [settings, else 127.0.0.1:8080].")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", "-w", min=1, max=512, metavar="N", help="Processes [settings, else 1].")
     ] = None,
@@ -27,8 +31,8 @@ def serve(
 ) -> None:
     """Answer checks and admin calls over HTTP, until it is told to end.
 
-    Without any settings: on 127.0.0.1:8080, with counters and rules in ./.headgate. HEADGATE_SERVER__HTTP, or server
-    in the settings, says where else. Ctrl-C or SIGTERM ends it, SIGHUP has rules read again.
+    Without any settings: on 127.0.0.1:8080, with counters and rules in ./.headgate. Ctrl-C or SIGTERM ends it, SIGHUP
+    has rules read again.
     """
     try:
         from headgate.service.running import serve as run
@@ -36,7 +40,8 @@ def serve(
         raise ConfigError(
             f"the package {error.name!r} is missing, which the service needs: pip install 'headgate[server]'"
         ) from None
-    settings = settings_of(config)
+    environ = os.environ if http is None else {**os.environ, "HEADGATE_SERVER__HTTP": http}
+    settings = load_settings(config_path(config), environ)
     if settings.mode != "service":
         raise ConfigError("mode: embedded is for programs that have the limiter inside: write service, or leave it out")
     server = settings.server

@@ -22,6 +22,7 @@ from headgate.service.control.api import make_control
 from headgate.service.data.plane import DataPlane
 from headgate.service.dispatch import Dispatch, Page
 from headgate.service.health import Health
+from headgate.service.neighbours import Neighbours
 from headgate.service.node import Node
 from headgate.service.observe.board import Board
 from headgate.service.observe.pressure import PressureWatch
@@ -85,6 +86,7 @@ class Service:
         except OSError as error:  # nobody is left to read them in any case
             _log.warning("the last numbers of this worker cannot be written: %s", error)
         await self._record()
+        self.parts.neighbours.close()
         await self.parts.limiter.aclose()
         await asyncio.to_thread(self._close_rest)
 
@@ -107,6 +109,8 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
     repository = await asyncio.to_thread(open_repository, rules_store)
     catalog = await asyncio.to_thread(Catalog, [settings.rule_files(), repository], settings.refresh_seconds)
     board = Board(node.boards, worker)
+    neighbours = Neighbours(node.folder, worker)
+    neighbours.listen(catalog.wake)
     tally = Tally(board.before())
     webhook = Webhook(settings.webhook) if settings.webhook is not None else None
     watch = PressureWatch(tally, settings.logs.keys, webhook)
@@ -124,6 +128,7 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
         history=await asyncio.to_thread(open_history, rules_store),
         tally=tally,
         board=board,
+        neighbours=neighbours,
         store_titles=(limiter.title, repository.title),
         started_us=_now_us(),
     )

@@ -54,7 +54,17 @@ READS = ("GET", "HEAD")
 POST = ("POST",)
 OPEN_PAGES = ("/", "/docs", "/openapi.json")
 """What the control plane shows to everybody: what there is, and nothing of what is in it."""
-OPEN_BELOW = "/docs/"
+CONTROL = (
+    *("/api/v1/rules", "/api/v1/plans", "/api/v1/users", "/api/v1/audit", "/api/v1/stats"),
+    *("/admin/status", "/admin/metrics", "/admin/reset", "/admin/policies"),
+    *("/ratelimiter/configure-client", "/ratelimiter/client-limits", "/ratelimiter/configured-limits"),
+    *("/ratelimiter/delete-limits", "/ratelimiter/delete-client"),
+)
+"""What the control plane answers to those who may, and what is below. Everything else is nowhere, for everybody: who
+has mistyped a path is told that, and not to bring a key."""
+BELOW_CONTROL = tuple([path + "/" for path in CONTROL])
+LONGEST_TOLD = 100
+"""Characters."""
 WRONG_HERE = "something went wrong here: the log says what, under this request id"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
@@ -262,10 +272,12 @@ class Dispatch:
         scope = call.scope
         path: str = scope["path"]
         reads = scope["method"] in READS
-        if reads and (path in OPEN_PAGES or path.startswith(OPEN_BELOW)):
+        if reads and path in OPEN_PAGES:
             self.enter(call, None)
-        else:
+        elif path in OPEN_PAGES or path in CONTROL or path.startswith(BELOW_CONTROL):
             self.enter(call, "read" if reads else "write", write=not reads)
+        else:
+            raise BadRequest(404, f"there is nothing at {shortened(path)}: /docs tells what there is")
         check_length(call.fields)
         body = await read_rest({"type": "http.request", "more_body": True}, receive)
         if too_deep(body):
@@ -303,3 +315,9 @@ def _shown(page: Page) -> InTime:
         return await page(call)
 
     return show
+
+
+def shortened(path: str) -> str:
+    """A path as it is told back: clients make them up."""
+    shown = path if len(path) <= LONGEST_TOLD else path[:LONGEST_TOLD] + "…"
+    return repr(shown)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headgate.rules.catalog import Catalog
     from headgate.rules.repositories.port import Repository
     from headgate.service.auth.keys import Caller
+    from headgate.service.neighbours import Neighbours
     from headgate.service.observe.board import Board
     from headgate.service.observe.tally import Tally
 
@@ -50,6 +51,7 @@ class Parts:
     history: History
     tally: Tally
     board: Board
+    neighbours: Neighbours
     store_titles: tuple[str, ...]
     """Where counters and rules are, without any password."""
     started_us: int

@@ -51,4 +51,6 @@ def _listening(address: Address) -> socket.socket:
     except OSError as error:
         number = error.errno or 0  # that of a name which nobody knows is below zero
         why = os.strerror(number) if number > 0 else error.strerror
-        raise ConfigError(f"server.http: cannot listen on {address}: {why}") from error
+        raise ConfigError(
+            f"server.http: cannot listen on {address}: {why}; --http HOST:PORT or HEADGATE_SERVER__HTTP names another"
+        ) from error

@@ -7,6 +7,7 @@ there is none. What is wrong shows here, on the terminal of whoever starts the s
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -43,7 +44,8 @@ class Start:
     new_token: str | None
     """Of the key that was made, to be shown this once."""
     first_key_given: bool
-    key_count: int
+    admins: int
+    """Keys that may do everything, besides that one."""
 
     def lines(self, listening: str, workers: int) -> Iterator[str]:
         """What is said about it. `listening` is the URL that answers."""
@@ -57,7 +59,8 @@ class Start:
         elif self.first_key_given:
             yield f"  admin key  the one in {ADMIN_KEY}"
         else:
-            yield f"  admin key  one of {self.key_count} in the rule database: see `headgate keys list`"
+            yield f"  admin key  one of {self.admins} in the rule database"
+            yield "             `headgate keys create NAME --scope write` makes another."
         yield f"  API        {listening}/docs"
 
 
@@ -93,18 +96,19 @@ def start(settings: Settings, environ: Mapping[str, str]) -> Start:
     with _catalog(settings, repository) as catalog:
         keys = Keys(lambda: catalog.keys, given)
         beyond = not is_loopback(settings.server.http.host)
-        if beyond and not keys.any() and not settings.server.insecure:
+        admins = keys.admins(time.time_ns() // 1000)
+        if beyond and not admins and not settings.server.insecure:
             raise ConfigError(
-                f"server.http: {settings.server.http} is reached from other machines, and there is no key yet: set "
-                f"{ADMIN_KEY}, or make one with `headgate keys create`, or listen on 127.0.0.1; --insecure starts "
-                "all the same"
+                f"server.http: {settings.server.http} is reached from other machines, and there is no admin key yet: "
+                f"set {ADMIN_KEY}, or make one with `headgate keys create NAME --scope write`, or listen on 127.0.0.1; "
+                "--insecure starts all the same"
             )
         with Limiter(settings.store, on_store_error=settings.on_store_error, catalog=catalog) as limiter:
             counters = limiter.title
         with closing(open_history(settings.rules_store)):
             pass
         token = None
-        if not keys.any():
+        if not admins:
             _, token = create_key(repository, Actor("headgate"), FIRST_NAME, "write")
         return Start(
             counters,
@@ -113,7 +117,7 @@ def start(settings: Settings, environ: Mapping[str, str]) -> Start:
             needed_to_check(settings.server, settings.server.http) is not None,
             token,
             given is not None,
-            len(catalog.keys),
+            admins,
         )
 
 

@@ -139,8 +139,7 @@ class Keys:
             return Caller(FIRST, "write", FIRST)
         if not is_kept or kept is None:
             return None
-        expires_us = kept.get("expires_us")
-        if expires_us is not None and expires_us <= now_us:
+        if _is_over(kept, now_us):
             return None
         return Caller(kept["name"], kept["scope"], key_id)
 
@@ -152,9 +151,15 @@ class Keys:
             read = self._read = (keys, {key_id: body for key_id, body in keys.items() if _is_key(body)})
         return read[1]
 
-    def any(self) -> bool:
-        """Whether there is any key at all, in force or expired: who may start to listen to others asks."""
-        return self._first is not None or bool(self._keys())
+    def admins(self, now_us: int) -> int:
+        """How many keys may do everything now: who may start to listen to others asks."""
+        kept = [body for body in self._good().values() if body["scope"] == "write" and not _is_over(body, now_us)]
+        return len(kept) + (self._first is not None)
+
+
+def _is_over(body: Mapping[str, Any], now_us: int) -> bool:
+    expires_us: int | None = body.get("expires_us")
+    return expires_us is not None and expires_us <= now_us
 
 
 def _is_key(body: Mapping[str, Any]) -> bool:

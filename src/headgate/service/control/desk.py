@@ -31,7 +31,8 @@ class Desk:
         return self.parts.catalog.current
 
     def take_over(self) -> None:
-        """What was just written is in force here from now on."""
+        """What was just written is in force here from now on, and a moment later in the other workers of this node."""
+        self.parts.neighbours.ring()
         self.parts.catalog.refresh()
 
     def check_absent(self, kind: Kind, record_id: str, known: bool) -> None:

@@ -50,7 +50,9 @@ def test_an_address_that_is_taken_costs_no_key(tmp_path: Path, serve: Serve) -> 
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         said = refused(tmp_path, None, {"HEADGATE_SERVER__HTTP": taken})
-    assert said == f"headgate: server.http: cannot listen on {taken}: Address already in use\n"
+    assert said.startswith(
+        f"headgate: server.http: cannot listen on {taken}: Address already in use; --http HOST:PORT "
+    )
     assert serve().key.startswith("hg_")
 
 
@@ -66,7 +68,7 @@ def test_a_server_that_is_away_is_named(where: str, scheme: str, tmp_path: Path)
 
 def test_listening_beyond_this_machine_needs_a_key(tmp_path: Path, serve: Serve) -> None:
     said = refused(tmp_path, None, EVERYWHERE)
-    assert re.search("server.http: 0.0.0.0:0 .* no key yet.* HEADGATE_ADMIN_KEY.*--insecure", said)
+    assert re.search("server.http: 0.0.0.0:0 .* no admin key yet.* HEADGATE_ADMIN_KEY.*--insecure", said)
     insecure = serve(environment=EVERYWHERE, arguments=("--insecure",))
     assert "checks     are open" in insecure.said
     assert httpx.get(f"http://127.0.0.1:{insecure.port}/api/v1/rules").status_code == 401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -99,3 +100,18 @@ def test_the_history_has_the_checks_of_all_workers(service: Service, report: Rep
         top = admin.ask("GET", "/api/v1/stats").data["top"]
         assert {"subject": "user:exact", "allowed": LIMIT, "denied": denied} in top
     report(f"{LIMIT} allowed and {denied} denied by {WORKERS} workers: in the history {seconds:.1f} s after this asked")
+
+
+def test_what_is_written_through_one_worker_is_known_to_the_others(
+    tmp_path_factory: pytest.TempPathFactory, report: Report
+) -> None:
+    """SQLite tells nobody of a change, and here the workers look for one every minute: they tell each other."""
+    folder = tmp_path_factory.mktemp("told")
+    seldom = {"HEADGATE_REFRESH_SECONDS": "60"}
+    with Service(folder, environment=seldom, arguments=("--workers", str(WORKERS))) as service:
+        until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
+        with Caller(service, service.key) as admin:
+            admin.limit("told", LIMIT, endpoint_pattern="/told")
+        began = time.monotonic()
+        until("all workers know it", lambda: all_know(service, "/told"), 20)
+        report(f"a rule made through one of {WORKERS} workers was known to all after {time.monotonic() - began:.2f} s")

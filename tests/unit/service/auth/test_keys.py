@@ -94,11 +94,15 @@ def test_the_first_key_may_look_like_a_token(repository: MemoryRepository) -> No
     assert in_force(repository, text).find(text, NOW) == Caller("admin", "write", "admin")
 
 
-def test_whether_there_is_any_key(repository: MemoryRepository) -> None:
-    assert not in_force(repository).any()
-    assert in_force(repository, FIRST).any()
+def test_how_many_keys_may_do_everything(repository: MemoryRepository) -> None:
+    assert in_force(repository).admins(NOW) == 0
+    assert in_force(repository, FIRST).admins(NOW) == 1
     create_key(repository, ALICE, "ci", "check")
-    assert in_force(repository).any()
+    create_key(repository, ALICE, "board", "read")
+    assert in_force(repository).admins(NOW) == 0, "with these nobody could make a rule"
+    create_key(repository, ALICE, "ops", "write")
+    create_key(repository, ALICE, "visitor", "write", NOW + 10)
+    assert [in_force(repository, FIRST).admins(NOW + later) for later in (0, 9, 10)] == [3, 3, 2]
 
 
 @pytest.mark.parametrize(

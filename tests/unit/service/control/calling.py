@@ -26,6 +26,7 @@ from headgate.rules.repositories.files import FileRepository
 from headgate.rules.repositories.opening import open_repository
 from headgate.service.auth.keys import Caller
 from headgate.service.control.api import make_control
+from headgate.service.neighbours import Neighbours
 from headgate.service.observe.board import Board
 from headgate.service.observe.tally import Tally
 from headgate.service.parts import Parts, Visit
@@ -60,6 +61,7 @@ class Control:
             history=open_history(url),
             tally=Tally(),
             board=Board(folder / "boards", 0),
+            neighbours=Neighbours(str(folder), 0),
             store_titles=("memory", "SQLite"),
             started_us=self.clock.ticks(),
         )
