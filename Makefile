@@ -75,6 +75,7 @@ $(VENV)/.ready: pyproject.toml
 
 $(VENV)/.compiled: $(VENV)/.ready $(SOURCES)
 	rm -rf build  # what was compiled before may be of modules that no longer are
+	@echo "compiling the hot parts; this takes some minutes"
 	$(BIN)/python -m pip install -q --force-reinstall --no-deps .
 	$(BIN)/headgate --version
 	touch $@

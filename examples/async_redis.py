@@ -1,6 +1,6 @@
 """A hundred tasks at once against one Redis: their checks leave together, in a few calls instead of a hundred.
 
-    pip install 'headgate[redis]'
+    pip install '.[redis]'
     HEADGATE_STORE=redis://localhost:6379/0 python examples/async_redis.py
 
 A task may also be cancelled while it waits: what was decided for it is given back.

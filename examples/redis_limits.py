@@ -1,6 +1,6 @@
 """Limits across machines: whoever names the same Redis shares the counters.
 
-    pip install 'headgate[redis]'
+    pip install '.[redis]'
     HEADGATE_STORE=redis://localhost:6379/0 python examples/redis_limits.py
 
 Any other store URL will do as well: redis+sentinel://, redis+cluster://, mysql://, postgresql://, ...

@@ -1,6 +1,6 @@
 """Limits in a file: rules say who may do how much, and `check_request` finds those that apply to a request.
 
-    pip install 'headgate[config]'
+    pip install '.[config]'
     python examples/rules.py
 
 The file is headgate.yaml in this folder. Change a limit in it while a program runs, and the next second goes by it.

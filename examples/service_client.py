@@ -2,13 +2,14 @@
 
     HEADGATE_ADMIN_KEY=hg_… python examples/service_client.py
 
-It makes a rule, asks four times whether user 42 may order, looks at the counter, and takes everything back. Checks need
-a key only where the service says so; changes always do.
+It makes a rule, asks four times whether user 42 may send a parcel, looks at the counter, and takes everything back.
+Checks need a key only where the service says so; changes always do.
 """
 
 import json
 import os
 import sys
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -16,14 +17,14 @@ SERVICE = os.environ.get("HEADGATE_URL", "http://127.0.0.1:8080")
 KEY = os.environ.get("HEADGATE_ADMIN_KEY", "")
 
 RULE = {
-    "rule_id": "orders-per-user",
+    "rule_id": "parcels-per-user",
     "dimension": "user",
-    "endpoint_pattern": "/orders/*",
+    "endpoint_pattern": "/parcels/*",
     "algorithm": "token_bucket",
     "limit": 3,
     "window_seconds": 60,
 }
-ORDER = {"context": {"user": "42", "path": "/orders/7", "method": "POST"}}
+PARCEL = {"context": {"user": "42", "path": "/parcels/7", "method": "POST"}}
 
 
 def call(method: str, path: str, body: object = None) -> Any:
@@ -36,9 +37,9 @@ def call(method: str, path: str, body: object = None) -> Any:
         return json.loads(text) if text else None
 
 
-def may_order() -> bool:
+def may_send() -> bool:
     """Ask before the work is done; whoever is denied is told when to come back."""
-    decision = call("POST", "/api/v1/check", ORDER)
+    decision = call("POST", "/api/v1/check", PARCEL)
     if not decision["allowed"]:
         print(f"denied by {decision['rule']}, retry after {decision['retry_after']:.0f} s")
     else:
@@ -52,10 +53,11 @@ def main() -> None:
     try:
         for number in range(1, 5):
             print(f"{number}: ", end="")
-            may_order()
-        (limit,) = call("GET", "/api/v1/users/42/limits")["limits"]
+            may_send()
+        limits = call("GET", "/api/v1/users/42/limits")["limits"]
+        (limit,) = [limit for limit in limits if limit["rule"] == rule["rule_id"]]
         print(f"used by 42: {limit['current_count']} of {limit['limit']}")
-        call("POST", "/api/v1/reset", ORDER)
+        call("POST", "/api/v1/reset", PARCEL)
     finally:
         call("DELETE", f"/api/v1/rules/{rule['rule_id']}")
 
@@ -63,4 +65,7 @@ def main() -> None:
 if __name__ == "__main__":
     if not KEY:
         sys.exit("set HEADGATE_ADMIN_KEY to the key that `headgate serve` has shown")
-    main()
+    try:
+        main()
+    except urllib.error.HTTPError as error:  # its body is a problem, which says in words what was wrong
+        sys.exit(f"{error.code}: {json.load(error)['detail']}")

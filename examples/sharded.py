@@ -1,6 +1,6 @@
 """Several stores as one: each key lives in one of them, and taking one out moves only the keys that were its own.
 
-    pip install 'headgate[redis]'
+    pip install '.[redis]'
     STORES="redis://one:6379/0 redis://two:6379/0 redis://three:6379/0" python examples/sharded.py
 
 Without STORES, three databases of one server stand for three servers.

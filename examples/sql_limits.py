@@ -1,6 +1,6 @@
 """Limits in a SQL database, which keeps them when every program has ended.
 
-    pip install 'headgate[sqlite]'        # or [mysql], [postgres]
+    pip install '.[sqlite]'        # or [mysql], [postgres]
     python examples/sql_limits.py
     HEADGATE_STORE=postgresql://user:password@host/database python examples/sql_limits.py
 

@@ -1,6 +1,6 @@
 """What happens when a store hangs: every check is answered by its deadline, and soon the store is left alone.
 
-    pip install 'headgate[sqlite]'
+    pip install '.[sqlite]'
     python examples/store_failure.py
 
 The store is a SQLite file, which another program keeps locked for a while: to a limiter that is a server that hangs.

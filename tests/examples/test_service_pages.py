@@ -78,7 +78,7 @@ def running(folder: Path, **more: str) -> Iterator[Running]:
         assert one.wait(60) == 0
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("README.md", 6), ("docs/quickstart.md", 3), ("docs/service.md", 21)])
+@pytest.mark.parametrize(("name", "blocks"), [("README.md", 6), ("docs/quickstart.md", 3), ("docs/service.md", 23)])
 def test_page_shows_what_is_answered(name: str, blocks: int, tmp_path: Path) -> None:
     runs = RUN.findall((ROOT / name).read_text())
     mine = [(script, shown) for script, shown in runs if script in STARTS or "curl " in script or "headgate " in script]
@@ -211,11 +211,11 @@ def test_limits_of_unknown_clients_hold_for_proxies_unless_switched_off(
 # -- the client -------------------------------------------------------------------------------------------------------
 
 CLIENT = """
-    made: orders-per-user, 3 in 60 s
+    made: parcels-per-user, 3 in 60 s
     1: allowed, 2 left
     2: allowed, 1 left
     3: allowed, 0 left
-    4: denied by orders-per-user
+    4: denied by parcels-per-user
     used by 42: 3 of 3
     """
 
@@ -225,10 +225,17 @@ def test_client_of_the_examples(tmp_path: Path) -> None:
         around = {**commands(service), "HEADGATE_URL": f"http://{service.address}"}
         around["HEADGATE_ADMIN_KEY"] = service.token
         program = [sys.executable, str(ROOT / "examples" / "service_client.py")]
+        readme = "".join(script for script, _ in RUN.findall((ROOT / "README.md").read_text()) if "/rules" in script)
+        subprocess.run(["bash", "-c", readme.replace(SHOWN[0], service.address)], env=around, check=True, timeout=120)
         first = subprocess.run(program, env=around, capture_output=True, text=True, timeout=120)
         again = subprocess.run(program, env=around, capture_output=True, text=True, timeout=120)
+        around["HEADGATE_ADMIN_KEY"] = "hg_wrong"
+        wrong = subprocess.run(program, env=around, capture_output=True, text=True, timeout=120)
     assert (first.returncode, first.stderr) == (0, "")
     assert [line.split(", retry after")[0].strip() for line in first.stdout.splitlines()] == [
         line.strip() for line in CLIENT.strip().splitlines()
     ]
     assert (again.returncode, again.stdout) == (0, first.stdout), "it takes back what it made"
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr.startswith("401: the key that was sent opens nothing"), "the problem's detail, in one line"
+    assert wrong.stderr.count("\n") == 1
