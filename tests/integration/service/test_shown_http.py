@@ -109,7 +109,7 @@ class Asked:
             self.passed[api_key] = [response.status_code for response in told]
 
     def look_at(self, folder: Path) -> bool:
-        self.seen = b"".join(file.read_bytes() for file in folder.rglob("worker-*.*"))
+        self.seen = b"".join(file.read_bytes() for file in folder.rglob("worker-*.*") if file.is_file())
         return client_of_api_key(CONFIGURED).encode() in self.seen
 
 

@@ -27,7 +27,7 @@ READS = [
     "/admin/policies/nobody",
     "/ratelimiter/client-limits?clientId=nobody",
     "/ratelimiter/configured-limits",
-    "/anything/that/is/not/there",
+    "/api/v1/rules/that/is/not/there",
 ]
 WRITES = [
     ("POST", "/api/v1/rules"),
@@ -46,7 +46,7 @@ WRITES = [
     ("POST", "/ratelimiter/configure-client"),
     ("DELETE", "/ratelimiter/delete-limits"),
     ("DELETE", "/ratelimiter/delete-client?clientId=nobody"),
-    ("PATCH", "/anything/that/is/not/there"),
+    ("PATCH", "/api/v1/rules/that/is/not/there"),
 ]
 OPEN = ["/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"]
 WRONG = ["nonsense", "hg_", "hg_0123456789ab_" + "x" * 43, "x" * 10_000, "hg_\xff_\xfe"]
