@@ -12,12 +12,12 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
 from headgate.config.settings import DEFAULT_STORE, Settings, load_settings
-from headgate.errors import ConfigError, StoreError
+from headgate.config.usual import make_usual_folder, usual_rules_store, usual_store
+from headgate.errors import ConfigError
 from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Actor, Repository
 from headgate.stores.options import Options, masked
@@ -43,11 +43,6 @@ __all__ = [
 ]
 
 USUAL_CONFIG = "headgate.yaml"
-USUAL_FOLDER = ".headgate"
-USUAL_COUNTERS = "counters"
-"""The file in that folder with the counters of whoever has named no store."""
-USUAL_RULES = "rules.db"
-"""The file with the rules and the keys of a service that was told of no other place."""
 
 ConfigOption = Annotated[
     str | None,
@@ -101,7 +96,8 @@ def store_of(option: str | None, settings: Settings) -> str | tuple[str, ...]:
     """Where the counters live: in a file of this folder, unless somebody says. A command is a process of its own, so
     memory is no place for them."""
     if not option and not settings.names_store:
-        return _usual_store()
+        make_usual_folder("name a store with --store URL")
+        return usual_store()
     store = option or settings.store
     if isinstance(store, str) and store.lower().startswith(DEFAULT_STORE):
         raise ConfigError(
@@ -111,22 +107,10 @@ def store_of(option: str | None, settings: Settings) -> str | tuple[str, ...]:
     return store
 
 
-def _usual_store() -> str:
-    """Shared memory in this folder, which is made if it is not there: for this user alone, as are the counters."""
-    folder = os.path.abspath(USUAL_FOLDER)
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"cannot make the folder {folder} for the counters: {error.strerror}; name a store with --store URL"
-        ) from error
-    return f"shared://{quote(os.path.join(folder, USUAL_COUNTERS))}"
-
-
 def key_store(option: str | None, config: str | None) -> str:
     """Where the keys of a service are: in its rule database, which is a file of this folder, unless somebody says."""
     url = option or os.environ.get("HEADGATE_RULES_STORE", "").strip() or settings_of(config).rules_store
-    return url or f"sqlite:///{quote(os.path.join(os.path.abspath(USUAL_FOLDER), USUAL_RULES))}"
+    return url or usual_rules_store()
 
 
 def refuse(path: str, url: str) -> Repository:

@@ -6,16 +6,15 @@ there is none. What is wrong shows here, on the terminal of whoever starts the s
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from urllib.parse import quote
 
 from headgate.config.settings import Settings
+from headgate.config.usual import make_usual_folder, usual_rules_store, usual_store
 from headgate.embedded.limiter import Limiter
-from headgate.errors import ConfigError, StoreError
+from headgate.errors import ConfigError
 from headgate.history.opening import open_history
 from headgate.rules.catalog import Catalog
 from headgate.rules.repositories.opening import open_repository
@@ -23,11 +22,8 @@ from headgate.rules.repositories.port import Actor, Repository
 from headgate.service.auth.guard import is_loopback, needed_to_check
 from headgate.service.auth.keys import Keys, create_key
 
-__all__ = ["ADMIN_KEY", "USUAL_FOLDER", "Start", "completed", "start"]
+__all__ = ["ADMIN_KEY", "Start", "completed", "start"]
 
-USUAL_FOLDER = ".headgate"
-COUNTERS = "counters"
-RULES = "rules.db"
 ADMIN_KEY = "HEADGATE_ADMIN_KEY"
 FIRST_NAME = "first"
 
@@ -67,19 +63,10 @@ class Start:
 def completed(settings: Settings) -> Settings:
     """The settings with a store and a rule database in this folder, where none is named. ConfigError for what cannot
     be right with several workers."""
-    folder = os.path.abspath(USUAL_FOLDER)
-    store, rules_store = settings.store, settings.rules_store
-    if not settings.names_store or rules_store is None:
-        try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"cannot make the folder {folder} for counters and rules: {error.strerror}; set store and rules_store"
-            ) from error
-    if not settings.names_store:
-        store = f"shared://{quote(os.path.join(folder, COUNTERS))}"
-    if rules_store is None:
-        rules_store = f"sqlite:///{quote(os.path.join(folder, RULES))}"
+    store = settings.store if settings.names_store else usual_store()
+    rules_store = settings.rules_store or usual_rules_store()
+    if not settings.names_store or settings.rules_store is None:
+        make_usual_folder("set store and rules_store")
     if settings.server.workers > 1 and any(url.lower().startswith("memory:") for url in _urls(store)):
         raise ConfigError(
             f"store: memory:// is one process's own, and {settings.server.workers} workers would each count for "
