@@ -5,16 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
 
-.PHONY: serve test check compiled pure doctest servers bench clean
+.PHONY: serve test check compiled pure sockets doctest servers bench clean
 
 # The service on loopback, until Ctrl-C. Its counters and rules stay in .headgate, which git does not look at.
 serve: $(VENV)/.compiled
 	env HEADGATE_SERVER__HTTP=127.0.0.1:$(PORT) $(BIN)/headgate serve
 
-# Lint, types and imports; then the tests on the compiled and on the pure build, both at once: they wait a lot.
+# Lint, types and imports; then the tests on the compiled and on the pure build, and those of the service over sockets,
+# all at once: they wait a lot.
 test: servers $(VENV)/.ready
 	$(MAKE) -j2 --output-sync=target check doctest $(VENV)/.compiled
-	$(MAKE) -j2 --output-sync=target compiled pure
+	$(MAKE) -j3 --output-sync=target compiled pure sockets
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -28,18 +29,26 @@ doctest: $(VENV)/.ready
 
 # What is never compiled is tested once, and so is what waits for servers more than it computes.
 NEVER_COMPILED := tests/servers $(addprefix tests/unit/,cli config deploy history locks reading rules/repositories) \
-	$(addprefix tests/unit/service/,auth control) \
-	$(patsubst %,tests/integration/service/test_%_http.py,admin described families pages who_may) \
+	tests/unit/service/auth \
 	tests/integration/test_locks.py tests/integration/test_locks_faults.py
-MOSTLY_WAITING := tests/integration/network tests/integration/rules tests/integration/service/processes \
+MOSTLY_WAITING := tests/integration/network tests/integration/rules \
 	$(addprefix tests/integration/test_sql_,processes.py faults.py racing_repeats.py) \
 	$(addprefix tests/conformance/,test_redis.py test_redis_kinds.py test_sql.py test_twins.py)
 
+# Services in processes of their own, compiled ones; checks over a socket also from the source.
+SOCKETS := tests/examples/test_service_pages.py tests/unit/service/control tests/integration/service/processes \
+	$(filter-out %/test_checks_http.py,$(wildcard tests/integration/service/test_*.py))
+
 compiled: servers $(VENV)/.compiled
-	HEADGATE_EXPECT=compiled $(BIN)/python -m pytest -q tests $(addprefix --ignore=,$(NEVER_COMPILED))
+	HEADGATE_EXPECT=compiled $(BIN)/python -m pytest -q --durations=10 tests \
+		$(addprefix --ignore=,$(NEVER_COMPILED) $(SOCKETS))
 
 pure: servers $(VENV)/.compiled
-	HEADGATE_EXPECT="pure Python" PYTHONPATH=src $(BIN)/python -m pytest -q tests $(addprefix --ignore=,$(MOSTLY_WAITING))
+	HEADGATE_EXPECT="pure Python" PYTHONPATH=src $(BIN)/python -m pytest -q --durations=10 tests \
+		$(addprefix --ignore=,$(MOSTLY_WAITING) $(SOCKETS))
+
+sockets: servers $(VENV)/.compiled
+	HEADGATE_EXPECT=compiled $(BIN)/python -m pytest -q --durations=10 $(SOCKETS)
 
 # The servers that the tests start for themselves, on free ports and with data of their own; those of the machine are
 # left alone. None is installed in place of one that is named, such as HEADGATE_TEST_REDIS_URL=redis://127.0.0.1:6379/0.
