@@ -75,7 +75,7 @@ def test_the_numbers_are_those_of_all_workers(service: Service, report: Report) 
 def test_fifty_repeats_at_once_consume_once(service: Service, report: Report) -> None:
     once = asked("repeated", "/repeated")
     answers = crowd([service], [once] * REPEATS, REPEATS, {"Idempotency-Key": "workers"}, WORKERS)
-    told_once(answers, LIMIT - 1)
+    told_once(answers, LIMIT - 1, service)
     shares = Counter(told.worker for told in answers)
     assert len(shares) == WORKERS
     with Caller(service) as caller:
