@@ -46,6 +46,7 @@ HOT = [
     "src/headgate/stores/breaker.py",
     "src/headgate/stores/sql/partial_log.py",
     "src/headgate/stores/sql/cell.py",
+    "src/headgate/stores/sql/records.py",
     "src/headgate/stores/sql/dialect.py",
     "src/headgate/stores/sql/plan.py",
     "src/headgate/stores/sql/transaction.py",
