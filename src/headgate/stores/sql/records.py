@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
+from headgate.core.words import i64
 from headgate.stores.port import ONCE_US
 from headgate.stores.records import Records, is_fresh
 from headgate.stores.sql.dialect import Dialect
@@ -40,14 +41,14 @@ class SqlRecords(Records):
         self.ids = ids
         self.changed: dict[str, SqlRecord] = {}
 
-    def find(self, name: str, now: int) -> bytes | None:
+    def find(self, name: str, now: i64) -> bytes | None:
         digits = self.ids[name]
         record = self.changed.get(digits) or self.found[digits]
         if not record.body or not is_fresh(record.expires_us - ONCE_US, now):
             return None
         return record.body
 
-    def keep(self, name: str, kept: bytes, now: int) -> None:
+    def keep(self, name: str, kept: bytes, now: i64) -> None:
         self.changed[self.ids[name]] = SqlRecord(now + ONCE_US, kept)
 
     def forget(self, name: str) -> None:
