@@ -16,7 +16,7 @@ from headgate.errors import StoreError
 from headgate.stores.keeping import pack_kept
 from headgate.stores.port import ONCE_US, Member, Once, Op, PartlyAnswered, Replies, Request
 from headgate.stores.sql import SqlStore, sweeper
-from headgate.stores.sql.records import SqlRecord, SqlRecords, read_records
+from headgate.stores.sql.records import SqlRecord, read_records
 from headgate.stores.sql.session import Broken, Session
 from headgate.testing import FakeClock
 
@@ -180,10 +180,15 @@ def test_a_log_that_must_be_read_further_is_decided_once_all_the_same(opened: Op
 
 
 def test_what_fails_before_the_commit_leaves_no_row(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> list[str]:
-        raise RuntimeError("in the middle")
+    (session,) = list(store.pool.sessions)[:1]
+    run = type(session).run
 
-    monkeypatch.setattr(SqlRecords, "writes", fail)
+    def fail(self: Session, statements: Sequence[str], deadline: float) -> list[list[str]]:
+        if statements[-1] == "COMMIT":
+            raise RuntimeError("in the middle")
+        return run(self, statements, deadline)
+
+    monkeypatch.setattr(type(session), "run", fail)
     with pytest.raises((RuntimeError, StoreError), match="in the middle"):
         ask(store, "n", "key")
     monkeypatch.undo()
