@@ -15,7 +15,7 @@ from headgate.core.limit import Limit
 from headgate.errors import StoreError
 from headgate.stores.keeping import pack_kept
 from headgate.stores.port import ONCE_US, Member, Once, Op, PartlyAnswered, Replies, Request
-from headgate.stores.sql import SqlStore, sweeper
+from headgate.stores.sql import SqlStore, sweeper, transaction
 from headgate.stores.sql.records import SqlRecord, read_records
 from headgate.stores.sql.session import Broken, Session
 from headgate.testing import FakeClock
@@ -264,6 +264,8 @@ def test_a_row_that_goes_between_making_and_locking_is_made_anew(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweeper, or a claim that is released, may take it just then."""
+    if not transaction.__file__.endswith(".py"):
+        pytest.skip("the instant between two lines can only be met in the uncompiled build")
     swept = [True]
 
     def read(lines: Sequence[str]) -> dict[str, SqlRecord]:
