@@ -31,7 +31,9 @@ doctest: $(VENV)/.ready
 NEVER_COMPILED := tests/servers $(addprefix tests/unit/,cli config deploy history locks reading rules/repositories) \
 	tests/unit/service/auth \
 	tests/integration/test_locks.py tests/integration/test_locks_faults.py
+# Floods of a million keys tell the same of both builds, and the compiled one is done sooner.
 MOSTLY_WAITING := tests/integration/network tests/integration/rules \
+	tests/integration/test_flood.py tests/integration/test_fresh_clients.py \
 	$(addprefix tests/integration/test_sql_,processes.py faults.py racing_repeats.py) \
 	$(addprefix tests/conformance/,test_redis.py test_redis_kinds.py test_sql.py test_twins.py)
 
