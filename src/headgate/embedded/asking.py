@@ -20,9 +20,9 @@ from headgate.rules.rule import Rule
 from headgate.rules.ruleset import Chosen
 from headgate.rules.views.clients import SeenClients
 from headgate.stores.forking import fork_safe_lock
-from headgate.stores.port import LocalStore, Member, Op, Outcome, Request, Take
+from headgate.stores.port import LocalStore, Member, Op, Outcome, Replies, Request, Take
 
-__all__ = ["Asking", "CatalogPlans", "Prepared", "PreparedChain", "Taken", "decided_at_once"]
+__all__ = ["Asking", "CatalogPlans", "Prepared", "PreparedChain", "Taken", "decided_at_once", "decisions_of"]
 
 Taken = tuple[Decision, str, str]
 """A decision, and the dimension and key of the counter that decided."""
@@ -79,16 +79,10 @@ class Asking:
         decisions = store.take_many(takes)
         if decisions is None:
             return None
-        engine = self._engine
-        pressed = engine.pressed
         taken: list[Taken] = []
         for i in range(count):
-            decision = decisions[i]
-            entry = entries[i]
             key = takes[i][1]
-            if pressed or not decision._allowed or decision._remaining * 5 < decision._algorithm.capacity:
-                decision = engine.note(key, decision)
-            taken.append((decision, entry.dimension, key))
+            taken.append((self._engine.note(key, decisions[i]), entries[i].dimension, key))
             client = contexts[i].client
             if client is not None and not rules.knows_client(client, now_us):
                 self.seen.see(client, now_us)
@@ -97,11 +91,6 @@ class Asking:
     def finish(self, op: Op, chosen: Sequence[Chosen], outcomes: Sequence[Outcome]) -> Decision:
         """The decision that the outcomes add up to."""
         engine = self._engine
-        if len(chosen) == 1 and op is Op.TAKE:  # the usual case: one rule, and no pressure on it
-            only = outcomes[0].decision
-            capacity = only._algorithm.capacity
-            if only._allowed and not engine.pressed and only._remaining * 5 >= capacity and not chosen[0][1].shadow:
-                return only
         parts: list[Decision] = []
         shadows: list[Decision] = []
         allowed = True
@@ -202,8 +191,11 @@ def decided_at_once(store: LocalStore, prepared: Sequence[Prepared | PreparedCha
         if request is not None:
             requests.append(request)
     replies = store.apply_within(requests, 0.0) if requests else []
-    if replies is None:
-        return None
+    return None if replies is None else decisions_of(prepared, replies)
+
+
+def decisions_of(prepared: Sequence[Prepared | PreparedChain], replies: Replies) -> list[Decision]:
+    """What the replies add up to; where nothing was asked, because no rule applies, there is none."""
     decisions: list[Decision] = []
     place = 0
     for one in prepared:

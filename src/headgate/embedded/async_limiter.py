@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import SupportsIndex
 
 from headgate.core.decision import Decision
-from headgate.embedded.asking import Prepared, PreparedChain, Taken, decided_at_once
+from headgate.embedded.asking import Prepared, PreparedChain, Taken, decided_at_once, decisions_of
 from headgate.embedded.ruled import Ruled
 from headgate.engine import async_limiter
 from headgate.engine.plans import Limits
@@ -82,8 +82,7 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
                 asked.append(request)
         replies = await self._apply(asked) if asked else []
         if once is None:
-            following = iter(replies)
-            return [one.decision([] if one.request is None else next(following)) for one in prepared]
+            return decisions_of(prepared, replies)
         if once.kept is not None or once.pending:
             return None
         return [one.decision(reply) for one, reply in zip(prepared, replies, strict=True)]

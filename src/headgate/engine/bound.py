@@ -76,6 +76,8 @@ class Engine:
 
     def note(self, key: str, decision: Decision) -> Decision:
         """Take note of a decision on one limit, say so if its pressure changed, and return it with its state."""
+        if not self.pressed and decision._allowed and decision._remaining * 5 >= decision._algorithm.capacity:
+            return decision  # at most 80 % used, and no counter is under pressure: nothing to note
         if decision._detail is not None and decision.reason in ("fail_open", "fail_closed"):
             return decision  # says nothing about the counter
         state = self.pressure.state(key, decision)

@@ -30,10 +30,10 @@ from headgate.stores.port import (
     Store,
 )
 from headgate.testing.clock import FakeClock
+from headgate.testing.conformance import START, StoreConformance
 
 __all__ = ["OnceConformance"]
 
-START = 1_700_000_000.25
 BODY, OTHER_BODY = b"a digest of 16 b", b"another digest.."
 NAMES = (
     "a",
@@ -57,15 +57,8 @@ Numbers = tuple[bool, int, int | None, int]
 class OnceConformance:
     """What a store promises of requests that are decided once, as tests. Subclass it and implement `make_store`."""
 
-    algorithms: tuple[str, ...] = (
-        "token_bucket",
-        "leaky_bucket",
-        "fixed_window",
-        "sliding_window_log",
-        "sliding_window_counter",
-        "gcra",
-    )
-    threads = 8
+    algorithms: tuple[str, ...] = StoreConformance.algorithms
+    threads = StoreConformance.threads
     forgets_by_the_clock = True
     """Whether records expire by the clock that the store was given. If not, that they do is for other tests to show."""
 
