@@ -32,8 +32,7 @@ def _sql(options: Options) -> History:
     try:
         from headgate.history.sql import open_sql_history
     except ModuleNotFoundError as error:
-        extra = {"mariadb": "mysql", "postgresql": "postgres"}.get(options.scheme, options.scheme)
-        raise options.error(f"the package {error.name!r} is missing: pip install 'headgate[{extra}]'") from None
+        raise options.missing(error) from None
     return open_sql_history(options)
 
 
@@ -41,5 +40,5 @@ def _redis(options: Options) -> History:
     try:
         from headgate.history.redis import open_redis_history
     except ModuleNotFoundError as error:
-        raise options.error(f"the package {error.name!r} is missing: pip install 'headgate[redis]'") from None
+        raise options.missing(error) from None
     return open_redis_history(options)

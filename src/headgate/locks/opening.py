@@ -38,7 +38,7 @@ def _redis(options: Options, timeout: float) -> Locks[Any]:
         from headgate.locks.by_redis import RedisLocks
         from headgate.locks.redis_client import open_client
     except ModuleNotFoundError as error:
-        raise _missing(options, error, "redis") from None
+        raise options.missing(error) from None
     client, address = open_client(options, timeout)
     return RedisLocks(client, address, prefix=options.prefix())
 
@@ -51,7 +51,7 @@ def _sql(options: Options, timeout: float) -> Locks[Any]:
     try:
         from headgate.locks.by_row import RowLocks
     except ModuleNotFoundError as error:
-        raise _missing(options, error, _EXTRAS.get(options.scheme, options.scheme)) from None
+        raise options.missing(error) from None
     prepare_database(driver, timeout)
     return RowLocks(driver, prefix=options.prefix(), timeout=timeout, pool_size=options.pool_size())
 
@@ -66,11 +66,6 @@ def _file(options: Options, timeout: float) -> Locks[Any]:
     return FileLocks(options.path, prefix=options.prefix(), timeout=timeout)
 
 
-def _missing(options: Options, error: ModuleNotFoundError, extra: str) -> ConfigError:
-    return options.error(f"the package {error.name!r} is missing: pip install 'headgate[{extra}]'")
-
-
-_EXTRAS = {"mariadb": "mysql", "postgresql": "postgres"}
 _OPENERS: dict[str, Callable[[Options, float], Locks[Any]]] = {
     **{
         f"{name}{topology}": _redis

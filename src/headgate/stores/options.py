@@ -138,3 +138,18 @@ class Options:
 
     def error(self, problem: str) -> ConfigError:
         return ConfigError(f"store URL {masked(self.url)!r}: {problem}")
+
+    def missing(self, error: ImportError) -> ConfigError:
+        """What is at this URL needs a package that is not installed: the extra that brings it."""
+        family = self.scheme.partition("+")[0]
+        extra = _EXTRAS.get(family, family)
+        what = f"the package {error.name!r} is missing" if error.name else str(error)
+        return self.error(f"{what}: pip install 'headgate[{extra}]'")
+
+
+_EXTRAS = {
+    "mariadb": "mysql",
+    "postgresql": "postgres",
+    **dict.fromkeys(("rediss", "valkey", "valkeys"), "redis"),
+}
+"""Extras that are not called as the scheme is."""

@@ -119,7 +119,7 @@ def _redis(options: Options, clock: Clock | None) -> RemoteStore:
     try:
         from headgate.stores.redis.opening import open_redis
     except ModuleNotFoundError as error:
-        raise _missing(options, error, "redis") from None
+        raise options.missing(error) from None
     return open_redis(options, clock)
 
 
@@ -127,10 +127,6 @@ def _sql(options: Options, clock: Clock | None) -> RemoteStore:
     from headgate.stores.sql.opening import open_sql
 
     return open_sql(options, clock)
-
-
-def _missing(options: Options, error: ModuleNotFoundError, extra: str) -> ConfigError:
-    return options.error(f"the package {error.name!r} is missing: pip install 'headgate[{extra}]'")
 
 
 _OPENERS: dict[str, Callable[[Options, Clock | None], LocalStore | RemoteStore]] = {

@@ -48,8 +48,7 @@ def _sql(options: Options) -> Repository:
     try:
         from headgate.rules.repositories.sql.repository import open_sql_repository
     except ModuleNotFoundError as error:
-        extra = {"mariadb": "mysql", "postgresql": "postgres"}.get(options.scheme, options.scheme)
-        raise options.error(f"the package {error.name!r} is missing: pip install 'headgate[{extra}]'") from None
+        raise options.missing(error) from None
     return open_sql_repository(options)
 
 
@@ -57,5 +56,5 @@ def _redis(options: Options) -> Repository:
     try:
         from headgate.rules.repositories.redis.repository import open_redis_repository
     except ModuleNotFoundError as error:
-        raise options.error(f"the package {error.name!r} is missing: pip install 'headgate[redis]'") from None
+        raise options.missing(error) from None
     return open_redis_repository(options)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-from headgate.errors import ConfigError
 from headgate.stores.clock import Clock
 from headgate.stores.options import Options, masked
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS
-from headgate.stores.sql.dialect import MYSQL, POSTGRES, SQLITE
 from headgate.stores.sql.session import Address, Driver
 from headgate.stores.sql.store import SqlStore
 
@@ -21,7 +19,6 @@ _POSTGRES_OPTIONS = ("unix_socket", "sslmode", "sslrootcert", "sslcert", "sslkey
 _FILES = ("ssl_ca", "ssl_cert", "ssl_key", "sslrootcert", "sslcert", "sslkey")
 _TABLE_MAKERS = ("sqlalchemy", "alembic")
 """Packages that are of use as long as there are no tables."""
-_EXTRAS = {MYSQL: "mysql", POSTGRES: "postgres", SQLITE: "sqlite"}
 _SSLMODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
@@ -42,7 +39,7 @@ def open_driver(options: Options) -> Driver:
     driver = openers.get(options.scheme, _mysql)(options)
     absent = next((name for name in _TABLE_MAKERS if find_spec(name) is None), None)
     if absent is not None and not driver.has_tables():
-        raise _missing(options, ModuleNotFoundError(name=absent), _EXTRAS[driver.dialect])
+        raise options.missing(ModuleNotFoundError(name=absent))
     driver.url = masked(options.url)
     return driver
 
@@ -65,7 +62,7 @@ def _mysql(options: Options) -> Driver:
     try:
         from headgate.stores.sql.mysql import MysqlDriver
     except ModuleNotFoundError as error:
-        raise _missing(options, error, "mysql") from None
+        raise options.missing(error) from None
     return MysqlDriver("MariaDB" if options.scheme == "mariadb" else "MySQL", address)
 
 
@@ -77,7 +74,7 @@ def _postgres(options: Options) -> Driver:
     try:
         from headgate.stores.sql.postgres import PostgresDriver
     except ImportError as error:  # also when psycopg finds no libpq
-        raise _missing(options, error, "postgres") from None
+        raise options.missing(error) from None
     return PostgresDriver(address, options.timeout_ms(DEFAULT_TIMEOUT_MS) / 1000)
 
 
@@ -104,8 +101,3 @@ def _check_file(options: Options, name: str, path: str | None) -> None:
             pass
     except OSError as error:
         raise options.error(f"{name}: the file {path!r} cannot be read: {error.strerror}") from None
-
-
-def _missing(options: Options, error: ImportError, extra: str) -> ConfigError:
-    what = f"the package {error.name!r} is missing" if error.name else str(error)
-    return options.error(f"{what}: pip install 'headgate[{extra}]'")
