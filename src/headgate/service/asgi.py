@@ -25,9 +25,9 @@ __all__ = [
     "Scope",
     "Send",
     "check_length",
+    "messages_of",
     "read_rest",
     "refused",
-    "start_of",
 ]
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -123,7 +123,10 @@ def refused(status: int, detail: str, headers: Headers = (), **more: Any) -> Rep
     return Reply(status, encode_problem(problem(status, detail, **more)), headers, PROBLEM)
 
 
-def start_of(reply: Reply, said: Headers) -> dict[str, Any]:
-    """The message that begins a response."""
+def messages_of(reply: Reply, said: Headers, method: str) -> list[dict[str, Any]]:
+    """A whole response; to a HEAD without its body."""
     headers = [reply.kind, (b"content-length", b"%d" % len(reply.body)), *reply.headers, *said]
-    return {"type": "http.response.start", "status": reply.status, "headers": headers}
+    return [
+        {"type": "http.response.start", "status": reply.status, "headers": headers},
+        {"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body},
+    ]

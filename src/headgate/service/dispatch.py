@@ -30,9 +30,9 @@ from headgate.service.asgi import (
     Scope,
     Send,
     check_length,
+    messages_of,
     read_rest,
     refused,
-    start_of,
 )
 from headgate.service.auth.guard import Guard, Refusal
 from headgate.service.auth.keys import Scope as KeyScope
@@ -157,10 +157,8 @@ class Dispatch:
         self.tally.request("data", reply.status)
         if self.log.checks:
             self.log.check(call, reply.status, perf_counter() - started)
-        head = b"%b: %b\r\nx-request-id: %b\r\n" % (reply.kind[0], reply.kind[1], call.request_id.encode())
-        for name, value in reply.headers:
-            head += b"%b: %b\r\n" % (name, value)
-        for name, value in self.deprecations.headers(path):
+        head = b""
+        for name, value in (reply.kind, *reply.headers, *self.said(call, path)):
             head += b"%b: %b\r\n" % (name, value)
         return reply.status, head, reply.body
 
@@ -199,8 +197,8 @@ class Dispatch:
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
             reply = self.refusal(call, error)
         if reply is not GONE:
-            await send(start_of(reply, said))
-            await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})
+            for part in messages_of(reply, said, scope["method"]):
+                await send(part)
         self.tally.request("data", reply.status)
         if self.log.checks:
             self.log.check(call, reply.status, perf_counter() - started)
@@ -262,9 +260,8 @@ class Dispatch:
         except Exception as error:  # noqa: BLE001 - as above; the control plane has answered its own errors
             reply = self.refusal(call, error)
             if not outgoing.status and reply is not GONE:
-                await send(start_of(reply, said))
-                body = b"" if call.scope["method"] == "HEAD" else reply.body
-                await send({"type": "http.response.body", "body": body})
+                for part in messages_of(reply, said, call.scope["method"]):
+                    await send(part)
             return outgoing.status or reply.status
         return outgoing.status
 
