@@ -9,18 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from integration.service.serving import Service
+from integration.service.serving import GENEROUS, Service
 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service without any settings, except that its own limits are out of the tests' way."""
-    generous = {
-        "HEADGATE_SERVER__LIMITS__READS": "1000000/minute",
-        "HEADGATE_SERVER__LIMITS__WRITES": "1000000/minute",
-        "HEADGATE_SERVER__LIMITS__FAILED_LOGINS": "1000000/minute",
-    }
-    with Service(tmp_path_factory.mktemp("service"), environment=generous) as started:
+    with Service(tmp_path_factory.mktemp("service"), environment=GENEROUS) as started:
         yield started
         _, found, rest = started.logged.partition("Traceback")
         assert not found, rest[:3000]

@@ -18,10 +18,17 @@ from types import TracebackType
 
 import httpx
 
-__all__ = ["PATIENCE", "Service"]
+__all__ = ["GENEROUS", "PATIENCE", "Service"]
 
 PATIENCE = 60.0
 """Seconds after which a test gives up on a service. Nothing that works comes near it."""
+
+GENEROUS = {
+    "HEADGATE_SERVER__LIMITS__READS": "1000000/minute",
+    "HEADGATE_SERVER__LIMITS__WRITES": "1000000/minute",
+    "HEADGATE_SERVER__LIMITS__FAILED_LOGINS": "1000000/minute",
+}
+"""Settings of a service whose own limits are out of the tests' way."""
 
 _LISTENS = re.compile(r"^Headgate listens on (https?)://(.+):(\d+) with", re.MULTILINE)
 _KEY = re.compile(r"^  admin key  (hg_\S+)$", re.MULTILINE)

@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from headgate.service.control.data_plane import DATA_PATHS
-from integration.service.serving import Service
+from integration.service.serving import GENEROUS, Service
 from unit.service.control.test_control_openapi import CONTROL_PLANE
 
 CALLS = [(path, method) for path, methods in CONTROL_PLANE.items() for method in sorted(methods)]
@@ -34,12 +34,7 @@ PROXYS = "/api/v1/authorize"
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    surroundings = {
-        "HEADGATE_SERVER__LIMITS__READS": "1000000/minute",
-        "HEADGATE_SERVER__LIMITS__WRITES": "1000000/minute",
-        "HEADGATE_SERVER__LIMITS__FAILED_LOGINS": "1000000/minute",
-    }
-    with Service(tmp_path_factory.mktemp("described"), environment=surroundings) as started:
+    with Service(tmp_path_factory.mktemp("described"), environment=GENEROUS) as started:
         yield started
         _, found, rest = started.logged.partition("Traceback")
         assert not found, rest[:3000]
