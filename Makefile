@@ -34,7 +34,7 @@ NEVER_COMPILED := tests/servers $(addprefix tests/unit/,cli config deploy histor
 # Floods of a million keys tell the same of both builds, and the compiled one is done sooner.
 MOSTLY_WAITING := tests/integration/network tests/integration/rules \
 	tests/integration/test_flood.py tests/integration/test_fresh_clients.py \
-	$(addprefix tests/integration/test_sql_,processes.py faults.py racing_repeats.py) \
+	$(addprefix tests/integration/test_sql_,processes.py faults.py racing_repeats.py changing.py) \
 	$(addprefix tests/conformance/,test_redis.py test_redis_kinds.py test_sql.py test_twins.py)
 
 # Services in processes of their own, compiled ones; checks over a socket also from the source.

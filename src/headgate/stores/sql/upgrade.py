@@ -7,6 +7,8 @@ database that a newer Headgate has made is left as it is.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -21,7 +23,7 @@ from headgate.stores.forking import fork_safe_lock
 from headgate.stores.sql.session import Broken, Driver, Refused
 from headgate.stores.sql.version import VERSION, explain
 
-__all__ = ["upgrade_database"]
+__all__ = ["upgrade_database", "wait_for_others"]
 
 VERSION_TABLE = "headgate_version"
 _one_at_a_time = fork_safe_lock()
@@ -34,15 +36,27 @@ _DENIED = {
 
 def upgrade_database(driver: Driver) -> str:
     """Make or change the tables; the version they were of, '' for none. Nothing happens if it is the right one."""
+    with _alone(driver) as connection:
+        return _run(driver, connection)
+
+
+def wait_for_others(driver: Driver) -> None:
+    """Return when no other process changes the tables: MySQL shows every step of a change to whoever looks."""
+    with _alone(driver) as connection:
+        connection.rollback()
+
+
+@contextmanager
+def _alone(driver: Driver) -> Iterator[Connection]:
+    """A connection that is the only one to change the tables."""
     try:
         driver.open(time.monotonic() + 5).close()  # its errors say more than those that come through SQLAlchemy
         engine = driver.engine()
         try:
             with engine.connect() as connection:
                 driver.lock(connection)
-                found = _run(driver, connection)
+                yield connection
                 driver.unlock(connection)  # what fails above ends the connection, and so the lock
-                return found
         finally:
             engine.dispose()
     except (Broken, Refused) as error:

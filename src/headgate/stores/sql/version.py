@@ -18,18 +18,22 @@ VERSION = "0003"
 
 
 def prepare(driver: Driver, session: Session, deadline: float) -> None:
-    """Make the tables if there are none; StoreError, and nothing changed, if they are of another version."""
+    """Make the tables if there are none; StoreError, and nothing changed, if they are of another version and stay so
+    when nobody changes them."""
     version = found_version(session, deadline)
-    if version is None:
+    if version is None or version < VERSION:
         began = time.monotonic()
         try:
-            from headgate.stores.sql.upgrade import upgrade_database
+            from headgate.stores.sql.upgrade import upgrade_database, wait_for_others
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f"{driver.name}: its tables are to be made, and the package {error.name!r} is missing: "
+                f"{driver.name}: its tables are to be made or changed, and the package {error.name!r} is missing: "
                 "pip install 'headgate[sqlite]' (or [mysql], [postgres])"
             ) from None
-        upgrade_database(driver)
+        if version is None:
+            upgrade_database(driver)
+        else:
+            wait_for_others(driver)
         # Processes that find no tables make them one after another: waiting for the others costs nobody its time.
         version = found_version(session, deadline + time.monotonic() - began)
     if version != VERSION:
