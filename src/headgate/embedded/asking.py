@@ -13,6 +13,7 @@ from headgate.core.algorithms import build
 from headgate.core.decision import NORMAL, Decision, Detail, combine
 from headgate.core.limit import Limit
 from headgate.engine.bound import MAX_COST, Bound, Engine, check_input, whole_cost
+from headgate.engine.reservation import charged, returning
 from headgate.rules.catalog import Catalog
 from headgate.rules.context import Asked, RequestContext
 from headgate.rules.entry import Entry
@@ -22,7 +23,7 @@ from headgate.rules.views.clients import SeenClients
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import LocalStore, Member, Op, Outcome, Replies, Request, Take
 
-__all__ = ["Asking", "CatalogPlans", "Prepared", "PreparedChain", "Taken", "decided_at_once", "decisions_of"]
+__all__ = ["Asking", "CatalogPlans", "Holding", "Prepared", "PreparedChain", "Taken", "decided_at_once", "decisions_of"]
 
 Taken = tuple[Decision, str, str]
 """A decision, and the dimension and key of the counter that decided."""
@@ -181,6 +182,31 @@ class PreparedChain:
 
     def subject(self, decision: Decision) -> tuple[str, str]:
         return "key", self._key
+
+
+class Holding:
+    """What a prepared request has taken, as long as it may still be given back: whether it counts is known later."""
+
+    def __init__(self, prepared: Prepared | PreparedChain, outcomes: Sequence[Outcome]) -> None:
+        self.decision = prepared.decision(outcomes)
+        self._request = prepared.request
+        self._outcomes = outcomes
+
+    def returning(self) -> Request | None:
+        """The request that gives everything back; None when nothing was charged."""
+        request = self._request
+        if request is None or not request.members or not charged(request, self._outcomes):
+            return None
+        return returning(request, self._outcomes, request.members[0].cost)
+
+    def returned(self, outcomes: Sequence[Outcome]) -> Decision:
+        """How the counters stand after that, by its outcomes. Those of shadow rules are not told of."""
+        request = self.returning()
+        if request is None or not outcomes:
+            return self.decision
+        shadows = [shadow._algorithm for shadow in self.decision.shadows]
+        parts = [outcome.decision for outcome in outcomes if outcome.decision._algorithm not in shadows]
+        return combine(tuple(parts), True) if parts else self.decision
 
 
 def decided_at_once(store: LocalStore, prepared: Sequence[Prepared | PreparedChain]) -> list[Decision] | None:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import SupportsIndex
 
 from headgate.core.decision import Decision
-from headgate.embedded.asking import Prepared, PreparedChain, Taken, decided_at_once, decisions_of
+from headgate.embedded.asking import Holding, Prepared, PreparedChain, Taken, decided_at_once, decisions_of
 from headgate.embedded.ruled import Ruled
 from headgate.engine import async_limiter
-from headgate.engine.plans import Limits
 from headgate.errors import StoreError
 from headgate.rules.context import Asked, RequestContext
 from headgate.stores.port import Once, Op, Request
@@ -32,14 +31,6 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
     async def reset_request(self, context: RequestContext) -> None:
         """Forget the counters of all rules that apply to a request."""
         await self.reset_prepared(self.prepare(Op.RESET, context, 0))
-
-    def prepare(self, op: Op, context: Asked, cost: SupportsIndex = 1) -> Prepared:
-        """What is to be asked about a request under rules: for whoever asks about many at once, with `decide`."""
-        return self._rules().prepare(op, context, cost)
-
-    def prepare_plans(self, op: Op, key: str, plans: Limits, cost: SupportsIndex = 1) -> PreparedChain:
-        """The same for a key under plans."""
-        return PreparedChain(self._bind(plans), op, key, cost)
 
     @property
     def answers_at_once(self) -> bool:
@@ -86,6 +77,15 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
         if once.kept is not None or once.pending:
             return None
         return [one.decision(reply) for one, reply in zip(prepared, replies, strict=True)]
+
+    async def hold(self, prepared: Prepared | PreparedChain) -> Holding:
+        """Decide what was prepared for a TAKE, and keep what is needed to give it back."""
+        return Holding(prepared, [] if prepared.request is None else (await self._apply([prepared.request]))[0])
+
+    async def give_back(self, holding: Holding) -> Decision:
+        """Undo what was held; how its counters stand then."""
+        request = holding.returning()
+        return holding.returned([] if request is None else (await self._apply([request]))[0])
 
     async def reset_prepared(self, prepared: Prepared | PreparedChain) -> None:
         """Forget the counters of what was prepared for a RESET."""

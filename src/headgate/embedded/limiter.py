@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import SupportsIndex
 
 from headgate.core.decision import Decision
+from headgate.embedded.asking import Holding, Prepared, PreparedChain
 from headgate.embedded.ruled import Ruled
 from headgate.engine import limiter
 from headgate.rules.context import RequestContext
@@ -39,6 +40,15 @@ class Limiter(Ruled, limiter.Limiter):
         if prepared.request is not None:
             self._apply([prepared.request])
             prepared.forgotten()
+
+    def hold(self, prepared: Prepared | PreparedChain) -> Holding:
+        """Decide what was prepared for a TAKE, and keep what is needed to give it back."""
+        return Holding(prepared, [] if prepared.request is None else self._apply([prepared.request])[0])
+
+    def give_back(self, holding: Holding) -> Decision:
+        """Undo what was held; how its counters stand then."""
+        request = holding.returning()
+        return holding.returned([] if request is None else self._apply([request])[0])
 
     def close(self) -> None:
         """Let go of the store, if this limiter opened it, and of the rules, if `from_config` did."""

@@ -7,18 +7,20 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Self
+from typing import Self, SupportsIndex
 
+from headgate.config.settings import Settings, load_settings
 from headgate.core.pressure import PressureEvent
-from headgate.embedded.asking import Asking, CatalogPlans
+from headgate.embedded.asking import Asking, CatalogPlans, Prepared, PreparedChain
 from headgate.engine.failure import OnStoreError
 from headgate.engine.limiting import Limiting
-from headgate.engine.plans import Plans
+from headgate.engine.plans import Limits, Plans
 from headgate.errors import ConfigError
 from headgate.rules.catalog import Catalog
+from headgate.rules.context import Asked
 from headgate.rules.repositories.port import Source
 from headgate.stores.clock import Clock
-from headgate.stores.port import Store
+from headgate.stores.port import Op, Store
 
 __all__ = ["Ruled"]
 
@@ -41,6 +43,18 @@ class Ruled(Limiting):
         super().__init__(store, plans=plans, clock=clock, on_store_error=on_store_error, on_pressure=on_pressure)
         self._asking = Asking(catalog, self._engine) if catalog is not None else None
         self._owns_catalog = False
+        self.settings: Settings | None = None
+        """The configuration that this limiter was made from, if it was from one."""
+
+    @classmethod
+    def sharing(cls, other: Ruled) -> Self:
+        """A limiter of this kind with the store, rules, plans and counters of another: the same limits, for threads
+        or for event loops. It is closed with the other, which has opened them."""
+        made = cls.__new__(cls)
+        vars(made).update(vars(other))
+        made._owns_store = made._owns_catalog = False
+        made._start()
+        return made
 
     @classmethod
     def from_config(
@@ -59,7 +73,6 @@ class Ruled(Limiting):
         now. Changes to the rules take effect within two seconds, without a restart; with `sighup` they are also read
         again when the process gets that signal.
         """
-        from headgate.config.settings import load_settings
         from headgate.rules.repositories.opening import open_repository
 
         settings = load_settings(None if path is None else os.fspath(path), os.environ if environ is None else environ)
@@ -76,6 +89,7 @@ class Ruled(Limiting):
                 catalog=catalog,
             )
             made._owns_catalog = True
+            made.settings = settings
             if sighup:
                 made._reload_on_sighup()
         except BaseException:
@@ -92,6 +106,19 @@ class Ruled(Limiting):
     def shadow_denials(self) -> Mapping[str, int]:
         """How many requests each shadow rule would have denied, by rule_id, in this process."""
         return dict(self._rules().shadow_denials)
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether requests can be matched against rules."""
+        return self._asking is not None
+
+    def prepare(self, op: Op, context: Asked, cost: SupportsIndex = 1) -> Prepared:
+        """What is to be asked about a request under rules: for whoever asks about many at once, or gives back later."""
+        return self._rules().prepare(op, context, cost)
+
+    def prepare_plans(self, op: Op, key: str, plans: Limits, cost: SupportsIndex = 1) -> PreparedChain:
+        """The same for a key under plans, or other limits."""
+        return PreparedChain(self._bind(plans), op, key, cost)
 
     def reload(self) -> None:
         """Have all rules read again soon, whether or not they seem to have changed. A signal handler may call it."""
