@@ -47,13 +47,14 @@ class Ruled(Limiting):
         """The configuration that this limiter was made from, if it was from one."""
 
     @classmethod
-    def sharing(cls, other: Ruled) -> Self:
+    def sharing(cls, other: Ruled, *, connect: bool = True) -> Self:
         """A limiter of this kind with the store, rules, plans and counters of another: the same limits, for threads
-        or for event loops. It is closed with the other, which has opened them."""
+        or for event loops. It is closed with the other, which has opened them. One for threads reaches its store now,
+        unless it is told not to: the first check does it then."""
         made = cls.__new__(cls)
         vars(made).update(vars(other))
         made._owns_store = made._owns_catalog = False
-        made._start()
+        made._start(connect)
         return made
 
     @classmethod
@@ -111,6 +112,15 @@ class Ruled(Limiting):
     def has_rules(self) -> bool:
         """Whether requests can be matched against rules."""
         return self._asking is not None
+
+    def policy_key(self, context: Asked, route: str) -> str | None:
+        """The key whose policy joins the chain of a request for this route, if the route is part of such keys: where
+        the template is known it counts, and not each path."""
+        asking = self._asking
+        if asking is None or "route" not in asking.catalog.current.defaults.policy_key:
+            return None
+        key = asking.catalog.current.keys(context, route).get("key")
+        return None if key is None else key.removeprefix("key:")
 
     def prepare(self, op: Op, context: Asked, cost: SupportsIndex = 1) -> Prepared:
         """What is to be asked about a request under rules: for whoever asks about many at once, or gives back later."""

@@ -167,7 +167,7 @@ class AsyncLimiter(Limiting):
     ) -> None:
         await self.aclose()
 
-    def _start(self) -> None:
+    def _start(self, connect: bool = True) -> None:
         self._coalescers: dict[asyncio.AbstractEventLoop, LoopCoalescer] = {}
         self._connected: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         self._connecting: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}

@@ -139,9 +139,9 @@ class Limiter(Limiting):
     ) -> None:
         self.close()
 
-    def _start(self) -> None:
+    def _start(self, connect: bool = True) -> None:
         """Reach a store across a network now, so that no check is the first to."""
-        if isinstance(self._store, RemoteStore):
+        if connect and isinstance(self._store, RemoteStore):
             try:
                 self._store.connect()
             except BaseException:

@@ -69,8 +69,8 @@ class Limiting:
         self._line = Line()
         self._start()
 
-    def _start(self) -> None:
-        """What is to be done before the first check."""
+    def _start(self, connect: bool = True) -> None:
+        """What is to be done before the first check; to `connect` is part of it where that can be done here."""
 
     @property
     def title(self) -> str:

@@ -1,0 +1,241 @@
+"""The limits of one layer: what is asked about a request, and what is made of the answer.
+
+A layer is a middleware, or the limits of one route. Every framework has its own way in and out, and nothing else: what
+a request is asked about is said here, without I/O, and the two drivers in passing.py ask it, with and without `await`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Any, Generic, TypeAlias, TypedDict, TypeVar
+
+from headgate.core.decision import Decision
+from headgate.embedded.asking import Prepared, PreparedChain
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.embedded.limiter import Limiter
+from headgate.engine.bound import Bound
+from headgate.engine.limiting import decorator_cost
+from headgate.engine.plans import Limits, lasting
+from headgate.errors import ConfigError
+from headgate.http.client_address import TrustedProxies
+from headgate.http.headers import HeaderStyle
+from headgate.integrations.exemptions import Exempt, exemption, is_preflight
+from headgate.integrations.keys import Key, key_maker, one_argument, text_key
+from headgate.integrations.request import Identity, Request, Response
+from headgate.integrations.visit import Visit
+from headgate.rules.context import RequestContext
+from headgate.stores.port import Op
+
+__all__ = ["Ask", "Gate", "GateOptions", "LayerLimits"]
+
+L = TypeVar("L", bound="Limiter | AsyncLimiter")
+LayerLimits: TypeAlias = "Limits | Callable[..., Limits | None] | None"
+"""Limits as a check takes them, or a callable that tells them for a request (None: it is not limited)."""
+_log = logging.getLogger("headgate")
+
+
+class GateOptions(TypedDict, total=False):
+    """What every integration takes, under the same names."""
+
+    key: Key
+    """Whom a request is counted for: see keys.py. The client's address unless said."""
+    cost: int | Callable[..., int]
+    exempt: Exempt
+    methods: Collection[str] | None
+    """The methods that are limited; all unless said."""
+    when: Callable[[Response], object] | None
+    """Which responses count: what others have taken is given back."""
+    dry_run: bool
+    """Count and log, and deny nobody."""
+    wait: bool
+    """Whether an admitted request waits out the delay of a leaky bucket."""
+    on_denied: Callable[..., Any] | None
+    """Given the request and the Decision: the response to a denial, in the framework's own way. None: the usual one."""
+    headers: HeaderStyle | bool
+    trusted_proxies: Iterable[str] | int
+    user: Callable[..., Any] | None
+    """The user's id; what the framework's own authentication says unless said."""
+    tier: Callable[..., Any] | None
+    client: Callable[..., Any] | None
+    api_key_header: str
+
+
+class Ask:
+    """What is to be asked about one request: a key under a chain, or a request under rules."""
+
+    __slots__ = ("bound", "context", "cost", "key")
+
+    def __init__(self, bound: Bound | None, key: str, context: RequestContext | None, cost: int) -> None:
+        self.bound = bound
+        self.key = key
+        self.context = context
+        self.cost = cost
+
+
+class Gate(Generic[L]):
+    """One layer's limits, on one limiter. Without `limits` the limiter's rules decide."""
+
+    def __init__(
+        self,
+        limiter: L,
+        limits: LayerLimits = None,
+        *,
+        scope: str | None = None,
+        key: Key = "ip",
+        cost: int | Callable[..., int] = 1,
+        exempt: Exempt = None,
+        methods: Collection[str] | None = None,
+        when: Callable[[Response], object] | None = None,
+        dry_run: bool = False,
+        wait: bool = True,
+        on_denied: Callable[..., Any] | None = None,
+        headers: HeaderStyle | bool | None = None,
+        trusted_proxies: Iterable[str] | int | None = None,
+        user: Callable[..., Any] | None = None,
+        tier: Callable[..., Any] | None = None,
+        client: Callable[..., Any] | None = None,
+        api_key_header: str = "X-API-Key",
+    ) -> None:
+        settings = limiter.settings
+        self.limiter = limiter
+        self.scope = scope
+        self.when = when
+        self.dry_run = dry_run
+        self.wait = wait
+        self.on_denied = on_denied
+        self.methods = None if methods is None else frozenset(_method(name) for name in methods)
+        self.style = _style(headers, HeaderStyle() if settings is None else settings.headers)
+        if trusted_proxies is None:
+            trusted_proxies = () if settings is None else settings.server.trusted_proxies
+        told = {"user": user, "tier": tier, "client": client}
+        callables = {name: None if told[name] is None else one_argument(_callable(name, told[name])) for name in told}
+        self.identity = Identity(TrustedProxies(trusted_proxies), **callables, api_key_header=api_key_header)
+        self.key = key_maker(key)
+        self.cost = one_argument(cost) if callable(cost) else decorator_cost(cost)
+        self.exempt = exemption(exempt)
+        self.limits = one_argument(limits) if callable(limits) else limits if limits is None else lasting(limits)
+        if not callable(self.limits) and self.limits is not None:
+            limiter._bind(self.limits)  # what cannot be read is an error now
+        if self.limits is None and not limiter.has_rules:
+            raise ConfigError(
+                'a layer needs limits, such as limits="100/minute", or a limiter with rules, such as '
+                'limiter="headgate.yaml"'
+            )
+        for name, given in (("when", when), ("on_denied", on_denied)):
+            if given is not None:
+                _callable(name, given)
+        asked = [*callables.values(), *self.key.callables, self.cost, self.limits, self.exempt]
+        self.coroutines: list[Any] = [one for one in asked if inspect.iscoroutinefunction(one)]
+        self._logged_at = float("-inf")
+        self._unlogged = 0
+
+    def refuse_coroutines(self, where: str) -> None:
+        """For frameworks that cannot wait for them."""
+        if self.coroutines:
+            raise ConfigError(f"{self.coroutines[0]!r} is a coroutine function, and nobody can wait for one in {where}")
+
+    async def ask_ahead(self, request: Request) -> None:
+        """Let coroutines among the callables answer, before the rest is asked without waiting."""
+        for function in self.coroutines:
+            request.answers[function] = await function(request)
+
+    def ask(self, request: Request, visit: Visit, route: str | None = None) -> Ask | None:
+        """What is to be asked about a request; None when this layer leaves it alone, or all of it was asked before.
+
+        `route` is the route that the limits are of, if they are one's: they count for each caller and route.
+        """
+        if self.methods is not None and request.method not in self.methods:
+            return None
+        if is_preflight(request) or (self.exempt is not None and request.tell(self.exempt)):
+            return None
+        engine = id(self.limiter._engine)
+        cost = self._cost(request)
+        if self.limits is None:
+            if not visit.count(engine, "", "rules"):
+                return None
+            return Ask(None, "", self.context(request), cost)
+        limits: Any = request.tell(self.limits) if callable(self.limits) else self.limits
+        if limits is None:
+            return None
+        key = self.key(request)
+        scope = self.scope if self.scope is not None else route
+        if scope is not None:
+            key = text_key(f"{key}|route:{scope}")
+        bound = self.limiter._bind(limits)
+        fresh = tuple([one for one in bound.algorithms if visit.count(engine, key, one.name)])
+        if not fresh:
+            return None
+        if len(fresh) < len(bound.algorithms):
+            bound = self.limiter._bind_chain(fresh)
+        return Ask(bound, key, None, cost)
+
+    def context(self, request: Request) -> RequestContext:
+        """The request as rules see it. Where keys of policies have the route in them, it is the template."""
+        context = RequestContext(
+            ip=request.address,
+            user=request.user_id,
+            api_key=request.api_key,
+            client=request.client_id,
+            path=request.path,
+            method=request.method,
+            tier=request.tier,
+        )
+        route = request.route
+        key = None if route is None else self.limiter.policy_key(context, route)
+        return context if key is None else replace(context, key=key)
+
+    def prepared(self, ask: Ask) -> Prepared | PreparedChain:
+        """What is asked, in the form that can be given back."""
+        if ask.bound is not None:
+            return PreparedChain(ask.bound, Op.TAKE, ask.key, ask.cost)
+        assert ask.context is not None
+        return self.limiter.prepare(Op.TAKE, ask.context, ask.cost)
+
+    def refuses(self, decision: Decision) -> bool:
+        """Whether a denial is to be carried out; a dry run only tells of it."""
+        if decision.allowed or not self.dry_run:
+            return not decision.allowed
+        self._unlogged += 1
+        now = time.monotonic()
+        if now - self._logged_at >= 1.0:
+            self._logged_at = now
+            _log.warning("dry run: %s would have denied (%d since last said)", decision.name, self._unlogged)
+            self._unlogged = 0
+        return False
+
+    def delay(self, decision: Decision) -> float:
+        """The real seconds that an admitted request is to wait."""
+        if not self.wait or not decision.allowed:
+            return 0.0
+        delay = decision.delay
+        return self.limiter.clock.wait(delay) if delay else 0.0
+
+    def _cost(self, request: Request) -> int:
+        return decorator_cost(request.tell(self.cost)) if callable(self.cost) else self.cost
+
+
+def _style(headers: HeaderStyle | bool | None, usual: HeaderStyle) -> HeaderStyle:
+    if headers is None or headers is True:
+        return usual
+    if headers is False:
+        return HeaderStyle(ratelimit=False, x_ratelimit=False, retry_after=False)
+    if not isinstance(headers, HeaderStyle):
+        raise ConfigError(f"headers must be True, False or a HeaderStyle, not {headers!r}")
+    return headers
+
+
+def _method(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"methods must be a list such as ['POST', 'PUT'], with no {name!r} in it")
+    return name.upper()
+
+
+def _callable(name: str, given: Any) -> Callable[..., Any]:
+    if not callable(given):
+        raise ConfigError(f"{name} must be a callable, not {given!r}")
+    function: Callable[..., Any] = given
+    return function

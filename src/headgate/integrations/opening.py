@@ -1,0 +1,91 @@
+"""The limiter of a layer: given as one, as a store's URL, or as a configuration with rules.
+
+Layers that are given the same URL or file share one limiter, so that they share their counters, also in memory, and a
+request that passes several of them is counted once. A limiter for threads serves event loops too, and the other way
+round: both have the store's own way to wait.
+
+A store that cannot be reached when the application starts does not keep it from starting: it is logged, and
+`on_store_error` answers until the store is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.embedded.limiter import Limiter
+from headgate.errors import ConfigError, StoreError
+from headgate.stores.forking import fork_safe_lock
+
+__all__ = ["GivenLimiter", "connect", "limiter_for_loops", "limiter_for_threads"]
+
+GivenLimiter: TypeAlias = "Limiter | AsyncLimiter | str | os.PathLike[str] | Sequence[str] | None"
+"""A limiter, the URL of a store (or several URLs), the path of a configuration; None: HEADGATE_STORE, else memory."""
+
+_log = logging.getLogger("headgate")
+_lock = fork_safe_lock()
+_opened: dict[object, AsyncLimiter] = {}
+
+
+def limiter_for_loops(given: GivenLimiter) -> AsyncLimiter:
+    """The limiter, for event loops. Nothing is connected yet."""
+    if isinstance(given, AsyncLimiter):
+        return given
+    if isinstance(given, Limiter):
+        return AsyncLimiter.sharing(given)
+    if given is None:
+        given = os.environ.get("HEADGATE_STORE") or "memory://"
+    if isinstance(given, str | os.PathLike):
+        name: object = os.fspath(given)
+    elif isinstance(given, list | tuple) and given:
+        name = tuple(given)
+    else:
+        raise ConfigError(
+            "limiter must be a Limiter or AsyncLimiter, a store's URL such as 'redis://localhost', or the path of a "
+            f"configuration such as 'headgate.yaml', not {given!r}"
+        )
+    with _lock:
+        opened = _opened.get(name)
+        if opened is None:
+            opened = _opened[name] = _open(given)
+        return opened
+
+
+def limiter_for_threads(given: GivenLimiter) -> Limiter:
+    """The limiter, for threads, connected if it can be."""
+    if isinstance(given, Limiter):
+        return given
+    shared = limiter_for_loops(given)
+    try:
+        return Limiter.sharing(shared)
+    except StoreError as error:
+        _unreached(error)
+        return Limiter.sharing(shared, connect=False)
+
+
+async def connect(limiter: AsyncLimiter) -> None:
+    """Reach the store, if it can be, before the first request comes."""
+    try:
+        await limiter.connect()
+    except StoreError as error:
+        _unreached(error)
+
+
+def _unreached(error: StoreError) -> None:
+    _log.error("the store of rate limits cannot be reached, and on_store_error answers until it is back: %s", error)
+
+
+def _open(given: str | os.PathLike[str] | Sequence[str]) -> AsyncLimiter:
+    if isinstance(given, str | os.PathLike):
+        text = os.fspath(given)
+        if "://" not in text:
+            if not os.path.isfile(text):
+                raise ConfigError(
+                    f"limiter {text!r} is no store's URL, such as 'redis://localhost', and no file either"
+                )
+            return AsyncLimiter.from_config(text)
+        return AsyncLimiter(text)
+    return AsyncLimiter(given)

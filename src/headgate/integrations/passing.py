@@ -1,0 +1,102 @@
+"""A request passes a gate: asked before it is handled, and settled when its response is known.
+
+The same for threads and for event loops, apart from the calls that wait.
+"""
+
+from __future__ import annotations
+
+from typing import Generic
+
+from headgate.core.decision import Decision
+from headgate.embedded.asking import Holding
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.embedded.limiter import Limiter
+from headgate.engine.async_limiter import AsyncBound
+from headgate.integrations.gate import Ask, Gate, L
+from headgate.integrations.request import Request, Response
+from headgate.integrations.visit import Visit
+
+__all__ = ["Passage", "enter", "enter_async", "settle", "settle_async"]
+
+
+class Passage(Generic[L]):
+    """What came of one request at one gate."""
+
+    __slots__ = ("decision", "gate", "holding", "place", "refused", "visit")
+
+    def __init__(self, gate: Gate[L], visit: Visit, decision: Decision, holding: Holding | None) -> None:
+        self.gate = gate
+        self.visit = visit
+        self.decision = decision
+        self.holding = holding
+        """What is given back if the response does not count; None when it is settled, or always counts."""
+        self.place = len(visit.decisions)
+        self.refused = gate.refuses(decision)
+        """Whether the request is not to be handled."""
+        if decision.allowed or self.refused:  # what a dry run denies is nobody's business but the log's
+            visit.decisions.append(decision)
+
+    def unsettled(self, response: Response) -> Holding | None:
+        """What is to be given back now that the response is known. Asked once."""
+        holding, self.holding = self.holding, None
+        when = self.gate.when
+        if holding is None or when is None or self.refused or when(response):
+            return None
+        return holding
+
+    def settled(self, decision: Decision) -> None:
+        """How the counters stand after that."""
+        if self.place < len(self.visit.decisions) and self.visit.decisions[self.place] is self.decision:
+            self.visit.decisions[self.place] = decision
+        self.decision = decision
+
+
+def enter(gate: Gate[Limiter], request: Request, visit: Visit, route: str | None = None) -> Passage[Limiter] | None:
+    """Ask about a request from a thread. None when the gate leaves it alone."""
+    ask = gate.ask(request, visit, route)
+    if ask is None:
+        return None
+    if gate.when is not None:
+        holding = gate.limiter.hold(gate.prepared(ask))
+        return Passage(gate, visit, holding.decision, holding)
+    if ask.bound is not None:
+        return Passage(gate, visit, ask.bound.check(ask.key, ask.cost), None)
+    assert ask.context is not None
+    return Passage(gate, visit, gate.limiter.check_request(ask.context, ask.cost), None)
+
+
+async def enter_async(
+    gate: Gate[AsyncLimiter], request: Request, visit: Visit, route: str | None = None
+) -> Passage[AsyncLimiter] | None:
+    """The same on an event loop."""
+    if gate.coroutines:
+        await gate.ask_ahead(request)
+    ask = gate.ask(request, visit, route)
+    if ask is None:
+        return None
+    return await _asked(gate, visit, ask)
+
+
+async def _asked(gate: Gate[AsyncLimiter], visit: Visit, ask: Ask) -> Passage[AsyncLimiter]:
+    limiter = gate.limiter
+    if gate.when is not None:
+        holding = await limiter.hold(gate.prepared(ask))
+        return Passage(gate, visit, holding.decision, holding)
+    if ask.bound is not None:
+        return Passage(gate, visit, await AsyncBound(limiter, ask.bound).check(ask.key, ask.cost), None)
+    assert ask.context is not None
+    return Passage(gate, visit, await limiter.check_request(ask.context, ask.cost), None)
+
+
+def settle(passage: Passage[Limiter], response: Response) -> None:
+    """The response is known: what it does not count for is given back, and the headers tell of it."""
+    holding = passage.unsettled(response)
+    if holding is not None:
+        passage.settled(passage.gate.limiter.give_back(holding))
+
+
+async def settle_async(passage: Passage[AsyncLimiter], response: Response) -> None:
+    """The same on an event loop."""
+    holding = passage.unsettled(response)
+    if holding is not None:
+        passage.settled(await passage.gate.limiter.give_back(holding))

@@ -1,0 +1,179 @@
+"""A request as limits see it, whatever framework it came through.
+
+Key resolvers, exemptions, costs and hooks are plain callables that are given one of these. It has what limits ask for
+under one name in every framework, and everything else of the framework's own request besides: `request.client.host`,
+`request.user`, `request.META["…"]` are the framework's, as its users know them.
+
+A framework's module says how to read its own request, by a subclass; nothing is read before somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from headgate.http.client_address import TrustedProxies
+
+__all__ = ["Headers", "Identity", "Request", "Response"]
+
+Told = Callable[["Request"], Any]
+RawHeaders = Sequence[tuple[bytes, bytes]]
+
+
+class Headers(Mapping[str, str]):
+    """The headers of a request or a response by name, in any case; several of one name are joined by commas."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: RawHeaders) -> None:
+        self._raw = raw
+
+    def __getitem__(self, name: str) -> str:
+        wanted = name.lower().encode("latin-1", "replace")
+        found = [value for key, value in self._raw if key.lower() == wanted]
+        if not found:
+            raise KeyError(name)
+        return b", ".join(found).decode("latin-1")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self._raw))
+
+    def __len__(self) -> int:
+        return len({key.lower() for key, _ in self._raw})
+
+
+class Identity:
+    """How a layer finds out who asks: by the address, and by what the application knows."""
+
+    __slots__ = ("api_key_header", "client", "proxies", "tier", "user")
+
+    def __init__(
+        self,
+        proxies: TrustedProxies,
+        user: Told | None = None,
+        tier: Told | None = None,
+        client: Told | None = None,
+        api_key_header: str = "X-API-Key",
+    ) -> None:
+        self.proxies = proxies
+        self.user = user
+        self.tier = tier
+        self.client = client
+        self.api_key_header = api_key_header
+
+
+class Request:
+    """What a framework's request is to limits. `native` is that request itself (ASGI: the scope)."""
+
+    __slots__ = ("_address", "answers", "identity", "native")
+
+    def __init__(self, native: Any, identity: Identity) -> None:
+        self.native = native
+        self.identity = identity
+        self.answers: dict[Told, Any] = {}
+        """What coroutines among the callables have answered already: see `Gate.ask_ahead`."""
+
+    # What each framework tells.
+
+    @property
+    def method(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def path(self) -> str:
+        """The whole path, as it came, with what a sub-application is mounted under."""
+        raise NotImplementedError
+
+    @property
+    def raw_headers(self) -> RawHeaders:
+        """The headers in their order, with names in small letters."""
+        raise NotImplementedError
+
+    @property
+    def peer(self) -> str | None:
+        """The address of whoever opened the connection; None when it has none (a Unix socket)."""
+        raise NotImplementedError
+
+    @property
+    def route(self) -> str | None:
+        """The template of the route that the request is for, such as `/item/{id}`; None when it is for none, or the
+        framework does not tell."""
+        return None
+
+    @property
+    def principal(self) -> str | None:
+        """Who the framework's own authentication says this is."""
+        return None
+
+    # The same everywhere.
+
+    @property
+    def headers(self) -> Headers:
+        return Headers(self.raw_headers)
+
+    @property
+    def address(self) -> str | None:
+        """The client's address, seen through trusted proxies."""
+        try:
+            return self._address
+        except AttributeError:
+            self._address: str | None = self.identity.proxies.address(self.peer, self.raw_headers)
+            return self._address
+
+    @property
+    def user_id(self) -> str | None:
+        """The user's id: what the layer's `user=` says, else the framework's principal."""
+        told = self.identity.user
+        return self.principal if told is None else _text(self.tell(told))
+
+    @property
+    def tier(self) -> str | None:
+        told = self.identity.tier
+        return None if told is None else _text(self.tell(told))
+
+    @property
+    def client_id(self) -> str | None:
+        told = self.identity.client
+        return None if told is None else _text(self.tell(told))
+
+    @property
+    def api_key(self) -> str | None:
+        """The API key, as its header has it."""
+        return self.headers.get(self.identity.api_key_header) or None
+
+    def tell(self, told: Told) -> Any:
+        """What a callable of the application says of this request."""
+        answers = self.answers
+        return answers[told] if told in answers else told(self)
+
+    def framework(self) -> Any:
+        """The framework's own request, for what is not asked for here."""
+        return self.native
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.framework(), name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.native[name]
+
+
+class Response:
+    """What can be known of a response before it is sent: for `when`, which says whether its request counts."""
+
+    __slots__ = ("headers", "status")
+
+    def __init__(self, status: int, headers: RawHeaders = ()) -> None:
+        self.status = status
+        self.headers = Headers(headers)
+
+    @property
+    def status_code(self) -> int:
+        """The status, as many frameworks call it."""
+        return self.status
+
+
+def _text(value: object) -> str | None:
+    """A name as text; whoever has a number for a user means its digits."""
+    return None if value is None or value == "" else str(value)

@@ -1,0 +1,48 @@
+"""One request on its way through the layers: what it was counted on so far, and what was decided.
+
+It stands with the request (in the ASGI scope, the WSGI environment…), so that two layers that would count it on the
+same counter count it once, and that the outermost layer can say in the headers what all of them have decided.
+"""
+
+from __future__ import annotations
+
+from headgate.core.decision import Decision, combine
+from headgate.http.headers import HeaderStyle, rate_limit_headers
+
+__all__ = ["NAME", "Visit"]
+
+NAME = "headgate.visit"
+"""What it is called where it stands."""
+
+
+class Visit:
+    """What the layers know of one request."""
+
+    __slots__ = ("counted", "decisions", "writer")
+
+    def __init__(self) -> None:
+        self.counted: set[tuple[int, str, str]] = set()
+        self.decisions: list[Decision] = []
+        self.writer: object = None
+        """The layer that writes the headers, on the response as it leaves: the outermost that can."""
+
+    def count(self, engine: int, key: str, name: str) -> bool:
+        """Whether this request is to be counted on a counter: it is once."""
+        counter = (engine, key, name)
+        if counter in self.counted:
+            return False
+        self.counted.add(counter)
+        return True
+
+    def decision(self) -> Decision | None:
+        """What all layers together say; None when none had anything to say."""
+        decisions = self.decisions
+        if len(decisions) <= 1:
+            return decisions[0] if decisions else None
+        parts = tuple([part for decision in decisions for part in decision.parts])
+        return combine(parts, all(decision.allowed for decision in decisions)) if parts else None
+
+    def headers(self, style: HeaderStyle, now_us: int) -> list[tuple[bytes, bytes]]:
+        """The headers of the response; names are in small letters."""
+        decision = self.decision()
+        return [] if decision is None else rate_limit_headers(decision, style, now_us)
