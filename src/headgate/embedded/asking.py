@@ -18,12 +18,23 @@ from headgate.rules.catalog import Catalog
 from headgate.rules.context import Asked, RequestContext
 from headgate.rules.entry import Entry
 from headgate.rules.rule import Rule
-from headgate.rules.ruleset import Chosen
+from headgate.rules.ruleset import Chosen, checked_text
 from headgate.rules.views.clients import SeenClients
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import LocalStore, Member, Op, Outcome, Replies, Request, Take
 
-__all__ = ["Asking", "CatalogPlans", "Holding", "Prepared", "PreparedChain", "Taken", "decided_at_once", "decisions_of"]
+__all__ = [
+    "Asking",
+    "CatalogPlans",
+    "Holding",
+    "Prepared",
+    "PreparedChain",
+    "PreparedFar",
+    "Taken",
+    "decided_at_once",
+    "decisions_of",
+    "said",
+]
 
 Taken = tuple[Decision, str, str]
 """A decision, and the dimension and key of the counter that decided."""
@@ -163,6 +174,45 @@ class Prepared:
         return "none", ""
 
 
+class PreparedFar(Prepared):
+    """A request under rules that only the store knows, ready to be asked: see stores/far.py."""
+
+    def __init__(self, engine: Engine, op: Op, standing: Member) -> None:
+        self._engine = engine
+        self._op = op
+        self._standing = standing
+        self.request: Request | None = Request(op, [standing])
+
+    def decision(self, outcomes: Sequence[Outcome]) -> Decision:
+        engine, request = self._engine, self.request
+        assert request is not None
+        parts: list[Decision] = []
+        shadows: list[Decision] = []
+        allowed = True
+        for member, outcome in zip(request.members, outcomes, strict=True):
+            decision = outcome.decision
+            if member is self._standing:
+                return decision  # by the failure policy: nobody knows what would have applied
+            if not member.binds:
+                shadows.append(decision)
+                continue
+            allowed = allowed and decision._allowed
+            noted = engine.note(member.key, decision) if self._op is Op.TAKE else engine.standing(member.key, decision)
+            parts.append(noted)
+        decision = combine(tuple(parts), allowed) if parts else no_rule()
+        return decision.beside(tuple(shadows)) if shadows else decision
+
+    def forgotten(self) -> None:
+        engine, request = self._engine, self.request
+        assert request is not None
+        with engine.pressure_lock:
+            for member in request.members:
+                engine.pressure.forget(member.key, member.algorithm.name)
+
+    def subject(self, decision: Decision) -> tuple[str, str]:
+        return "none", ""  # it is the store that counts who asks
+
+
 class PreparedChain:
     """A key under a chain of plans, ready to be asked: the same methods as `Prepared`."""
 
@@ -247,6 +297,23 @@ class CatalogPlans(Mapping[str, tuple[str, ...]]):
 
     def __len__(self) -> int:
         return len(self._catalog.current.plans)
+
+
+def said(context: Asked) -> dict[str, str]:
+    """What is known of a request, by name. Bad input is a ValueError."""
+    if not isinstance(context, RequestContext) and not hasattr(context, "api_key"):
+        raise TypeError(f"rules are matched against a RequestContext, not {type(context).__name__}")
+    told = {
+        "ip": context.ip,
+        "user": context.user,
+        "api_key": context.api_key,
+        "client": context.client,
+        "path": context.path,
+        "method": context.method,
+        "tier": context.tier,
+        "key": context.key,
+    }
+    return {name: checked_text(name, value) for name, value in told.items() if value is not None}
 
 
 def no_rule() -> Decision:

@@ -100,5 +100,5 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
         await super().aclose()
 
     async def _decide_request(self, op: Op, context: RequestContext, cost: SupportsIndex) -> Decision:
-        prepared = self._rules().prepare(op, context, cost)
+        prepared = self.prepare(op, context, cost)
         return prepared.decision([] if prepared.request is None else (await self._apply([prepared.request]))[0])

@@ -36,7 +36,7 @@ class Limiter(Ruled, limiter.Limiter):
 
     def reset_request(self, context: RequestContext) -> None:
         """Forget the counters of all rules that apply to a request."""
-        prepared = self._rules().prepare(Op.RESET, context, 0)
+        prepared = self.prepare(Op.RESET, context, 0)
         if prepared.request is not None:
             self._apply([prepared.request])
             prepared.forgotten()
@@ -57,5 +57,5 @@ class Limiter(Ruled, limiter.Limiter):
         super().close()
 
     def _decide_request(self, op: Op, context: RequestContext, cost: SupportsIndex) -> Decision:
-        prepared = self._rules().prepare(op, context, cost)
+        prepared = self.prepare(op, context, cost)
         return prepared.decision([] if prepared.request is None else self._apply([prepared.request])[0])

@@ -11,7 +11,8 @@ from typing import Self, SupportsIndex
 
 from headgate.config.settings import Settings, load_settings
 from headgate.core.pressure import PressureEvent
-from headgate.embedded.asking import Asking, CatalogPlans, Prepared, PreparedChain
+from headgate.embedded.asking import Asking, CatalogPlans, Prepared, PreparedChain, PreparedFar, said
+from headgate.engine.bound import check_input, whole_cost
 from headgate.engine.failure import OnStoreError
 from headgate.engine.limiting import Limiting
 from headgate.engine.plans import Limits, Plans
@@ -20,7 +21,8 @@ from headgate.rules.catalog import Catalog
 from headgate.rules.context import Asked
 from headgate.rules.repositories.port import Source
 from headgate.stores.clock import Clock
-from headgate.stores.port import Op, Store
+from headgate.stores.port import Member, Op, Store
+from headgate.stores.remote import RemoteStore
 
 __all__ = ["Ruled"]
 
@@ -111,7 +113,7 @@ class Ruled(Limiting):
     @property
     def has_rules(self) -> bool:
         """Whether requests can be matched against rules."""
-        return self._asking is not None
+        return self._asking is not None or self._far({}) is not None
 
     def policy_key(self, context: Asked, route: str) -> str | None:
         """The key whose policy joins the chain of a request for this route, if the route is part of such keys: where
@@ -124,7 +126,17 @@ class Ruled(Limiting):
 
     def prepare(self, op: Op, context: Asked, cost: SupportsIndex = 1) -> Prepared:
         """What is to be asked about a request under rules: for whoever asks about many at once, or gives back later."""
+        if self._asking is None:
+            standing = self._far(said(context))
+            if standing is not None:
+                standing.cost = whole_cost(cost)
+                check_input("-", standing.cost)
+                return PreparedFar(self._engine, op, standing)
         return self._rules().prepare(op, context, cost)
+
+    def _far(self, context: Mapping[str, str]) -> Member | None:
+        """What stands for the rules that the store has, if it has some of its own."""
+        return self._store.rules_for(context) if isinstance(self._store, RemoteStore) else None
 
     def prepare_plans(self, op: Op, key: str, plans: Limits, cost: SupportsIndex = 1) -> PreparedChain:
         """The same for a key under plans, or other limits."""

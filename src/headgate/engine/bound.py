@@ -18,6 +18,7 @@ from headgate.core.pressure import NORMAL, Pressure, PressureEvent
 from headgate.engine.coalescer import ThreadCoalescer
 from headgate.engine.failure import FailurePolicy
 from headgate.errors import ConfigError, StoreError
+from headgate.stores.far import known_far, mistake_in
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import LocalStore, Member, Op, Outcome, Replies, Request, Store
 from headgate.stores.remote import RemoteStore
@@ -132,6 +133,7 @@ class Bound:
         self.local = engine.local if self.single is not None else None
         self.ceiling = min(self.single.ceiling, MAX_COST) if self.single is not None else -1
         self.calm = -(-unique[0].capacity // 5)
+        self.far = any(known_far(algorithm) for algorithm in unique)
 
     def check(self, key: Text, cost: SupportsIndex = 1) -> Decision:
         """Decide a request and consume its cost when it is admitted."""
@@ -167,7 +169,10 @@ class Bound:
     def reset(self, key: Text) -> None:
         """Forget the counters of this key."""
         text = check_input(key, 0)
-        self.engine.apply([self.request(Op.RESET, text, 0)])
+        try:
+            self.engine.apply([self.request(Op.RESET, text, 0)])
+        except StoreError as error:
+            raise mistake_in(error) or error from None
         self.forgotten(text)
 
     def ask(self, op: Op, key: str, cost: int) -> list[Outcome]:
@@ -191,6 +196,9 @@ class Bound:
             allowed = allowed and decision._allowed
             parts.append(engine.note(key, decision) if op is Op.TAKE else engine.standing(key, decision))
         places = self.places
+        if self.far:  # what the store did not tell of is no limit, and a plan may have several
+            parts = [part for part in parts if part.parts] or parts[:1]
+            places = None
         return combine(tuple(parts if places is None else [parts[place] for place in places]), allowed)
 
     def forgotten(self, key: str) -> None:

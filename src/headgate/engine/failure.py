@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, get_args
 from headgate.core.decision import NORMAL, Decision, Detail
 from headgate.errors import ConfigError, StoreClosed, StoreError
 from headgate.stores.clock import Clock
+from headgate.stores.far import known_far, mistake_in
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Replies, Request
@@ -55,6 +56,9 @@ class FailurePolicy:
         """Outcomes for a batch that the store did not decide, or decided only in part."""
         if isinstance(error, StoreClosed):
             raise error
+        mistake = mistake_in(error)
+        if mistake is not None:
+            raise mistake from None
         if not isinstance(error, PartlyAnswered):
             self.note(error, len(batch), _own(member for request in batch for member in request.members))
             return Answered([self._outcomes(request.op, request.members) for request in batch], [])
@@ -105,8 +109,11 @@ class FailurePolicy:
         policy = next(strict for strict in STRICTEST if strict in policies)
         if policy != "local":
             return [self._outcome(member, policy if member.binds else "open") for member in members]
-        (reply,) = self._stand_in().apply([Request(op, members)])
-        return [Outcome(_because(outcome.decision, "fallback"), outcome.tick) for outcome in reply]
+        # Of limits that only the store knows there is nothing to go by here.
+        known = [member for member in members if not known_far(member.algorithm)]
+        (reply,) = self._stand_in().apply([Request(op, known)])
+        decided = iter([Outcome(_because(outcome.decision, "fallback"), outcome.tick) for outcome in reply])
+        return [self._outcome(m, "open") if known_far(m.algorithm) else next(decided) for m in members]
 
     def _stand_in(self) -> MemoryStore:
         """The limiter of this process, made when it is first needed."""
@@ -130,11 +137,13 @@ class FailurePolicy:
 
     def _outcome(self, member: Member, policy: str) -> Outcome:
         algorithm = member.algorithm
+        parts: tuple[Decision, ...] | None = () if known_far(algorithm) else None
         if member.cost > algorithm.ceiling:  # what can never pass needs no store to be denied
             return Outcome(Decision(algorithm, False, algorithm.capacity, None, 0, None), 0)
         if policy == "open":
-            return Outcome(Decision(algorithm, True, algorithm.capacity, 0, 0, _detail("fail_open")), 0)
-        return Outcome(Decision(algorithm, False, 0, RETRY_CLOSED_US, RETRY_CLOSED_US, _detail("fail_closed")), 0)
+            return Outcome(Decision(algorithm, True, algorithm.capacity, 0, 0, _detail("fail_open", parts)), 0)
+        detail = _detail("fail_closed", parts)
+        return Outcome(Decision(algorithm, False, 0, RETRY_CLOSED_US, RETRY_CLOSED_US, detail), 0)
 
 
 def _own(members: Iterable[Member]) -> set[str]:
@@ -152,8 +161,8 @@ def answerable(op: Op) -> bool:
     return op is Op.TAKE or op is Op.PEEK
 
 
-def _detail(reason: str) -> Detail:
-    return Detail(reason, None, NORMAL, None)
+def _detail(reason: str, parts: tuple[Decision, ...] | None = None) -> Detail:
+    return Detail(reason, None, NORMAL, parts)
 
 
 def _because(decision: Decision, reason: str) -> Decision:

@@ -19,6 +19,7 @@ from headgate.engine.plans import MOST_REMEMBERED, Limits, Plans, Resolver, last
 from headgate.engine.reservation import charged, returning
 from headgate.errors import ConfigError, RateLimitExceeded, StoreClosed, StoreError
 from headgate.stores.clock import Clock
+from headgate.stores.far import mistake_in
 from headgate.stores.port import LocalStore, Op, Replies, Request, Store
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS, RemoteStore
 from headgate.stores.url import open_store
@@ -61,6 +62,8 @@ class Limiting:
         else:
             self._store = cast(Store, store)  # it was found to be one
             self._owns_store = False
+        if isinstance(self._store, RemoteStore):
+            self._resolver.plan_of = self._store.plan_of
         self._engine = Engine(self._store, FailurePolicy(on_store_error, self._store.clock), on_pressure)
         for algorithm in self._resolver.compiled():
             self._engine.check_support(algorithm)
@@ -151,7 +154,7 @@ class Limiting:
     def _unanswered(self, error: StoreError, batch: Sequence[Request]) -> bool:
         """The store did not answer: whether the policy may. What only a store can do is an error, or lost."""
         if isinstance(error, StoreClosed) or any(request.op is Op.RESET for request in batch):
-            raise error
+            raise mistake_in(error) or error
         if all(answerable(request.op) for request in batch):
             return True
         self._engine.failure.note(error)  # a settlement is lost: the request it belongs to was answered already

@@ -104,7 +104,8 @@ def wait_turn(
             if not (yield Turn(ticket, left())):
                 raise _too_late(timeout)
         while True:
-            outcomes = yield Ask(bound.request(Op.TAKE, key, cost))
+            taken = bound.request(Op.TAKE, key, cost)
+            outcomes = yield Ask(taken)
             assert isinstance(outcomes, list)
             decision = bound.finish(Op.TAKE, key, outcomes)
             if decision.allowed:
@@ -112,7 +113,6 @@ def wait_turn(
             yield Sleep(_in_time(decision, left(), timeout))
         spare = left()
         if spare is not None and decision.delay > max(spare, 0.0):
-            taken = bound.request(Op.TAKE, key, cost)
             if charged(taken, outcomes):
                 yield Ask(returning(taken, outcomes, cost))
             raise _too_late(timeout)

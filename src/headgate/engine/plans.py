@@ -46,6 +46,8 @@ class Resolver:
         self._plans = plans
         self._plans_compiled: dict[str, tuple[Plan, tuple[Algorithm, ...]]] = {}
         self._inline: dict[str | tuple[Limit, str], tuple[Algorithm, ...]] = {}
+        self.plan_of: Callable[[str], Algorithm | None] = _unknown
+        """Plans that nobody here knows: what stands for one, if the store may."""
         if isinstance(plans, Mapping):
             for name in plans:
                 if self.plan(name) is None:  # a bad plan is an error now, not at the first request
@@ -79,6 +81,10 @@ class Resolver:
                 return found
         compiled = self._inline.get(item)
         if compiled is None:
+            begins = item.lstrip()[:1]
+            far = self.plan_of(item) if begins and not begins.isdigit() else None  # a limit begins with its count
+            if far is not None:
+                return self._remember(item, (far,))
             parsed = self._parse(item)
             compiled = self._remember(item, tuple(algorithm for limit in parsed for algorithm in self.one(limit)))
         return compiled
@@ -147,3 +153,7 @@ class Resolver:
             hint = f"did you mean {close[0]!r}? " if close else ""
             known = f"; the plans are {', '.join(sorted(names))}" if names else ""
             raise ConfigError(f"there is no plan {text!r}: {hint}it is not a limit either{known}") from error
+
+
+def _unknown(_: str) -> None:
+    return None

@@ -26,7 +26,7 @@ from headgate.rules.views.clients import DEFAULT_CLIENT_LIMITS
 from headgate.rules.views.policies import DEFAULT_POLICY
 from headgate.rules.views.strategies import rules_for_all
 
-__all__ = ["DEFAULT_TIER", "Chosen", "Defaults", "RuleSet"]
+__all__ = ["DEFAULT_TIER", "Chosen", "Defaults", "RuleSet", "checked_text"]
 
 DEFAULT_TIER = "free"
 MOST_VALUE_BYTES = 1024
@@ -134,14 +134,14 @@ class RuleSet:
         """The request's tier: its own, else its user's, else that of everybody."""
         given: Any = context  # whose fields may hold anything, whatever its types say
         if given.tier is not None:
-            return _text("tier", given.tier)
-        return DEFAULT_TIER if given.user is None else self.tiers.get(_text("user", given.user), DEFAULT_TIER)
+            return checked_text("tier", given.tier)
+        return DEFAULT_TIER if given.user is None else self.tiers.get(checked_text("user", given.user), DEFAULT_TIER)
 
     def resolve(self, context: Asked, now_us: int) -> list[Chosen]:
         """The rules that apply and win, in the order of the chain; shadow rules among them, which do not bind."""
         given: Any = context
-        raw = None if given.path is None else _text("path", given.path)
-        method = None if given.method is None else _text("method", given.method).upper()
+        raw = None if given.path is None else checked_text("path", given.path)
+        method = None if given.method is None else checked_text("method", given.method).upper()
         tier = self.tier_of(context)
         shape: Shape = (
             *(raw, method, tier, given.user is None, given.api_key is None, given.client is None),
@@ -197,7 +197,7 @@ class RuleSet:
 
     def for_user(self, user: str, now_us: int) -> list[Chosen]:
         """The rules of dimension `user` that win for a user, on whichever path and method; shadow rules among them."""
-        subject = "user:" + _text("user", user)
+        subject = "user:" + checked_text("user", user)
         tier = self.tiers.get(user, DEFAULT_TIER)
         best: dict[str, Entry] = {}
         for entry in self.entries.values():
@@ -227,14 +227,14 @@ class RuleSet:
         given: Any = context
         found: dict[str, str] = {}
         if given.user is not None:
-            found["user"] = "user:" + _text("user", given.user)
+            found["user"] = "user:" + checked_text("user", given.user)
         if given.api_key is not None:
-            found["apikey"] = "apikey:" + _text("api_key", given.api_key)
+            found["apikey"] = "apikey:" + checked_text("api_key", given.api_key)
         if given.client is not None:
-            found["client"] = "client:" + _text("client", given.client)
+            found["client"] = "client:" + checked_text("client", given.client)
         if given.ip is not None:
-            found["ip"] = "ip:" + subject_address(_text("ip", given.ip))
-        key = self.made_key(found, path) if given.key is None else _text("key", given.key)
+            found["ip"] = "ip:" + subject_address(checked_text("ip", given.ip))
+        key = self.made_key(found, path) if given.key is None else checked_text("key", given.key)
         if key is not None:
             found["key"] = "key:" + key
         if path is not None:
@@ -360,7 +360,7 @@ def _order(chosen: Chosen) -> tuple[bool, int, str, str, float]:
     return entry.shadow, *entry.order
 
 
-def _text(name: str, value: object) -> str:
+def checked_text(name: str, value: object) -> str:
     """Refuse what cannot be anybody's name."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be text or None, not {type(value).__name__}")  # it may be a secret

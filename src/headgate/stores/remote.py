@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock
-from headgate.stores.port import Done, Replies, Request
+from headgate.stores.port import Done, Member, Replies, Request
 from headgate.stores.records import grouped
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "PROBE", "RemoteStore"]
@@ -44,6 +44,14 @@ class RemoteStore:
     def supports(self, algorithm: Algorithm) -> bool:
         """Whether the store can decide by this algorithm (one that users registered may have no twin in it)."""
         return True
+
+    def plan_of(self, name: str) -> Algorithm | None:
+        """What stands for a plan that only the store may know, if it knows plans at all: see far.py."""
+        return None
+
+    def rules_for(self, context: Mapping[str, str]) -> Member | None:
+        """What stands for all rules of the store that apply to a request, if it has any; the cost is still to come."""
+        return None
 
     def breakers(self) -> Mapping[str, Breaker]:
         """The breaker of each server that was asked so far, by its name; for whoever watches."""
