@@ -9,7 +9,7 @@ application runs, over a real socket, in this process. So a test can give it a l
     POST    /login              401 "no" when the body is b"wrong", else 200 "yes". Route limit.
     GET     /mounted/hello      "hello", from a sub-application (or what comes next to it), with a route of its own
     GET     /stream             two chunks, "first\\n" and "second\\n": the second when `released` is set
-    GET     /sse                the same as server-sent events: "data: first\\n\\n", "data: second\\n\\n", text/event-stream
+    GET     /sse                the same as server-sent events: "data: first\\n\\n" and so on, text/event-stream
     POST    /upload             how many bytes the body has, in digits; it is read piece by piece where that can be done
     GET     /boom               raises RuntimeError("boom") before it answers anything
     GET     /slow               "slow", when `released` is set; `entered` is set before it waits
