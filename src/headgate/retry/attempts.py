@@ -1,0 +1,50 @@
+"""The attempts of one request: how many there were, since when, and whether there will be another.
+
+It does no I/O and never waits: a transport or an adapter sends, says what came of it, and is told how long to wait.
+"""
+
+from __future__ import annotations
+
+import random
+
+from headgate.retry.policy import Retry
+from headgate.retry.told import Headers, told_wait
+from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
+
+__all__ = ["Attempts", "machine_clock"]
+
+
+def machine_clock() -> Clock:
+    """Real time. Made anew for each request, so that dates are compared with the time of day as it is now set."""
+    return MachineClock(wall_minus_monotonic())
+
+
+class Attempts:
+    """Begun before the first sending. `repeatable` is whether the body can be sent a second time."""
+
+    __slots__ = ("_clock", "_made", "_method", "_repeatable", "_retry", "_started")
+
+    def __init__(self, retry: Retry, method: str, repeatable: bool, clock: Clock) -> None:
+        self._retry = retry
+        self._method = method
+        self._repeatable = repeatable
+        self._clock = clock
+        self._started = clock.ticks()
+        self._made = 0
+
+    def after_answer(self, status: int, headers: Headers) -> float | None:
+        """Seconds to wait before the request is sent again; None when this answer is the last."""
+        return self._next(status, headers)
+
+    def after_error(self) -> float | None:
+        """The same after a connection that broke, or was never made: None when the error is to be raised."""
+        return self._next(None, None)
+
+    def _next(self, status: int | None, headers: Headers | None) -> float | None:
+        self._made += 1
+        if not self._repeatable or not self._retry.repeats(self._method, status):
+            return None
+        now = self._clock.ticks()
+        told = None if headers is None else told_wait(headers, now / 1_000_000)
+        chance = random.random()  # noqa: S311 - spreads callers; no secret hangs on it
+        return self._retry.wait(self._made, told, (now - self._started) / 1_000_000, chance)
