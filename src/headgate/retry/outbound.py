@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.embedded.limiter import Limiter
+from headgate.engine.limiting import LONGEST_TIMEOUT
 from headgate.engine.plans import Limits
 from headgate.errors import ConfigError
 from headgate.retry.attempts import machine_clock
@@ -56,7 +57,7 @@ class _Outgoing:
     def __init__(self, key: str | KeyOfUrl, timeout: float | None, clock: Clock | None) -> None:
         if not (isinstance(key, str) and key) and not callable(key):
             raise ConfigError(f"key must be a name, or a callable that makes one of a URL, not {key!r}")
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout < 0):
+        if timeout is not None and not _is_patience(timeout):
             raise ConfigError(f"timeout must be seconds, 0 or more, or None, not {timeout!r}")
         self._key = key
         self._timeout = timeout
@@ -164,6 +165,12 @@ class AsyncOutbound(_Outgoing):
                 await self._limiter.acquire(command.key, self._limits, timeout=command.timeout)
             except TimeoutError as error:
                 raise self._no_turn(command.key, error) from error
+
+
+def _is_patience(timeout: object) -> bool:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        return False
+    return 0 <= timeout <= LONGEST_TIMEOUT
 
 
 def host_of(url: str) -> str:

@@ -1,0 +1,77 @@
+"""Structured lists, held against somebody else's reader of them."""
+
+from __future__ import annotations
+
+import pytest
+from http_sfv.list import List
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headgate.retry.structured import LONGEST, read_list
+
+PIECES = [
+    *['"', "\\", "a", "B", "é", "*", ";", "=", ",", " ", "  ", "\t", "(", ")", "?1", "?2", "-", "0", "17", "1.5", "."],
+    *['"per-user"', "token/1:2", ":Zm9v:", ":=:", ";r=0", ";t=17", "; t=1", ";pk=:Zm9v:", ";R=1", ";a", ", ", "@5"],
+    *['"a\\"b"', '%"%c3%a9"', "999999999999999", "1234567890123456", "(a b)", "()", ";=", "1.1234", "\n", "\x00"],
+]
+
+
+def by_the_rfc(text: str) -> list[dict[str, int | None]] | None:
+    """The parameters of a list, by http-sfv."""
+    parsed = List()
+    try:
+        parsed.parse(text.encode("utf-8"))
+    except ValueError:
+        return None
+    return [
+        {name: value if type(value) is int else None for name, value in member.params.items()} for member in parsed
+    ]
+
+
+def is_told_apart_by_nobody(text: str) -> bool:
+    """Where http-sfv differs from RFC 9651: it takes `1.` for a number, and an empty list for none."""
+    return "." not in text.replace("1.5", "").replace("1.1234", "") and text.strip(" ") != ""
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join).filter(is_told_apart_by_nobody))
+@example('"per-user";r=42;t=17, "per-day";r=0;t=3600')
+@example('"a";r=1;r=2')
+@example('"a";r=-1;t=?1;x')
+@example("(a  b;q=1 );r=0;t=5")
+@example('"a" ;r=1')
+@example("a;t=17\n")
+def test_the_same_as_another_reader(text: str) -> None:
+    if ":=:" not in text:  # bytes are not decoded here
+        assert read_list(text) == by_the_rfc(text)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E)),
+            st.dictionaries(
+                st.sampled_from(["r", "t", "q", "w", "x-y.z"]), st.integers(-999_999_999_999_999, 999_999_999_999_999)
+            ),
+        )
+    )
+)
+def test_what_is_written_is_read(items: list[tuple[str, dict[str, int]]]) -> None:
+    written = ", ".join(
+        '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"' + "".join(f";{key}={n}" for key, n in parts.items())
+        for name, parts in items
+    )
+    assert read_list(written) == ([parts for _, parts in items] if len(written) <= LONGEST else None)
+
+
+@given(st.text(max_size=50))
+def test_any_text_is_a_list_or_is_not(text: str) -> None:
+    read_list(text)
+
+
+@pytest.mark.parametrize("text", ["1.", "a;b=1.", '"a', ":Zm9v", "a;b=é", '"a";r=0' + " " * LONGEST])
+def test_malformed(text: str) -> None:
+    assert read_list(text) is None
+
+
+def test_an_empty_list_has_no_members() -> None:
+    assert read_list("") == read_list("  ") == []
