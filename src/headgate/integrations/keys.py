@@ -4,13 +4,14 @@
     user            the user's id; principal is another name of it
     apikey          the API key, by a digest: keys are written into stores, and an API key is a secret
     client          what the layer's `client=` says
-    route           the route's template, else the path: `/item/1` and `/item/2` are one
+    route           the route's template (`/item/1` and `/item/2` are one), else the path in its one spelling
     header:NAME     a header's value
     user|route      several, each written `user:42|route:/item/{id}`
     a callable      given the request; what it returns is the key
 
 A caller who lacks what is asked for (nobody is logged in) is counted by the address instead, so that nobody is free of
-limits by leaving something out. In several, what joins the parts is escaped in them, or two callers could make one key.
+limits by leaving something out. What joins the parts is escaped in each (`|` as `%7C`, `%` as `%25`), also in one alone,
+which a route may follow: or two callers could make one key.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headgate.engine.bound import MAX_KEY_BYTES
 from headgate.errors import ConfigError
 from headgate.integrations.request import Request
 from headgate.rules.address import subject_address
+from headgate.rules.path import normalise
 
 __all__ = ["Key", "KeyMaker", "key_maker", "one_argument", "text_key"]
 
@@ -49,13 +51,8 @@ class KeyMaker:
         """Those of the application, among the parts."""
 
     def __call__(self, request: Request) -> str:
-        parts = self._parts
-        if len(parts) == 1:
-            return text_key(parts[0](request) or _by_address(request))
-        found = [part(request) for part in parts]
-        if None in found:
-            found.append(_by_address(request))
-        return text_key("|".join(one.replace("%", "%25").replace("|", "%7C") for one in dict.fromkeys(found) if one))
+        made = "|".join([_escaped(part(request) or _by_address(request)) for part in self._parts])
+        return text_key(made)
 
 
 def key_maker(key: Key) -> KeyMaker:
@@ -78,6 +75,10 @@ def text_key(key: str) -> str:
     if len(key) <= MAX_KEY_BYTES // 4 or len(key.encode("utf-8", "surrogatepass")) <= MAX_KEY_BYTES:
         return key
     return _digest(key)
+
+
+def _escaped(part: str) -> str:
+    return part.replace("%", "%25").replace("|", "%7C") if "%" in part or "|" in part else part
 
 
 def _digest(text: str) -> str:
@@ -175,5 +176,5 @@ _RESOLVERS: dict[str, KeyResolver] = {
     "user": lambda request: _named("user", request.user_id),
     "apikey": lambda request: _named("apikey", None if request.api_key is None else _digest(request.api_key)),
     "client": lambda request: _named("client", request.client_id),
-    "route": lambda request: "route:" + (request.route or request.path),
+    "route": lambda request: "route:" + (request.route or normalise(request.path)),
 }

@@ -1,0 +1,256 @@
+"""Whom a request is counted for: every resolver, and what no caller can do about it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.engine.bound import MAX_KEY_BYTES
+from headgate.errors import ConfigError
+from headgate.http.client_address import TrustedProxies
+from headgate.integrations import keys
+from headgate.integrations.keys import key_maker, one_argument, text_key
+from headgate.integrations.request import Identity
+from unit.integrations.plain import CLIENT, plain
+
+TOLD = Identity(TrustedProxies(), user=lambda _: 42, client=lambda _: "acme")
+KEY_DIGEST = "sha256:" + hashlib.sha256(b"secret").hexdigest()
+
+# A key as it is given, and what it makes of one and the same request.
+NAMED: dict[str, str] = {
+    "ip": "ip:203.0.113.9",
+    "address": "ip:203.0.113.9",
+    "user": "user:42",
+    "principal": "user:42",
+    "apikey": f"apikey:{KEY_DIGEST}",
+    "api_key": f"apikey:{KEY_DIGEST}",
+    "api-key": f"apikey:{KEY_DIGEST}",
+    "client": "client:acme",
+    "route": "route:/item/{id}",
+    "header:X-Tenant": "header:x-tenant:blue",
+    "Header: x-tenant ": "header:x-tenant:blue",
+    "USER": "user:42",
+    " user ": "user:42",
+    "user|route": "user:42|route:/item/{id}",
+    "route|user": "route:/item/{id}|user:42",
+    " user | route ": "user:42|route:/item/{id}",
+    "user|ip|header:x-tenant": "user:42|ip:203.0.113.9|header:x-tenant:blue",
+    "user|user": "user:42|user:42",
+}
+
+
+@pytest.mark.parametrize("key", NAMED)
+def test_a_resolver_by_name(key: str) -> None:
+    request = plain(
+        "/item/1", template="/item/{id}", identity=TOLD, headers={"X-Tenant": "blue", "X-API-Key": "secret"}
+    )
+    assert key_maker(key)(request) == NAMED[key]
+
+
+def test_an_api_key_is_not_written_down() -> None:
+    made = key_maker("apikey|route")(plain("/x", headers={"X-API-Key": "secret"}))
+    assert "secret" not in made
+    assert made == f"apikey:{KEY_DIGEST}|route:/x"
+
+
+def test_a_route_that_is_not_known_is_the_path() -> None:
+    assert key_maker("route")(plain("/item/1")) == "route:/item/1"
+
+
+@pytest.mark.parametrize("path", ["/item//1", "/item/./1", "/x/../item/1", "/item/%31", "/item/1/", "/item/1;x=2"])
+def test_a_path_has_one_key_however_it_is_spelled(path: str) -> None:
+    assert key_maker("route")(plain(path)) == "route:/item/1"
+
+
+def test_what_the_framework_says_is_the_user_unless_told() -> None:
+    assert key_maker("user")(plain(logged_in="alice")) == "user:alice"
+    assert key_maker("user")(plain(logged_in="alice", identity=TOLD)) == "user:42"
+
+
+def test_an_ipv6_caller_is_a_network() -> None:
+    made = {key_maker("ip")(plain(peer=peer)) for peer in ("2001:db8::1", "2001:db8:0:0:ffff::2", "2001:DB8::3%eth0")}
+    assert made == {"ip:2001:db8::/64"}
+    assert key_maker("ip")(plain(peer="::ffff:203.0.113.9")) == f"ip:{CLIENT}"
+
+
+@pytest.mark.parametrize("key", ["user", "apikey", "client", "header:x-tenant"])
+def test_who_lacks_what_is_asked_for_is_counted_by_the_address(key: str) -> None:
+    assert key_maker(key)(plain()) == f"ip:{CLIENT}"
+    assert key_maker(key)(plain(headers={"X-Tenant": "", "X-API-Key": ""}, logged_in=None)) == f"ip:{CLIENT}"
+
+
+@pytest.mark.parametrize("said", [None, ""])
+def test_a_callable_that_says_nothing_means_the_address(said: str | None) -> None:
+    assert key_maker(lambda _: said)(plain()) == f"ip:{CLIENT}"
+
+
+def test_who_lacks_a_part_of_several_has_the_address_in_its_place() -> None:
+    maker = key_maker("user|route")
+    assert maker(plain("/x")) == f"ip:{CLIENT}|route:/x"
+    assert maker(plain("/x", logged_in="alice")) == "user:alice|route:/x"
+    assert maker(plain("/x", peer="198.51.100.1")) != maker(plain("/x"))
+
+
+def test_a_request_without_an_address_is_counted_and_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "_said", set())
+    with caplog.at_level(logging.WARNING, "headgate"):
+        made = {key_maker("ip")(plain(peer=peer)) for peer in (None, "")}
+    assert made == {"ip:unknown"}
+    assert len(caplog.records) == 1
+    assert "trusted_proxies= ('unix' for a Unix socket)" in caplog.text
+
+
+# -- two callers, two keys --------------------------------------------------------------------------------------------
+
+
+def test_what_joins_the_parts_is_escaped_in_them() -> None:
+    maker = key_maker("header:a|header:b")
+    one = maker(plain(headers={"A": "x|header:b:y", "B": "z"}))
+    other = maker(plain(headers={"A": "x", "B": "y|header:b:z"}))
+    assert one != other
+    assert one == "header:a:x%7Cheader:b:y|header:b:z"
+    assert maker(plain(headers={"A": "x%7C", "B": "z"})) != maker(plain(headers={"A": "x|", "B": "z"}))
+
+
+def test_one_part_cannot_pass_for_several() -> None:
+    alone = key_maker("header:a")(plain(headers={"A": "x|user:alice"}))
+    several = key_maker("header:a|user")(plain(headers={"A": "x"}, logged_in="alice"))
+    assert alone != several
+
+
+def test_a_callable_alone_cannot_pass_for_several() -> None:
+    alone = key_maker(lambda request: request.headers["a"])(plain(headers={"A": "x|route:/login"}))
+    assert alone == "x%7Croute:/login"
+
+
+pieces = st.none() | st.text("a|%:1", max_size=4)
+
+
+@given(st.lists(pieces, min_size=1, max_size=3), st.lists(pieces, min_size=1, max_size=3))
+def test_other_values_make_another_key(one: list[str | None], other: list[str | None]) -> None:
+    def made(values: list[str | None]) -> str:
+        def told(place: int) -> Any:
+            return lambda _: values[place]
+
+        return key_maker([told(place) for place in range(len(values))])(plain())
+
+    said, also = ([value or None for value in values] for values in (one, other))
+    if said != also:
+        assert made(one) != made(other), "an address is none of these values"
+
+
+def test_a_key_that_is_too_long_becomes_a_digest() -> None:
+    maker = key_maker("header:a")
+    long, longer = "x" * 2000, "x" * 2001
+    made = maker(plain(headers={"A": long}))
+    assert made == "sha256:" + hashlib.sha256(f"header:a:{long}".encode()).hexdigest()
+    assert made != maker(plain(headers={"A": longer}))
+
+
+def test_a_key_is_as_long_as_it_may_be_in_bytes() -> None:
+    assert text_key("ä" * (MAX_KEY_BYTES // 2)) == "ä" * (MAX_KEY_BYTES // 2)
+    assert text_key("ä" * (MAX_KEY_BYTES // 2) + "x").startswith("sha256:")
+    assert text_key("x" * MAX_KEY_BYTES) == "x" * MAX_KEY_BYTES
+    assert text_key("\ud800" * MAX_KEY_BYTES).startswith("sha256:")
+
+
+# -- callables --------------------------------------------------------------------------------------------------------
+
+
+def test_a_callable_is_given_the_request() -> None:
+    assert key_maker(lambda request: f"path:{request.path}")(plain("/x")) == "path:/x"
+
+
+def test_a_callable_may_take_nothing() -> None:
+    assert key_maker(lambda: "everybody")(plain()) == "everybody"
+
+
+def test_a_number_is_a_key() -> None:
+    assert key_maker(lambda: 42)(plain()) == "42"
+
+
+def test_names_and_callables_together() -> None:
+    maker = key_maker(["user", lambda request: f"shard:{len(request.path)}", "route"])
+    assert maker(plain("/abc", logged_in="alice")) == "user:alice|shard:4|route:/abc"
+    assert len(maker.callables) == 1
+
+
+@pytest.mark.parametrize("made", [1.5, b"user", ["user"], object()])
+def test_a_key_that_is_no_text_is_the_applications_mistake(made: object) -> None:
+    with pytest.raises(TypeError, match=r"must return text such as 'user:42', or None, not"):
+        key_maker(lambda: made)(plain())
+
+
+def _default(request: object = "unset") -> object:
+    return request
+
+
+def _nothing() -> object:
+    return "nothing"
+
+
+def _optional_keyword(*, tenant: str = "blue") -> object:
+    return tenant
+
+
+class _Callable:
+    def __call__(self, request: object) -> object:
+        return request
+
+    def method(self) -> object:
+        return "method"
+
+
+def _takes() -> Iterator[tuple[Any, Any]]:
+    yield lambda request: request, "request"
+    yield _default, "request"
+    yield _nothing, "nothing"
+    yield _optional_keyword, "blue"
+    yield _Callable(), "request"
+    yield _Callable().method, "method"
+    yield functools.partial(lambda name, request: (name, request), "n"), ("n", "request")
+    yield functools.partial(lambda name: name, "n"), "n"
+    yield lambda *args: args, ("request",)
+    yield str, "request"
+    yield "REQUEST".lower, "request"
+
+
+@pytest.mark.parametrize(("function", "told"), list(_takes()))
+def test_what_a_callable_takes(function: Any, told: object) -> None:
+    assert one_argument(function)("request") == told
+
+
+# -- what cannot be a key ---------------------------------------------------------------------------------------------
+
+SHOWN = "one of ip, user, apikey, client, route, header:NAME"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("usr", f"there is no key 'usr': write {SHOWN}, several joined by '|', or give a callable"),
+        ("user|", f"there is no key '': write {SHOWN}, several joined by '|', or give a callable"),
+        ("", f"there is no key '': write {SHOWN}, several joined by '|', or give a callable"),
+        ("header", f"there is no key 'header': write {SHOWN}, several joined by '|', or give a callable"),
+        ("header:", "key 'header:' names no header: write one such as header:X-Tenant"),
+        ("user|header: ", "key 'header:' names no header: write one such as header:X-Tenant"),
+        (["user", "usr"], f"there is no key 'usr': write {SHOWN}, several joined by '|', or give a callable"),
+        ([], "key names nobody: leave it out for the client's address"),
+        (5, f"key must be {SHOWN}, a callable or a list of them, not 5"),
+        (None, f"key must be {SHOWN}, a callable or a list of them, not None"),
+        (["user", 5], f"key must be made of {SHOWN} and callables, not 5"),
+    ],
+)
+def test_what_is_no_key(key: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        key_maker(key)
+    assert str(raised.value) == message
