@@ -45,7 +45,8 @@ def exemption(exempt: Exempt) -> Callable[[Any], Any] | None:
     def exempted(request: Request) -> bool:
         if networks and request.address in networks:
             return True
-        return all(trie.matches(reading) for reading in readings(request.path))
+        found = readings(request.path)  # none of what is no path, such as the * of OPTIONS
+        return bool(found) and all(trie.matches(reading) for reading in found)
 
     return exempted
 

@@ -10,8 +10,8 @@
     a callable      given the request; what it returns is the key
 
 A caller who lacks what is asked for (nobody is logged in) is counted by the address instead, so that nobody is free of
-limits by leaving something out. What joins the parts is escaped in each (`|` as `%7C`, `%` as `%25`), also in one alone,
-which a route may follow: or two callers could make one key.
+limits by leaving something out. What joins the parts is escaped in each (`|` as `%7C`, `%` as `%25`), also where there
+is one, which a route may follow: or two callers could make one key.
 """
 
 from __future__ import annotations

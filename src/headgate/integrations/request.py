@@ -10,6 +10,7 @@ A framework's module says how to read its own request, by a subclass; nothing is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CoroutineType
 from typing import Any
 
 from headgate.http.client_address import TrustedProxies
@@ -144,7 +145,13 @@ class Request:
     def tell(self, told: Told) -> Any:
         """What a callable of the application says of this request."""
         answers = self.answers
-        return answers[told] if told in answers else told(self)
+        if told in answers:
+            return answers[told]
+        answer = told(self)
+        if isinstance(answer, CoroutineType):  # which is true, and has a name of its own at every request
+            answer.close()
+            raise TypeError(f"{told!r} returned a coroutine: write it as `async def`, or return its answer")
+        return answer
 
     def framework(self) -> Any:
         """The framework's own request, for what is not asked for here."""
