@@ -180,7 +180,7 @@ def test_the_async_twin_waits_the_same() -> None:
                 await paced.wait(HERE)
             hourly = AsyncOutbound(limiter, "1/hour", timeout=10.0, clock=clock)
             await hourly.wait(HERE)
-            with pytest.raises(TimeoutError, match="no turn for 'api.example.com' within 10 s: not admitted within 10"):
+            with pytest.raises(TimeoutError, match="within 10 s: not admitted within 10 s"):
                 await hourly.wait(HERE)
         return at
 

@@ -23,9 +23,7 @@ def by_the_rfc(text: str) -> list[dict[str, int | None]] | None:
         parsed.parse(text.encode("utf-8"))
     except ValueError:
         return None
-    return [
-        {name: value if type(value) is int else None for name, value in member.params.items()} for member in parsed
-    ]
+    return [{name: value if type(value) is int else None for name, value in member.params.items()} for member in parsed]
 
 
 def is_told_apart_by_nobody(text: str) -> bool:

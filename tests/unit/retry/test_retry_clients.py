@@ -1,0 +1,121 @@
+"""The parts of the clients that need no socket: what can be sent twice, what is missing, what is public."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+import requests
+
+import headgate.retry
+import headgate.retry.httpx
+import headgate.retry.requests
+from headgate.retry import Retry
+
+
+def chunks() -> Iterator[bytes]:
+    yield b"x"
+
+
+async def later_chunks() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
+class Pipe(io.BytesIO):
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        raise OSError("a pipe has no position")
+
+
+def test_public_names() -> None:
+    assert headgate.retry.__all__ == [
+        "IDEMPOTENT",
+        "AsyncOutbound",
+        "Outbound",
+        "Retry",
+        "host_of",
+        "told_wait",
+        "used_up_wait",
+    ]
+    for module in (headgate.retry, headgate.retry.httpx, headgate.retry.requests):
+        assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("library", ["httpx", "requests"])
+def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"headgate.retry.{library}")
+    with pytest.raises(ImportError, match=f"headgate.retry.{library} needs .*: pip install {library}"):
+        importlib.import_module(f"headgate.retry.{library}")
+
+
+@pytest.mark.parametrize(
+    ("request_", "twice"),
+    [
+        (httpx.Request("GET", "http://x/"), True),
+        (httpx.Request("PUT", "http://x/", content=b"x"), True),
+        (httpx.Request("POST", "http://x/", json={"a": 1}), True),
+        (httpx.Request("POST", "http://x/", data={"a": "1"}), True),
+        (httpx.Request("POST", "http://x/", files={"a": b"x"}), True),
+        (httpx.Request("POST", "http://x/", data={"a": "1"}, files={"a": io.BytesIO(b"x")}), True),
+        (httpx.Request("POST", "http://x/", files={"a": b"x", "b": Pipe(b"x")}), False),
+        (httpx.Request("POST", "http://x/", content=chunks()), False),
+        (httpx.Request("POST", "http://x/", content=later_chunks()), False),
+        (httpx.Request("POST", "http://x/", content=io.BytesIO(b"x")), False),
+    ],
+)
+def test_what_httpx_can_send_twice(request_: httpx.Request, twice: bool) -> None:
+    assert headgate.retry.httpx.can_be_sent_twice(request_) is twice
+
+
+@pytest.mark.parametrize(
+    ("request_", "twice"),
+    [
+        (requests.Request("GET", "http://x/"), True),
+        (requests.Request("PUT", "http://x/", data=b"x"), True),
+        (requests.Request("POST", "http://x/", json={"a": 1}), True),
+        (requests.Request("POST", "http://x/", files={"a": io.BytesIO(b"x")}), True),
+        (requests.Request("POST", "http://x/", data=io.BytesIO(b"x")), True),
+        (requests.Request("POST", "http://x/", data=Pipe(b"x")), False),
+        (requests.Request("POST", "http://x/", data=chunks()), False),
+    ],
+)
+def test_what_requests_can_send_twice(request_: requests.Request, twice: bool) -> None:
+    assert headgate.retry.requests.can_be_sent_twice(request_.prepare()) is twice
+
+
+def test_a_server_that_is_slow_is_not_asked_again() -> None:
+    asked = []
+
+    class Slow(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            asked.append(request)
+            raise httpx.ReadTimeout("slow", request=request)
+
+    transport = headgate.retry.httpx.RetryTransport(Retry(attempts=5, backoff=0.0), transport=Slow())
+    with pytest.raises(httpx.ReadTimeout), httpx.Client(transport=transport) as client:
+        client.get("http://x/")
+    assert len(asked) == 1
+
+
+def test_a_transport_opens_and_closes_the_one_inside() -> None:
+    did: list[str] = []
+
+    class Inner(httpx.BaseTransport):
+        def __enter__(self) -> Inner:
+            did.append("open")
+            return self
+
+        def close(self) -> None:
+            did.append("close")
+
+    with httpx.Client(transport=headgate.retry.httpx.RetryTransport(transport=Inner())):
+        assert did == ["open"]
+    headgate.retry.httpx.RetryTransport(transport=Inner()).close()
+    assert did == ["open", "close", "close"]
