@@ -70,6 +70,8 @@ HOT = [
     "src/headgate/service/data/bodies.py",
     "src/headgate/service/data/answers.py",
     "src/headgate/service/data/repeats.py",
+    "src/headgate/service/data/inline.py",
+    "src/headgate/service/data/operations.py",
     "src/headgate/service/data/plane.py",
     "src/headgate/service/data/authorize.py",
     "src/headgate/service/dispatch.py",

@@ -29,7 +29,7 @@ __all__ = [
     "Holding",
     "Prepared",
     "PreparedChain",
-    "PreparedFar",
+    "PreparedMembers",
     "Taken",
     "decided_at_once",
     "decisions_of",
@@ -174,25 +174,22 @@ class Prepared:
         return "none", ""
 
 
-class PreparedFar(Prepared):
-    """A request under rules that only the store knows, ready to be asked: see stores/far.py."""
+class PreparedMembers(Prepared):
+    """Counters that are asked for one by one, or, behind a stand-in, told by the store (see stores/far.py)."""
 
-    def __init__(self, engine: Engine, op: Op, standing: Member) -> None:
+    def __init__(self, engine: Engine, op: Op, members: Sequence[Member]) -> None:
         self._engine = engine
         self._op = op
-        self._standing = standing
-        self.request: Request | None = Request(op, [standing])
+        self.asked = Request(op, members)
+        self.request = self.asked
 
     def decision(self, outcomes: Sequence[Outcome]) -> Decision:
-        engine, request = self._engine, self.request
-        assert request is not None
+        engine = self._engine
         parts: list[Decision] = []
         shadows: list[Decision] = []
         allowed = True
-        for member, outcome in zip(request.members, outcomes, strict=True):
+        for member, outcome in zip(self.asked.members, outcomes, strict=True):
             decision = outcome.decision
-            if member is self._standing:
-                return decision  # by the failure policy: nobody knows what would have applied
             if not member.binds:
                 shadows.append(decision)
                 continue
@@ -203,14 +200,16 @@ class PreparedFar(Prepared):
         return decision.beside(tuple(shadows)) if shadows else decision
 
     def forgotten(self) -> None:
-        engine, request = self._engine, self.request
-        assert request is not None
+        engine = self._engine
         with engine.pressure_lock:
-            for member in request.members:
+            for member in self.asked.members:
                 engine.pressure.forget(member.key, member.algorithm.name)
 
     def subject(self, decision: Decision) -> tuple[str, str]:
-        return "none", ""  # it is the store that counts who asks
+        for member in self.asked.members:
+            if member.algorithm is decision._algorithm:
+                return "key", member.key
+        return "none", ""
 
 
 class PreparedChain:

@@ -11,7 +11,7 @@ from typing import Self, SupportsIndex
 
 from headgate.config.settings import Settings, load_settings
 from headgate.core.pressure import PressureEvent
-from headgate.embedded.asking import Asking, CatalogPlans, Prepared, PreparedChain, PreparedFar, said
+from headgate.embedded.asking import Asking, CatalogPlans, Prepared, PreparedChain, PreparedMembers, said
 from headgate.engine.bound import check_input, whole_cost
 from headgate.engine.failure import OnStoreError
 from headgate.engine.limiting import Limiting
@@ -131,7 +131,7 @@ class Ruled(Limiting):
             if standing is not None:
                 standing.cost = whole_cost(cost)
                 check_input("-", standing.cost)
-                return PreparedFar(self._engine, op, standing)
+                return PreparedMembers(self._engine, op, [standing])
         return self._rules().prepare(op, context, cost)
 
     def _far(self, context: Mapping[str, str]) -> Member | None:

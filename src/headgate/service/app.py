@@ -135,7 +135,7 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
     callers = Limiter(node.counters)
     guard = Guard(Keys(lambda: catalog.keys, environ.get(ADMIN_KEY, "").strip() or None), settings.server, callers)
     ceiling = CheckCeiling(settings.server.limits.checks, callers)
-    plane = DataPlane(parts, ceiling, tracer_of(settings.tracing.enabled))
+    plane = DataPlane(parts, ceiling, tracer_of(settings.tracing.enabled), guard)
     health = Health(limiter, repository)
     publisher = Publisher(
         tally, board, limiter, prefix=settings.metrics.prefix, keys=settings.logs.keys, totals=watch.totals

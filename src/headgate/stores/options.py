@@ -16,7 +16,7 @@ __all__ = ["Options", "masked"]
 
 _SAME = {"valkey": "redis", "valkeys": "rediss", "mariadb": "mysql", "postgres": "postgresql"}
 """Schemes that are other names of the same."""
-_PORTS = {"redis": 6379, "rediss": 6379, "mysql": 3306, "postgresql": 5432}
+_PORTS = {"redis": 6379, "rediss": 6379, "mysql": 3306, "postgresql": 5432, "headgate": 8080, "headgates": 8080}
 _COMMON = ("prefix", "timeout_ms", "pool_size")
 _SERVER = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.~-]+)?)\]|([^\[\]:/@\s]+))(?::([0-9]{1,5}))?")
 

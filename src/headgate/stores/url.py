@@ -19,7 +19,7 @@ __all__ = ["is_store_scheme", "open_store"]
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - only a file of this user's own is opened there
 _EXAMPLES = (
     "memory://, shared://name, redis://host:6379/0, mysql://user:password@host/database, "
-    "postgresql://user:password@host/database or sqlite:///file"
+    "postgresql://user:password@host/database, sqlite:///file or headgate://host:8080"
 )
 
 
@@ -129,6 +129,12 @@ def _sql(options: Options, clock: Clock | None) -> RemoteStore:
     return open_sql(options, clock)
 
 
+def _service(options: Options, clock: Clock | None) -> RemoteStore:
+    from headgate.stores.service.opening import open_service_store
+
+    return open_service_store(options, clock)
+
+
 _OPENERS: dict[str, Callable[[Options, Clock | None], LocalStore | RemoteStore]] = {
     "memory": _memory,
     "shared": _shared,
@@ -140,4 +146,5 @@ _OPENERS: dict[str, Callable[[Options, Clock | None], LocalStore | RemoteStore]]
     "redis+unix": _redis,
     "valkey+unix": _redis,
     **dict.fromkeys(("mysql", "mariadb", "postgresql", "postgres", "sqlite"), _sql),
+    **dict.fromkeys(("headgate", "headgates"), _service),
 }

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from headgate.service.control.models import Count, Shape, State
+from headgate.service.control.models import Count, Problem, Shape, State
 
 __all__ = ["SHAPES"]
 
@@ -77,8 +77,76 @@ class KeyCheck(Shape):
     timestamp: Timestamp = None
 
 
+RuleOp = Annotated[
+    Literal["take", "peek", "reset"],
+    Field(description="What is to be done: check, look, or forget the counters (which needs scope `write`)."),
+]
+
+
+class SubjectItem(SubjectCheck):
+    op: RuleOp = "take"
+
+
+class ContextItem(ContextCheck):
+    op: RuleOp = "take"
+
+
+class KeyItem(KeyCheck):
+    op: RuleOp = "take"
+
+
+class NamedCounter(Shape):
+    """A key under a limit that is written out, or under all limits of a plan."""
+
+    key: Annotated[str, Field(min_length=1, description="1,024 bytes at most.")]
+    name: Annotated[str | None, Field(min_length=1, max_length=1024, description="The limit itself unless said.")] = (
+        None
+    )
+    limit: Annotated[str | None, Field(max_length=256, description="Such as `100/minute`; this or `plan`.")] = None
+    plan: Annotated[str | None, Field(description="The name of a plan; it goes with key and cost alone.")] = None
+    cost: Cost = 1
+    binds: Annotated[bool, Field(description="Whether it may deny; else it is counted beside the others.")] = True
+    tick: Annotated[int, Field(ge=0, le=2**53 - 1, description="Of `give_back`: what the answer to `take` said.")] = 0
+    amount: Annotated[
+        int, Field(ge=0, le=2**31 - 1, description="Of `give_back`: how much of the cost is returned.")
+    ] = 0
+
+
+class CountersItem(Shape):
+    """Counters one by one, all or nothing. Limits that are written out are all counted as the rule `inline`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "op": "take",
+                    "counters": [{"key": "user:42", "limit": "100/minute"}, {"key": "user:42", "plan": "gold"}],
+                }
+            ]
+        },
+    )
+
+    counters: Annotated[list[NamedCounter], Field(min_length=1, max_length=1000)]
+    op: Annotated[
+        Literal["take", "peek", "charge", "give_back", "reset"],
+        Field(
+            description="`charge` takes whether or not it fits, `give_back` returns what was taken, `reset` forgets "
+            "the counters (and needs scope `write`)."
+        ),
+    ] = "take"
+    timestamp: Timestamp = None
+
+
 class BatchBody(Shape):
-    checks: Annotated[list[SubjectCheck | ContextCheck | KeyCheck], Field(max_length=1000)]
+    checks: Annotated[list[SubjectItem | ContextItem | KeyItem | CountersItem], Field(max_length=1000)]
+    exact: Annotated[
+        bool,
+        Field(
+            description="Answer each check with all of its counters in whole numbers, and a check that cannot be "
+            "decided with an error of its own."
+        ),
+    ] = False
 
 
 class DecisionPart(Shape):
@@ -109,8 +177,42 @@ class DecisionShown(DecisionPart):
     ]
 
 
+class ExactCounter(Shape):
+    """One counter in whole numbers, times in microseconds. `key` and what follows: where the check has not said it."""
+
+    allowed: bool
+    remaining: int
+    wait: Annotated[
+        int | None,
+        Field(description="Until a denied request would pass, null for never; of an admitted one the units before it."),
+    ]
+    reset: int
+    reason: Reason
+    tick: int
+    at: Annotated[int, Field(description="Which of the counters that the check has named.")] = 0
+    key: str = ""
+    name: str = ""
+    label: str = ""
+    limit: str = ""
+    binds: bool = True
+
+
+class CountersShown(Shape):
+    """With `exact`: all counters of a check; none where no rule applies."""
+
+    counters: list[ExactCounter]
+
+
+class NotDecided(Shape):
+    """With `exact`: why this check was not decided."""
+
+    error: Problem
+
+
 class BatchShown(Shape):
-    decisions: Annotated[list[DecisionShown], Field(description="In the order of the checks.")]
+    decisions: Annotated[
+        list[DecisionShown | CountersShown | NotDecided], Field(description="In the order of the checks.")
+    ]
 
 
 class CounterShown(Shape):

@@ -123,7 +123,9 @@ DATA_PATHS: dict[str, Any] = {
     "/api/v1/check/batch": {
         "post": _operation(
             "Check many",
-            "Up to 1,000 independent decisions, in one round trip to the store, in order.",
+            "Up to 1,000 independent decisions, in one round trip to the store, in order. A check may also look, or "
+            "forget (`op`), and name its counters one by one; with `exact` the answers are whole numbers. An "
+            "idempotency key goes with plain checks alone.",
             {200: _json(ref("BatchShown")), 409: _PENDING},
             (400, 401, 403, 413, 422, 429, 500, 503),
             body=ref("BatchBody"),

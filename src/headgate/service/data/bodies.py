@@ -29,6 +29,7 @@ __all__ = [
     "read_batch",
     "read_check",
     "read_verify",
+    "way",
     "wrong",
 ]
 
@@ -62,6 +63,8 @@ _FORMS = (
 
 def read_check(body: bytes) -> CheckBody:
     check: CheckBody = _decoded(_check, body)
+    if check.op is not None or check.counters is not None:
+        raise wrong("op" if check.op is not None else "counters", "goes into a batch: send it to /api/v1/check/batch")
     return check
 
 
@@ -105,7 +108,7 @@ def _invalid(told: str) -> BadRequest:
     for pattern, words in ((_UNKNOWN, f"is unknown: {_FORMS}"), (_MISSING, "is missing")):
         found = pattern.match(message)
         if found is not None:
-            return wrong(_way(at, found[1]), words)
+            return wrong(way(at, found[1]), words)
     if message == _EMPTY:
         return wrong(at, "must not be empty: leave it out when it is not known")
     expected = _EXPECTED.match(message)
@@ -131,7 +134,7 @@ def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Pr
     except (ValueError, TypeError) as error:  # what the limiter refuses
         field = _field(check, str(error))
         message = str(error).removeprefix(f"{field} ")  # which it begins with, and which is said already
-        raise wrong(_way(at, field), message) from None
+        raise wrong(way(at, field), message) from None
 
 
 def _field(check: CheckBody, message: str) -> str:
@@ -186,16 +189,17 @@ def _only(check: CheckBody, at: str, form: str) -> None:
     else:
         other = None
     if other is not None:
-        raise wrong(_way(at, other), f"does not go with {form!r}: {_FORMS}")
+        raise wrong(way(at, other), f"does not go with {form!r}: {_FORMS}")
 
 
-def _way(at: str, name: str) -> str:
+def way(at: str, name: str) -> str:
+    """The way to a field of what stands there."""
     return f"{at}.{name}" if at and name else at or name
 
 
 def _path(path: str | None, at: str, field: str) -> str | None:
     if path is not None and len(path) > LONGEST_PATH:
-        raise wrong(_way(at, field), f"has {len(path)} characters, and may have {LONGEST_PATH}")
+        raise wrong(way(at, field), f"has {len(path)} characters, and may have {LONGEST_PATH}")
     return path
 
 
@@ -211,7 +215,7 @@ def _subject(check: CheckBody, at: str) -> ContextBody:
     if dimension == "api" and identifier is None:
         identifier = path
     if not identifier:
-        raise wrong(_way(at, "identifier"), f"is missing: say which {dimension or 'subject'} it is")
+        raise wrong(way(at, "identifier"), f"is missing: say which {dimension or 'subject'} it is")
     if dimension == "api":
         return ContextBody(path=_path(identifier, at, "identifier") if path is None else path, method=method)
     if dimension == "ip":
@@ -222,7 +226,7 @@ def _subject(check: CheckBody, at: str) -> ContextBody:
         return ContextBody(client=identifier, path=path, method=method)
     if dimension == "key":
         return ContextBody(key=identifier, path=path, method=method)
-    raise wrong(_way(at, "dimension"), f"must be one of {', '.join(_DIMENSIONS)}, not {told!r}")
+    raise wrong(way(at, "dimension"), f"must be one of {', '.join(_DIMENSIONS)}, not {told!r}")
 
 
 _LIMITERS = ("api_key", "client", "cost", "ip", "key", "method", "path", "tier", "user")
@@ -231,7 +235,7 @@ _DIMENSIONS = ("USER", "IP", "API_KEY", "CLIENT", "KEY", "API", "GLOBAL")
 
 def _plans(limiter: AsyncLimiter, plans: list[str], at: str) -> list[str]:
     """Plans by name. A limit in notation is no plan: what clients make up must not become counters and labels."""
-    field = _way(at, "plans")
+    field = way(at, "plans")
     if not plans:
         raise wrong(field, "names no plan: name one, or leave it out for the key's policy")
     if len(plans) > MOST_PLANS:

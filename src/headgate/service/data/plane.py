@@ -12,7 +12,7 @@ from headgate.core.decision import Decision
 from headgate.core.masking import without_client
 from headgate.embedded.asking import Prepared, PreparedChain, Taken
 from headgate.service.asgi import BadRequest, Call, Headers, Reply
-from headgate.service.auth.guard import CheckCeiling
+from headgate.service.auth.guard import CheckCeiling, Guard
 from headgate.service.data.answers import answer_of, encode
 from headgate.service.data.bodies import (
     plain_context,
@@ -22,6 +22,7 @@ from headgate.service.data.bodies import (
     read_check,
     read_verify,
 )
+from headgate.service.data.operations import Operations, is_plain, refuse_repeats
 from headgate.service.data.repeats import once_of, replayed
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, ContextBody
 from headgate.service.observe.tracing import Tracer, describe
@@ -44,7 +45,7 @@ EXCEEDED = "Rate limit exceeded"
 class DataPlane:
     """What answers checks in one worker."""
 
-    def __init__(self, parts: Parts, ceiling: CheckCeiling, tracer: Tracer | None) -> None:
+    def __init__(self, parts: Parts, ceiling: CheckCeiling, tracer: Tracer | None, guard: Guard) -> None:
         self.parts = parts
         self.limiter = parts.limiter
         self.tally = parts.tally
@@ -55,6 +56,7 @@ class DataPlane:
         self.states: Mapping[str, Headers] = STATES if parts.settings.headers.x_ratelimit else {}
         self.quick = tracer is None and parts.limiter.answers_at_once
         """Whether checks can do without waiting, and without being traced."""
+        self.operations = Operations(self, guard, MOST_MEMBERS)
 
     def check_at_once(self, call: Call, body: bytes) -> Reply | None:
         """`check`, where nothing has to be waited for: the usual case, without a coroutine."""
@@ -74,7 +76,10 @@ class DataPlane:
         if not self._is_quick(call):
             return None
         started = perf_counter()
-        checks = read_batch(body).checks
+        asked = read_batch(body)
+        if not is_plain(asked):
+            return self.operations.at_once(call, asked)
+        checks = asked.checks
         answers = self._at_once(call, checks, True)
         if answers is None:
             return None
@@ -88,7 +93,7 @@ class DataPlane:
 
     def _at_once(self, call: Call, checks: Sequence[CheckBody], several: bool) -> list[Answer] | None:
         """The answers to checks, from a store that is free; None where it has to be waited for."""
-        self._afford(len(checks))
+        self.afford(len(checks))
         now_us = self.clock.ticks()
         self.tally.at(now_us)
         taken = self._taken(checks, several)
@@ -97,7 +102,7 @@ class DataPlane:
             for i in range(len(checks)):
                 decision, dimension, key = taken[i]
                 self._counted(call, decision, dimension, key)
-                self._note(checks[i], now_us)
+                self.note(checks[i], now_us)
                 answers.append(answer_of(decision, now_us))
             return answers
         prepared = self._prepared(checks, several)
@@ -136,6 +141,9 @@ class DataPlane:
         """`POST /api/v1/check/batch`: independent decisions, in one call of the store."""
         started = perf_counter()
         asked = read_batch(body)
+        if not is_plain(asked):
+            refuse_repeats(call)
+            return await self.operations.in_time(call, asked)
         answers = await self._decide(call, "batch", asked, asked.checks, self._prepared(asked.checks, True))
         self.tally.batch(len(asked.checks))
         self.tally.timed(perf_counter() - started)
@@ -144,7 +152,7 @@ class DataPlane:
     async def quota(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/quota`: what a check would be answered, and nothing is consumed."""
         asked = read_check(body)
-        self._afford(1)
+        self.afford(1)
         now_us = self.clock.ticks()
         decisions = await self.limiter.decide([prepare(self.limiter, Op.PEEK, asked)])
         assert decisions is not None
@@ -176,16 +184,16 @@ class DataPlane:
 
         `secret` is the API key that names the client, if it does. Rules and counters go by it, and nobody is shown it.
         """
-        self._afford(1)
+        self.afford(1)
         started = perf_counter()
-        with self._span(call, name) as span:
+        with self.span(call, name) as span:
             decisions = await self.limiter.decide([prepared])
             assert decisions is not None
             decision = decisions[0]
             if span is not None:
                 describe(span, decision)
         self.tally.at(self.clock.ticks())
-        self._count(call, prepared, decision, secret)
+        self.count(call, prepared, decision, secret)
         self.tally.timed(perf_counter() - started)
         return decision
 
@@ -213,12 +221,12 @@ class DataPlane:
         prepared: Sequence[Prepared | PreparedChain],
     ) -> list[Answer]:
         """The answers to checks, each for itself, in one call of the store."""
-        self._afford(len(checks))
+        self.afford(len(checks))
         now_us = self.clock.ticks()
         self.tally.at(now_us)
         key = call.fields.get(b"idempotency-key", call.fields.get(b"x-idempotency-key"))
         once = None if key is None else self._once(call, name, key, body, prepared)
-        with self._span(call, name) as span:
+        with self.span(call, name) as span:
             decisions = await self._asked(prepared, once)
             if span is not None and decisions is not None and name == "check":
                 describe(span, decisions[0])
@@ -243,8 +251,8 @@ class DataPlane:
         seconds, and would else be told as the second after."""
         answers: list[Answer] = []
         for asked, one, decision in zip(checks, prepared, decisions, strict=True):
-            self._count(call, one, decision)
-            self._note(asked, now_us)
+            self.count(call, one, decision)
+            self.note(asked, now_us)
             answers.append(answer_of(decision, now_us))
         return answers
 
@@ -275,18 +283,18 @@ class DataPlane:
             decisions = await self.limiter.decide(prepared, once)
         return decisions
 
-    def _span(self, call: Call, name: str) -> AbstractContextManager[Span | None]:
+    def span(self, call: Call, name: str) -> AbstractContextManager[Span | None]:
         if self.tracer is None:
             return nullcontext()
         return self.tracer.span(f"headgate.{name}", call.scope["headers"])
 
-    def _afford(self, checks: int) -> None:
+    def afford(self, checks: int) -> None:
         """Refuse what is beyond what this node answers in a second."""
         over = self.ceiling.admit(checks)
         if over is not None:
             raise BadRequest(over.status, over.detail, over.headers)
 
-    def _note(self, asked: CheckBody, now_us: int) -> None:
+    def note(self, asked: CheckBody, now_us: int) -> None:
         """Whom a check named, for those who look at keys and clients; and how far its sender's clock is off."""
         if asked.key is not None:
             self.tally.seen_key(asked.key, now_us)
@@ -302,7 +310,7 @@ class DataPlane:
         if asked.timestamp is not None:
             self.tally.skewed(asked.timestamp - now_us / 1_000_000)
 
-    def _count(
+    def count(
         self, call: Call, prepared: Prepared | PreparedChain, decision: Decision, secret: str | None = None
     ) -> None:
         dimension, subject = prepared.subject(decision)

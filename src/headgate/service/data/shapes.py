@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-__all__ = ["Answer", "BatchBody", "CheckBody", "ContextBody", "VerifyBody"]
+__all__ = [
+    "Answer",
+    "BatchBody",
+    "CheckBody",
+    "ContextBody",
+    "Counter",
+    "CounterBody",
+    "Counters",
+    "Mistake",
+    "VerifyBody",
+]
 
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -25,6 +35,19 @@ class ContextBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_
     key: Name | None = None
 
 
+class CounterBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """One counter that a check names itself: a key under a limit, or under a plan."""
+
+    key: str
+    name: str | None = None
+    limit: str | None = None
+    plan: str | None = None
+    cost: int = 1
+    binds: bool = True
+    tick: int = 0
+    amount: int = 0
+
+
 class CheckBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One check. Which of its fields belong together is for `prepare` to say."""
 
@@ -37,10 +60,16 @@ class CheckBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     plans: list[str] | None = None
     cost: int = 1
     timestamp: float | None = None
+    op: str | None = None
+    """In a batch: what is to be done, if it is not to take."""
+    counters: list[CounterBody] | None = None
+    """In a batch."""
 
 
 class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
     checks: list[CheckBody]
+    exact: bool = False
+    """Whether the answers are to be `Counters`, and a check with a mistake in it is to have an answer of its own."""
 
 
 class VerifyBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,3 +99,36 @@ class Answer(msgspec.Struct):
     queue_position: int | UnsetType = UNSET
     parts: list[Answer] | UnsetType = UNSET
     shadows: list[Answer] | UnsetType = UNSET
+
+
+class Counter(msgspec.Struct, omit_defaults=True):
+    """One counter in whole numbers; microseconds where it is time."""
+
+    allowed: bool
+    remaining: int
+    wait: int | None
+    """Of a denied request until it would pass, null for never; of an admitted one the units queued before it."""
+    reset: int
+    reason: str
+    tick: int
+    """What `give_back` is to name."""
+    at: int | UnsetType = UNSET
+    """Which of the counters that the check has named it is for."""
+    key: str | UnsetType = UNSET
+    """This and what follows is told where the check has not said it itself."""
+    name: str | UnsetType = UNSET
+    label: str | UnsetType = UNSET
+    limit: str | UnsetType = UNSET
+    binds: bool | UnsetType = UNSET
+
+
+class Counters(msgspec.Struct):
+    """All counters that one check has looked at; none where no rule applies."""
+
+    counters: list[Counter]
+
+
+class Mistake(msgspec.Struct):
+    """Why one check of a batch was not decided: a problem, as everywhere."""
+
+    error: dict[str, Any]

@@ -1,0 +1,141 @@
+"""Checks that name their counters themselves, one by one: what Headgate's own library asks a service.
+
+    {"op": "take", "counters": [{"key": "user:42", "name": "api", "limit": "100/minute", "cost": 1},
+                                {"key": "user:42", "plan": "gold", "cost": 1}]}
+
+All of a check's counters are one request to the store, all or nothing. `op` is what is to be done with them, `take`
+unless said; it may also stand beside a context, or a key. What clients make up never becomes a label: all limits that
+were written out are counted as one rule, INLINE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from headgate.core.algorithms import build
+from headgate.core.algorithms.algorithm import LARGEST, Algorithm
+from headgate.core.limit import Limit
+from headgate.embedded.asking import Prepared, PreparedChain, PreparedMembers
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.engine.bound import check_input
+from headgate.errors import ConfigError
+from headgate.service.data.bodies import prepare, way, wrong
+from headgate.service.data.shapes import CheckBody, CounterBody
+from headgate.stores.port import Member, Op
+
+__all__ = ["INLINE", "MOST_COUNTERS", "op_of", "prepare_item"]
+
+INLINE: Final = "inline"
+MOST_COUNTERS: Final = 1000
+MOST_REMEMBERED: Final = 4096
+LONGEST_NAME: Final = 1024
+"""Characters of a counter's name."""
+LONGEST_LIMIT: Final = 256
+OPS: Final = {"take": Op.TAKE, "peek": Op.PEEK, "charge": Op.CHARGE, "give_back": Op.GIVE_BACK, "reset": Op.RESET}
+OF_RULES: Final = (Op.TAKE, Op.PEEK, Op.RESET)
+
+_built: dict[tuple[str, str], Algorithm] = {}
+
+
+def op_of(check: CheckBody, at: str) -> Op:
+    """What is to be done, as a check of a batch says it."""
+    told = check.op
+    if told is None:
+        return Op.TAKE
+    op = OPS.get(told)
+    if op is None:
+        raise wrong(way(at, "op"), f"must be one of {', '.join(OPS)}, not {told!r}")
+    if check.counters is None and op not in OF_RULES:
+        raise wrong(way(at, "op"), f"{told!r} goes with counters: what was charged is told for each by name")
+    return op
+
+
+def prepare_item(
+    limiter: AsyncLimiter, op: Op, check: CheckBody, at: str
+) -> tuple[Prepared | PreparedChain, Sequence[int]]:
+    """What is to be asked about a check of a batch; for each member which of the counters it names that is of."""
+    if check.counters is None:
+        return prepare(limiter, op, check, at), ()
+    _alone(check, at)
+    counters = check.counters
+    if not 0 < len(counters) <= MOST_COUNTERS:
+        raise wrong(way(at, "counters"), f"has {len(counters)} counters: name 1 to {MOST_COUNTERS:,}")
+    members: list[Member] = []
+    places: list[int] = []
+    for place, counter in enumerate(counters):
+        found = _members(limiter, op, counter, f"{at}.counters[{place}]")
+        members += found
+        places += [place] * len(found)
+    if len(members) > 1 and len({(member.key, member.algorithm.name) for member in members}) < len(members):
+        raise wrong(way(at, "counters"), "has a counter twice: each key and name may be there once")
+    return PreparedMembers(limiter._engine, op, members), places
+
+
+def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, at: str) -> list[Member]:
+    """The counters that one entry stands for: one, or those of a plan."""
+    key, cost = counter.key, counter.cost
+    try:
+        check_input(key, cost)
+    except ValueError as error:
+        field = str(error).partition(" ")[0]
+        raise wrong(way(at, field), str(error).removeprefix(f"{field} ")) from None
+    if counter.plan is not None:
+        return [Member(key, algorithm, cost) for algorithm in _plan(limiter, counter, at)]
+    if not 0 <= counter.tick <= LARGEST:
+        raise wrong(way(at, "tick"), f"must be a whole number from 0 to {LARGEST}")
+    if not 0 <= counter.amount <= cost or (counter.amount and op is not Op.GIVE_BACK):
+        raise wrong(way(at, "amount"), "is what is given back of the cost: 0, or no more than that")
+    return [Member(key, _algorithm(counter, at), cost, counter.binds, counter.tick, counter.amount)]
+
+
+def _plan(limiter: AsyncLimiter, counter: CounterBody, at: str) -> tuple[Algorithm, ...]:
+    name = counter.plan
+    assert name is not None
+    if counter.limit is not None or counter.name is not None or counter.tick or counter.amount or not counter.binds:
+        raise wrong(way(at, "plan"), "stands alone with key and cost: its limits are known here")
+    chain = limiter._resolver.plan(name)
+    if chain is None:
+        raise wrong(way(at, "plan"), f"there is no plan {name!r}: make it with POST /api/v1/plans")
+    return chain
+
+
+def _algorithm(counter: CounterBody, at: str) -> Algorithm:
+    text = counter.limit
+    if text is None:
+        raise wrong(way(at, "limit"), "is missing: write a limit such as 100/minute, or the name of a plan as plan")
+    told = counter.name
+    known = None if told is None else _built.get((told, text))
+    if known is not None:
+        return known
+    if len(text) > LONGEST_LIMIT:
+        raise wrong(way(at, "limit"), f"has {len(text)} characters, and may have {LONGEST_LIMIT}")
+    if told is not None and not 0 < len(told) <= LONGEST_NAME:
+        raise wrong(way(at, "name"), f"has {len(told)} characters: write 1 to {LONGEST_NAME:,}, or leave it out")
+    try:
+        limit = Limit.parse(text)
+        name = str(limit) if told is None else told
+        known = build(limit, name, INLINE)
+    except ConfigError as error:
+        raise wrong(way(at, "limit"), str(error)) from None
+    if len(_built) >= MOST_REMEMBERED:
+        _built.clear()
+    _built[name, text] = known
+    return known
+
+
+def _alone(check: CheckBody, at: str) -> None:
+    others = (
+        ("dimension", check.dimension),
+        ("identifier", check.identifier),
+        ("endpoint", check.endpoint),
+        ("method", check.method),
+        ("context", check.context),
+        ("key", check.key),
+        ("plans", check.plans),
+    )
+    for name, value in others:
+        if value is not None:
+            raise wrong(way(at, name), "does not go with 'counters', which name all that there is")
+    if check.cost != 1:
+        raise wrong(way(at, "cost"), "is written beside each of the counters")

@@ -1,0 +1,1 @@
+"""A Headgate service as a store: its counters, its plans and its rules, over HTTP."""

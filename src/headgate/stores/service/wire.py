@@ -1,0 +1,146 @@
+"""A request of the port as one item of a service's batch, and its answer as outcomes.
+
+    {"op": "take", "counters": [{"key": "user:42", "name": "api", "limit": "100/minute", "cost": 1}, …]}
+    {"op": "take", "context": {"user": "42", "path": "/orders"}, "cost": 1}
+
+    {"counters": [{"at": 0, "allowed": true, "remaining": 99, "wait": 0, "reset": 600000, "reason": "ok", "tick": 1}]}
+    {"error": {"status": 400, "detail": "there is no plan 'gold'"}}
+
+Both ways whole numbers: a decision that came over the wire is the one that was made, to the microsecond. Of limits that
+only the service knew the answer says what they are, and the members of the request are replaced by them (see
+stores/far.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from headgate.core.algorithms import Algorithm, build
+from headgate.core.decision import NORMAL, Decision, Detail
+from headgate.core.limit import Limit
+from headgate.errors import ConfigError
+from headgate.stores.far import is_context, known_far
+from headgate.stores.port import Member, Op, Outcome, Request
+
+__all__ = ["Malformed", "Problem", "item_of", "outcomes_of", "problem_in"]
+
+MOST_REMEMBERED = 4096
+_OPS = {Op.TAKE: "take", Op.PEEK: "peek", Op.RESET: "reset", Op.CHARGE: "charge", Op.GIVE_BACK: "give_back"}
+_USUAL = ("ok", "limited", "cost_exceeds_limit", "blocked")
+"""Reasons that the numbers tell by themselves."""
+_WAY = re.compile(r"^checks\[\d+\](?:: |\.counters\[\d+\]\.\w+: |\.)")
+"""Where in a batch a mistake is: nobody has written that batch."""
+_dump = json.JSONEncoder(separators=(",", ":")).encode
+_built: dict[tuple[str, str, str], Algorithm] = {}
+_limits: dict[Limit, str] = {}
+
+
+class Malformed(Exception):  # noqa: N818 - says what it is
+    """What was answered is no answer to what was asked."""
+
+
+class Problem(Exception):  # noqa: N818 - says what it is
+    """What the service says of a request that it has not decided."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+def item_of(request: Request) -> bytes:
+    """A request as it is sent."""
+    first = request.members[0]
+    if is_context(first.algorithm):
+        item: dict[str, Any] = {"context": json.loads(first.key), "cost": first.cost}
+    else:
+        item = {"counters": [_counter(request.op, member) for member in request.members]}
+    if request.op is not Op.TAKE:
+        item["op"] = _OPS[request.op]
+    return _dump(item).encode("ascii")
+
+
+def _counter(op: Op, member: Member) -> dict[str, Any]:
+    algorithm = member.algorithm
+    if known_far(algorithm):
+        return {"key": member.key, "plan": algorithm.name, "cost": member.cost}
+    counter: dict[str, Any] = {"key": member.key, "name": algorithm.name, "limit": _notation(algorithm.limit)}
+    if member.cost != 1:
+        counter["cost"] = member.cost
+    if not member.binds:
+        counter["binds"] = False
+    if op is Op.GIVE_BACK:
+        counter["tick"], counter["amount"] = member.tick, member.amount
+    return counter
+
+
+def outcomes_of(request: Request, answer: Any) -> list[Outcome]:
+    """What came of a request, whose members are then those that were really asked. Problem when nothing did."""
+    problem = problem_in(answer.get("error")) if isinstance(answer, dict) else None
+    if problem is not None:
+        raise problem
+    try:
+        told = answer["counters"]
+        members = _members(request, told)
+        outcomes = [_outcome(member.algorithm, one) for member, one in zip(members, told, strict=True)]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise Malformed(f"{type(error).__name__}: {error}") from None
+    request.members = members
+    return outcomes
+
+
+def _members(request: Request, told: Sequence[dict[str, Any]]) -> Sequence[Member]:
+    asked = request.members
+    if len(told) == len(asked) and not any(known_far(member.algorithm) for member in asked):
+        return asked
+    context = is_context(asked[0].algorithm)
+    found = []
+    for one in told:
+        member = asked[0] if context else asked[one["at"]]
+        found.append(_real(member, one) if known_far(member.algorithm) else member)
+    return found
+
+
+def _real(standing: Member, told: dict[str, Any]) -> Member:
+    return Member(told["key"], _algorithm(told["limit"], told["name"], told["label"]), standing.cost, told["binds"])
+
+
+def _outcome(algorithm: Algorithm, told: dict[str, Any]) -> Outcome:
+    reason = told["reason"]
+    detail = None if reason in _USUAL else Detail(reason, None, NORMAL, None)
+    return Outcome(
+        Decision(algorithm, told["allowed"], told["remaining"], told["wait"], told["reset"], detail), told["tick"]
+    )
+
+
+def problem_in(told: Any) -> Problem | None:
+    """A problem as the service tells it, if it is one."""
+    if not isinstance(told, dict) or not isinstance(told.get("status"), int):
+        return None
+    detail = str(told.get("detail") or told.get("title") or "it does not say why")
+    return Problem(told["status"], _WAY.sub("", detail))
+
+
+def _algorithm(limit: str, name: str, label: str) -> Algorithm:
+    known = _built.get((limit, name, label))
+    if known is None:
+        try:
+            known = build(Limit.parse(limit), name, label)
+        except ConfigError as error:  # one that was registered there
+            raise Malformed(f"its limit {limit!r} is unknown here: {error}") from None
+        if len(_built) >= MOST_REMEMBERED:
+            _built.clear()
+        _built[limit, name, label] = known
+    return known
+
+
+def _notation(limit: Limit) -> str:
+    text = _limits.get(limit)
+    if text is None:
+        if len(_limits) >= MOST_REMEMBERED:
+            _limits.clear()
+        text = _limits[limit] = str(limit)
+    return text
