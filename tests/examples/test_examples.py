@@ -120,6 +120,23 @@ PRINTED = {
         allowed=False by uploads, 6 left
         [('uploads', 6), ('daily', 46)]
         """,
+    "retry_httpx.py": """
+          /orders: 429, come back after 1 s
+          /orders: 200
+        orders: 200
+          /reports: 503, come back after 3600 s
+        reports: 503
+          /prices: 429, come back after 0 s
+          /prices: 429, come back after 0 s
+          /prices: 200
+        prices: 200
+        """,
+    "outbound.py": """
+        by httpx: [200, 200, 200]
+        by requests: [200, 200, 200]
+        on Sunday: 503
+        not sent: no turn for 'shop-api' within 5 s: it asked to be left alone for NUMBER s
+        """,
     "locks.py": """
         raised to 110
         too late: nothing was written
@@ -146,6 +163,7 @@ PRINTED = {
 VARYING = {  # which NUMBER is not always the same, and within which bounds it must lie
     "quickstart.py": (r"retry after ([\d.]+) s", 15, 20),  # how busy the machine is
     "async_limiter.py": (r"about ([\d.]+) s", 0.2, 60),
+    "outbound.py": (r"alone for (\d+) s", 20, 30),  # 30, less what a busy machine has taken
     "sharded.py": (r"moved: (\d+) of", 50, 150),  # about a third; which ones depends on the addresses
     "store_failure.py": (r"about ([\d.]+) s", 0, 10),  # without a breaker it would be 20 at least
 }

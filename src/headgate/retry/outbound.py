@@ -13,6 +13,7 @@ one after the other as the limit allows. Who was given a turn just before a hold
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -85,7 +86,7 @@ class _Outgoing:
             while seconds := self._holds.left(key):  # it may be prolonged meanwhile
                 spare = left()
                 if spare is not None and seconds > spare:
-                    raise self._no_turn(key, f"it asked to be left alone for {seconds:g} s")
+                    raise self._no_turn(key, f"it asked to be left alone for {math.ceil(seconds)} s")
                 yield _Sleep(seconds)
 
         yield from held()
