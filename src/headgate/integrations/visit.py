@@ -34,6 +34,11 @@ class Visit:
         self.counted.add(counter)
         return True
 
+    def tell(self, decision: Decision) -> None:
+        """A decision that no layer has made: the application's own, which it raised. The headers tell of it once."""
+        if not any(known is decision for known in self.decisions):
+            self.decisions.append(decision)
+
     def decision(self) -> Decision | None:
         """What all layers together say; None when none had anything to say."""
         decisions = self.decisions
