@@ -1,0 +1,87 @@
+"""The middleware: limits on every request that comes through it, for a view that there is or for none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.embedded.limiter import Limiter
+from headgate.errors import ConfigError, RateLimitExceeded
+from headgate.integrations.django.freeing import frees
+from headgate.integrations.django.layer import asks_user, loop_gate, thread_gate
+from headgate.integrations.django.options import Project, given, project
+from headgate.integrations.django.passing import denied, through, through_async
+from headgate.integrations.django.request import DjangoRequest, visit_of
+from headgate.integrations.gate import Gate
+
+__all__ = ["RateLimitMiddleware"]
+
+_log = logging.getLogger("headgate")
+_OWN = "headgate.integrations.django.RateLimitMiddleware"
+_LOGS_IN = "django.contrib.auth.middleware.AuthenticationMiddleware"
+
+
+class RateLimitMiddleware:
+    """Limits every request, as `HEADGATE` in the settings says: see options.py."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self.get_response = get_response
+        said = project(given())
+        _in_order(said)
+        self._threads: Gate[Limiter] | None = None
+        self._loops: Gate[AsyncLimiter] | None = None
+        try:
+            if iscoroutinefunction(get_response):
+                markcoroutinefunction(self)
+                self._loops = loop_gate(said.limiter, said.limits, said.options)
+            else:
+                self._threads = thread_gate(said.limiter, said.limits, said.options)
+        except (ConfigError, TypeError) as error:
+            raise ImproperlyConfigured(f"HEADGATE in the settings: {error}") from error
+
+    def __call__(self, request: Any) -> Any:
+        handle = partial(self.get_response, request)
+        if self._loops is not None:
+            seen = DjangoRequest(request, self._loops.identity)
+            return through_async(self._loops, seen, handle, counts=not frees(seen))
+        assert self._threads is not None
+        seen = DjangoRequest(request, self._threads.identity)
+        return through(self._threads, seen, handle, counts=not frees(seen))
+
+    def process_exception(self, request: Any, exception: Exception) -> Any:
+        """What a guarded function denies inside of a view is denied as everything else. Django calls this in a thread,
+        also for async views."""
+        if not isinstance(exception, RateLimitExceeded):
+            return None
+        gate: Gate[Any] | None = self._threads or self._loops
+        assert gate is not None
+        seen = DjangoRequest(request, gate.identity)
+        decision = exception.decision
+        visit_of(request).decisions.append(decision)
+        hook = gate.on_denied
+        if hook is not None and iscoroutinefunction(hook):
+            hook = async_to_sync(hook)
+        return denied(gate, seen, decision, None if hook is None else hook(seen, decision))
+
+
+def _in_order(said: Project) -> None:
+    """Who is counted by user must be known when counted: to be counted by the address in silence helps nobody."""
+    listed = list(settings.MIDDLEWARE)
+    if said.options.get("user") is not None or not asks_user(said.limits, said.options):
+        return
+    if _OWN not in listed or _LOGS_IN not in listed or listed.index(_LOGS_IN) < listed.index(_OWN):
+        return
+    message = f"{_OWN} stands before {_LOGS_IN} in MIDDLEWARE, and so knows no user: put it after"
+    if said.limits is not None:
+        raise ImproperlyConfigured(message)
+    _log.warning("%s", message)  # rules are perhaps about no users at all
