@@ -82,6 +82,8 @@ class TrustedProxies:
             if isinstance(proxies, bool) or not 1 <= proxies <= MOST_HOPS:
                 raise ConfigError(f"a number of proxies must be from 1 to {MOST_HOPS}, not {proxies!r}")
             self._hops, self._networks = proxies, Networks(())
+        elif isinstance(proxies, str):
+            raise ConfigError(f"trusted proxies: write a list of networks, such as [{proxies!r}], not {proxies!r}")
         else:
             self._hops, self._networks = 0, Networks(proxies)
 

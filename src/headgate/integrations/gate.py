@@ -6,7 +6,6 @@ a request is asked about is said here, without I/O, and the two drivers in passi
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -24,7 +23,7 @@ from headgate.errors import ConfigError
 from headgate.http.client_address import TrustedProxies
 from headgate.http.headers import HeaderStyle
 from headgate.integrations.exemptions import Exempt, exemption, is_preflight
-from headgate.integrations.keys import Key, key_maker, one_argument, text_key
+from headgate.integrations.keys import Key, is_coroutine, key_maker, one_argument, text_key
 from headgate.integrations.request import Identity, Request, Response
 from headgate.integrations.visit import Visit
 from headgate.rules.context import RequestContext
@@ -107,7 +106,7 @@ class Gate(Generic[L]):
         self.dry_run = dry_run
         self.wait = wait
         self.on_denied = on_denied
-        self.methods = None if methods is None else frozenset(_method(name) for name in methods)
+        self.methods = None if methods is None else _methods(methods)
         self.style = _style(headers, HeaderStyle() if settings is None else settings.headers)
         if trusted_proxies is None:
             trusted_proxies = () if settings is None else settings.server.trusted_proxies
@@ -128,8 +127,10 @@ class Gate(Generic[L]):
         for name, given in (("when", when), ("on_denied", on_denied)):
             if given is not None:
                 _callable(name, given)
+        if is_coroutine(when):
+            raise ConfigError(f"when must be a plain function: a response waits for it, and {when!r} is a coroutine's")
         asked = [*callables.values(), *self.key.callables, self.cost, self.limits, self.exempt]
-        self.coroutines: list[Any] = [one for one in asked if inspect.iscoroutinefunction(one)]
+        self.coroutines: list[Any] = [one for one in asked if is_coroutine(one)]
         self._logged_at = float("-inf")
         self._unlogged = 0
 
@@ -177,16 +178,16 @@ class Gate(Generic[L]):
         """The request as rules see it. Where keys of policies have the route in them, it is the template."""
         context = RequestContext(
             ip=request.address,
-            user=request.user_id,
-            api_key=request.api_key,
-            client=request.client_id,
+            user=_name(request.user_id),
+            api_key=_name(request.api_key),
+            client=_name(request.client_id),
             path=request.path,
             method=request.method,
-            tier=request.tier,
+            tier=_name(request.tier),
         )
         route = request.route
         key = None if route is None else self.limiter.policy_key(context, route)
-        return context if key is None else replace(context, key=key)
+        return context if key is None else replace(context, key=text_key(key))
 
     def prepared(self, ask: Ask) -> Prepared | PreparedChain:
         """What is asked, in the form that can be given back."""
@@ -218,6 +219,11 @@ class Gate(Generic[L]):
         return decorator_cost(request.tell(self.cost)) if callable(self.cost) else self.cost
 
 
+def _name(told: str | None) -> str | None:
+    """A name that rules take, whatever a caller has sent for one."""
+    return None if told is None else text_key(told)
+
+
 def _style(headers: HeaderStyle | bool | None, usual: HeaderStyle) -> HeaderStyle:
     if headers is None or headers is True:
         return usual
@@ -228,10 +234,13 @@ def _style(headers: HeaderStyle | bool | None, usual: HeaderStyle) -> HeaderStyl
     return headers
 
 
-def _method(name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"methods must be a list such as ['POST', 'PUT'], with no {name!r} in it")
-    return name.upper()
+def _methods(given: Collection[str]) -> frozenset[str]:
+    if isinstance(given, str):  # whose letters would be the methods, and none of them would ever come
+        raise ConfigError(f"methods must be a list such as ['POST', 'PUT'], not {given!r}")
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"methods must be a list such as ['POST', 'PUT'], with no {name!r} in it")
+    return frozenset(name.upper() for name in given)
 
 
 def _callable(name: str, given: Any) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ from headgate.integrations.request import Request
 from headgate.rules.address import subject_address
 from headgate.rules.path import normalise
 
-__all__ = ["Key", "KeyMaker", "key_maker", "one_argument", "text_key"]
+__all__ = ["Key", "KeyMaker", "is_coroutine", "key_maker", "one_argument", "text_key"]
 
 KeyResolver = Callable[[Request], str | None]
 Key: TypeAlias = "str | Callable[..., Any] | Iterable[str | Callable[..., Any]]"
@@ -97,7 +97,7 @@ def one_argument(function: Callable[..., Any]) -> Callable[[Any], Any]:
     try:
         inspect.signature(function).bind(None)
     except TypeError:
-        if inspect.iscoroutinefunction(function):
+        if is_coroutine(function):
 
             async def nothing_async(_: Any) -> Any:
                 return await function()
@@ -105,6 +105,11 @@ def one_argument(function: Callable[..., Any]) -> Callable[[Any], Any]:
             return nothing_async
         return lambda _: function()
     return function
+
+
+def is_coroutine(function: object) -> bool:
+    """Whether somebody has to wait for what a callable says: a function or an object that is called by `async def`."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
 
 
 def _callable(given: Any) -> Callable[..., Any]:

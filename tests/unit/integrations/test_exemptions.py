@@ -28,7 +28,14 @@ def test_nothing_is_exempt_unless_said() -> None:
     "path",
     [
         *("/healthz", "/healthz/", "//healthz", "/healthz?deep=1"),
-        *("/static", "/static/a.css", "/static/css/a.css", "/static/css/../a.css", "/files/a/public", "/files/a%20b/public"),
+        *(
+            "/static",
+            "/static/a.css",
+            "/static/css/a.css",
+            "/static/css/../a.css",
+            "/files/a/public",
+            "/files/a%20b/public",
+        ),
     ],
 )
 def test_a_path_is_exempt(path: str) -> None:
