@@ -7,7 +7,7 @@ settle in reservation.py. A limiter adds only the lines that do I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import SupportsIndex, TypeAlias, TypeVar, cast
+from typing import Self, SupportsIndex, TypeAlias, TypeVar, cast
 
 from headgate.core.algorithms import Algorithm
 from headgate.core.decision import Decision
@@ -92,6 +92,10 @@ class Limiting:
         raise TypeError(
             f"a {type(self).__name__} cannot be sent to another process: build one there, with the same URL"
         )
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Itself: frameworks copy what they are configured with, and a copy must not have counters of its own."""
+        return self
 
     @property
     def clock(self) -> Clock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,11 @@ def test_a_limiter_names_its_store_and_stays_in_its_process() -> None:
     assert repr(Limiter()) == "<Limiter on MemoryStore>"
     with pytest.raises(TypeError, match="build one there, with the same URL"):
         pickle.dumps(Limiter())
+
+
+def test_a_copy_of_a_limiter_is_the_limiter() -> None:
+    limiter = Limiter()
+    assert copy.deepcopy({"limiter": limiter})["limiter"] is limiter
 
 
 def test_many_threads_log_a_failure_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
