@@ -6,6 +6,8 @@ same counter count it once, and that the outermost layer can say in the headers 
 
 from __future__ import annotations
 
+from typing import Any
+
 from headgate.core.decision import Decision, combine
 from headgate.http.headers import HeaderStyle, rate_limit_headers
 
@@ -18,13 +20,17 @@ NAME = "headgate.visit"
 class Visit:
     """What the layers know of one request."""
 
-    __slots__ = ("counted", "decisions", "writer")
+    __slots__ = ("around", "counted", "decisions", "open", "writer")
 
     def __init__(self) -> None:
         self.counted: set[tuple[int, str, str]] = set()
         self.decisions: list[Decision] = []
         self.writer: object = None
         """The layer that writes the headers, on the response as it leaves: the outermost that can."""
+        self.around: object = None
+        """The innermost middleware: its limiter is that of the routes inside it, unless they have one of their own."""
+        self.open: list[Any] = []
+        """The passages that the writer is to settle, as soon as it knows the response."""
 
     def count(self, engine: int, key: str, name: str) -> bool:
         """Whether this request is to be counted on a counter: it is once."""

@@ -1,0 +1,151 @@
+"""Limits for any ASGI application: Starlette, FastAPI, Litestar, Quart, Django.
+
+    app.add_middleware(RateLimitMiddleware, limits="100/minute")                         # Starlette, FastAPI
+    Litestar(middleware=[DefineMiddleware(RateLimitMiddleware, limits="100/minute")])
+    app.asgi_app = RateLimitMiddleware(app.asgi_app, limits="100/minute")                # Quart
+
+A request is asked about before the application sees it. Of its response only the start is touched, to add the headers;
+the rest goes by as it comes, so a stream stays one. What the application receives is not touched at all.
+
+Websockets pass, unless `websockets=True`: then each connection is asked about as a request is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Unpack
+
+from headgate.core.decision import Decision
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.errors import ConfigError, RateLimitExceeded
+from headgate.integrations.asgi_denial import denying
+from headgate.integrations.asgi_request import App, AsgiRequest, Message, Receive, Scope, Send
+from headgate.integrations.gate import Gate, GateOptions, LayerLimits
+from headgate.integrations.opening import GivenLimiter, connect, limiter_for_loops
+from headgate.integrations.passing import enter_async, settle_async
+from headgate.integrations.request import Response
+from headgate.integrations.visit import NAME, Visit
+
+__all__ = ["RateLimitMiddleware"]
+
+_STARTS = {"http.response.start": 200, "websocket.http.response.start": 403, "websocket.accept": 101}
+"""The messages that have headers, and the status they tell unless they say another."""
+_ASKING = ("key", "cost", "exempt", "methods", "when", "dry_run", "wait")
+"""Options that mean nothing where nothing is asked."""
+
+
+class RateLimitMiddleware:
+    """Limits the requests to an application, and tells in the headers of all responses how the limits stand.
+
+    Without `limits` the rules of the limiter decide (`limiter="headgate.yaml"`). Without either, nothing is asked
+    here: the middleware then only serves the limits of the routes inside, with its limiter and their headers.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        limiter: GivenLimiter = None,
+        limits: LayerLimits = None,
+        *,
+        websockets: bool = False,
+        **options: Unpack[GateOptions],
+    ) -> None:
+        self.app = app
+        self.limiter: AsyncLimiter = limiter_for_loops(limiter)
+        self._asks = limits is not None or self.limiter.has_rules
+        self._websockets = websockets
+        idle = [name for name in _ASKING if name in options]
+        if not self._asks and (idle or websockets):
+            raise ConfigError(
+                f"{idle[0] if idle else 'websockets'}= is for limits, and the middleware has none: give it some, such "
+                'as limits="100/minute", or a limiter with rules, such as limiter="headgate.yaml"'
+            )
+        self.gate: Gate[AsyncLimiter] = Gate(self.limiter, limits if self._asks else _none, **options)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        kind = scope["type"]
+        if kind not in ("http", "websocket"):
+            if kind == "lifespan":
+                await connect(self.limiter)
+            await self.app(scope, receive, send)
+            return
+        visit: Visit | None = scope.get(NAME)
+        if visit is None:
+            visit = scope[NAME] = Visit()
+        visit.around = self
+        app = self.app
+        if self._asks and (kind == "http" or self._websockets):
+            gate = self.gate
+            request = AsgiRequest(scope, gate.identity)
+            passage = await enter_async(gate, request, visit)
+            if passage is not None:
+                decision = passage.decision
+                if passage.refused:
+                    app = await denying(gate.on_denied, request, decision)
+                else:
+                    delay = gate.delay(decision)
+                    if delay:
+                        await asyncio.sleep(delay)
+                    if passage.holding is not None:
+                        visit.open.append(passage)
+        if visit.writer is None:
+            visit.writer = self
+            await self._written(app, visit, scope, receive, send)
+        else:  # the layer that writes the headers settles everything first
+            await app(scope, receive, send)
+
+    async def _written(self, app: App, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, as the layer that writes the headers of its response."""
+        started = False
+
+        async def sender(message: Message) -> None:
+            nonlocal started
+            if not started:
+                kind = message["type"]
+                if kind in _STARTS:
+                    started = True
+                    if visit.open:
+                        await settled(visit, Response(message.get("status", _STARTS[kind]), message.get("headers", ())))
+                    if visit.decisions:
+                        message = self._with_headers(message, visit)
+                elif kind == "websocket.close":  # before it was accepted
+                    started = True
+                    await settled(visit, Response(403))
+            await send(message)
+
+        try:
+            await app(scope, receive, sender)
+        except RateLimitExceeded as error:
+            if started:
+                raise
+            told = visit.around if isinstance(visit.around, RateLimitMiddleware) else self
+            noted(visit, error.decision)
+            answer = await denying(told.gate.on_denied, AsgiRequest(scope, told.gate.identity), error.decision)
+            await answer(scope, receive, sender)
+        except Exception:
+            if not started:
+                await settled(visit, Response(500))
+            raise
+
+    def _with_headers(self, message: Message, visit: Visit) -> Message:
+        said = visit.headers(self.gate.style, self.limiter.clock.ticks())
+        names = [name for name, _ in said]
+        headers = [header for header in message.get("headers", ()) if header[0] not in names]
+        return {**message, "headers": headers + said}
+
+
+async def settled(visit: Visit, response: Response) -> None:
+    """The response is known: give back what it does not count for, at all gates that wait for it."""
+    waiting, visit.open = visit.open, []
+    for passage in waiting:
+        await settle_async(passage, response)
+
+
+def noted(visit: Visit, decision: Decision) -> None:
+    """A denial that no layer made but the application itself: the headers tell of it, too."""
+    if not any(decision is known for known in visit.decisions):
+        visit.decisions.append(decision)
+
+
+def _none(_: Any) -> None:
+    """The limits of a middleware that has none."""

@@ -1,0 +1,67 @@
+"""A denial over ASGI: the usual one, or what `on_denied` made, as an application that sends it.
+
+A websocket is denied before it is accepted: by the same response where the server can send one, else it is closed, and
+the client sees a 403.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from headgate.core.decision import Decision
+from headgate.integrations.asgi_request import App, Receive, Scope, Send
+from headgate.integrations.denial import Denial, denial_of
+from headgate.integrations.request import Request
+
+__all__ = ["POLICY_VIOLATION", "Denying", "can_answer", "denying"]
+
+POLICY_VIOLATION = 1008
+"""What a websocket is closed with (RFC 6455)."""
+
+
+class Denying:
+    """Sends a denial. The headers that tell of the limits are added by whoever writes them."""
+
+    __slots__ = ("_denial",)
+
+    def __init__(self, denial: Denial) -> None:
+        self._denial = denial
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
+        body = b"" if scope.get("method") == "HEAD" else self._denial.body
+        headers = self._denial.raw_headers([])
+        await send({"type": f"{kind}.start", "status": self._denial.status, "headers": headers})
+        await send({"type": f"{kind}.body", "body": body})
+
+
+async def denying(on_denied: Callable[..., Any] | None, request: Request, decision: Decision) -> App:
+    """What answers a denied request."""
+    made = None if on_denied is None else on_denied(request, decision)
+    if inspect.isawaitable(made):
+        made = await made
+    if made is None:
+        made = denial_of(decision)
+    if isinstance(made, Denial):
+        made = Denying(made)
+    scope = request.native
+    if scope["type"] == "websocket" and not can_answer(scope):
+        return _close
+    if not callable(made):
+        raise TypeError(
+            "on_denied must return None, a headgate.integrations.Denial or an ASGI application such as a Starlette "
+            f"response, not {made!r}"
+        )
+    app: App = made
+    return app
+
+
+def can_answer(scope: Scope) -> bool:
+    """Whether a websocket that is not accepted can be answered by a response."""
+    return "websocket.http.response" in (scope.get("extensions") or ())
+
+
+async def _close(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "rate limit exceeded"})
