@@ -109,7 +109,8 @@ def one_argument(function: Callable[..., Any]) -> Callable[[Any], Any]:
 
 def is_coroutine(function: object) -> bool:
     """Whether somebody has to wait for what a callable says: a function or an object that is called by `async def`."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+    called = getattr(type(function), "__call__", None)  # noqa: B004 - not whether it can be called, but how
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 def _callable(given: Any) -> Callable[..., Any]:
