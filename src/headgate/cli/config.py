@@ -11,6 +11,7 @@ import typer
 from headgate.cli.places import USUAL_CONFIG, config_path, open_rules, settings_of
 from headgate.cli.showing import Cell, complain, say
 from headgate.config.settings import Settings
+from headgate.config.urls import check_serving
 from headgate.errors import HeadgateError
 from headgate.rules.catalog import Catalog
 from headgate.rules.records import POLICY_IDS
@@ -42,6 +43,8 @@ def check(
     """
     path = config_path(file) or USUAL_CONFIG
     settings = settings_of(path)
+    if settings.mode == "service":
+        check_serving(settings.store)
     say(f"{path}: ", Cell("fine", "bold green"))
     for name, value in _summary(path, settings):
         say(f"  {name:<14}  {value}")

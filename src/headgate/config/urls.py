@@ -7,9 +7,10 @@ from headgate.reading.fields import Fields, kind_of
 from headgate.stores.options import Options, masked
 from headgate.stores.url import is_store_scheme, open_store
 
-__all__ = ["read_rules_store", "read_store"]
+__all__ = ["check_serving", "read_rules_store", "read_store"]
 
-NO_DATABASES = ("memory", "shared")
+NO_DATABASES = ("memory", "shared", "headgate", "headgates")
+SERVICES = ("headgate:", "headgates:")
 _DATABASES = (
     "sqlite:///file, redis://host:6379/0, mysql://user:password@host/database or "
     "postgresql://user:password@host/database"
@@ -34,6 +35,16 @@ def read_store(fields: Fields, name: str, default: str) -> str | tuple[str, ...]
             if first != way:
                 fields.wrong(way, f"is the same store as {first}: list it once")
     return tuple(value)
+
+
+def check_serving(store: str | tuple[str, ...]) -> None:
+    """ConfigError for a store that a service cannot have: another service keeps no records of its callers' repeats."""
+    for url in (store,) if isinstance(store, str) else store:
+        if url.lower().startswith(SERVICES):
+            raise ConfigError(
+                f"store: {masked(url)!r} is a service itself, and clients are to ask it directly: name the store that "
+                "it uses (redis://…, mysql://…), or write mode: embedded where the limiter is inside a program"
+            )
 
 
 def read_rules_store(fields: Fields, name: str) -> str | None:

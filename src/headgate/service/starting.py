@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from headgate.config.settings import Settings
+from headgate.config.urls import check_serving
 from headgate.config.usual import make_usual_folder, usual_rules_store, usual_store
 from headgate.embedded.limiter import Limiter
 from headgate.errors import ConfigError
@@ -64,6 +65,7 @@ def completed(settings: Settings) -> Settings:
     """The settings with a store and a rule database in this folder, where none is named. ConfigError for what cannot
     be right with several workers."""
     store = settings.store if settings.names_store else usual_store()
+    check_serving(store)
     rules_store = settings.rules_store or usual_rules_store()
     if not settings.names_store or settings.rules_store is None:
         make_usual_folder("set store and rules_store")

@@ -17,6 +17,8 @@ __all__ = ["Options", "masked"]
 _SAME = {"valkey": "redis", "valkeys": "rediss", "mariadb": "mysql", "postgres": "postgresql"}
 """Schemes that are other names of the same."""
 _PORTS = {"redis": 6379, "rediss": 6379, "mysql": 3306, "postgresql": 5432, "headgate": 8080, "headgates": 8080}
+_KEYED = ("headgate", "headgates")
+"""Services know keys, and no users: what stands before the @ is a secret wherever its colon is."""
 _COMMON = ("prefix", "timeout_ms", "pool_size")
 _SERVER = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.~-]+)?)\]|([^\[\]:/@\s]+))(?::([0-9]{1,5}))?")
 
@@ -31,13 +33,17 @@ def masked(url: str) -> str:
 
     >>> masked("mysql://user:sec/r?et@localhost/db")
     'mysql://user:***@localhost/db'
+    >>> masked("headgate://hg_secret@localhost")
+    'headgate://:***@localhost'
     """
     scheme, colon, rest = url.partition("://")
     if not colon:  # not a URL at all: whatever stands before an @ may be a secret
         before, at, after = url.rpartition("@")
         return masked_values(f"***@{after}" if at else before + after)
     userinfo, at, place = rest.rpartition("@")
-    if at and ":" in userinfo and not rest.startswith("/"):
+    if at and scheme.lower() in _KEYED:
+        rest = f":***@{place}"
+    elif at and ":" in userinfo and not rest.startswith("/"):
         rest = f"{userinfo.partition(':')[0]}:***@{place}"
     return masked_values(f"{scheme}{colon}{rest}")
 

@@ -1,0 +1,54 @@
+"""A Headgate service as a store, against the same kit and the same vectors as those that hold the counters themselves.
+
+Requests go over a socket to a service in this process, whose counters are in memory on the kit's virtual time: so the
+numbers that come back are those of `memory://`, to the microsecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.service_here import ServiceHere
+from headgate.stores.port import Store
+from headgate.testing import FakeClock, OnLoop, StoreConformance, differences, read_vectors
+
+VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
+EVERY = 6
+"""Of the vectors, one in so many: that every algorithm decides alike is not for the wire to say."""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceHere]:
+    service = ServiceHere(tmp_path_factory.mktemp("service"))
+    yield service
+    service.close()
+
+
+class TestService(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _service(self, here: ServiceHere) -> None:
+        self.here = here
+
+    def make_store(self, clock: FakeClock) -> Store:
+        return self.here.renewed(clock)
+
+
+class TestServiceOnLoop(StoreConformance):
+    algorithms = ("gcra",)
+
+    @pytest.fixture(autouse=True)
+    def _service(self, here: ServiceHere) -> None:
+        self.here = here
+
+    def make_store(self, clock: FakeClock) -> Store:
+        return OnLoop(self.here.renewed(clock))
+
+
+def test_vectors(here: ServiceHere) -> None:
+    with VECTORS.open() as lines:
+        sequences = list(read_vectors(lines))[::EVERY]
+    assert len(sequences) >= 40
+    assert [wrong for sequence in sequences for wrong in differences(sequence, here.renewed)] == []
