@@ -1,6 +1,6 @@
 """A service in this process, on virtual time: real requests over a real socket, counters in memory, rules in SQLite.
 
-One server for many stores: `renewed` gives its worker a new limiter, on the clock of whoever asks, and returns a client.
+One server for many stores: `renewed` gives its worker a new limiter on the given clock, and returns a client.
 """
 
 from __future__ import annotations
