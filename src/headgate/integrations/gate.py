@@ -24,7 +24,7 @@ from headgate.http.client_address import TrustedProxies
 from headgate.http.headers import HeaderStyle
 from headgate.integrations.exemptions import Exempt, exemption, is_preflight
 from headgate.integrations.keys import Key, is_coroutine, key_maker, one_argument, text_key
-from headgate.integrations.request import Identity, Request, Response
+from headgate.integrations.request import Identity, Request
 from headgate.integrations.visit import Visit
 from headgate.rules.context import RequestContext
 from headgate.stores.port import Op
@@ -46,8 +46,9 @@ class GateOptions(TypedDict, total=False):
     exempt: Exempt
     methods: Collection[str] | None
     """The methods that are limited; all unless said."""
-    when: Callable[[Response], object] | None
-    """Which responses count: what others have taken is given back."""
+    when: Callable[[Any], object] | None
+    """Given the Response, which may be a framework's own kind of one: which count. What others have taken is given
+    back."""
     dry_run: bool
     """Count and log, and deny nobody."""
     wait: bool
@@ -88,7 +89,7 @@ class Gate(Generic[L]):
         cost: int | Callable[..., int] = 1,
         exempt: Exempt = None,
         methods: Collection[str] | None = None,
-        when: Callable[[Response], object] | None = None,
+        when: Callable[[Any], object] | None = None,
         dry_run: bool = False,
         wait: bool = True,
         on_denied: Callable[..., Any] | None = None,
