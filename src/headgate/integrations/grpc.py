@@ -1,0 +1,185 @@
+"""Limits on the calls of a gRPC server: one interceptor for `grpc.server` and for `grpc.aio.server`.
+
+    server = grpc.server(threads, interceptors=[RateLimitInterceptor("redis://localhost", "100/minute")])
+    server = grpc.aio.server(interceptors=[RateLimitInterceptor("headgate.yaml")])            # by rules
+    RateLimitInterceptor(limiter, {"/shop.Orders/Create": "5/minute", "/shop.Search/*": "50/second"})
+
+A call is asked about when it starts, of all four kinds, whatever it streams after that; messages pass untouched. One
+that is denied is aborted with RESOURCE_EXHAUSTED, with `retry-after` and what else there is to tell in the trailing
+metadata. An admitted call has that too: it leaves with the status, so no message waits for it, and what the handler
+sets there stays.
+
+Limits for all methods count per caller; those of a mapping per caller and method, also where `/shop.Search/*` names
+all methods of a service, unless `scope` joins them. A method that has limits of its own there does not have those of
+its service, and None says that it has none. A method that the server does not have is limited like others, and then
+UNIMPLEMENTED.
+
+Health checks and reflection are calls like others: `exempt=["/grpc.health.v1.Health/*"]` leaves them alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, TypeAlias, Unpack
+
+import grpc
+
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.embedded.limiter import Limiter
+from headgate.errors import ConfigError
+from headgate.integrations.gate import Gate, GateOptions, L, LayerLimits
+from headgate.integrations.opening import GivenLimiter, limiter_for_loops, limiter_for_threads
+from headgate.integrations.rpc import RpcRequest, RpcResponse
+from headgate.integrations.rpc_on_loops import LoopRpc, limited_coroutine, limited_responses
+from headgate.integrations.rpc_on_threads import ThreadRpc, limited_call, limited_callback, limited_stream
+from headgate.integrations.visit import NAME, Visit
+
+__all__ = ["RateLimitInterceptor", "RpcRequest", "RpcResponse"]
+
+MethodLimits: TypeAlias = "LayerLimits | Mapping[str, LayerLimits]"
+Gates = Callable[[str], "Gate[L] | None"]
+_KINDS: dict[tuple[bool, bool], str] = {
+    (False, False): "unary_unary",
+    (False, True): "unary_stream",
+    (True, False): "stream_unary",
+    (True, True): "stream_stream",
+}
+_METHOD = re.compile(r"/[\w.]+/(?:\w+|\*)", re.ASCII)
+_visit: ContextVar[Visit | None] = ContextVar(NAME, default=None)
+"""Of the call that interceptors are just asked about: those further in share it with those around them."""
+
+
+class RateLimitInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):  # type: ignore[misc]  # has no types
+    """Limits the calls of a server.
+
+    `limiter` and the options are those of every integration; `limits` may also be a mapping of methods to limits.
+    `on_denied` may return the code and the text of the denial, or a `grpc.Status`. `when` is given the RpcResponse:
+    `when=lambda response: response.code is grpc.StatusCode.UNAUTHENTICATED` counts only calls that end so.
+    """
+
+    def __init__(
+        self,
+        limiter: GivenLimiter = None,
+        limits: MethodLimits = None,
+        *,
+        scope: str | None = None,
+        **options: Unpack[GateOptions],
+    ) -> None:
+        if options.get("methods") is not None:
+            raise ConfigError(
+                "methods= is of HTTP, and every call is a POST to it: name the methods that are limited in "
+                "limits={'/package.Service/Method': …}, or those that are not in exempt=['/package.Service/Method']"
+            )
+        self._limiter = limiter
+        self._limits = limits
+        self._scope = scope
+        self._options = options
+        self._on_loops: Gates[AsyncLimiter] = self._gates(limiter_for_loops(limiter))
+        self._on_threads: Gates[Limiter] | None = None
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # most likely for threads: reach the store now, so that no call is the first to
+            self._on_threads = self._gates(limiter_for_threads(limiter))
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """The handler of a call with the limits before it. On an event loop's server, a coroutine that finds it."""
+        visit = _visit.get() or Visit()
+        before = _visit.set(visit)
+        try:
+            found = continuation(handler_call_details)
+        finally:
+            _visit.reset(before)
+        if inspect.isawaitable(found):
+            return self._intercept_on_loop(found, handler_call_details.method, visit)
+        return self._limited(found, _unknown_in_thread, handler_call_details.method, visit)
+
+    async def _intercept_on_loop(self, finding: Any, name: str, visit: Visit) -> Any:
+        before = _visit.set(visit)
+        try:
+            found = await finding
+        finally:
+            _visit.reset(before)
+        return self._limited(found, _unknown_on_loop, name, visit)
+
+    def _limited(self, found: Any, unknown: Any, name: str, visit: Visit) -> Any:
+        """The same handler, limited. A server treats one by what kind of function it is, so that stays."""
+        handler = unknown if found is None else found
+        kind = _KINDS[bool(handler.request_streaming), bool(handler.response_streaming)]
+        behaviour = getattr(handler, kind)
+        if inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour):
+            limited = self._limited_on_loop(behaviour, name, visit)
+        else:
+            limited = self._limited_in_thread(behaviour, handler.response_streaming, name, visit)
+        if limited is None:
+            return found
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make(
+            wraps(behaviour)(limited),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _limited_on_loop(self, behaviour: Any, name: str, visit: Visit) -> Any:
+        gate = self._on_loops(name)
+        if gate is None:
+            return None
+        limited = limited_responses if inspect.isasyncgenfunction(behaviour) else limited_coroutine
+        return limited(behaviour, lambda context: LoopRpc(gate, visit, context, name, self._route(name)))
+
+    def _limited_in_thread(self, behaviour: Any, streams: bool, name: str, visit: Visit) -> Any:
+        if self._on_threads is None:  # made on an event loop, for a server of threads or plain functions among its own
+            self._on_threads = self._gates(limiter_for_threads(self._limiter))
+        gate = self._on_threads(name)
+        if gate is None:
+            return None
+        gate.refuse_coroutines("a handler that is a plain function")
+        if streams and getattr(behaviour, "experimental_non_blocking", False):
+            limited = limited_callback
+        else:
+            limited = limited_stream if streams else limited_call
+        return limited(behaviour, lambda context: ThreadRpc(gate, visit, context, name, self._route(name)))
+
+    def _gates(self, limiter: L) -> Gates[L]:
+        """Which limits a method has, by its name."""
+        limits = self._limits
+        if not isinstance(limits, Mapping):
+            everywhere = Gate(limiter, limits, scope=self._scope, **self._options)
+            return lambda _: everywhere
+        named = {_checked(name): self._gate(limiter, of) for name, of in limits.items()}
+        if not named:
+            raise ConfigError("limits names no method: write limits={'/package.Service/Method': '5/minute'}")
+        return lambda name: named[name] if name in named else named.get(f"{name.rpartition('/')[0]}/*")
+
+    def _route(self, name: str) -> str | None:
+        """What limits of its own are counted for, beside the caller."""
+        return name if isinstance(self._limits, Mapping) else None
+
+    def _gate(self, limiter: L, limits: LayerLimits) -> Gate[L] | None:
+        return None if limits is None else Gate(limiter, limits, scope=self._scope, **self._options)
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str) or _METHOD.fullmatch(name) is None:
+        raise ConfigError(
+            f"limits are for methods such as '/package.Service/Method', or '/package.Service/*' for all of a service, "
+            f"not {name!r}"
+        )
+    return name
+
+
+def _unknown(_: Any, context: Any) -> None:
+    context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+
+async def _unknown_async(_: Any, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+
+# Of a kind that reads no message: nobody knows which kind the client thinks it is.
+_unknown_in_thread = grpc.stream_unary_rpc_method_handler(_unknown)
+_unknown_on_loop = grpc.stream_unary_rpc_method_handler(_unknown_async)

@@ -1,0 +1,475 @@
+"""The gRPC interceptor: real servers of every style, all four kinds of calls, on virtual time."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import grpc
+import pytest
+
+from flaky_store import Flaky
+from headgate import AsyncLimiter, ConfigError, Limiter
+from headgate.integrations.grpc import RateLimitInterceptor, RpcResponse
+from headgate.integrations.request import Request
+from headgate.testing import FakeClock
+from integration.frameworks.rpc_servers import KINDS, STYLES, Client, Service, serve
+from servers.machine import until
+from servers.redis import self_signed
+
+OK = grpc.StatusCode.OK
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
+ME = "ip:127.0.0.1"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(1_700_000_000)
+
+
+@pytest.fixture
+def limiter(clock: FakeClock) -> Limiter:
+    return Limiter("memory://", clock=clock)
+
+
+@pytest.fixture
+def service() -> Service:
+    made = Service()
+    made.released.set()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """gRPC logs what handlers raise, which is what some of these do on purpose."""
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)
+    yield
+    logging.getLogger("grpc").setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_calls_of_every_kind_are_limited_and_told_of_it(
+    style: str, limiter: Limiter, clock: FakeClock, service: Service
+) -> None:
+    with serve(style, service, [RateLimitInterceptor(limiter, "2/minute")]) as address, Client(address) as client:
+        for kind in KINDS:
+            twice = kind == "unary_stream"
+            first, second, third = [client.call(kind, b"hello") for _ in range(3)]
+            assert (first.code, first.messages) == (OK, [b"hello", b"hello"] if twice else [b"hello"])
+            assert (first.trailing["ratelimit-policy"], first.trailing["ratelimit"]) == (
+                '"2/minute";q=2;w=60',
+                '"2/minute";r=1;t=30',
+            )
+            assert (first.remaining, second.remaining) == (1, 0)
+            assert (third.code, third.messages) == (EXHAUSTED, [])
+            assert third.details == "rate limit exceeded (2/minute): retry after 30 s"
+            assert (third.trailing["retry-after"], third.trailing["ratelimit"]) == ("30", '"2/minute";r=0;t=30')
+            clock.advance(60)
+    assert service.handled == [b"hello"] * 8, "what was denied was not handled"
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_responses_leave_as_they_are_made(style: str, limiter: Limiter, service: Service) -> None:
+    service.released.clear()
+    with serve(style, service, [RateLimitInterceptor(limiter, "9/minute")]) as address, Client(address) as client:
+        streaming = client.begin("unary_stream", [b"a"])
+        assert next(streaming) == b"a"
+        service.released.set()
+        assert next(streaming) == b"a"
+        assert list(streaming) == []
+
+        asked: Queue[bytes | None] = Queue()
+        chat = client.begin("stream_stream", iter(asked.get, None))
+        for message in (b"one", b"two", b"three"):  # each is answered before the next is sent
+            asked.put(message)
+            assert next(chat) == message
+        asked.put(None)
+        assert list(chat) == []
+        assert dict(chat.trailing_metadata())["x-ratelimit-remaining"] == "7", "a call counts once, whatever it streams"
+        assert client.call("stream_unary", b"a", b"b", b"c").messages == [b"a b c"]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_chains_deny_with_all_limits_told_and_nothing_taken(style: str, limiter: Limiter, service: Service) -> None:
+    interceptor = RateLimitInterceptor(limiter, ["2/minute", "9/hour"])
+    with serve(style, service, [interceptor]) as address, Client(address) as client:
+        answers = [client.call("unary_unary", b"x") for _ in range(4)]
+    assert [answer.code for answer in answers] == [OK, OK, EXHAUSTED, EXHAUSTED]
+    assert answers[0].trailing["ratelimit-policy"] == '"2/minute";q=2;w=60, "9/hour";q=9;w=3600'
+    assert limiter.peek(ME, "9/hour").remaining == 7
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_what_handlers_do_with_trailing_metadata_and_codes_stays(
+    style: str, limiter: Limiter, service: Service
+) -> None:
+    with serve(style, service, [RateLimitInterceptor(limiter, "9/minute")]) as address, Client(address) as client:
+        own = client.call("unary_unary", b"own")
+        assert (own.code, own.trailing["own"], own.trailing["own-bin"]) == (OK, "yes", b"\x00\x01")
+        assert own.remaining == 8
+        refused = client.call("unary_unary", b"no")
+        assert (refused.code, refused.details) == (UNAUTHENTICATED, "no password")
+        assert (refused.trailing["why"], refused.remaining) == ("no password", 7)
+        assert refused.trailing["x-ratelimit-limit"] == "9", "what is ours tells the truth"
+        streamed = client.call("unary_stream", b"own")
+        assert (streamed.trailing["own"], streamed.remaining) == ("yes", 6)
+        assert client.call("unary_stream", b"coded").code is UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_exceptions_are_those_of_grpc_and_count(style: str, limiter: Limiter, service: Service) -> None:
+    with serve(style, service, [RateLimitInterceptor(limiter, "9/minute")]) as address, Client(address) as client:
+        for left, kind in zip((8, 7, 6, 5), KINDS, strict=True):
+            failed = client.call(kind, b"boom")
+            assert failed.code is grpc.StatusCode.UNKNOWN
+            assert "boom" in failed.details
+            assert failed.remaining == left
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_limit_that_the_handler_itself_finds_exceeded_is_a_denial(
+    style: str, limiter: Limiter, service: Service
+) -> None:
+    with serve(style, service, [RateLimitInterceptor(limiter, "9/minute")]) as address, Client(address) as client:
+        for kind in KINDS:
+            answer = client.call(kind, b"exceed")
+            assert (answer.code, answer.messages) == (EXHAUSTED, [])
+            assert answer.details == "rate limit exceeded (0/minute): this request can never pass"
+            assert '"0/minute";r=0' in str(answer.trailing["ratelimit"])
+            assert '"9/minute"' in str(answer.trailing["ratelimit"])
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_calls_that_end_in_a_certain_way_count(style: str, kind: str, limiter: Limiter, service: Service) -> None:
+    ended: list[tuple[int, grpc.StatusCode]] = []
+
+    def failed(response: RpcResponse) -> bool:
+        ended.append((response.status, response.code))
+        return response.code is UNAUTHENTICATED
+
+    interceptor = RateLimitInterceptor(limiter, "2/minute", when=failed)
+    with serve(style, service, [interceptor]) as address, Client(address) as client:
+        fine = client.call(kind, b"right")
+        assert (fine.code, fine.remaining) == (OK, 2), "the metadata tell how it stands after that"
+        assert client.call(kind, b"boom").remaining == 2
+        assert client.call(kind, b"no").remaining == 1
+        assert client.call(kind, b"coded").remaining == 0
+        assert client.call(kind, b"right").code is EXHAUSTED
+    assert ended == [(0, OK), (2, grpc.StatusCode.UNKNOWN), (16, UNAUTHENTICATED), (16, UNAUTHENTICATED)]
+
+
+@pytest.mark.parametrize("style", ["threads", "loop", "writers"])  # gRPC tells plain functions on a loop nothing of it
+@pytest.mark.parametrize("kind", ["unary_unary", "unary_stream"])
+def test_a_client_that_goes_away_keeps_its_charge(style: str, kind: str, limiter: Limiter, service: Service) -> None:
+    service.released.clear()
+    interceptor = RateLimitInterceptor(limiter, "9/minute", when=lambda response: False)
+    with serve(style, service, [interceptor]) as address:
+        with Client(address) as client:
+            under_way = client.begin(kind, [b"wait" if kind == "unary_unary" else b"x"])
+            assert service.entered.wait(20)
+            under_way.cancel()
+        with Client(address) as client:
+            if style == "threads":  # whose handlers are not told of it, but may ask
+                until("the server knows", lambda: not service.waiting[0].is_active())
+            service.released.set()
+            assert service.left.wait(20)
+            service.entered.clear()
+            assert client.call("unary_unary", b"x").remaining == 8, "given back itself, beside what was kept"
+    assert limiter.peek(ME, "9/minute").remaining == 8
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_two_layers_with_the_same_limits_count_a_call_once(style: str, limiter: Limiter, service: Service) -> None:
+    same = [RateLimitInterceptor(limiter, "5/minute"), RateLimitInterceptor(limiter, ["5/minute", "9/hour"])]
+    with serve(style, service, same) as address, Client(address) as client:
+        answers = [client.call("stream_stream", b"x") for _ in range(6)]
+    assert [answer.code for answer in answers] == [OK] * 5 + [EXHAUSTED]
+    assert answers[0].trailing["ratelimit-policy"] == '"5/minute";q=5;w=60, "9/hour";q=9;w=3600'
+    assert (limiter.peek(ME, "5/minute").remaining, limiter.peek(ME, "9/hour").remaining) == (0, 4)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_an_inner_layer_denies_and_the_outer_one_tells_of_both(style: str, limiter: Limiter, service: Service) -> None:
+    layers = [
+        RateLimitInterceptor(limiter, "9/minute", when=lambda response: response.code is not EXHAUSTED),
+        RateLimitInterceptor(limiter, {"/test.Echo/unary_unary": "1/hour"}),
+    ]
+    with serve(style, service, layers) as address, Client(address) as client:
+        assert client.call("unary_unary", b"x").code is OK
+        denied = client.call("unary_unary", b"x")
+        assert denied.code is EXHAUSTED
+        assert denied.trailing["ratelimit"] == '"9/minute";r=8;t=7, "1/hour";r=0;t=3600'
+        assert client.call("unary_stream", b"x").remaining == 7
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_methods_have_limits_of_their_own_for_each_caller_and_method(
+    style: str, limiter: Limiter, service: Service
+) -> None:
+    limits = {"/test.Echo/unary_unary": "1/minute", "/test.Echo/*": "2/minute", "/test.Echo/stream_unary": None}
+    with serve(style, service, [RateLimitInterceptor(limiter, limits)]) as address, Client(address) as client:
+        codes = {kind: [client.call(kind, b"x").code for _ in range(3)] for kind in KINDS}
+        assert codes["unary_unary"] == [OK, EXHAUSTED, EXHAUSTED]
+        assert codes["unary_stream"] == [OK, OK, EXHAUSTED]
+        assert codes["stream_stream"] == [OK, OK, EXHAUSTED]
+        assert codes["stream_unary"] == [OK, OK, OK]
+        assert client.call("stream_unary", b"x").trailing.keys().isdisjoint({"ratelimit", "x-ratelimit-limit"})
+    assert limiter.peek(f"{ME}|route:/test.Echo/unary_unary", "1/minute").remaining == 0
+
+
+def test_a_scope_joins_methods(limiter: Limiter, service: Service) -> None:
+    interceptor = RateLimitInterceptor(limiter, {"/test.Echo/*": "3/minute"}, scope="echo")
+    with serve("threads", service, [interceptor]) as address, Client(address) as client:
+        assert [client.call(kind, b"x").code for kind in KINDS] == [OK, OK, OK, EXHAUSTED]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_methods_that_are_not_there_are_limited_like_others(style: str, limiter: Limiter, service: Service) -> None:
+    interceptor = RateLimitInterceptor(limiter, "2/minute")
+    with serve(style, service, [interceptor]) as address, Client(address) as client:
+        answers = [client.call(kind, b"x", name="/test.Nobody/Here") for kind in KINDS]
+        assert [answer.code for answer in answers] == [grpc.StatusCode.UNIMPLEMENTED] * 2 + [EXHAUSTED] * 2
+        assert answers[0].details == "Method not found!"
+    with serve(style, service, [RateLimitInterceptor(limiter, {"/test.Echo/*": "2/minute"})]) as address:
+        with Client(address) as client:
+            assert client.call("unary_unary", b"x", name="/no/No").code is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_exempt_methods_and_dry_runs(style: str, limiter: Limiter, service: Service) -> None:
+    layers = [
+        RateLimitInterceptor(limiter, "0/minute", exempt=["/test.Echo/*"]),
+        RateLimitInterceptor(limiter, "1/minute", dry_run=True),
+    ]
+    with serve(style, service, layers) as address, Client(address) as client:
+        assert [client.call("unary_unary", b"x").code for _ in range(3)] == [OK, OK, OK]
+        assert client.call("unary_unary", b"x", name="/other.Service/Here").code is EXHAUSTED
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_leaky_buckets_hold_calls_up(style: str, limiter: Limiter, clock: FakeClock, service: Service) -> None:
+    layers = [RateLimitInterceptor(limiter, "2/second using leaky_bucket")]
+    with serve(style, service, layers) as address, Client(address) as client:
+        for kind in KINDS[:2]:
+            assert client.call(kind, b"x").code is OK
+    assert clock.now() == 1_700_000_000.5
+    layers = [RateLimitInterceptor(limiter, "2/second using leaky_bucket", wait=False)]
+    with serve(style, service, layers) as address, Client(address) as client:
+        assert client.call("unary_unary", b"x").code is OK
+    assert clock.now() == 1_700_000_000.5
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_denials_can_be_shaped(style: str, limiter: Limiter, service: Service) -> None:
+    def shaped(request: Request, decision: Any) -> Any:
+        if request.path == "/test.Echo/unary_unary":
+            return grpc.StatusCode.UNAVAILABLE, f"later, by {decision.name}"
+        return Told() if request.path == "/test.Echo/unary_stream" else None
+
+    layers = [RateLimitInterceptor(limiter, "0/minute", on_denied=shaped)]
+    with serve(style, service, layers) as address, Client(address) as client:
+        first, second, third = [client.call(kind, b"x") for kind in KINDS[:3]]
+    assert (first.code, first.details) == (grpc.StatusCode.UNAVAILABLE, "later, by 0/minute")
+    assert (second.code, second.details, second.trailing["more"]) == (grpc.StatusCode.ABORTED, "told", "yes")
+    assert third.code is EXHAUSTED
+    assert all("ratelimit" in answer.trailing for answer in (first, second, third))
+
+
+class Told(grpc.Status):  # type: ignore[misc]  # has no types
+    code = grpc.StatusCode.ABORTED
+    details = "told"
+    trailing_metadata = (("more", "yes"),)
+
+
+@pytest.mark.parametrize("style", ["loop", "writers"])
+def test_coroutines_are_waited_for_on_event_loops(style: str, limiter: Limiter, service: Service) -> None:
+    async def by_tenant(request: Request) -> str:
+        return f"tenant:{request.headers['x-tenant']}"
+
+    async def shaped(request: Request, decision: Any) -> Any:
+        return grpc.StatusCode.UNAVAILABLE, str(decision.limit)
+
+    layers = [RateLimitInterceptor(limiter, "1/minute", key=by_tenant, on_denied=shaped)]
+    with serve(style, service, layers) as address, Client(address) as client:
+        answers = [client.call("unary_unary", b"x", metadata=[("x-tenant", name)]) for name in ("a", "b", "a")]
+    assert [answer.code for answer in answers] == [OK, OK, grpc.StatusCode.UNAVAILABLE]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_callers_are_told_apart_by_trusted_proxies_only(style: str, limiter: Limiter, service: Service) -> None:
+    def forwarded(*addresses: str) -> list[tuple[str, str]]:
+        return [("x-forwarded-for", address) for address in addresses]
+
+    trusting = RateLimitInterceptor(limiter, "1/minute", trusted_proxies=["127.0.0.0/8"])
+    with serve(style, service, [trusting]) as address, Client(address) as client:
+        asked = [forwarded("192.0.2.1"), forwarded("192.0.2.2"), forwarded("9.9.9.9", "192.0.2.1")]
+        assert [client.call("unary_unary", b"x", metadata=one).code for one in asked] == [OK, OK, EXHAUSTED]
+        by_rfc = [("forwarded", 'for="[2001:db8::1]:4711"')]
+        assert client.call("unary_unary", b"x", metadata=by_rfc).code is OK
+    assert limiter.peek("ip:2001:db8::/64", "1/minute").remaining == 0
+    with serve(style, service, [RateLimitInterceptor(limiter, "1/minute")]) as address, Client(address) as client:
+        assert [client.call("unary_unary", b"x", metadata=one).code for one in asked] == [OK, EXHAUSTED, EXHAUSTED]
+
+
+@pytest.mark.parametrize("style", ["threads", "loop"])
+def test_peers_by_ipv6_and_unix_sockets(style: str, limiter: Limiter, service: Service, tmp_path: Path) -> None:
+    interceptor = RateLimitInterceptor(limiter, "1/minute", trusted_proxies=["unix"])
+    with serve(style, service, [interceptor], address="[::1]:0") as address, Client(address) as client:
+        assert client.call("unary_unary", b"x").code is OK
+    assert limiter.peek("ip:::/64", "1/minute").remaining == 0
+    with serve(style, service, [interceptor], address=f"unix:{tmp_path}/socket") as address, Client(address) as client:
+        assert client.call("unary_unary", b"x", metadata=[("x-forwarded-for", "192.0.2.7")]).code is OK
+    assert limiter.peek("ip:192.0.2.7", "1/minute").remaining == 0
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_certificates_name_the_user(style: str, limiter: Limiter, service: Service, tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path)
+    pem, key = certificate.read_bytes(), certificate.with_suffix(".key").read_bytes()
+    ours = grpc.ssl_server_credentials([(key, pem)], root_certificates=pem, require_client_auth=True)
+    theirs = grpc.ssl_channel_credentials(root_certificates=pem, private_key=key, certificate_chain=pem)
+    interceptor = RateLimitInterceptor(limiter, "2/minute", key="user")
+    with serve(style, service, [interceptor], credentials=ours) as address, Client(address, theirs) as client:
+        assert client.call("unary_unary", b"x").remaining == 1
+    assert limiter.peek("user:localhost", "2/minute").remaining == 1
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_rules_see_a_call_as_a_path(style: str, clock: FakeClock, service: Service, tmp_path: Path) -> None:
+    rules = """
+        store: memory://
+        rules:
+          - name: echoes
+            dimension: user
+            endpoint_pattern: /test.Echo/*
+            method: POST
+            limit: 2
+            window_seconds: 60
+          - name: streams
+            dimension: ip
+            endpoint_pattern: /test.Echo/unary_stream
+            limit: 1
+            window_seconds: 60
+    """
+    (tmp_path / "headgate.yaml").write_text(rules)
+    with Limiter.from_config(tmp_path / "headgate.yaml", environ={}, clock=clock) as limiter:
+        interceptor = RateLimitInterceptor(limiter, user=lambda request: request.headers.get("x-user"))
+        with serve(style, service, [interceptor]) as address, Client(address) as client:
+            bob = [client.call("unary_unary", b"x", metadata=[("x-user", "bob")]).code for _ in range(3)]
+            assert bob == [OK, OK, EXHAUSTED]
+            assert [client.call("unary_stream", b"x").code for _ in range(2)] == [OK, EXHAUSTED]
+            assert client.call("unary_unary", b"x").code is OK
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("policy", ["open", "closed"])
+def test_a_store_that_fails_never_is_the_handler_s_fault(style: str, policy: Any, service: Service) -> None:
+    store = Flaky()
+    store.broken = True
+    interceptor = RateLimitInterceptor(Limiter(store, on_store_error=policy), "1/minute", when=lambda response: False)
+    with serve(style, service, [interceptor]) as address, Client(address) as client:
+        codes = [client.call(kind, b"x").code for kind in KINDS]
+    assert codes == [OK if policy == "open" else EXHAUSTED] * 4
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_it_may_be_made_on_the_loop_or_off_it_with_either_limiter(
+    style: str, clock: FakeClock, service: Service
+) -> None:
+    limiter = AsyncLimiter("memory://", clock=clock)
+    with serve(style, service, lambda: [RateLimitInterceptor(limiter, "1/minute")]) as address:
+        with Client(address) as client:
+            assert [client.call("unary_unary", b"x").code for _ in range(2)] == [OK, EXHAUSTED]
+
+
+def test_handlers_that_send_by_a_callback(limiter: Limiter, service: Service) -> None:
+    """gRPC's own health service is one."""
+
+    def watch(request: bytes, context: Any, send: Any) -> None:
+        if request == b"no":
+            context.abort(UNAUTHENTICATED, "no")
+        send(request)
+        send(None)
+
+    watch.experimental_non_blocking = True  # type: ignore[attr-defined]  # it is how gRPC knows them
+    handlers = {"Watch": grpc.unary_stream_rpc_method_handler(watch)}
+    health = grpc.method_handlers_generic_handler("test.Health", handlers)
+    interceptor = RateLimitInterceptor(limiter, "2/minute", when=lambda response: response.code is UNAUTHENTICATED)
+    with serve("threads", service, [interceptor], more=[health]) as address, Client(address) as client:
+        answers = [client.call("unary_stream", one, name="/test.Health/Watch") for one in (b"a", b"no", b"no", b"a")]
+    assert [answer.code for answer in answers] == [OK, UNAUTHENTICATED, UNAUTHENTICATED, EXHAUSTED]
+    assert answers[0].messages == [b"a"]
+    assert [answer.remaining for answer in answers] == [2, 1, 0, 0]
+
+
+@pytest.mark.parametrize("style", ["threads", "loop", "writers"])  # a plain function's context does not tell them
+def test_other_interceptors_around_it_keep_their_trailing_metadata(
+    style: str, limiter: Limiter, service: Service
+) -> None:
+    with serve(style, service, [Marks(), RateLimitInterceptor(limiter, "9/minute")]) as address:
+        with Client(address) as client:
+            answer = client.call("unary_unary", b"x")
+    assert (answer.trailing["marked"], answer.remaining) == ("yes", 8)
+
+
+class Marks(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):  # type: ignore[misc]  # has no types
+    """Sets trailing metadata before it calls the handler."""
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        found = continuation(details)
+        if inspect.isawaitable(found):
+            return self.on_loop(found)
+
+        def marked(request: Any, context: Any) -> Any:
+            context.set_trailing_metadata((("marked", "yes"),))
+            return found.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(marked)
+
+    async def on_loop(self, finding: Any) -> Any:
+        found = await finding
+
+        async def marked(request: Any, context: Any) -> Any:
+            context.set_trailing_metadata((("marked", "yes"),))
+            return await found.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(marked)
+
+
+def test_what_handlers_are_given_is_still_a_context(limiter: Limiter, service: Service) -> None:
+    seen = []
+
+    def look(request: bytes, context: Any) -> bytes:
+        seen.append((isinstance(context, grpc.ServicerContext), context.is_active(), context.peer()[:5]))
+        context.set_code(grpc.StatusCode.DATA_LOSS)
+        seen.append(context.code())
+        return request
+
+    handlers = grpc.method_handlers_generic_handler("a.B", {"C": grpc.unary_unary_rpc_method_handler(look)})
+    interceptor = RateLimitInterceptor(limiter, "9/minute")
+    with serve("threads", service, [interceptor], more=[handlers]) as address, Client(address) as client:
+        assert client.call("unary_unary", b"x", name="/a.B/C").code is grpc.StatusCode.DATA_LOSS
+    assert seen == [(True, True, "ipv4:"), grpc.StatusCode.DATA_LOSS]
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "message"),
+    [
+        ("100/fortnight", {}, "unknown unit"),
+        (None, {}, "a layer needs limits"),
+        ({}, {}, "names no method"),
+        ({"Echo": "1/s"}, {}, "not 'Echo'"),
+        ({"/test.Echo": "1/s"}, {}, "such as '/package.Service/Method'"),
+        ({"/test.Echo/*": "1/fortnight"}, {}, "unknown unit"),
+        ("1/s", {"methods": ["POST"]}, "every call is a POST"),
+    ],
+)
+def test_mistakes_are_found_when_it_is_made(limits: Any, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RateLimitInterceptor("memory://", limits, **options)
