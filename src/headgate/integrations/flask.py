@@ -1,0 +1,259 @@
+"""Limits in Flask, with the habits of those who know Flask-Limiter.
+
+    hg = Headgate(app, limiter="redis://localhost", default_limits=["200/day", "50/hour"])
+
+    @app.route("/login", methods=["POST"])
+    @hg.limit("5/minute", when=lambda response: response.status == 401)
+    def login(): ...
+
+    @app.route("/ping")
+    @hg.exempt
+    def ping(): ...
+
+    hg.limit("60/hour")(blueprint)                          all views of a blueprint, each with a counter of its own
+    search = hg.shared_limit("100/hour", scope="search")    one counter for all views that it decorates
+
+Every limit counts for each caller. `default_limits`, and those of a view or a blueprint, also for each route (its rule,
+so `/item/1` and `/item/2` share), `application_limits` for all routes together. A view's own limits stand in the place
+of its blueprint's, and those in the place of the defaults, unless they are written with `override_defaults=False`. The
+limits of one call are all or nothing: a request that one of them denies takes nothing from the others.
+
+Denied is 429 with the problem as JSON. `on_denied=` shapes it, or Flask's own error handlers do:
+`@app.errorhandler(429)` and `@app.errorhandler(RateLimitExceeded)` are given an error with the `decision`.
+
+The limits are asked in a `before_request` function, when `init_app` was called: what key callables need of other such
+functions (`g.user`) must have been registered before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, Unpack
+from weakref import ref
+
+import flask
+from flask.sansio.blueprints import Blueprint
+
+from headgate.core.decision import Decision
+from headgate.core.limit import Limit
+from headgate.errors import ConfigError, RateLimitExceeded
+from headgate.integrations.flask_marks import Mark, mark, marks_of
+from headgate.integrations.flask_site import Site, Written
+from headgate.integrations.gate import GateOptions, LayerLimits
+from headgate.integrations.keys import one_argument
+from headgate.integrations.opening import GivenLimiter, limiter_for_threads
+from headgate.integrations.visit import NAME, Visit
+
+__all__ = ["Headgate"]
+
+T = TypeVar("T")
+EXTENSION = "headgate"
+"""Where the extension stands in `app.extensions`."""
+
+
+class Headgate:
+    """The limits of Flask applications.
+
+    `limiter`, and the options that every integration has (`key`, `cost`, `exempt`, `methods`, `when`, `dry_run`,
+    `wait`, `on_denied`, `headers`, `trusted_proxies`, `user`, `tier`, `client`, `api_key_header`), are for all limits;
+    a view may have its own. `key_func` is another name of `key`. Callables are given the request, or nothing if they
+    take nothing: `flask.request` and `g` are there. Without `application_limits` the limiter's rules are asked, if it
+    has any.
+
+    From `app.config`, where no argument says otherwise:
+
+        HEADGATE_STORE                  what `limiter` takes: a store's URL, a list of them, or a configuration's path
+        HEADGATE_DEFAULT_LIMITS         as `default_limits`
+        HEADGATE_APPLICATION_LIMITS     as `application_limits`
+        HEADGATE_TRUSTED_PROXIES        as `trusted_proxies`
+        HEADGATE_HEADERS                as `headers`
+        HEADGATE_ENABLED                False: nothing is limited. Looked at for each request, for tests that switch
+    """
+
+    def __init__(
+        self,
+        app: flask.Flask | None = None,
+        *,
+        limiter: GivenLimiter = None,
+        default_limits: LayerLimits | Iterable[Any] = None,
+        application_limits: LayerLimits | Iterable[Any] = None,
+        key_func: Callable[..., Any] | None = None,
+        enabled: bool = True,
+        **options: Unpack[GateOptions],
+    ) -> None:
+        self.enabled = enabled
+        self._limiter = limiter
+        self._default_limits = default_limits
+        self._application_limits = application_limits
+        self._options = _options(options, key_func=key_func)
+        self._written = Written()
+        self._sites: list[ref[Site]] = []
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: flask.Flask) -> None:
+        """Limit an application. Limits that cannot be read, and plans that do not exist, are a ConfigError here."""
+        if not isinstance(app, flask.Flask):
+            raise ConfigError(f"Headgate is made with a Flask application, or with none and init_app(app), not {app!r}")
+        installed = app.extensions.setdefault(EXTENSION, {})
+        if self in installed:
+            return
+        config = app.config
+        limiter = self._limiter if self._limiter is not None else config.get("HEADGATE_STORE")
+        opened = limiter_for_threads(limiter)
+        options = dict(self._options)
+        for name in ("trusted_proxies", "headers"):
+            if name not in options and config.get(f"HEADGATE_{name.upper()}") is not None:
+                options[name] = config[f"HEADGATE_{name.upper()}"]
+        everywhere = self._application_limits or config.get("HEADGATE_APPLICATION_LIMITS")
+        application = self._marks(everywhere, everywhere=True)
+        if not application and opened.has_rules:
+            application = [Mark(self._written, None, {}, everywhere=True)]
+        defaults = self._marks(self._default_limits or config.get("HEADGATE_DEFAULT_LIMITS"))
+        site = Site(app, opened, self._written, (application, defaults), options, lambda: self._enabled(app))
+        for written in self._all_marks():
+            site.gate(written)
+        installed[self] = site
+        self._sites.append(ref(site))
+        app.before_request(site.before)
+        app.after_request(site.after)
+        app.teardown_request(site.done)
+        if RateLimitExceeded not in app.error_handler_spec[None][None]:  # the application's own stays
+            app.register_error_handler(RateLimitExceeded, site.refuse)
+
+    def limit(
+        self,
+        limits: LayerLimits,
+        *,
+        scope: str | None = None,
+        per_method: bool = False,
+        override_defaults: bool = True,
+        key_func: Callable[..., Any] | None = None,
+        exempt_when: Callable[..., Any] | None = None,
+        deduct_when: Callable[[Any], Any] | None = None,
+        **options: Unpack[GateOptions],
+    ) -> Callable[[T], T]:
+        """Limit a view, a method of a class-based view, or all views of a blueprint. Other decorators and `@app.route`
+        may stand above or below. A class-based view as a whole has it in its `decorators`.
+
+        `limits` may be a callable, which tells them for the request. `scope` joins several views in one counter, and
+        `per_method` gives each method its own. `key_func`, `exempt_when` and `deduct_when` are other names of `key`,
+        `exempt` and `when`; the last is given Flask's response, where `when` has `response.status` as a number.
+
+        On a function that is no view, it is asked when that is called in a request, once for each.
+        """
+        if limits is None:
+            raise ConfigError('limit needs limits, such as hg.limit("5/minute")')
+        given = _options(options, key_func=key_func, exempt_when=exempt_when, deduct_when=deduct_when)
+        made = Mark(self._written, limits, given, _scope(scope), per_method, override_defaults)
+        for site in self._living():
+            site.gate(made)  # what cannot be read is an error now
+        return self._decorator(made)
+
+    def shared_limit(
+        self, limits: LayerLimits, scope: str, *, per_method: bool = False, **options: Any
+    ) -> Callable[[T], T]:
+        """`limit` with one counter, of the name `scope`, for all that it decorates."""
+        return self.limit(limits, scope=scope, per_method=per_method, **options)
+
+    def exempt(self, view: T) -> T:
+        """A view, or all views of a blueprint that have no limits of their own: not limited at all."""
+        return self._decorator(Mark(self._written, None, {}))(view)
+
+    def request_filter(self, function: T) -> T:
+        """A function that is asked about every request: what it returns True for is not limited."""
+        if not callable(function):
+            raise ConfigError(f"request_filter decorates a function, not {function!r}")
+        self._written.filters.append(one_argument(function))
+        return function
+
+    def check(self) -> None:
+        """Ask the limits of the current request now, where something is done before they are asked anyway. They are
+        asked once; RateLimitExceeded when it is denied."""
+        site = self._site()
+        if site.enabled():
+            shaped = site.ask(site.due())
+            if shaped is not None:
+                flask.abort(shaped)
+
+    @property
+    def current_limit(self) -> Decision | None:
+        """What was decided about the current request, by all its limits together; None when it has none."""
+        visit = flask.request.environ.get(NAME)
+        return visit.decision() if isinstance(visit, Visit) else None
+
+    def _decorator(self, made: Mark) -> Callable[[T], T]:
+        def decorate(target: Any) -> Any:
+            if isinstance(target, Blueprint):
+                self._written.blueprints.append((ref(target), made))
+                return target
+            if isinstance(target, type):
+                raise ConfigError(
+                    f"a class-based view has its limits in it: write decorators = [hg.limit(…)] in {target.__name__}"
+                )
+            if not callable(target):
+                raise ConfigError(f"limits are for views and blueprints, not for {target!r}")
+            wrapper = mark(target, made, self._called)
+            self._written.remember(wrapper, target)
+            return wrapper
+
+        return decorate
+
+    def _called(self, made: Mark, function: Any) -> Any:
+        return self._site().ask_called(made, function) if flask.has_request_context() else None
+
+    def _site(self) -> Site:
+        site = flask.current_app.extensions.get(EXTENSION, {}).get(self)
+        if site is None:
+            raise ConfigError("these limits are not in use: call hg.init_app(app), or make it with Headgate(app)")
+        found: Site = site
+        return found
+
+    def _living(self) -> list[Site]:
+        return [site for site in (known() for known in self._sites) if site is not None]
+
+    def _all_marks(self) -> list[Mark]:
+        views = [one for wrapper in self._written.living() for one in marks_of(wrapper, self._written)]
+        return [one for one in (*views, *[made for _, made in self._written.blueprints]) if not one.exempts]
+
+    def _enabled(self, app: flask.Flask) -> bool:
+        return self.enabled and bool(app.config.get("HEADGATE_ENABLED", True))
+
+    def _marks(self, limits: Any, everywhere: bool = False) -> list[Mark]:
+        """Limits as a list of them is written: those that are callables tell theirs one by one, the others are one
+        chain."""
+        if limits is None:
+            return []
+        listed = [limits] if isinstance(limits, str | Limit) or callable(limits) else list(limits)
+        chain = [one for one in listed if not callable(one)]
+        told = [one for one in listed if callable(one)]
+        return [Mark(self._written, one, {}, everywhere=everywhere) for one in (*([chain] if chain else []), *told)]
+
+
+def _scope(scope: object) -> str | None:
+    if scope is not None and (not isinstance(scope, str) or not scope):
+        raise ConfigError(f"scope must be a name such as 'search', not {scope!r}")
+    return scope
+
+
+def _options(options: Any, **habits: Any) -> dict[str, Any]:
+    """The options, with those that were written under the names that users of Flask-Limiter know."""
+    known = GateOptions.__annotations__
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"there is no option {name!r}: there are {', '.join(sorted(known))}")
+    found = dict(options)
+    for habit, name in (("key_func", "key"), ("exempt_when", "exempt"), ("deduct_when", "when")):
+        given = habits.get(habit)
+        if given is None:
+            continue
+        if name in found:
+            raise ConfigError(f"{habit} and {name} are the same: write one of them")
+        found[name] = _native(given) if habit == "deduct_when" else given
+    return found
+
+
+def _native(deduct_when: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if not callable(deduct_when):
+        raise ConfigError(f"deduct_when must be a callable, not {deduct_when!r}")
+    return lambda response: deduct_when(response.native)

@@ -1,0 +1,314 @@
+"""The limits of one Flask application: which of them a request passes, and when.
+
+They are asked before the request is handled: those of the application, then those of the view. The latter are the
+nearest that somebody wrote: on the view, on its blueprint, on the blueprint around that, else the defaults. What is
+further out is only asked where the nearer ones do not replace it.
+
+A request that no route is for (404, 405, the redirect to a slash) passes the limits of the application alone: whoever
+tries paths out is limited by those. Files that Flask itself serves (`/static/…`) have none but those of their own.
+
+What was asked is settled when the response is known, and its headers say how the counters stand then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from weakref import ref
+
+import flask
+
+from headgate.core.decision import Decision
+from headgate.embedded.limiter import Limiter
+from headgate.errors import RateLimitExceeded
+from headgate.integrations.denial import Denial
+from headgate.integrations.exemptions import Exempt, exemption
+from headgate.integrations.flask_marks import Mark, leads_to, marks_of, unwrapped
+from headgate.integrations.flask_request import Denied, FlaskRequest, FlaskResponse, RateLimited, template_of
+from headgate.integrations.gate import Gate
+from headgate.integrations.passing import Passage, enter, settle
+from headgate.integrations.request import Response
+from headgate.integrations.visit import Visit
+from headgate.integrations.wsgi import visit_of
+
+__all__ = ["Site", "Written"]
+
+Filters = Sequence[Callable[[Any], Any]]
+
+
+class Written:
+    """What an extension was told, for whatever application: the views and blueprints that have limits."""
+
+    def __init__(self) -> None:
+        self._wrappers: list[ref[Any]] = []
+        self._kept: list[Any] = []
+        self.count = 0
+        """How many views were ever decorated."""
+        self.blueprints: list[tuple[ref[Any], Mark]] = []
+        self.filters: list[Callable[[Any], Any]] = []
+
+    def remember(self, wrapper: Any, view: Any) -> None:
+        """A view was decorated. Its wrapper lives as long as the view, which may be all that is registered, and no
+        longer: applications come and go, in tests at least, and take their views along."""
+        self._wrappers = [known for known in self._wrappers if known() is not None]
+        self._wrappers.append(ref(wrapper))
+        self.count += 1
+        try:
+            view.__headgate_wrappers__ = (*getattr(view, "__headgate_wrappers__", ()), wrapper)
+        except (AttributeError, TypeError):  # it has no room for that
+            self._kept.append(wrapper)
+
+    def living(self) -> list[Any]:
+        """The wrappers of the views that are still there."""
+        return [wrapper for wrapper in (known() for known in self._wrappers) if wrapper is not None]
+
+    def of_blueprint(self, blueprint: object) -> list[Mark]:
+        return [mark for known, mark in self.blueprints if known() is blueprint]
+
+
+class Passing:
+    """One request on its way through one extension."""
+
+    __slots__ = ("asked", "exempt", "passages", "visit", "writes")
+
+    def __init__(self, visit: Visit, exempt: bool, site: Site) -> None:
+        self.visit = visit
+        self.exempt = exempt
+        self.asked: set[Mark] = set()
+        self.passages: list[Passage[Limiter]] = []
+        self.writes = visit.writer is None
+        if self.writes:
+            visit.writer = site
+
+
+class Site:
+    """An extension's limits in one application."""
+
+    def __init__(
+        self,
+        app: flask.Flask,
+        limiter: Limiter,
+        written: Written,
+        marks: tuple[Sequence[Mark], Sequence[Mark]],
+        options: Mapping[str, Any],
+        enabled: Callable[[], bool],
+    ) -> None:
+        self.app = app
+        self.limiter = limiter
+        self.enabled = enabled
+        self._written = written
+        self._application, self._defaults = marks
+        self._options = dict(options)
+        exempt: Exempt = self._options.pop("exempt", None)
+        self._exempt = exemption(exempt)
+        self._gates: dict[Mark, Gate[Limiter]] = {}
+        self._views: dict[str, list[Mark]] = {}
+        self._known = (-1, -1)
+        self._any = Gate(limiter, _no_limits, **self._options)  # how headers are written, and who asks
+        self._any.refuse_coroutines("Flask")
+        self._name = f"headgate.flask.{id(self)}"
+        for mark in (*self._application, *self._defaults):
+            self.gate(mark)
+
+    def gate(self, mark: Mark) -> Gate[Limiter]:
+        """The limits that a mark stands for. What cannot be read is a ConfigError."""
+        gate = self._gates.get(mark)
+        if gate is None:
+            gate = Gate(self.limiter, mark.limits, **{**self._options, **mark.options})
+            gate.refuse_coroutines("Flask")
+            self._gates[mark] = gate
+        return gate
+
+    # What Flask calls.
+
+    def before(self) -> Any:
+        """Before a request is handled: what is returned is the response."""
+        return self.ask(self.due()) if self.enabled() else None
+
+    def after(self, response: flask.Response) -> flask.Response:
+        """When the response is known."""
+        passing = flask.request.environ.get(self._name)
+        if passing is None:
+            return response
+        if any(passage.holding is not None for passage in passing.passages):
+            told = FlaskResponse(response)
+            for passage in passing.passages:
+                settle(passage, told)
+        if passing.writes:
+            for name, value in passing.visit.headers(self._any.style, self.limiter.clock.ticks()):
+                response.headers[name.decode("latin-1")] = value.decode("latin-1")
+        return response
+
+    def done(self, error: BaseException | None) -> None:
+        """After the request: an error that went through to the server is a response that nobody here has seen."""
+        passing = flask.request.environ.get(self._name)
+        if passing is not None and isinstance(error, Exception):
+            told: Response | None = None
+            for passage in passing.passages:
+                if passage.holding is not None:
+                    told = told or FlaskResponse(flask.Response(status=500))
+                    settle(passage, told)
+
+    def refuse(self, error: RateLimitExceeded) -> Any:
+        """The response to a denial that no handler of the application's own has answered."""
+        passing = self.passing()
+        passing.visit.tell(error.decision)
+        if not isinstance(error, RateLimited):  # the application's own: the extension's were shaped already
+            request = FlaskRequest(_request(), self._any.identity)
+            shaped = self._shaped(self._any, request, error.decision)
+            if shaped is not None:
+                return shaped
+        return self.app.handle_http_exception(Denied(error.decision))
+
+    # What is asked.
+
+    def due(self) -> Iterator[tuple[Mark, str | None]]:
+        """The limits of the request, with the route that they count for."""
+        request = _request()
+        passing = self.passing()
+        marks = self._of_view(request)
+        if marks is None:
+            passing.exempt = True
+        if passing.exempt:
+            return
+        for mark in self._application:
+            if mark.limits is None or not _is_static(request, self.app) or marks:
+                yield mark, None
+        for mark, per_method in marks or ():
+            yield mark, self.route(mark, request, per_method)
+
+    def ask(self, due: Iterable[tuple[Mark, str | None]]) -> Any:
+        """Ask each limit that was not asked yet. A denial is raised, or returned if somebody shaped it."""
+        passing = self.passing()
+        for mark, route in due:
+            if mark in passing.asked:
+                continue
+            passing.asked.add(mark)
+            gate = self.gate(mark)
+            request = FlaskRequest(_request(), gate.identity)
+            passage = enter(gate, request, passing.visit, route)
+            if passage is None:
+                continue
+            passing.passages.append(passage)
+            if passage.refused:
+                shaped = self._shaped(gate, request, passage.decision)
+                if shaped is None:
+                    raise RateLimited(passage.decision)
+                return shaped
+            delay = gate.delay(passage.decision)
+            if delay:
+                time.sleep(delay)
+        return None
+
+    def ask_called(self, mark: Mark, function: Any) -> Any:
+        """A function with a mark is called. It is asked now if the mark was not to be seen before: it is no view, or
+        another decorator hides it."""
+        if mark.exempts or not self.enabled():
+            return None
+        passing = self.passing()
+        if passing.exempt or mark in passing.asked:
+            return None
+        name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+        return self.ask([(mark, f"{self.route(mark, _request(), mark.per_method)} {name}")])
+
+    def route(self, mark: Mark, request: flask.Request, per_method: bool) -> str:
+        """What the limits of a mark count for, beside the caller. Two views may share a path and differ in method."""
+        if mark.scope is not None:
+            return f"{request.method} {mark.scope}" if per_method else mark.scope
+        rule = request.url_rule
+        methods = rule.methods if rule is not None and rule.methods else ()
+        told = request.method if per_method else ",".join(sorted({*methods} - {"OPTIONS"}))
+        return f"{told} {template_of(request) or '-'}"
+
+    def passing(self) -> Passing:
+        """The request that is handled now."""
+        request = _request()
+        environ = request.environ
+        passing: Passing | None = environ.get(self._name)
+        if passing is None:
+            seen = FlaskRequest(request, self._any.identity)
+            exempt = self._exempt is not None and bool(self._exempt(seen))
+            exempt = exempt or any(skip(seen) for skip in self._written.filters)
+            passing = environ[self._name] = Passing(visit_of(environ), exempt, self)
+        return passing
+
+    def _shaped(self, gate: Gate[Limiter], request: FlaskRequest, decision: Decision) -> flask.Response | None:
+        shaped = None if gate.on_denied is None else gate.on_denied(request, decision)
+        if shaped is None:
+            return None
+        if isinstance(shaped, Denial):
+            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in shaped.raw_headers([])]
+            return self.app.response_class(shaped.body, shaped.status, headers)
+        return self.app.make_response(shaped)
+
+    # Which limits are a view's.
+
+    def _of_view(self, request: flask.Request) -> list[tuple[Mark, bool]] | None:
+        """The limits of the view that the request is for, and whether each method counts alone; None: it is exempt."""
+        endpoint = request.endpoint
+        if endpoint is None or request.url_rule is None:
+            return []
+        view = self.app.view_functions.get(endpoint)
+        found: list[tuple[Mark, bool]] = []
+        for level in self._levels(request, endpoint, view):
+            if any(mark.exempts for mark, _ in level):
+                return found or None
+            found.extend(level)
+            if any(mark.replaces for mark, _ in level):
+                break
+        return found
+
+    def _levels(self, request: flask.Request, endpoint: str, view: Any) -> Iterator[list[tuple[Mark, bool]]]:
+        own = [(mark, mark.per_method) for mark in self._marks(endpoint)]
+        owner = self._written
+        handler = getattr(getattr(view, "view_class", None), request.method.lower(), None)
+        if handler is None and request.method == "HEAD":
+            handler = getattr(getattr(view, "view_class", None), "get", None)
+        own.extend((mark, True) for mark in marks_of(handler, owner) if (mark, mark.per_method) not in own)
+        yield own
+        if _is_static(request, self.app):
+            return
+        for name in request.blueprints:
+            yield [(mark, mark.per_method) for mark in owner.of_blueprint(self.app.blueprints.get(name))]
+        yield [(mark, mark.per_method) for mark in self._defaults]
+
+    def _marks(self, endpoint: str) -> list[Mark]:
+        """Those of the view itself. Looked for once: an application has all its views when it begins to answer."""
+        views = self.app.view_functions
+        known = (len(views), self._written.count)
+        if known != self._known:
+            self._views = self._found(views)
+            self._known = known
+        return self._views.get(endpoint, [])
+
+    def _found(self, views: Mapping[str, Any]) -> dict[str, list[Mark]]:
+        found = {endpoint: marks_of(view, self._written) for endpoint, view in views.items()}
+        reached = {id(one) for view in views.values() for one in unwrapped(view)}
+        for wrapper in self._written.living():
+            if id(wrapper) in reached:
+                continue
+            above = {id(one) for one in leads_to(wrapper)}  # the decorator stands above the route
+            for endpoint, view in views.items():
+                if id(view) in above:
+                    found[endpoint] = [*marks_of(wrapper, self._written)[:1], *found[endpoint]]
+        return found
+
+
+def _is_static(request: flask.Request, app: flask.Flask) -> bool:
+    """Whether Flask itself serves this, from a folder."""
+    endpoint = request.endpoint
+    if endpoint is None or endpoint.rpartition(".")[2] != "static":
+        return False
+    blueprint = request.blueprint
+    owner = app if blueprint is None else app.blueprints.get(blueprint)
+    return owner is not None and owner.has_static_folder
+
+
+def _request() -> flask.Request:
+    request: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]  # the proxy's own way
+    return request
+
+
+def _no_limits(_: object) -> None:
+    return None
