@@ -9,7 +9,7 @@ import httpx
 from headgate.retry import Retry
 from headgate.retry.httpx import AsyncRetryTransport, RetryTransport
 
-ANSWERS = {  # what the server says to one call after the other
+ANSWERS: dict[str, list[tuple[int, str | None]]] = {  # what the server says to one call after the other
     "/orders": [(429, "1"), (200, None)],
     "/reports": [(503, "3600")],
     "/prices": [(429, "0"), (429, "0"), (200, None)],

@@ -187,7 +187,7 @@ class ByRequests:
     broken: ClassVar[type[Exception]] = requests.exceptions.ConnectionError
 
     def __init__(self, retry: Retry, clock: FakeClock, limits: str | None = None, timeout: float = 60.0) -> None:
-        inner: requests.adapters.BaseAdapter = requests.adapters.HTTPAdapter(pool_maxsize=1, pool_block=True)
+        inner: requests.adapters.BaseAdapter = requests.adapters.HTTPAdapter()
         if limits is not None:
             outbound = Outbound(Limiter("memory://", clock=clock), limits, timeout=timeout, clock=clock)
             inner = PacedAdapter(outbound, adapter=inner)

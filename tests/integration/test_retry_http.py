@@ -222,13 +222,26 @@ def test_requests_reads_an_open_file_again_from_where_it_was(clock: FakeClock, t
     caller.close()
 
 
-def test_an_endless_refusal_is_not_read(make: Make) -> None:
-    def for_ever() -> Iterator[bytes]:
-        while True:
-            yield b"x" * 65536
+@pytest.mark.parametrize("kind", CALLERS, ids=lambda kind: kind.__name__)
+def test_an_endless_refusal_is_not_read_but_closed_before_the_wait(kind: type[Caller]) -> None:
+    gone = Event()
 
+    def for_ever() -> Iterator[bytes]:
+        try:
+            while True:
+                yield b"x" * 65536
+        finally:
+            gone.set()
+
+    class Watching(FakeClock):
+        def wait(self, seconds: float) -> float:
+            assert gone.wait(NO_WAIT), "the server has not noticed that nobody reads on"
+            return super().wait(seconds)
+
+    caller = kind(EXACT, Watching(START))
     with serving(Server(Answer(429, {"Retry-After": "1"}, more=for_ever))) as server:
-        assert make().call("GET", server.url) == DONE
+        assert caller.call("GET", server.url) == DONE
+    caller.close()
 
 
 def test_the_last_answer_is_handed_on_before_it_has_ended(clock: FakeClock) -> None:

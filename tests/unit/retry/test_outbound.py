@@ -103,10 +103,13 @@ def test_a_hold_is_only_prolonged() -> None:
     paced = outbound(clock, "100/second")
     for wait in ("10", "3", "0"):
         paced.learn(HERE, 429, {"retry-after": wait})
+    paced.wait(HERE)
+    assert clock.now() == START + 10
+    paced.learn(HERE, 429, {"retry-after": "5"})
     clock.advance(4)
     paced.learn(HERE, 429, {"retry-after": "8"})
     paced.wait(HERE)
-    assert clock.now() == START + 12
+    assert clock.now() == START + 10 + 4 + 8
 
 
 def test_after_a_hold_calls_go_one_after_the_other() -> None:
