@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import random
 
+from headgate.errors import ConfigError
 from headgate.retry.policy import Retry
 from headgate.retry.told import Headers, told_wait
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
 
-__all__ = ["Attempts", "machine_clock"]
+__all__ = ["Attempts", "checked", "machine_clock"]
 
 
 def machine_clock() -> Clock:
     """Real time. Made anew for each request, so that dates are compared with the time of day as it is now set."""
     return MachineClock(wall_minus_monotonic())
+
+
+def checked(retry: Retry | None, inside: str) -> Retry:
+    """The policy that was given, or the usual one; what is none is told at once, not at the first refusal."""
+    if retry is not None and not isinstance(retry, Retry):
+        raise ConfigError(f"retry must be a Retry such as Retry(attempts=3), not {retry!r}: {inside}= is given by name")
+    return Retry() if retry is None else retry
 
 
 class Attempts:

@@ -19,7 +19,8 @@ import time
 from types import TracebackType
 from typing import Final, Self
 
-from headgate.retry.attempts import Attempts, machine_clock
+from headgate.errors import ConfigError
+from headgate.retry.attempts import Attempts, checked, machine_clock
 from headgate.retry.outbound import AsyncOutbound, Outbound
 from headgate.retry.policy import Retry
 from headgate.stores.clock import Clock
@@ -69,7 +70,7 @@ class RetryTransport(_Around):
         self, retry: Retry | None = None, *, transport: httpx.BaseTransport | None = None, clock: Clock | None = None
     ) -> None:
         super().__init__(transport)
-        self._retry = Retry() if retry is None else retry
+        self._retry = checked(retry, "transport")
         self._clock = clock
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -94,6 +95,8 @@ class PacedTransport(_Around):
     """Sends a request when it is its turn; `NoTurn` when that does not come in time."""
 
     def __init__(self, outbound: Outbound, *, transport: httpx.BaseTransport | None = None) -> None:
+        if not isinstance(outbound, Outbound):  # an async one would be asked to wait, and nobody would wait for it
+            raise ConfigError(f"PacedTransport needs an Outbound, not {outbound!r}: use AsyncPacedTransport for async")
         super().__init__(transport)
         self._outbound = outbound
 
@@ -141,7 +144,7 @@ class AsyncRetryTransport(_AsyncAround):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(transport)
-        self._retry = Retry() if retry is None else retry
+        self._retry = checked(retry, "transport")
         self._clock = clock
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -166,6 +169,8 @@ class AsyncPacedTransport(_AsyncAround):
     """The same as `PacedTransport`, for an `httpx.AsyncClient` on asyncio."""
 
     def __init__(self, outbound: AsyncOutbound, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        if not isinstance(outbound, AsyncOutbound):  # another would hold up the event loop
+            raise ConfigError(f"AsyncPacedTransport needs an AsyncOutbound, not {outbound!r}")
         super().__init__(transport)
         self._outbound = outbound
 

@@ -14,7 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headgate.retry.attempts import Attempts, machine_clock
+from headgate.errors import ConfigError
+from headgate.retry.attempts import Attempts, checked, machine_clock
 from headgate.retry.outbound import Outbound
 from headgate.retry.policy import Retry
 from headgate.stores.clock import Clock
@@ -56,7 +57,7 @@ class RetryAdapter(_Around):
         self, retry: Retry | None = None, *, adapter: BaseAdapter | None = None, clock: Clock | None = None
     ) -> None:
         super().__init__(adapter)
-        self._retry = Retry() if retry is None else retry
+        self._retry = checked(retry, "adapter")
         self._clock = clock
 
     def send(
@@ -91,6 +92,8 @@ class PacedAdapter(_Around):
     """Sends a request when it is its turn; `NoTurn` when that does not come in time."""
 
     def __init__(self, outbound: Outbound, *, adapter: BaseAdapter | None = None) -> None:
+        if not isinstance(outbound, Outbound):  # an async one would be asked to wait, and nobody would wait for it
+            raise ConfigError(f"PacedAdapter needs an Outbound, not {outbound!r}")
         super().__init__(adapter)
         self._outbound = outbound
 

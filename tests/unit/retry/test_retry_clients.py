@@ -14,7 +14,10 @@ import requests
 import headgate.retry
 import headgate.retry.httpx
 import headgate.retry.requests
-from headgate.retry import Retry
+from headgate import AsyncLimiter, ConfigError, Limiter
+from headgate.retry import AsyncOutbound, Outbound, Retry
+from headgate.retry.httpx import AsyncPacedTransport, AsyncRetryTransport, PacedTransport, RetryTransport
+from headgate.retry.requests import PacedAdapter, RetryAdapter
 
 
 def chunks() -> Iterator[bytes]:
@@ -98,7 +101,7 @@ def test_a_server_that_is_slow_is_not_asked_again() -> None:
             asked.append(request)
             raise httpx.ReadTimeout("slow", request=request)
 
-    transport = headgate.retry.httpx.RetryTransport(Retry(attempts=5, backoff=0.0), transport=Slow())
+    transport = RetryTransport(Retry(attempts=5, backoff=0.0), transport=Slow())
     with pytest.raises(httpx.ReadTimeout), httpx.Client(transport=transport) as client:
         client.get("http://x/")
     assert len(asked) == 1
@@ -115,7 +118,19 @@ def test_a_transport_opens_and_closes_the_one_inside() -> None:
         def close(self) -> None:
             did.append("close")
 
-    with httpx.Client(transport=headgate.retry.httpx.RetryTransport(transport=Inner())):
+    with httpx.Client(transport=RetryTransport(transport=Inner())):
         assert did == ["open"]
-    headgate.retry.httpx.RetryTransport(transport=Inner()).close()
+    RetryTransport(transport=Inner()).close()
     assert did == ["open", "close", "close"]
+
+
+def test_a_mix_up_is_told_at_once() -> None:
+    plain, for_async = Outbound(Limiter(), "1/second"), AsyncOutbound(AsyncLimiter(), "1/second")
+    for paced in (PacedTransport, PacedAdapter):
+        with pytest.raises(ConfigError, match=f"{paced.__name__} needs an Outbound"):
+            paced(for_async)  # type: ignore[arg-type]  # that it is refused is what is tested
+    with pytest.raises(ConfigError, match="AsyncPacedTransport needs an AsyncOutbound"):
+        AsyncPacedTransport(plain)  # type: ignore[arg-type]
+    for retrying in (RetryTransport, AsyncRetryTransport, RetryAdapter):
+        with pytest.raises(ConfigError, match="retry must be a Retry .*: (transport|adapter)= is given by name"):
+            retrying(httpx.HTTPTransport())  # type: ignore[arg-type]
