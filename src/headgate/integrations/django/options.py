@@ -1,7 +1,7 @@
 """`HEADGATE` in a project's settings: what the middleware is made with, and what decorators have in common with it.
 
     LIMITER             a Limiter or AsyncLimiter, a store's URL or several, or the path of a configuration
-    LIMITS              the limits of the middleware: "100/minute", plans, several; absent: the rules of the limiter
+    LIMITS              the limits of the middleware: "100/minute", plans, several; absent: the limiter's rules, if any
     KEY, COST, EXEMPT, METHODS, WHEN, DRY_RUN, WAIT, ON_DENIED, HEADERS, TRUSTED_PROXIES, USER, TIER, CLIENT,
     API_KEY_HEADER      as every integration takes them, in small letters
 

@@ -68,7 +68,7 @@ def _handled(
     try:
         response = handle()
     except RateLimitExceeded as error:
-        visit.decisions.append(error.decision)
+        visit.tell(error.decision)
         response = denied(gate, request, error.decision, _answer(gate, request, error.decision))
     except Exception as error:
         if passage is not None:
@@ -106,7 +106,7 @@ async def _handled_async(
     try:
         response = await _awaited(handle())
     except RateLimitExceeded as error:
-        visit.decisions.append(error.decision)
+        visit.tell(error.decision)
         response = denied(gate, request, error.decision, await _awaited(_answer(gate, request, error.decision)))
     except Exception as error:
         if passage is not None:

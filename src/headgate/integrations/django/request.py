@@ -9,6 +9,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.urls import Resolver404, get_resolver
+from django.utils.encoding import escape_uri_path
 from django.utils.functional import LazyObject
 from django.utils.translation import get_language
 
@@ -32,7 +33,7 @@ class DjangoRequest(Request):
 
     @property
     def path(self) -> str:
-        return str(self.native.path)
+        return str(escape_uri_path(self.native.path))  # which Django has decoded
 
     @property
     def raw_headers(self) -> RawHeaders:

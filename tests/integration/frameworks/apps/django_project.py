@@ -57,19 +57,21 @@ class _Asgi(ASGIHandler):  # type: ignore[misc] # Django has no types
         return await super().get_response_async(request)
 
 
-def wsgi_application(routes: Iterable[Any], headgate: dict[str, Any] | None) -> Any:
-    """An application of its own beside others: the middleware is as the settings say while it is built."""
-    return _built(_Wsgi, routes, headgate)
+def wsgi_application(routes: Iterable[Any], headgate: dict[str, Any] | None, around: Iterable[str] = ()) -> Any:
+    """An application of its own beside others: the middleware is as the settings say while it is built, inside of those
+    that are `around` it."""
+    return _built(_Wsgi, routes, headgate, around)
 
 
-def asgi_application(routes: Iterable[Any], headgate: dict[str, Any] | None) -> Any:
+def asgi_application(routes: Iterable[Any], headgate: dict[str, Any] | None, around: Iterable[str] = ()) -> Any:
     """The same for ASGI."""
-    return _built(_Asgi, routes, headgate)
+    return _built(_Asgi, routes, headgate, around)
 
 
-def _built(kind: Any, routes: Iterable[Any], headgate: dict[str, Any] | None) -> Any:
+def _built(kind: Any, routes: Iterable[Any], headgate: dict[str, Any] | None, around: Iterable[str]) -> Any:
     configure()
-    with override_settings(MIDDLEWARE=[] if headgate is None else [MIDDLEWARE], HEADGATE=headgate or {}):
+    own = [] if headgate is None else [MIDDLEWARE]
+    with override_settings(MIDDLEWARE=[*around, *own], HEADGATE=headgate or {}):
         handler = kind()
     handler.urls = urlconf(routes)
     return handler

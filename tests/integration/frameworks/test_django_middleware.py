@@ -1,0 +1,333 @@
+"""Django's middleware, for sync and async projects: what it counts, whom it frees, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from django.http import Http404, HttpResponse, StreamingHttpResponse
+from django.test import RequestFactory
+from django.test.utils import override_settings
+from django.urls import include, path, re_path
+from django.views import View
+
+from headgate import AsyncLimiter, Limiter
+from headgate.errors import RateLimitExceeded
+from headgate.integrations import Denial, HeaderStyle
+from headgate.integrations.asgi import RateLimitMiddleware as AsgiMiddleware
+from headgate.integrations.django import RateLimitMiddleware, exempt, limit
+from headgate.integrations.wsgi import RateLimitMiddleware as WsgiMiddleware
+from headgate.testing import FakeClock
+from integration.frameworks.apps.django_project import MIDDLEWARE, asgi_application, wsgi_application
+from integration.frameworks.django_sites import KINDS, Site, limiter, remaining, view_of
+
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+def text(kind: str, body: str = "yes", **more: Any) -> Any:
+    return view_of(kind, lambda request, *args, **parameters: HttpResponse(body, **more))
+
+
+@both
+def test_what_leads_nowhere_is_counted_too(kind: str) -> None:
+    with Site(kind, [path("a", text(kind))], {"LIMITER": limiter(), "LIMITS": "2/minute"}) as site:
+        assert site.statuses("/a", "/nowhere", "/a", "/nowhere") == [200, 404, 429, 429]
+
+
+@both
+def test_a_denial_is_a_problem_with_all_headers(kind: str) -> None:
+    with Site(kind, [path("a", text(kind))], {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
+        site.get("/a")
+        denied = site.get("/a")
+    assert denied.status_code == 429
+    assert denied.headers["content-type"] == "application/problem+json"
+    assert denied.json()["violated-policies"] == ["1/minute"]
+    assert denied.headers["retry-after"] == "60"
+    assert denied.headers["ratelimit"] == '"1/minute";r=0;t=60'
+
+
+@both
+def test_a_denied_head_has_no_body(kind: str) -> None:
+    with Site(kind, [path("a", text(kind))], {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
+        site.ask("HEAD", "/a")
+        denied = site.ask("HEAD", "/a")
+    assert (denied.status_code, denied.content) == (429, b"")
+    assert int(denied.headers["content-length"]) > 0
+
+
+@both
+@pytest.mark.parametrize("made", [Limiter, AsyncLimiter])
+def test_any_limiter_serves_either_kind(kind: str, made: Any) -> None:
+    with Site(kind, [path("a", text(kind))], {"LIMITER": made("memory://"), "LIMITS": "2/hour"}) as site:
+        assert site.statuses("/a", "/a", "/a") == [200, 200, 429]
+
+
+def test_sync_and_async_projects_share_their_counters() -> None:
+    headgate = {"LIMITER": limiter(), "LIMITS": "3/minute"}
+    with (
+        Site("wsgi", [path("a", text("wsgi"))], headgate) as one,
+        Site("asgi", [path("a", text("asgi"))], headgate) as two,
+    ):
+        assert one.statuses("/a", "/a") == [200, 200]
+        assert two.statuses("/a", "/a") == [200, 429]
+
+
+def test_views_of_the_other_kind_are_served() -> None:
+    headgate = {"LIMITER": limiter(), "LIMITS": "3/minute"}
+    with (
+        Site("wsgi", [path("a", text("asgi"))], headgate) as one,
+        Site("asgi", [path("a", text("wsgi"))], headgate) as two,
+    ):
+        assert one.statuses("/a", "/a") == [200, 200]
+        assert two.statuses("/a", "/a") == [200, 429]
+
+
+@both
+def test_a_view_that_is_exempt_is_not_counted_and_told_of_nothing(kind: str) -> None:
+    routes = [path("free", exempt(text(kind))), path("item/<int:id>", text(kind))]
+    with Site(kind, routes, {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
+        free = site.get("/free")
+        assert "ratelimit" not in free.headers
+        assert site.statuses("/free", "/item/1", "/free", "/item/2", "/free") == [200, 200, 200, 429, 200]
+
+
+@both
+def test_the_same_view_may_be_exempt_at_one_place_and_not_at_another(kind: str) -> None:
+    view = text(kind)
+    routes = [path("free", exempt(view)), path("paid", view)]
+    with Site(kind, routes, {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
+        assert site.statuses("/free", "/paid", "/paid") == [200, 200, 429]
+
+
+@both
+def test_a_class_is_exempt_and_what_is_written_above_that_keeps_it_so(kind: str) -> None:
+    @exempt
+    class Free(View):  # type: ignore[misc] # Django has no types
+        get = text(kind)
+
+    assert Free.as_view().headgate_exempt
+    routes = [path("free", Free.as_view()), path("paid", text(kind))]
+    with Site(kind, routes, {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
+        assert site.statuses("/free", "/paid", "/free", "/paid") == [200, 200, 200, 429]
+
+
+@both
+def test_a_view_that_is_exempt_keeps_its_own_limits(kind: str) -> None:
+    shared = limiter()
+    routes = [path("own", exempt(limit("2/minute", limiter=shared)(text(kind))))]
+    with Site(kind, routes, {"LIMITER": shared, "LIMITS": "1/minute"}) as site:
+        own = site.get("/own")
+        assert own.headers["ratelimit-policy"] == '"2/minute";q=2;w=60'
+        assert site.statuses("/own", "/own") == [200, 429]
+
+
+@both
+def test_a_key_by_route_joins_the_paths_of_one_template(kind: str) -> None:
+    inner = [path("item/<int:id>/", text(kind)), re_path(r"^year/(?P<year>[0-9]{4})/$", text(kind))]
+    routes = [path("shop/", include(inner))]
+    with Site(kind, routes, {"LIMITER": limiter(), "LIMITS": "1/minute", "KEY": "route"}) as site:
+        assert site.statuses("/shop/item/1/", "/shop/item/2/") == [200, 429]
+        assert site.statuses("/shop/year/2001/", "/shop/year/2002/") == [200, 429]
+
+
+@both
+def test_the_middleware_and_a_view_are_told_of_once(kind: str) -> None:
+    shared = limiter()
+    routes = [path("a", limit("3/minute", limiter=shared)(text(kind)))]
+    with Site(kind, routes, {"LIMITER": shared, "LIMITS": "9/minute"}) as site:
+        response = site.get("/a")
+    assert response.headers["ratelimit-policy"] == '"9/minute";q=9;w=60, "3/minute";q=3;w=60'
+    assert remaining(response) == [8, 2]
+    assert len(response.headers.get_list("ratelimit")) == 1
+
+
+@both
+def test_the_middleware_twice_counts_once(kind: str) -> None:
+    headgate = {"LIMITER": limiter(), "LIMITS": "5/minute"}
+    with Site(kind, [path("a", text(kind))], headgate, around=[MIDDLEWARE]) as site:
+        assert remaining(site.get("/a")) == [4]
+
+
+@both
+def test_a_middleware_around_django_and_the_one_inside_count_once_and_write_once(kind: str) -> None:
+    shared, routes = limiter(), [path("a", text(kind))]
+    headgate = {"LIMITER": shared, "LIMITS": ["5/minute", "9/hour"]}
+    if kind == "wsgi":
+        inner = wsgi_application(routes, headgate)
+        wsgi = httpx.WSGITransport(app=WsgiMiddleware(inner, shared, "5/minute"))
+        with httpx.Client(transport=wsgi, base_url="http://site") as client:
+            response = client.get("/a")
+    else:
+        asgi = httpx.ASGITransport(app=AsgiMiddleware(asgi_application(routes, headgate), shared, "5/minute"))
+
+        async def ask() -> httpx.Response:
+            async with httpx.AsyncClient(transport=asgi, base_url="http://site") as client:
+                return await client.get("/a")
+
+        response = asyncio.run(ask())
+    assert remaining(response) == [4, 8]
+    assert len(response.headers.get_list("ratelimit")) == 1
+
+
+@both
+def test_what_a_view_raises_as_denied_is_denied(kind: str) -> None:
+    shared = limiter()
+
+    def guarded(request: Any) -> Any:
+        decision = shared.check("mail:42", "1/hour")
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        return HttpResponse("sent")
+
+    with Site(kind, [path("a", view_of(kind, guarded))], {"LIMITER": shared, "LIMITS": "9/minute"}) as site:
+        assert site.get("/a").text == "sent"
+        denied = site.get("/a")
+    assert (denied.status_code, denied.headers["retry-after"]) == (429, "3600")
+    assert denied.headers["ratelimit"] == '"9/minute";r=7;t=14, "1/hour";r=0;t=3600'
+    assert denied.json()["violated-policies"] == ["1/hour"]
+
+
+@both
+def test_without_limits_the_middleware_tells_of_those_of_views_and_answers_for_them(kind: str) -> None:
+    shared = limiter()
+
+    def refuse(request: Any) -> Any:
+        raise RateLimitExceeded(shared.check("a", "1/hour", cost=2))
+
+    views = {
+        "free": text(kind),
+        "limited": limit("2/minute", limiter=shared)(text(kind)),
+        "raises": view_of(kind, refuse),
+    }
+    with Site(kind, [path(name, view) for name, view in views.items()], {"LIMITER": shared}) as site:
+        assert "ratelimit" not in site.get("/free").headers
+        assert remaining(site.get("/limited")) == [1]
+        assert site.statuses("/raises", "/free", "/nowhere") == [429, 200, 404]
+
+
+Shape = Callable[[Any, Any], Any]
+
+
+@both
+@pytest.mark.parametrize(
+    ("shape", "status", "body"),
+    [
+        (lambda request, decision: None, 429, None),
+        (lambda request, decision: Denial(503, b"later", "text/plain", (("X-Why", "busy"),)), 503, "later"),
+        (
+            lambda request, decision: HttpResponse(f"{request.path} {request.META['REQUEST_METHOD']}", status=420),
+            420,
+            "/a GET",
+        ),
+    ],
+)
+def test_a_denial_is_shaped_by_the_project(kind: str, shape: Shape, status: int, body: str | None) -> None:
+    headgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "ON_DENIED": shape}
+    with Site(kind, [path("a", text(kind))], headgate) as site:
+        site.get("/a")
+        denied = site.get("/a")
+    assert denied.status_code == status
+    assert body is None or denied.text == body
+    assert denied.headers["retry-after"] == "60"
+
+
+@both
+def test_coroutines_say_who_asks_what_it_costs_and_how_it_is_denied(kind: str) -> None:
+    async def key(request: Any) -> str:
+        return str(request.headers["x-tenant"])
+
+    async def cost() -> int:
+        return 2
+
+    async def shape(request: Any, decision: Any) -> Any:
+        return HttpResponse("denied", status=429)
+
+    def refuse(request: Any) -> Any:
+        raise RateLimitExceeded(shared.check("x", "1/hour", cost=2))
+
+    shared = limiter()
+    headgate = {"LIMITER": shared, "LIMITS": "4/minute", "KEY": key, "COST": cost, "ON_DENIED": shape}
+    with Site(kind, [path("a", text(kind)), path("raises", view_of(kind, refuse))], headgate) as site:
+        one = [site.get("/a", headers={"X-Tenant": "one"}) for _ in range(3)]
+        raised = site.get("/raises", headers={"X-Tenant": "two"})
+    assert [response.status_code for response in one] == [200, 200, 429]
+    assert (one[2].text, raised.text, raised.status_code) == ("denied", "denied", 429)
+
+
+@both
+def test_only_some_responses_count(kind: str) -> None:
+    def answer(request: Any) -> Any:
+        if "raise" in request.GET:
+            raise Http404
+        return HttpResponse(status=int(request.GET["status"]))
+
+    headgate = {"LIMITER": limiter(), "LIMITS": "2/minute", "WHEN": lambda response: response.status in (401, 404, 500)}
+    with Site(kind, [path("a", view_of(kind, answer))], headgate) as site:
+        asked = [site.get(f"/a?{query}") for query in ("status=200", "status=401", "status=200", "raise", "status=200")]
+    assert [response.status_code for response in asked] == [200, 401, 200, 404, 429]
+    assert [remaining(response) for response in asked[:4]] == [[2], [1], [1], [0]]
+
+
+@both
+def test_an_error_of_a_view_is_the_projects_and_told_of(kind: str) -> None:
+    def boom(request: Any) -> Any:
+        raise RuntimeError("boom")
+
+    headgate = {"LIMITER": limiter(), "LIMITS": "2/minute", "WHEN": lambda response: response.status != 500}
+    with Site(kind, [path("a", view_of(kind, boom))], headgate) as site:
+        response = site.get("/a")
+    assert (response.status_code, remaining(response)) == (500, [2])
+
+
+def test_a_stream_is_the_views_own() -> None:
+    made: list[Any] = []
+
+    def stream(request: Any) -> Any:
+        made.append(StreamingHttpResponse([b"first", b"second"]))
+        return made[-1]
+
+    with override_settings(HEADGATE={"LIMITER": limiter(), "LIMITS": "2/minute"}):
+        layer = RateLimitMiddleware(stream)
+    response = layer(RequestFactory().get("/a"))
+    assert response is made[0]
+    assert (response["RateLimit"], b"".join(response)) == ('"2/minute";r=1;t=30', b"firstsecond")
+
+
+@both
+def test_proxies_are_trusted_if_they_are_named(kind: str) -> None:
+    headgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "TRUSTED_PROXIES": ["127.0.0.1"]}
+    with Site(kind, [path("a", text(kind))], headgate) as site:
+        asked = [
+            site.get("/a", headers={"X-Forwarded-For": client}) for client in ("192.0.2.1", "192.0.2.2", "192.0.2.1")
+        ]
+    assert [response.status_code for response in asked] == [200, 200, 429]
+
+
+@both
+def test_headers_can_be_left_out(kind: str) -> None:
+    headgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "HEADERS": HeaderStyle(ratelimit=False)}
+    with Site(kind, [path("a", text(kind))], headgate) as site:
+        response = site.get("/a")
+    assert "ratelimit" not in response.headers
+    assert response.headers["x-ratelimit-remaining"] == "0"
+
+
+@both
+def test_what_a_dry_run_denies_is_handled(kind: str) -> None:
+    headgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "DRY_RUN": True}
+    with Site(kind, [path("a", text(kind))], headgate) as site:
+        assert site.statuses("/a", "/a") == [200, 200]
+
+
+@both
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_leaky_bucket_has_requests_wait_unless_told_not_to(kind: str, waits: bool) -> None:
+    clock = FakeClock(1_700_000_000)
+    shared = Limiter("memory://", clock=clock)
+    headgate = {"LIMITER": shared, "LIMITS": "2/minute using leaky_bucket", "WAIT": waits}
+    with Site(kind, [path("a", text(kind))], headgate) as site:
+        assert site.statuses("/a", "/a") == [200, 200]
+    assert clock.now() - 1_700_000_000 == (30 if waits else 0)

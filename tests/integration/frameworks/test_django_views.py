@@ -1,0 +1,331 @@
+"""The limits of single views in Django: of functions and classes, sync and async, among other decorators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import iscoroutinefunction
+from django.conf.urls.i18n import i18n_patterns
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponse
+from django.template.response import SimpleTemplateResponse
+from django.test import RequestFactory
+from django.test.utils import override_settings
+from django.urls import include, path, re_path
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from headgate.errors import ConfigError, RateLimitExceeded
+from headgate.integrations.django import exempt, limit
+from integration.frameworks.apps.django_project import configure
+from integration.frameworks.django_sites import KINDS, Site, call, limiter, remaining, view_of
+
+configure()
+both = pytest.mark.parametrize("kind", KINDS)
+requests = RequestFactory()
+
+
+def text(kind: str, body: str = "yes", **more: Any) -> Any:
+    return view_of(kind, lambda request, *args, **parameters: HttpResponse(body, **more))
+
+
+@both
+def test_a_view_answers_its_own_denials_with_headers(kind: str) -> None:
+    with Site(kind, [path("a", limit("2/minute", limiter=limiter())(text(kind)))]) as site:
+        asked = [site.get("/a") for _ in range(3)]
+    assert [response.status_code for response in asked] == [200, 200, 429]
+    assert [remaining(response) for response in asked] == [[1], [0], [0]]
+    assert asked[2].headers["content-type"] == "application/problem+json"
+    assert asked[2].headers["retry-after"] == "30"
+
+
+@both
+def test_the_paths_of_one_route_share_and_other_routes_do_not(kind: str) -> None:
+    limited = limit("1/minute", limiter=limiter())
+    inner = [path("item/<int:id>/", limited(text(kind))), re_path(r"^year/([0-9]{4})/$", limited(text(kind)))]
+    with Site(kind, [path("a/", include(inner)), path("b/", include(inner))]) as site:
+        assert site.statuses("/a/item/1/", "/a/item/2/", "/b/item/1/", "/b/item/2/") == [200, 429, 200, 429]
+        assert site.statuses("/a/year/2001/", "/a/year/2002/", "/b/year/2001/") == [200, 429, 200]
+
+
+@both
+def test_a_scope_joins_views(kind: str) -> None:
+    limited = limit("1/minute", limiter=limiter(), scope="searching")
+    with Site(kind, [path("a", limited(text(kind))), path("b", limited(text(kind)))]) as site:
+        assert site.statuses("/a", "/b") == [200, 429]
+
+
+@both
+def test_a_page_is_one_in_all_languages(kind: str) -> None:
+    limited = limit("2/minute", limiter=limiter())
+    with override_settings(LANGUAGE_CODE="en", LANGUAGES=[("en", "English"), ("de", "German")]):
+        around = ["django.middleware.locale.LocaleMiddleware"]
+        with Site(kind, i18n_patterns(path("login", limited(text(kind)))), around=around) as site:
+            assert site.statuses("/en/login", "/de/login", "/en/login", "/de/login") == [200, 200, 429, 429]
+
+
+def of_class(kind: str, **names: Any) -> Any:
+    return type("Page", (View,), {"get": text_method(kind), "post": text_method(kind), **names})
+
+
+def text_method(kind: str, name: str = "get") -> Any:
+    method = view_of(kind, lambda page, request, *args, **parameters: HttpResponse(request.method))
+    method.__name__ = name
+    return method
+
+
+Way = Callable[[Any, str], Any]
+WAYS: dict[str, Way] = {
+    "dispatch": lambda limited, kind: method_decorator(limited, name="dispatch")(of_class(kind)).as_view(),
+    "class": lambda limited, kind: limited(of_class(kind)).as_view(),
+    "as_view": lambda limited, kind: limited(of_class(kind).as_view()),
+    "method": lambda limited, kind: of_class(kind, get=method_decorator(limited)(text_method(kind))).as_view(),
+    "plain method": lambda limited, kind: of_class(kind, get=limited(text_method(kind))).as_view(),
+    "below": lambda limited, kind: csrf_exempt(limited(text(kind))),
+    "above": lambda limited, kind: limited(csrf_exempt(text(kind))),
+}
+
+
+@both
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_put_on_views_of_every_form(kind: str, way: str) -> None:
+    view = WAYS[way](limit("2/minute", limiter=limiter()), kind)
+    assert iscoroutinefunction(view) == (kind == "asgi")
+    with Site(kind, [path("item/<int:id>", view)]) as site:
+        assert site.statuses("/item/1", "/item/2", "/item/3") == [200, 200, 429]
+
+
+@both
+@pytest.mark.parametrize("way", WAYS)
+def test_views_of_every_form_are_served_by_either_server(kind: str, way: str) -> None:
+    view = WAYS[way](limit("2/minute", limiter=limiter()), "asgi" if kind == "wsgi" else "wsgi")
+    with Site(kind, [path("item/<int:id>", view)]) as site:
+        assert site.statuses("/item/1", "/item/2", "/item/3") == [200, 200, 429]
+
+
+@both
+def test_methods_of_a_class_with_limits_of_their_own_count_apart(kind: str) -> None:
+    limited = method_decorator(limit("1/minute", limiter=limiter()))
+    page = of_class(kind, get=limited(text_method(kind)), post=limited(text_method(kind, "post")))
+    with Site(kind, [path("a", page.as_view())]) as site:
+        asked = [site.ask(method, "/a").status_code for method in ("GET", "POST", "GET", "POST")]
+    assert asked == [200, 200, 429, 429]
+
+
+@both
+def test_a_class_with_limits_on_dispatch_counts_all_of_its_methods(kind: str) -> None:
+    page = limit("2/minute", limiter=limiter())(of_class(kind))
+    with Site(kind, [path("a", page.as_view())]) as site:
+        asked = [site.ask(method, "/a").status_code for method in ("GET", "PUT", "POST", "OPTIONS")]
+    assert asked == [200, 405, 429, 429]
+
+
+@both
+def test_a_view_keeps_its_name_and_what_other_decorators_have_marked_it_with(kind: str) -> None:
+    def named(request: Any) -> Any:
+        """What it does."""
+
+    limited = limit("1/minute", limiter=limiter())
+    view = limited(csrf_exempt(exempt(named)))
+    assert (view.__name__, view.__doc__, view.__wrapped__.__wrapped__.__wrapped__) == ("named", "What it does.", named)
+    assert view.csrf_exempt
+    assert view.headgate_exempt
+    assert limited(csrf_exempt(of_class(kind).as_view())).view_class
+    assert method_decorator([limited, csrf_exempt], name="dispatch")(of_class(kind)).as_view().csrf_exempt
+
+
+def test_its_place_among_other_decorators_says_what_is_counted() -> None:
+    above = limit("1/minute", limiter=limiter())(require_POST(text("wsgi")))
+    below = require_POST(limit("1/minute", limiter=limiter())(text("wsgi")))
+    assert [above(requests.get("/")).status_code, above(requests.post("/")).status_code] == [405, 429]
+    assert [below(requests.get("/")).status_code, below(requests.post("/")).status_code] == [405, 200]
+
+
+@both
+def test_several_limits_of_a_view_all_count_and_are_told_of_together(kind: str) -> None:
+    shared = limiter()
+    view = limit("9/hour", limiter=shared)(limit("2/minute", limiter=shared)(text(kind)))
+    with Site(kind, [path("a", view)]) as site:
+        asked = [site.get("/a") for _ in range(3)]
+    assert [response.status_code for response in asked] == [200, 200, 429]
+    assert [remaining(response) for response in asked] == [[8, 1], [7, 0], [6, 0]]
+    assert len(asked[0].headers.get_list("ratelimit")) == 1
+
+
+@both
+def test_the_same_limit_twice_counts_once(kind: str) -> None:
+    limited = limit("9/hour", limiter=limiter())
+    with Site(kind, [path("a", limited(limited(text(kind))))]) as site:
+        assert remaining(site.get("/a")) == [8]
+
+
+def test_a_view_that_calls_another_is_counted_for_both() -> None:
+    limited = limit("1/minute", limiter=limiter())
+
+    @limited
+    def inner(request: Any) -> Any:
+        return HttpResponse("inner")
+
+    @limited
+    def outer(request: Any) -> Any:
+        return inner(request)
+
+    with Site("wsgi", [path("outer", outer)]) as site:
+        first = site.get("/outer")
+        assert (first.text, remaining(first)) == ("inner", [0, 0])
+        assert site.get("/outer").status_code == 429
+
+
+@both
+def test_only_some_answers_of_a_view_count(kind: str) -> None:
+    def log_in(request: Any) -> Any:
+        if request.GET["as"] == "wrong":
+            return HttpResponse(status=401)
+        if request.GET["as"] == "locked":
+            raise PermissionDenied
+        if request.GET["as"] == "boom":
+            raise RuntimeError("boom")
+        return HttpResponse("in")
+
+    limited = limit("2/minute", limiter=limiter(), when=lambda response: response.status_code in (401, 403))
+    with Site(kind, [path("login", limited(view_of(kind, log_in)))]) as site:
+        names = ("right", "wrong", "boom", "right", "locked", "right")
+        asked = [site.get(f"/login?as={name}") for name in names]
+    assert [response.status_code for response in asked] == [200, 401, 500, 200, 403, 429]
+    assert remaining(asked[0]) == [2]
+    assert remaining(asked[3]) == [1]
+
+
+@both
+def test_what_a_view_raises_as_denied_it_answers_itself(kind: str) -> None:
+    shared = limiter()
+
+    def guarded(request: Any) -> Any:
+        raise RateLimitExceeded(shared.check("mail", "1/hour", cost=2))
+
+    with Site(kind, [path("a", limit("9/minute", limiter=shared)(view_of(kind, guarded)))]) as site:
+        denied = site.get("/a")
+    assert denied.status_code == 429
+    assert denied.headers["ratelimit-policy"] == '"9/minute";q=9;w=60, "1/hour";q=1;w=3600'
+
+
+@both
+def test_an_answer_that_is_rendered_later_has_the_headers(kind: str) -> None:
+    def rendered(request: Any) -> Any:
+        return SimpleTemplateResponse(Later(), {"name": "you"})
+
+    class Later:
+        def render(self, context: Any, request: Any) -> str:
+            return f"hello {context['name']}"
+
+    with Site(kind, [path("a", limit("9/minute", limiter=limiter())(view_of(kind, rendered)))]) as site:
+        response = site.get("/a")
+    assert (response.text, remaining(response)) == ("hello you", [8])
+
+
+class Wrapped:
+    """A request as Django REST framework hands it to the methods of its views."""
+
+    def __init__(self, request: Any, user: Any) -> None:
+        self._request = request
+        self.user = user
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
+class User:
+    is_authenticated = True
+
+    def __init__(self, pk: int) -> None:
+        self.pk = pk
+
+
+@both
+def test_a_request_in_another_is_told_apart_by_its_user(kind: str) -> None:
+    view = limit("1/minute", limiter=limiter(), key="user")(text(kind))
+    answers = [call(view, Wrapped(requests.get("/"), User(pk))).status_code for pk in (1, 2, 1)]
+    assert answers == [200, 200, 429]
+
+
+def test_a_request_in_another_is_counted_with_it() -> None:
+    view = limit("9/hour", limiter=limiter())(text("wsgi"))
+    request = requests.get("/")
+    assert view(request)["RateLimit"] == '"9/hour";r=8;t=400'
+    assert view(Wrapped(request, None))["RateLimit"] == '"9/hour";r=8;t=400'
+    assert view(requests.get("/"))["RateLimit"] == '"9/hour";r=7;t=800'
+
+
+@both
+def test_limits_and_costs_are_told_by_the_project_for_each_request(kind: str) -> None:
+    limited = limit(
+        lambda request: {"gold": "9/minute", "none": None}.get(request.GET["plan"], "3/minute"),
+        limiter=limiter(),
+        cost=lambda request: len(request.GET["for"]),
+    )
+    with Site(kind, [path("a", limited(text(kind)))]) as site:
+        assert remaining(site.get("/a?plan=gold&for=abc")) == [6]
+        assert remaining(site.get("/a?plan=other&for=ab")) == [1]
+        assert "ratelimit" not in site.get("/a?plan=none&for=a").headers
+
+
+@both
+def test_what_a_view_does_not_say_the_settings_do(kind: str) -> None:
+    shared = limiter(plans={"browsing": "3/minute"})
+    headgate = {"LIMITER": shared, "LIMITS": "1/minute", "KEY": "header:X-Tenant", "COST": 2, "METHODS": ["PUT"]}
+    with override_settings(HEADGATE=headgate), Site(kind, [path("a", limit("browsing")(text(kind)))]) as site:
+        one = site.get("/a", headers={"X-Tenant": "one"})
+        assert remaining(one) == [2]
+        assert remaining(site.get("/a", headers={"X-Tenant": "two"})) == [2]
+        assert remaining(site.get("/a", headers={"X-Tenant": "one"})) == [1]
+
+
+def test_settings_that_tests_change_are_seen() -> None:
+    view = limit("1/minute")(text("wsgi"))
+    for _ in range(2):
+        with override_settings(HEADGATE={"LIMITER": limiter()}):
+            assert [view(requests.get("/")).status_code for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: limit("5/minut"), "5/minut"),
+        (lambda: limit("5/minute", key="usr"), "'usr'"),
+        (lambda: limit(), "needs limits"),
+        (lambda: limit("5/minute", methods=[""]), "methods"),
+    ],
+)
+def test_what_cannot_be_used_is_an_error_where_it_is_written(wrong: Callable[[], Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        wrong()
+
+
+def test_a_store_that_cannot_be_reached_keeps_no_views_from_being_imported() -> None:
+    limit("5/minute", limiter="redis://127.0.0.1:1")
+    with override_settings(HEADGATE={"LIMITER": "redis://127.0.0.1:1"}):
+        view = limit("5/minute")(text("wsgi"))
+        assert view(requests.get("/")).status_code == 200
+
+
+def test_limit_without_its_brackets_is_told_when_the_view_is_called() -> None:
+    view: Any = limit(text("wsgi"), limiter=limiter())
+    with pytest.raises(TypeError, match=r'@limit\("5/minute"\)'):
+        view(requests.get("/"))
+
+
+def test_what_is_no_view_is_told() -> None:
+    view = limit("5/minute", limiter=limiter())(text("wsgi"))
+    with pytest.raises(TypeError, match="without a request"):
+        view("nothing")
+    with pytest.raises(TypeError, match="exempt is put on a view"):
+        exempt("shop.views.item")  # type: ignore[type-var]
+
+
+def test_a_request_by_name_is_found() -> None:
+    view: Any = limit("5/minute", limiter=limiter())(text("wsgi"))
+    assert view(request=requests.get("/"))["RateLimit"] == '"5/minute";r=4;t=12'

@@ -1,0 +1,155 @@
+"""Django's request as limits see it."""
+
+from __future__ import annotations
+
+import asyncio
+from io import BytesIO
+from typing import Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.core.handlers.asgi import ASGIRequest
+from django.test import AsyncRequestFactory, RequestFactory
+from django.urls import include, path, re_path
+from django.utils.asyncio import async_unsafe
+from django.utils.functional import SimpleLazyObject
+
+from headgate.http.client_address import TrustedProxies
+from headgate.integrations.django.request import DjangoRequest, principal_async, visit_of
+from headgate.integrations.request import Identity
+from headgate.integrations.visit import NAME
+from integration.frameworks.apps.django_project import configure, urlconf
+
+configure()
+FACTORIES = [RequestFactory, AsyncRequestFactory]
+both = pytest.mark.parametrize("factory", FACTORIES)
+
+
+def seen(native: Any) -> DjangoRequest:
+    return DjangoRequest(native, Identity(TrustedProxies()))
+
+
+def nowhere(request: Any, **parameters: Any) -> None: ...
+
+
+ROUTES = urlconf(
+    [
+        path("item/<int:id>", nowhere),
+        path("<slug:shop>/", include([path("<path:rest>/end", nowhere), re_path(r"^(?P<year>[0-9]{4})/$", nowhere)])),
+        re_path(r"^old/(\w+)$", nowhere),
+        path("", nowhere),
+    ]
+)
+
+
+@both
+@pytest.mark.parametrize(
+    ("asked", "route"),
+    [
+        ("/item/7", "/item/{id}"),
+        ("/books/a/b/end", "/{shop}/{rest}/end"),
+        ("/books/1999/", "/{shop}/(?P<year>[0-9]{4})/$"),
+        ("/old/page", r"/old/(\w+)$"),
+        ("/", "/"),
+        ("/item/seven", None),
+    ],
+)
+def test_a_route_is_told_as_in_other_frameworks(factory: Any, asked: str, route: str | None) -> None:
+    native = factory().get(asked)
+    native.urlconf = ROUTES
+    assert seen(native).route == route
+    assert native.resolver_match is None  # which is Django's to tell
+
+
+def test_a_route_has_what_the_project_is_mounted_under() -> None:
+    native = RequestFactory(SCRIPT_NAME="/shop").get("/shop/item/7")
+    native.path_info, native.urlconf = "/item/7", ROUTES
+    assert seen(native).route == "/shop/item/{id}"
+
+
+@both
+def test_headers_are_found_by_name(factory: Any) -> None:
+    native = factory().post("/", b"abc", content_type="text/plain", headers={"X-Api-Key": "secret", "Origin": "a.b"})
+    request = seen(native)
+    assert (request.api_key, request.headers["origin"]) == ("secret", "a.b")
+    assert (request.headers["Content-Type"], request.headers["content-length"]) == ("text/plain", "3")
+    assert request.method == "POST"
+
+
+@both
+def test_what_is_not_asked_for_is_djangos(factory: Any) -> None:
+    request = seen(factory().get("/a?b=c"))
+    assert (request.GET["b"], request.META["QUERY_STRING"], request.get_full_path()) == ("c", "b=c", "/a?b=c")
+
+
+def test_a_path_is_told_as_a_url_has_it() -> None:
+    on_loop = ASGIRequest({"type": "http", "method": "GET", "path": "/café/%25?", "headers": []}, BytesIO())
+    for native in (RequestFactory().get("/caf%C3%A9/%2525%3F"), on_loop):
+        assert seen(native).path == "/caf%C3%A9/%2525%3F"
+
+
+def test_the_peer_is_whoever_opened_the_connection() -> None:
+    assert seen(RequestFactory(REMOTE_ADDR="192.0.2.1").get("/")).address == "192.0.2.1"
+    assert seen(RequestFactory(REMOTE_ADDR="").get("/")).address is None
+
+
+def test_the_visit_stands_where_other_layers_find_it() -> None:
+    sync, on_loop = RequestFactory().get("/"), AsyncRequestFactory().get("/")
+    assert visit_of(sync) is visit_of(sync) is sync.environ[NAME]
+    assert visit_of(on_loop) is visit_of(on_loop) is on_loop.scope[NAME]
+
+
+class User:
+    def __init__(self, pk: Any, known: bool = True) -> None:
+        self.pk = pk
+        self.is_authenticated = known
+
+
+@pytest.mark.parametrize(
+    ("user", "principal"),
+    [(User(7), "7"), (User("a-b"), "a-b"), (User(None), None), (User(None, False), None), (None, None)],
+)
+def test_the_principal_is_the_user_who_is_logged_in(user: Any, principal: str | None) -> None:
+    native = RequestFactory().get("/")
+    assert seen(native).user_id is None
+    native.user = user
+    assert seen(native).user_id == principal
+    assert asyncio.run(principal_async(seen(native))) == principal
+
+
+def lazily(loaded: list[str]) -> Any:
+    def load() -> User:
+        loaded.append("loaded")
+        return User(7)
+
+    return SimpleLazyObject(async_unsafe("a database")(load))
+
+
+def test_a_user_is_loaded_when_asked_for_and_never_on_the_loop() -> None:
+    loaded: list[str] = []
+    native = AsyncRequestFactory().get("/")
+    native.user = lazily(loaded)
+    request = seen(native)
+    assert request.address == "127.0.0.1"
+    assert loaded == []
+
+    async def ask() -> tuple[Any, Any]:
+        try:
+            on_loop = request.principal
+        except SynchronousOnlyOperation:
+            on_loop = "refused"
+        return on_loop, await principal_async(request)
+
+    assert asyncio.run(ask()) == ("refused", "7")
+    assert loaded == ["loaded"]
+
+
+def test_a_user_that_can_be_awaited_is() -> None:
+    native = AsyncRequestFactory().get("/")
+    native.user = lazily([])
+
+    async def auser() -> User:
+        return User(8)
+
+    native.auser = auser
+    assert asyncio.run(principal_async(seen(native))) == "8"
