@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Unpack
 
-from headgate.core.decision import Decision
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.errors import ConfigError, RateLimitExceeded
-from headgate.integrations.asgi_denial import denying
+from headgate.integrations.asgi_denial import STARTS, Refused, denying, noted, with_headers
 from headgate.integrations.asgi_request import App, AsgiRequest, Message, Receive, Scope, Send
 from headgate.integrations.gate import Gate, GateOptions, LayerLimits
 from headgate.integrations.opening import GivenLimiter, connect, limiter_for_loops
@@ -28,8 +27,6 @@ from headgate.integrations.visit import NAME, Visit
 
 __all__ = ["RateLimitMiddleware"]
 
-_STARTS = {"http.response.start": 200, "websocket.http.response.start": 403, "websocket.accept": 101}
-"""The messages that have headers, and the status they tell unless they say another."""
 _ASKING = ("key", "cost", "exempt", "methods", "when", "dry_run", "wait")
 """Options that mean nothing where nothing is asked."""
 
@@ -102,12 +99,12 @@ class RateLimitMiddleware:
             nonlocal started
             if not started:
                 kind = message["type"]
-                if kind in _STARTS:
+                if kind in STARTS:
                     started = True
                     if visit.open:
-                        await settled(visit, Response(message.get("status", _STARTS[kind]), message.get("headers", ())))
+                        await settled(visit, Response(message.get("status", STARTS[kind]), message.get("headers", ())))
                     if visit.decisions:
-                        message = self._with_headers(message, visit)
+                        message = with_headers(message, visit.headers(self.gate.style, self.limiter.clock.ticks()))
                 elif kind == "websocket.close":  # before it was accepted
                     started = True
                     await settled(visit, Response(403))
@@ -118,20 +115,16 @@ class RateLimitMiddleware:
         except RateLimitExceeded as error:
             if started:
                 raise
-            told = visit.around if isinstance(visit.around, RateLimitMiddleware) else self
             noted(visit, error.decision)
-            answer = await denying(told.gate.on_denied, AsgiRequest(scope, told.gate.identity), error.decision)
+            if not isinstance(error, Refused):
+                gate = (visit.around if isinstance(visit.around, RateLimitMiddleware) else self).gate
+                error = Refused(error.decision, AsgiRequest(scope, gate.identity), gate.on_denied)
+            answer = await denying(error.on_denied, error.request, error.decision)
             await answer(scope, receive, sender)
         except Exception:
             if not started:
                 await settled(visit, Response(500))
             raise
-
-    def _with_headers(self, message: Message, visit: Visit) -> Message:
-        said = visit.headers(self.gate.style, self.limiter.clock.ticks())
-        names = [name for name, _ in said]
-        headers = [header for header in message.get("headers", ()) if header[0] not in names]
-        return {**message, "headers": headers + said}
 
 
 async def settled(visit: Visit, response: Response) -> None:
@@ -139,12 +132,6 @@ async def settled(visit: Visit, response: Response) -> None:
     waiting, visit.open = visit.open, []
     for passage in waiting:
         await settle_async(passage, response)
-
-
-def noted(visit: Visit, decision: Decision) -> None:
-    """A denial that no layer made but the application itself: the headers tell of it, too."""
-    if not any(decision is known for known in visit.decisions):
-        visit.decisions.append(decision)
 
 
 def _none(_: Any) -> None:

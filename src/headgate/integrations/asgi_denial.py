@@ -11,14 +11,29 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.core.decision import Decision
-from headgate.integrations.asgi_request import App, Receive, Scope, Send
+from headgate.errors import RateLimitExceeded
+from headgate.integrations.asgi_request import App, Message, Receive, Scope, Send
 from headgate.integrations.denial import Denial, denial_of
 from headgate.integrations.request import Request
+from headgate.integrations.visit import Visit
 
-__all__ = ["POLICY_VIOLATION", "Denying", "can_answer", "denying"]
+__all__ = ["STARTS", "Refused", "denying", "noted", "with_headers"]
+
+STARTS = {"http.response.start": 200, "websocket.http.response.start": 403, "websocket.accept": 101}
+"""The messages that have headers, and the status that each tells unless it says another."""
 
 POLICY_VIOLATION = 1008
 """What a websocket is closed with (RFC 6455)."""
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class Refused(RateLimitExceeded):
+    """A denial by the limits of a route, on its way to whoever answers it."""
+
+    def __init__(self, decision: Decision, request: Request, on_denied: Callable[..., Any] | None) -> None:
+        super().__init__(decision)
+        self.request = request
+        self.on_denied = on_denied
 
 
 class Denying:
@@ -47,7 +62,7 @@ async def denying(on_denied: Callable[..., Any] | None, request: Request, decisi
     if isinstance(made, Denial):
         made = Denying(made)
     scope = request.native
-    if scope["type"] == "websocket" and not can_answer(scope):
+    if scope["type"] == "websocket" and "websocket.http.response" not in (scope.get("extensions") or ()):
         return _close
     if not callable(made):
         raise TypeError(
@@ -58,9 +73,17 @@ async def denying(on_denied: Callable[..., Any] | None, request: Request, decisi
     return app
 
 
-def can_answer(scope: Scope) -> bool:
-    """Whether a websocket that is not accepted can be answered by a response."""
-    return "websocket.http.response" in (scope.get("extensions") or ())
+def with_headers(message: Message, said: RawHeaders) -> Message:
+    """The start of a response, with these headers in the place of any of their names."""
+    names = [name for name, _ in said]
+    headers = [header for header in message.get("headers", ()) if header[0] not in names]
+    return {**message, "headers": headers + said}
+
+
+def noted(visit: Visit, decision: Decision) -> None:
+    """A denial that no layer made but the application itself: the headers tell of it, too."""
+    if not any(decision is known for known in visit.decisions):
+        visit.decisions.append(decision)
 
 
 async def _close(_scope: Scope, _receive: Receive, send: Send) -> None:

@@ -1,0 +1,187 @@
+"""Limits of FastAPI's routes, as a dependency or as a decorator, in any order.
+
+    @app.get("/search", dependencies=[Depends(limit("5/minute"))])
+    async def search(): ...
+
+    @app.get("/search")
+    @limit("5/minute")
+    async def search(): ...
+
+They count for each caller and route, unless `scope=` joins several routes. The limiter is that of the
+RateLimitMiddleware around, if there is one and no other is given.
+
+Either way the limits are asked as a dependency, on the event loop, so a function that is not `async` is not held up by
+them and holds nobody up. A decorator's come after those in `dependencies=[…]` and before those in the function's
+parameters. Above `@app.get` the decorator changes the routes that are there; where it cannot, it says so.
+
+A denial is answered with 429, the headers and the problem as JSON. An application that would answer otherwise has
+`on_denied=`, or `@app.exception_handler(RateLimitExceeded)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any, TypeVar, Unpack, cast, overload
+from weakref import WeakSet
+
+from fastapi import Response
+from starlette.requests import HTTPConnection
+
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.engine.plans import lasting
+from headgate.errors import ConfigError
+from headgate.integrations.asgi import RateLimitMiddleware
+from headgate.integrations.asgi_denial import Refused
+from headgate.integrations.asgi_request import AsgiRequest, Scope
+from headgate.integrations.asgi_routes import route_name
+from headgate.integrations.fastapi_answer import answer_denials
+from headgate.integrations.fastapi_asked import Asked
+from headgate.integrations.fastapi_endpoints import has_limit, limited_endpoint, refuse_others
+from headgate.integrations.fastapi_routes import limit_routes
+from headgate.integrations.gate import Gate, GateOptions, LayerLimits
+from headgate.integrations.opening import GivenLimiter, limiter_for_loops
+from headgate.integrations.passing import enter_async
+from headgate.integrations.visit import NAME, Visit
+
+__all__ = ["RouteLimit", "limit"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+_IDENTITY = ("api_key_header", "client", "tier", "trusted_proxies", "user")
+_names = count(1)
+_unrouted: WeakSet[Any] = WeakSet()
+"""Endpoints that no route had when they were made."""
+
+
+def limit(
+    limits: LayerLimits,
+    *,
+    limiter: GivenLimiter = None,
+    scope: str | None = None,
+    **options: Unpack[GateOptions],
+) -> RouteLimit:
+    """Limits of a route: `Depends(limit("5/minute"))`, or `@limit("5/minute")`."""
+    return RouteLimit(limits, limiter, scope, options)
+
+
+class RouteLimit:
+    """What `limit` returns: a dependency of FastAPI's, and a decorator of its endpoints."""
+
+    def __init__(self, limits: LayerLimits, limiter: GivenLimiter, scope: str | None, options: GateOptions) -> None:
+        self._limits = limits if callable(limits) or limits is None else lasting(limits)
+        self._scope = scope
+        self._options = options
+        self._limiter = None if limiter is None else limiter_for_loops(limiter)
+        self._gates: dict[int, Gate[AsyncLimiter]] = {}
+        if self._limiter is not None:
+            self._gate(self._limiter)
+        else:  # what cannot be read is an error now, although nobody knows yet whose plans are meant
+            Gate(_anybody, _nothing if self._limits is None else self._limits, scope=scope, **options)
+
+    @overload
+    def __call__(self, function: F, /) -> F: ...
+    @overload
+    def __call__(
+        self, function: None = None, /, *, connection: HTTPConnection, response: Response
+    ) -> Coroutine[Any, Any, Asked]: ...
+    def __call__(self, function: Any = None, /, *, connection: Any = None, response: Any = None) -> Any:
+        """Given a function, decorates it. FastAPI gives a connection, and awaits what comes of it."""
+        if connection is not None:
+            return self._ask(connection, response)
+        return self._decorated(function, sys.getrefcount(function) <= _ALONE)
+
+    def __repr__(self) -> str:
+        return f"limit({self._limits!r})"
+
+    def _decorated(self, function: Any, alone: bool) -> Any:
+        """`alone`: nobody but the decorator has the function, so no route has it either."""
+        refuse_others(function, self)
+        name = f"headgate_limit_{next(_names)}"
+        made: dict[int, Any] = {}
+
+        def limited(endpoint: Any) -> Any:
+            if id(endpoint) not in made:
+                made[id(endpoint)] = limited_endpoint(endpoint, self, name)
+            return made[id(endpoint)]
+
+        decorated = limited(function)
+        if (alone and function in _unrouted) or not limit_routes(function, self, limited, name, alone):
+            _unrouted.add(decorated)
+        return decorated
+
+    async def _ask(self, connection: HTTPConnection, response: Response) -> Asked:
+        scope = connection.scope
+        visit: Visit | None = scope.get(NAME)
+        if visit is None:
+            visit = scope[NAME] = Visit()
+        around = visit.around if isinstance(visit.around, RateLimitMiddleware) else None
+        gate = self._gate(self._limiter or (limiter_for_loops(None) if around is None else around.limiter))
+        if gate.when is not None and visit.writer is None:
+            self._refuse_unsettled(scope)
+        known = around is not None and not any(name in self._options for name in _IDENTITY)
+        request = AsgiRequest(scope, around.gate.identity if around is not None and known else gate.identity)
+        passage = await enter_async(gate, request, visit, route_name(scope))
+        if passage is not None:
+            if passage.refused:
+                answer_denials(scope, gate.style)
+                raise Refused(passage.decision, request, gate.on_denied)
+            delay = gate.delay(passage.decision)
+            if delay:
+                await asyncio.sleep(delay)
+        asked = Asked(gate, visit, passage, scope, response)
+        asked.begin()
+        return asked
+
+    def _gate(self, limiter: AsyncLimiter) -> Gate[AsyncLimiter]:
+        gate = self._gates.get(id(limiter))
+        if gate is None:
+            gate = self._gates[id(limiter)] = Gate(limiter, self._limits, scope=self._scope, **self._options)
+        return gate
+
+    def _refuse_unsettled(self, scope: Scope) -> None:
+        """A dependency never hears of the response, so it cannot know whether the request counts."""
+        if scope["type"] == "websocket" or not has_limit(scope.get("endpoint"), self):
+            raise ConfigError(
+                f"when= of {self!r} is about responses, and a dependency does not see them: write @limit(…) above the "
+                "endpoint instead of Depends(limit(…)), or add the RateLimitMiddleware"
+            )
+
+
+RouteLimit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what FastAPI is to give to a dependency
+    [
+        inspect.Parameter("connection", inspect.Parameter.KEYWORD_ONLY, annotation=HTTPConnection),
+        inspect.Parameter("response", inspect.Parameter.KEYWORD_ONLY, annotation=Response),
+    ]
+)
+if sys.version_info >= (3, 12):
+    inspect.markcoroutinefunction(RouteLimit.__call__)
+else:
+    cast(Any, RouteLimit.__call__)._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+
+class _Counting:
+    """Counts as `RouteLimit` does who holds a function."""
+
+    def __call__(self, function: Any = None, /, *, connection: Any = None, response: Any = None) -> Any:
+        return sys.getrefcount(function)
+
+
+def _alone() -> int:
+    """How many hold a function that only its decorator has. Where Python does not count exactly: fewer than any."""
+
+    @_Counting()
+    def probe() -> None: ...
+
+    exact = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return cast(int, probe) if exact else 0
+
+
+def _nothing(_: Any) -> None:
+    """Limits that nobody knows yet: the rules of a limiter."""
+
+
+_ALONE = _alone()
+_anybody = AsyncLimiter(plans=lambda name: None if name[:1].isdigit() else "1/second")
