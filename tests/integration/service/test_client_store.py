@@ -1,0 +1,364 @@
+"""A service as the store of programs: its counters, its plans and its rules, asked by limiters in many places."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from headgate import AsyncLimiter, ConfigError, Decision, Limit, Limiter, RequestContext, StoreError
+from headgate.testing.conformance import STRANGE_KEYS
+from integration.service.serving import Service
+from integration.service.telling import make_key
+
+PATIENCE = "timeout_ms=30000"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known(admin: httpx.Client) -> Iterator[None]:
+    """Plans and rules that only the service knows."""
+    plans = {
+        "lot": ["1000/day using fixed_window"],
+        "pair": ["5/day using fixed_window", "3/hour using sliding_window_log"],
+        "queue": ["1/hour burst 2 using leaky_bucket"],
+    }
+    rules = [
+        {"rule_id": "far-users", "dimension": "user", "limit": 2, "window_seconds": 3600, "endpoint_pattern": "/far"},
+        {
+            "rule_id": "far-watched",
+            "dimension": "user",
+            "limit": 1,
+            "window_seconds": 86400,
+            "endpoint_pattern": "/far",
+            "mode": "shadow",
+        },
+    ]
+    for name, limits in plans.items():
+        assert admin.post("/api/v1/plans", json={"name": name, "limits": limits}).status_code == 201
+    for rule in rules:
+        assert admin.post("/api/v1/rules", json=rule).status_code == 201
+    yield
+    for name in plans:
+        assert admin.delete(f"/api/v1/plans/{name}").status_code == 204
+    for rule in rules:
+        assert admin.delete(f"/api/v1/rules/{rule['rule_id']}").status_code == 204
+
+
+@pytest.fixture(scope="module")
+def url(service: Service) -> str:
+    return f"headgate://127.0.0.1:{service.port}?{PATIENCE}"
+
+
+@pytest.fixture(scope="module")
+def limiter(url: str) -> Iterator[Limiter]:
+    with Limiter(url) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def mighty(service: Service) -> Iterator[Limiter]:
+    """One with a key that may reset."""
+    with Limiter(f"headgate://:{service.key}@127.0.0.1:{service.port}?{PATIENCE}") as made:
+        yield made
+
+
+@pytest.fixture
+def key() -> str:
+    return uuid4().hex
+
+
+def batches(anyone: httpx.Client) -> tuple[int, int]:
+    """How many batches the service was sent, and how many checks were in them."""
+    lines = anyone.get("/metrics").text.splitlines()
+    count, total = (
+        next(line for line in lines if line.startswith(f"headgate_batch_size_{what} ")) for what in ("count", "sum")
+    )
+    return int(float(count.split()[1])), int(float(total.split()[1]))
+
+
+def once_known(url: str) -> Limiter:
+    """A limiter with a key that was made just now, as soon as the service has heard of it."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return Limiter(url)
+        except StoreError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+# -- counters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", ["40/day", "lot"])
+def test_clients_of_all_kinds_together_admit_exactly_the_limit(url: str, key: str, limits: str) -> None:
+    most = 40 if limits != "lot" else 1000
+    each = most // 2
+
+    async def tasks() -> int:
+        async with AsyncLimiter(url) as other:
+            return sum(d.allowed for d in await asyncio.gather(*[other.check(key, limits) for _ in range(each)]))
+
+    with Limiter(url) as first, Limiter(url) as second, ThreadPoolExecutor(17) as pool:
+        on_loop = pool.submit(lambda: asyncio.run(tasks()))
+        asked = [pool.submit((first, second)[n % 2].check, key, limits) for n in range(most)]
+        assert sum(one.result().allowed for one in asked) + on_loop.result() == most
+
+
+def test_concurrent_checks_leave_together(url: str, key: str, anyone: httpx.Client) -> None:
+    async def tasks() -> list[Decision]:
+        async with AsyncLimiter(url) as other:
+            calls, checks = batches(anyone)
+            told = await asyncio.gather(*[other.check(f"{key}{n}", "10/day") for n in range(2000)])
+            more_calls, more_checks = batches(anyone)
+            assert more_checks - checks == 2000
+            assert more_calls - calls <= 20
+            return told
+
+    assert all(asyncio.run(tasks()))
+
+
+def test_threads_share_calls_too(url: str, key: str, anyone: httpx.Client) -> None:
+    with Limiter(f"{url}&pool_size=1") as one, ThreadPoolExecutor(32) as pool:
+        calls, checks = batches(anyone)
+        assert sum(pool.map(lambda _: bool(one.check(key, "600/day")), range(640))) == 600
+        more_calls, more_checks = batches(anyone)
+    assert more_checks - checks == 640
+    assert more_calls - calls < 320
+
+
+def test_different_keys_never_share(limiter: Limiter, key: str) -> None:
+    limit = Limit(1, 3600, name=key)
+    assert [limiter.check(strange, limit).allowed for strange in STRANGE_KEYS] == [True] * len(STRANGE_KEYS)
+    assert not any(limiter.check(strange, limit) for strange in STRANGE_KEYS)
+
+
+def test_half_a_surrogate_pair_is_refused_for_its_caller_alone(url: str, key: str) -> None:
+    async def tasks() -> None:
+        async with AsyncLimiter(url) as other:
+            asked = [other.check(key, "50/day"), other.check("\ud800", "50/day"), other.check(key, "50/day")]
+            first, second, third = await asyncio.gather(*asked, return_exceptions=True)
+            assert isinstance(second, ConfigError)
+            assert "half of a surrogate pair" in str(second)
+            assert isinstance(first, Decision)
+            assert isinstance(third, Decision)
+            assert {first.remaining, third.remaining} == {49, 48}
+
+    asyncio.run(tasks())
+
+
+def test_what_clients_make_up_is_one_label(limiter: Limiter, key: str, anyone: httpx.Client) -> None:
+    for count in range(50, 60):
+        limiter.check(key, Limit(count, 3600, name=f"made-up-{count}"))
+    text = anyone.get("/metrics").text
+    assert "made-up" not in text
+    assert 'headgate_allowed_total{dimension="key",rule="inline"}' in text
+
+
+def test_a_chain_of_all_kinds_is_all_or_nothing(limiter: Limiter, key: str) -> None:
+    chain = ["lot", "2/day", "pair"]
+    first = limiter.check(key, chain)
+    assert [part.name for part in first.parts] == ["lot", "2/day", "pair", "pair#2"]
+    assert [part.remaining for part in first.parts] == [999, 1, 4, 2]
+    assert limiter.check(key, chain).allowed
+    third = limiter.check(key, chain)
+    assert (third.allowed, third.name, third.reason) == (False, "2/day", "limited")
+    assert [limiter.peek(key, limits).remaining for limits in ("lot", "2/day", "pair")] == [998, 0, 1]
+
+
+def test_a_plan_that_is_named_twice_counts_once(limiter: Limiter, key: str) -> None:
+    assert [part.remaining for part in limiter.check(key, ["pair", "pair"]).parts] == [4, 2]
+
+
+def test_many_at_once(limiter: Limiter, key: str) -> None:
+    told = limiter.check_many([(key, "pair", 2), (f"{key}'", "lot"), (key, "pair", 2), (key, "7/day")])
+    assert [decision.allowed for decision in told] == [True, True, False, True]
+    assert told[2].name == "pair#2"
+
+
+def test_plans_of_the_service_are_those_of_its_other_callers(limiter: Limiter, key: str, anyone: httpx.Client) -> None:
+    limiter.check(key, "pair")
+    answer = anyone.post("/api/v1/quota", json={"key": key, "plans": ["pair"]}).json()
+    assert [part["remaining"] for part in answer["parts"]] == [4, 2]
+
+
+def test_a_plan_of_ones_own_comes_first(url: str, key: str) -> None:
+    with Limiter(url, plans={"pair": "7/day"}) as own:
+        assert own.check(key, "pair").limit == 7
+        assert own.check(key, "lot").limit == 1000
+
+
+def test_nobody_knows_this_plan(url: str, key: str) -> None:
+    async def tasks() -> None:
+        async with AsyncLimiter(url) as other:
+            asked = [other.check(key, "pair"), other.check(key, "golf"), other.reset(key, "golf")]
+            first, second, third = await asyncio.gather(*asked, return_exceptions=True)
+            assert isinstance(first, Decision)
+            for told in (second, third):
+                assert isinstance(told, ConfigError)
+                assert str(told).endswith("there is no plan 'golf': make it with POST /api/v1/plans")
+
+    asyncio.run(tasks())
+
+
+def test_what_is_nearly_a_limit_is_not_sent(limiter: Limiter, key: str) -> None:
+    with pytest.raises(ConfigError, match="5/minutte"):
+        limiter.check(key, "5/minutte")
+    with pytest.raises(ConfigError):
+        limiter.check(key, " ")
+
+
+# -- rules -----------------------------------------------------------------------------------------------------------
+
+
+def test_rules_of_the_service_decide_a_request(limiter: Limiter, key: str) -> None:
+    context = RequestContext(user=key, path="/far")
+    told = [limiter.check_request(context) for _ in range(3)]
+    assert [(d.allowed, d.reason, d.name) for d in told] == [
+        (True, "ok", "far-users"),
+        (True, "shadow", "far-users"),
+        (False, "limited", "far-users"),
+    ]
+    assert [shadow.name for shadow in told[0].shadows] == ["far-watched"]
+    assert [len(d.parts) for d in told] == [1, 1, 1]
+    peeked = limiter.peek_request(context)
+    assert (peeked.allowed, peeked.remaining) == (False, 0)
+
+
+def test_nothing_limits_this_request(limiter: Limiter) -> None:
+    told = limiter.check_request(RequestContext(ip="10.0.0.1", path="/elsewhere"))
+    assert (told.allowed, told.reason, told.parts) == (True, "no_rule", ())
+
+
+def test_requests_on_a_loop(url: str, key: str) -> None:
+    async def tasks() -> None:
+        async with AsyncLimiter(url) as other:
+            contexts = [RequestContext(user=f"{key}{n % 10}", path="/far") for n in range(50)]
+            told = await asyncio.gather(*[other.check_request(context) for context in contexts])
+            assert sum(decision.allowed for decision in told) == 20
+            assert (await other.peek_request(contexts[0])).remaining == 0
+
+    asyncio.run(tasks())
+
+
+def test_a_context_that_makes_no_sense(limiter: Limiter) -> None:
+    with pytest.raises(ValueError, match="user must not be empty"):
+        limiter.check_request(RequestContext(user=""))
+    with pytest.raises(ValueError, match="cost must be"):
+        limiter.check_request(RequestContext(user="42"), cost=-1)
+    with pytest.raises(TypeError, match="RequestContext"):
+        limiter.check_request({"user": "42"})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"context\.path: has 9000 characters"):
+        limiter.check_request(RequestContext(user="42", path="/" * 9000))
+
+
+def test_what_a_request_has_taken_can_be_given_back(limiter: Limiter, key: str) -> None:
+    from headgate.stores.port import Op
+
+    context = RequestContext(user=key, path="/far")
+    held = limiter.hold(limiter.prepare(Op.TAKE, context))
+    assert held.decision.remaining == 1
+    assert limiter.give_back(held).remaining == 2
+    assert limiter.peek_request(context).remaining == 2
+
+
+# -- resets ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reset_needs_the_scope_for_it(
+    service: Service, limiter: Limiter, mighty: Limiter, key: str, admin: httpx.Client
+) -> None:
+    context = RequestContext(user=key, path="/far")
+    limiter.check(key, "pair")
+    limiter.check_request(context)
+    with pytest.raises(StoreError, match="this needs a key: write it into the URL, headgate://:KEY@host:8080"):
+        limiter.reset(key, "pair")
+    _, token = make_key(service, f"checks-{key}", "--scope", "check")
+    with once_known(f"headgate://:{token}@127.0.0.1:{service.port}?{PATIENCE}") as weak:
+        assert weak.check(key, "pair").remaining == 1
+        with pytest.raises(StoreError, match="has the scope check, and this needs write"):
+            weak.reset_request(context)
+    mighty.reset(key, "pair")
+    mighty.reset_request(context)
+    assert [limiter.peek(key, "pair").remaining, limiter.peek_request(context).remaining] == [3, 2]
+    noted = admin.get("/api/v1/audit", params={"limit": 50}).json()["entries"]
+    subjects = [entry["subject"] for entry in noted if entry["action"] == "reset"]
+    assert key in subjects
+    assert f"user:{key}" in subjects
+
+
+def test_a_reset_among_checks_is_refused_alone(url: str, key: str) -> None:
+    async def tasks() -> None:
+        async with AsyncLimiter(url) as other:
+            asked = [other.check(key, "50/day"), other.reset(key, "50/day"), other.check(key, "50/day")]
+            told = await asyncio.gather(*asked, return_exceptions=True)
+            assert [type(one) for one in (told[0], told[2])] == [Decision, Decision]
+            assert isinstance(told[1], StoreError)
+
+    asyncio.run(tasks())
+
+
+# -- later -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_not_used_is_given_back_to_every_limit_of_a_plan(limiter: Limiter, key: str) -> None:
+    with limiter.reserve(key, "pair", cost=3) as held:
+        assert [part.remaining for part in held.decision.parts] == [2, 0]
+        held.settle(1)
+    assert [part.remaining for part in limiter.peek(key, "pair").parts] == [4, 2]
+    with limiter.reserve(key, "pair", cost=1) as held:
+        held.settle(3)
+    assert [part.remaining for part in limiter.peek(key, "pair", cost=0).parts] == [1, 0]
+
+
+def test_an_exception_gives_a_reservation_back(url: str, key: str) -> None:
+    async def tasks() -> None:
+        async with AsyncLimiter(url) as other:
+            with pytest.raises(KeyError):
+                async with other.reserve(key, ["pair", "9/day"], cost=2):
+                    raise KeyError
+            assert [part.remaining for part in (await other.peek(key, ["pair", "9/day"])).parts] == [5, 3, 9]
+
+    asyncio.run(tasks())
+
+
+def test_who_waits_too_long_gives_back_a_place_in_the_queue(limiter: Limiter, key: str) -> None:
+    assert limiter.acquire(key, "queue", timeout=0).allowed
+    with pytest.raises(TimeoutError):
+        limiter.acquire(key, "queue", timeout=1)
+    standing = limiter.peek(key, "queue", cost=0)
+    assert (standing.remaining, standing.queue_position) == (1, 1)
+    assert limiter.check(key, "queue").delay > 3000
+
+
+def test_a_cancelled_caller_gets_its_cost_back(url: str, key: str) -> None:
+    async def tasks() -> None:
+        async with AsyncLimiter(url) as other:
+            for _ in range(20):
+                task = asyncio.create_task(other.check(key, ["pair", "400/day"]))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            while (await other.peek(key, ["pair", "400/day"])).parts[0].remaining < 5:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(tasks(), 30))
+
+
+def test_rules_in_a_program_and_counters_in_the_service(url: str, key: str, tmp_path: Path) -> None:
+    config = tmp_path / "headgate.yaml"
+    config.write_text(
+        f"store: {url}\nmode: embedded\nplans: {{small: 2/day}}\n"
+        "rules:\n- {name: own users, dimension: user, limit: 3, window_seconds: 86400}\n"
+    )
+    with Limiter.from_config(config) as first, Limiter.from_config(config) as second:
+        told = [each.check_request(RequestContext(user=key)) for each in (first, second, first, second)]
+        assert [(d.allowed, d.name) for d in told] == [(True, "own-users")] * 3 + [(False, "own-users")]
+        assert [each.check(key, ["small", "pair"]).allowed for each in (first, second, first)] == [True, True, False]

@@ -1,0 +1,192 @@
+"""A service that is away, hangs, lies or comes back: its clients answer by their own policy, within the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Thread
+from uuid import uuid4
+
+import pytest
+
+from headgate import AsyncLimiter, Limiter, RequestContext, StoreError
+from headgate.http.headers import HeaderStyle, rate_limit_headers
+from headgate.stores.breaker import PAUSE
+from integration.service.serving import GENEROUS, Service
+from servers.redis import self_signed
+
+CONFIG = "plans: {pair: [5/day using fixed_window, 3/hour]}\n"
+AWHILE = 30.0
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        number: int = listening.getsockname()[1]
+        return number
+
+
+@pytest.fixture
+def start(tmp_path: Path, port: int) -> Callable[[], Service]:
+    """Starts a service, or one in its place: on the same port, in the same folder."""
+    key = "hg_of_the_operator"
+
+    def started() -> Service:
+        environment = {**GENEROUS, "HEADGATE_SERVER__HTTP": f"127.0.0.1:{port}", "HEADGATE_ADMIN_KEY": key}
+        return Service(tmp_path, CONFIG, environment=environment, key=key)
+
+    return started
+
+
+@pytest.fixture
+def hung() -> Iterator[int]:
+    """The port of somebody who accepts and never says a word."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=50)) as listening:
+        yield listening.getsockname()[1]
+
+
+def test_a_service_that_was_killed_and_comes_back(start: Callable[[], Service], port: int) -> None:
+    key = uuid4().hex
+    url = f"headgate://127.0.0.1:{port}?timeout_ms=5000"
+    context = RequestContext(user="42", path="/orders")
+    with start() as first:
+        limiters = {policy: Limiter(url, on_store_error=policy) for policy in ("open", "closed", "local")}  # type: ignore[arg-type]
+        for limiter in limiters.values():
+            assert limiter.check(key, ["4/day using fixed_window", "pair"]).allowed
+        first.kill()
+    far = {policy: limiter.check(key, "pair") for policy, limiter in limiters.items()}
+    assert {policy: (d.allowed, d.reason, d.parts) for policy, d in far.items()} == {
+        "open": (True, "fail_open", ()),
+        "closed": (False, "fail_closed", ()),
+        "local": (True, "fail_open", ()),
+    }
+    assert [rate_limit_headers(decision, HeaderStyle(), 0) for decision in far.values()] == [[], [], []]
+    asked = {policy: limiter.check_request(context) for policy, limiter in limiters.items()}
+    assert [d.reason for d in asked.values()] == ["fail_open", "fail_closed", "fail_open"]
+    assert [d.parts for d in asked.values()] == [(), (), ()]
+    mixed = {policy: limiter.check(key, ["pair", "1/day"]) for policy, limiter in limiters.items()}
+    assert [[part.name for part in d.parts] for d in mixed.values()] == [["1/day"]] * 3
+    assert [d.reason for d in mixed.values()] == ["fail_open", "fail_closed", "fallback"]
+    assert not limiters["local"].check(key, ["pair", "1/day"]), "what is known here is limited here"
+    with limiters["open"].reserve(key, "pair", cost=3) as held:
+        held.settle(1)  # nothing was charged, so nothing is given back
+    with pytest.raises(StoreError):
+        limiters["open"].reset(key, "pair")
+    with start():
+        deadline = time.monotonic() + AWHILE
+        for limiter in limiters.values():
+            while (told := limiter.peek(key, "pair", cost=0)).reason != "ok":
+                assert time.monotonic() < deadline, told
+                time.sleep(PAUSE / 20)
+        assert [part.remaining for part in told.parts] == [2, 0]
+        assert [limiter.check(key, "4/day using fixed_window").allowed for limiter in limiters.values()] == [
+            True,
+            False,
+            False,
+        ]
+    for limiter in limiters.values():
+        limiter.close()
+
+
+def test_a_service_that_hangs_costs_no_more_than_the_deadline(hung: int) -> None:
+    with pytest.raises(StoreError, match="no answer in time"):
+        connect(hung)
+
+    async def on_loop() -> None:
+        limiter = AsyncLimiter(f"headgate://127.0.0.1:{hung}?timeout_ms=50")
+        limiter._connected.add(asyncio.get_running_loop())
+        told = await asyncio.gather(*[limiter.check(f"user:{n}", "gold") for n in range(100)])
+        assert {decision.reason for decision in told} == {"fail_open"}
+        for n in range(5):
+            assert (await limiter.check(f"user:{n}", "5/day")).reason == "fail_open"
+        assert limiter.breakers() == {f"Headgate at 127.0.0.1:{hung}": "open"}
+        await limiter.aclose()
+
+    asyncio.run(asyncio.wait_for(on_loop(), AWHILE))
+
+
+def connect(port: int, monkeypatched: float = 0.2) -> None:
+    """Connect as a limiter does at its start, with less patience."""
+    from headgate.stores.service import store as module
+
+    usual = module.CONNECT_SECONDS
+    module.CONNECT_SECONDS = monkeypatched
+    try:
+        Limiter(f"headgate://127.0.0.1:{port}").close()
+    finally:
+        module.CONNECT_SECONDS = usual
+
+
+def test_nobody_is_there() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port = listening.getsockname()[1]
+    with pytest.raises(StoreError, match=f"Headgate at 127.0.0.1:{port}: Connection refused"):
+        Limiter(f"headgate://127.0.0.1:{port}")
+    with pytest.raises(StoreError, match=r"Headgate at nowhere\.invalid:8080: "):
+        Limiter("headgate://nowhere.invalid")
+
+
+def test_a_wrong_key_shows_at_the_start(service: Service) -> None:
+    with pytest.raises(StoreError, match="the key that was sent opens nothing") as told:
+        Limiter(f"headgate://:hg_made_up@127.0.0.1:{service.port}")
+    assert "made_up" not in str(told.value)
+
+
+def test_checks_that_need_a_key(serve: Callable[..., Service]) -> None:
+    service = serve(environment={**GENEROUS, "HEADGATE_SERVER__CHECKS": "key"})
+    with pytest.raises(StoreError, match="this needs a key: write it into the URL"):
+        Limiter(f"headgate://127.0.0.1:{service.port}")
+    with Limiter(f"headgate://:{service.key}@127.0.0.1:{service.port}?timeout_ms=5000") as limiter:
+        assert limiter.check("user:42", "5/day").reason == "ok"
+
+
+def test_tls(serve: Callable[..., Service], tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path)
+    config = f"server: {{tls: {{certificate: {certificate}, key: {certificate.with_suffix('.key')}}}}}\n"
+    port = serve(config=config, environment=GENEROUS).port
+    with Limiter(f"headgates://localhost:{port}?timeout_ms=5000&ssl_ca={certificate}") as limiter:
+        assert [limiter.check("user:42", "5/day").remaining for _ in range(3)] == [4, 3, 2]
+    with pytest.raises(StoreError, match=r"its certificate is not trusted .*: name who has signed it with ssl_ca"):
+        Limiter(f"headgates://localhost:{port}")
+    with pytest.raises(StoreError, match=r"it closed the connection|Connection reset"):
+        Limiter(f"headgate://localhost:{port}")
+
+
+def test_tls_with_somebody_who_does_not_speak_it(service: Service) -> None:
+    with pytest.raises(StoreError, match=r"no TLS there .*: headgates:// speaks TLS, headgate:// does not"):
+        Limiter(f"headgates://127.0.0.1:{service.port}")
+
+
+def test_two_services_share_the_keys(serve: Callable[..., Service], service: Service, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = serve(tmp_path / "other", environment=GENEROUS)
+    urls = [f"headgate://127.0.0.1:{each.port}?timeout_ms=5000" for each in (service, other)]
+    keys = [uuid4().hex for _ in range(40)]
+    with Limiter(urls) as first, Limiter(urls[::-1]) as second:
+        for key in keys:
+            assert [each.check(key, "2/day").allowed for each in (first, second, first)] == [True, True, False]
+        other.kill()
+        reasons = {first.check(key, "2/day").reason for key in keys}
+        assert reasons == {"limited", "fail_open"}
+
+
+def test_the_deadline_is_for_all_of_an_answer_together(service: Service) -> None:
+    """Somebody who says a byte now and then is as good as somebody who says nothing."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+
+        def dribble() -> None:
+            with suppress(OSError):
+                while True:
+                    caller, _ = listening.accept()
+                    caller.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+                    while True:
+                        caller.sendall(b" ")
+                        time.sleep(0.01)
+
+        Thread(target=dribble, daemon=True).start()
+        with pytest.raises(StoreError, match="no answer in time; the requests may have been counted"):
+            connect(listening.getsockname()[1])
