@@ -132,5 +132,5 @@ def test_a_mix_up_is_told_at_once() -> None:
     with pytest.raises(ConfigError, match="AsyncPacedTransport needs an AsyncOutbound"):
         AsyncPacedTransport(plain)  # type: ignore[arg-type]
     for retrying in (RetryTransport, AsyncRetryTransport, RetryAdapter):
-        with pytest.raises(ConfigError, match="retry must be a Retry .*: (transport|adapter)= is given by name"):
+        with pytest.raises(ConfigError, match=r"retry must be a Retry .*: (transport|adapter)= is given by name"):
             retrying(httpx.HTTPTransport())  # type: ignore[arg-type]
