@@ -1,0 +1,240 @@
+"""One behaviour in all frameworks: what is limited, for whom, and what the headers say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import Limiter
+from headgate.integrations import HeaderStyle, Request
+from headgate.testing import FakeClock
+from integration.frameworks.suite import APPS, ROUTED, Running, items_of
+
+Serve = Callable[..., Running]
+
+THREE = "3/minute using fixed_window"
+NINE = "9/hour using fixed_window"
+FAMILIES = ("ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_every_framework_has_the_application(name: str) -> None:
+    module = import_module(f"integration.frameworks.apps.{name}_app")
+    assert module.HAS_ROUTES == (name in ROUTED)
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_limits_are_exact_and_a_denied_request_is_not_handled(serve: Serve) -> None:
+    app = serve(middleware={"limits": THREE})
+    assert app.statuses(5) == [200, 200, 200, 429, 429]
+    assert app.setup.handled == ["/plain"] * 3
+    assert app.statuses(1, "/limited") == [429], "the middleware's limits are for all paths"
+    app.clock.advance(60)
+    assert app.statuses(4, "/item/1") == [200, 200, 200, 429]
+
+
+def test_without_a_middleware_nothing_is_limited(serve: Serve) -> None:
+    app = serve()
+    answer = app.ask("/plain")
+    assert (answer.status, answer.body) == (200, b"plain")
+    assert not set(FAMILIES) & set(answer.names)
+
+
+def test_a_chain_is_all_or_nothing(serve: Serve) -> None:
+    app = serve(middleware={"limits": [THREE, NINE]})
+    assert app.statuses(5) == [200, 200, 200, 429, 429]
+    assert (app.left(THREE), app.left(NINE)) == (0, 6)
+    denied = app.ask("/plain")
+    assert items_of(denied.headers["ratelimit-policy"]) == {THREE: {"q": 3, "w": 60}, NINE: {"q": 9, "w": 3600}}
+    assert {name: item["r"] for name, item in items_of(denied.headers["ratelimit"]).items()} == {THREE: 0, NINE: 6}
+    assert denied.problem()["violated-policies"] == [THREE]
+
+
+def test_plans_and_limits_by_a_callable(serve: Serve) -> None:
+    def limits(request: Request) -> str | None:
+        tier = request.headers.get("x-tier")
+        return None if tier == "staff" else "gold" if tier == "gold" else "1/minute"
+
+    app = serve(plans={"gold": "2/minute"}, middleware={"limits": limits})
+    assert app.statuses(3) == [200, 429, 429]
+    assert app.statuses(3, headers={"X-Tier": "gold"}) == [200, 200, 429]
+    assert app.statuses(3, headers={"X-Tier": "staff"}) == [200, 200, 200]
+    assert "ratelimit" not in app.ask("/plain", headers={"X-Tier": "staff"}).names
+
+
+def test_the_rules_of_a_configuration(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "headgate.yaml"
+    file.write_text(
+        "rules:\n"
+        "  - {name: per user, dimension: user, limit: 2, window_seconds: 60, algorithm: fixed_window}\n"
+        "  - {name: gold, dimension: user, tier: gold, limit: 3, window_seconds: 60, algorithm: fixed_window}\n"
+        "  - {name: items, dimension: ip, endpoint_pattern: /item/*, limit: 1, window_seconds: 60}\n"
+    )
+    options = {
+        "user": lambda request: request.headers.get("x-user"),
+        "tier": lambda request: request.headers.get("x-tier"),
+    }
+    with Limiter.from_config(file, environ={}, clock=FakeClock(1_700_000_000)) as limiter:
+        app = serve(limiter, middleware=options)
+        assert app.statuses(3, headers={"X-User": "alice"}) == [200, 200, 429]
+        assert app.statuses(4, headers={"X-User": "bob", "X-Tier": "gold"}) == [200, 200, 200, 429]
+        assert app.statuses(2, "/item/1") == [200, 429]
+        assert app.statuses(1, "//item/./2") != [200], "no spelling evades a rule"
+        free = app.ask("/plain")
+        assert (free.status, "ratelimit" in free.names) == (200, False)
+
+
+def test_a_cost_by_a_callable(serve: Serve) -> None:
+    app = serve(middleware={"limits": THREE, "cost": lambda request: int(request.headers.get("x-cost", "1"))})
+    assert app.ask("/plain", headers={"X-Cost": "2"}).remaining == 1
+    assert app.statuses(1, headers={"X-Cost": "2"}) == [429]
+    assert app.statuses(2) == [200, 429]
+    never = app.ask("/plain", headers={"X-Cost": "4"})
+    assert (never.status, never.problem()["reason"]) == (429, "cost_exceeds_limit")
+    assert "retry-after" not in never.names
+
+
+def test_a_dry_run_denies_nobody(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    app = serve(middleware={"limits": THREE, "dry_run": True})
+    assert app.statuses(5) == [200] * 5
+    assert app.left(THREE) == 0
+    assert "would have denied" in caplog.text
+
+
+def test_only_some_methods_are_limited(serve: Serve) -> None:
+    app = serve(middleware={"limits": "1/minute", "methods": ["POST"]})
+    assert app.statuses(3) == [200] * 3
+    assert app.statuses(2, "/login", method="POST") == [200, 429]
+
+
+# -- whom they are for ------------------------------------------------------------------------------------------------
+
+
+def test_callers_are_told_apart_behind_a_trusted_proxy(serve: Serve) -> None:
+    app = serve(middleware={"limits": THREE, "trusted_proxies": ["127.0.0.0/8"]})
+    one, other = {"X-Forwarded-For": "203.0.113.9"}, {"Forwarded": "for=203.0.113.10"}
+    assert app.statuses(4, headers=one) == [200, 200, 200, 429]
+    assert app.statuses(4, headers=other) == [200, 200, 200, 429]
+    assert app.statuses(1, headers={"X-Forwarded-For": "1.1.1.1, 203.0.113.9"}) == [429], "a spoofed address"
+    assert app.left(THREE, "ip:1.1.1.1") == 3
+
+
+def test_nobody_is_believed_unless_said(serve: Serve) -> None:
+    app = serve(middleware={"limits": THREE})
+    spoofed = [app.ask("/plain", headers={"X-Forwarded-For": f"203.0.113.{n}"}).status for n in range(5)]
+    assert spoofed == [200, 200, 200, 429, 429]
+    assert app.statuses(1, headers={"Forwarded": "for=203.0.113.9", "X-Real-IP": "203.0.113.9"}) == [429]
+
+
+@pytest.mark.parametrize(
+    "key", ["header:X-Tenant", lambda request: request.headers.get("x-tenant")], ids=["by name", "by callable"]
+)
+def test_a_key_by_a_header(serve: Serve, key: Any) -> None:
+    app = serve(middleware={"limits": THREE, "key": key})
+    assert app.statuses(4, headers={"X-Tenant": "blue"}) == [200, 200, 200, 429]
+    assert app.statuses(4, headers={"X-Tenant": "red"}) == [200, 200, 200, 429]
+    assert app.statuses(4) == [200, 200, 200, 429], "who leaves it out is counted by the address"
+    assert app.left(THREE) == 0
+
+
+def test_a_key_of_several(serve: Serve) -> None:
+    options = {"limits": THREE, "key": "user|route", "user": lambda request: request.headers.get("x-user")}
+    app = serve(middleware=options)
+    assert app.statuses(4, "/plain", headers={"X-User": "alice"}) == [200, 200, 200, 429]
+    assert app.statuses(4, "/limited", headers={"X-User": "alice"}) == [200, 200, 200, 429]
+    assert app.statuses(4, "/plain", headers={"X-User": "bob"}) == [200, 200, 200, 429]
+    assert app.left(THREE, "user:alice|route:/plain") == 0
+
+
+@pytest.mark.parametrize(
+    "exempt",
+    [["/plain"], "127.0.0.0/8", lambda request: request.headers.get("x-internal") == "yes"],
+    ids=["path", "network", "callable"],
+)
+def test_what_is_exempt_is_not_counted(serve: Serve, exempt: Any) -> None:
+    app = serve(middleware={"limits": THREE, "exempt": exempt})
+    assert app.statuses(5, headers={"X-Internal": "yes"}) == [200] * 5
+    assert app.left(THREE) == 3
+    assert "ratelimit" not in app.ask("/plain", headers={"X-Internal": "yes"}).names
+    if exempt == ["/plain"]:
+        assert app.statuses(4, "/limited") == [200, 200, 200, 429]
+
+
+# -- what is said -----------------------------------------------------------------------------------------------------
+
+
+def test_headers_of_an_admitted_request(serve: Serve) -> None:
+    app = serve(middleware={"limits": "10/minute using fixed_window"})
+    app.clock.advance(-app.clock.now() % 60)  # to where a window begins
+    answer = app.ask("/plain")
+    assert (answer.status, answer.body) == (200, b"plain")
+    name = "10/minute using fixed_window"
+    assert items_of(answer.headers["ratelimit-policy"]) == {name: {"q": 10, "w": 60}}
+    assert items_of(answer.headers["ratelimit"]) == {name: {"r": 9, "t": 60}}
+    assert [answer.headers[family] for family in FAMILIES[2:]] == ["10", "9", "60"]
+    assert "retry-after" not in answer.names
+    assert "x-ratelimit-state" not in answer.names
+    for family in FAMILIES:
+        assert answer.names.count(family) == 1
+    assert not any("127.0.0.1" in value for value in answer.headers.values()), "no header carries a key"
+
+
+def test_headers_of_a_denied_request(serve: Serve) -> None:
+    app = serve(middleware={"limits": "2/minute using fixed_window"})
+    app.clock.advance(-app.clock.now() % 60 + 0.5)
+    app.statuses(2)
+    answer = app.ask("/plain")
+    assert answer.status == 429
+    name = "2/minute using fixed_window"
+    assert items_of(answer.headers["ratelimit"]) == {name: {"r": 0, "t": 60}}
+    assert [answer.headers[family] for family in FAMILIES[2:]] == ["2", "0", "60"]
+    assert answer.headers["retry-after"] == "60", "59.5, rounded up"
+    assert answer.headers["x-ratelimit-state"] == "throttled"
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert int(answer.headers["content-length"]) == len(answer.body)
+    for family in (*FAMILIES, "retry-after", "content-type", "content-length"):
+        assert answer.names.count(family) == 1
+    problem = answer.problem()
+    assert problem["type"] == "https://iana.org/assignments/http-problem-types#quota-exceeded"
+    assert (problem["title"], problem["status"], problem["reason"]) == ("Quota Exceeded", 429, "limited")
+    assert problem["violated-policies"] == [name]
+    assert problem["retry_after"] == 59.5
+    assert problem["detail"] == problem["message"] == f"rate limit exceeded ({name}): retry after 60 s"
+    assert b"127.0.0.1" not in answer.body
+
+
+def test_pressure_is_told(serve: Serve) -> None:
+    app = serve(middleware={"limits": "10/minute using fixed_window"})
+    states = [app.ask("/plain").headers.get("x-ratelimit-state") for _ in range(11)]
+    assert states == [None] * 8 + ["warning", "throttled", "throttled"]
+    app.clock.advance(60)
+    assert app.ask("/plain").headers.get("x-ratelimit-state") is None
+
+
+@pytest.mark.parametrize(
+    ("style", "said"),
+    [
+        (False, set()),
+        (HeaderStyle(x_ratelimit=False), {"ratelimit-policy", "ratelimit", "retry-after"}),
+        (HeaderStyle(ratelimit=False, retry_after=False), {*FAMILIES[2:], "x-ratelimit-state"}),
+    ],
+    ids=["none", "of the draft", "X-RateLimit"],
+)
+def test_each_family_can_be_left_out(serve: Serve, style: Any, said: set[str]) -> None:
+    app = serve(middleware={"limits": "1/minute", "headers": style})
+    app.ask("/plain")
+    denied = app.ask("/plain")
+    assert denied.status == 429
+    assert {name for name in denied.names if "ratelimit" in name or name == "retry-after"} == said
+
+
+def test_a_reset_by_the_epoch(serve: Serve) -> None:
+    app = serve(middleware={"limits": THREE, "headers": HeaderStyle(reset="epoch")})
+    now = app.clock.now()
+    assert int(app.ask("/plain").headers["x-ratelimit-reset"]) == now - now % 60 + 60
