@@ -28,17 +28,19 @@ doctest: $(VENV)/.ready
 	PYTHONPATH=src $(BIN)/python -m pytest -q --doctest-modules src/headgate
 
 # What is never compiled is tested once, and so is what waits for servers more than it computes.
-NEVER_COMPILED := tests/servers $(addprefix tests/unit/,cli config deploy history locks reading rules/repositories) \
+NEVER_COMPILED := tests/servers tests/model \
+	$(addprefix tests/unit/,cli config deploy history http integrations locks reading retry rules/repositories) \
 	tests/unit/service/auth \
 	tests/integration/test_locks.py tests/integration/test_locks_faults.py
 # Floods of a million keys tell the same of both builds, and the compiled one is done sooner.
-MOSTLY_WAITING := tests/integration/network tests/integration/rules \
-	tests/integration/test_flood.py tests/integration/test_fresh_clients.py \
+MOSTLY_WAITING := tests/integration/test_flood.py tests/integration/test_fresh_clients.py \
 	$(addprefix tests/integration/test_sql_,processes.py faults.py racing_repeats.py changing.py) \
 	$(addprefix tests/conformance/,test_redis.py test_redis_kinds.py test_sql.py test_twins.py)
 
-# Services in processes of their own, compiled ones; checks over a socket also from the source.
+# Whatever talks to servers, services and web applications over sockets, with the compiled build; checks over a socket
+# also from the source.
 SOCKETS := tests/examples/test_service_pages.py tests/unit/service/control tests/integration/service/processes \
+	$(addprefix tests/integration/,frameworks network rules test_retry_http.py) \
 	$(filter-out %/test_checks_http.py,$(wildcard tests/integration/service/test_*.py))
 
 compiled: servers $(VENV)/.compiled
