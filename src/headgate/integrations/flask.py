@@ -40,7 +40,7 @@ from headgate.errors import ConfigError, RateLimitExceeded
 from headgate.integrations.flask_marks import Mark, mark, marks_of
 from headgate.integrations.flask_site import Site, Written
 from headgate.integrations.gate import GateOptions, LayerLimits
-from headgate.integrations.keys import one_argument
+from headgate.integrations.keys import is_coroutine, one_argument
 from headgate.integrations.opening import GivenLimiter, limiter_for_threads
 from headgate.integrations.visit import NAME, Visit
 
@@ -220,14 +220,31 @@ class Headgate:
         return self.enabled and bool(app.config.get("HEADGATE_ENABLED", True))
 
     def _marks(self, limits: Any, everywhere: bool = False) -> list[Mark]:
-        """Limits as a list of them is written: those that are callables tell theirs one by one, the others are one
-        chain."""
-        if limits is None:
-            return []
-        listed = [limits] if isinstance(limits, str | Limit) or callable(limits) else list(limits)
-        chain = [one for one in listed if not callable(one)]
-        told = [one for one in listed if callable(one)]
-        return [Mark(self._written, one, {}, everywhere=everywhere) for one in (*([chain] if chain else []), *told)]
+        return [] if limits is None else [Mark(self._written, _listed(limits), {}, everywhere=everywhere)]
+
+
+def _listed(limits: Any) -> LayerLimits:
+    """Limits as a list of them is written, in which callables may tell some. All of them are one chain."""
+    if isinstance(limits, str | Limit) or callable(limits):
+        told: LayerLimits = limits
+        return told
+    listed = list(limits)
+    callables = {one: one_argument(one) for one in listed if callable(one)}
+    if not callables:
+        return listed
+    for one in callables:
+        if is_coroutine(one):
+            raise ConfigError(f"{one!r} is a coroutine function, and nobody can wait for one in Flask")
+
+    def chain(request: Any) -> list[Any] | None:
+        found: list[Any] = []
+        for one in listed:
+            said = callables[one](request) if callable(one) else one
+            if said is not None:
+                found.extend([said] if isinstance(said, str | Limit) else said)
+        return found or None
+
+    return chain
 
 
 def _scope(scope: object) -> str | None:
