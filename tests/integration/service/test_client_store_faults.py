@@ -54,7 +54,7 @@ def test_a_service_that_was_killed_and_comes_back(start: Callable[[], Service], 
     url = f"headgate://127.0.0.1:{port}?timeout_ms=5000"
     context = RequestContext(user="42", path="/orders")
     with start() as first:
-        limiters = {policy: Limiter(url, on_store_error=policy) for policy in ("open", "closed", "local")}  # type: ignore[arg-type]
+        limiters = {policy: Limiter(url, on_store_error=policy) for policy in ("open", "closed", "local")}
         for limiter in limiters.values():
             assert limiter.check(key, ["4/day using fixed_window", "pair"]).allowed
         first.kill()

@@ -93,15 +93,19 @@ def outcomes_of(request: Request, answer: Any) -> list[Outcome]:
 
 
 def _members(request: Request, told: Sequence[dict[str, Any]]) -> Sequence[Member]:
+    """Whom the answer is about, in its order."""
     asked = request.members
-    if len(told) == len(asked) and not any(known_far(member.algorithm) for member in asked):
-        return asked
-    context = is_context(asked[0].algorithm)
-    found = []
-    for one in told:
-        member = asked[0] if context else asked[one["at"]]
-        found.append(_real(member, one) if known_far(member.algorithm) else member)
-    return found
+    if not any(known_far(member.algorithm) for member in asked):
+        return asked  # one for one, or there is no sense in it
+    if is_context(asked[0].algorithm):
+        return [_real(asked[0], one) for one in told]
+    places = [one["at"] for one in told]
+    if sorted(set(places)) != list(range(len(asked))):
+        raise Malformed("a counter is missing")
+    named = [asked[place] for place in places]
+    return [
+        _real(member, one) if known_far(member.algorithm) else member for member, one in zip(named, told, strict=True)
+    ]
 
 
 def _real(standing: Member, told: dict[str, Any]) -> Member:
