@@ -64,6 +64,16 @@ PRINTED = {
         profile of 7
         report sales
         denied: 1/minute
+        bob
+        bob
+        bob
+        None
+        None
+        denied: 2/minute
+        free: AAA
+        free: denied, 40 letters left
+        gold: CCC
+        staff: DD
         """,
     "reserve_tokens.py": """
         used 500, 500 left

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -16,8 +15,9 @@ from headgate.core.decision import Decision
 from headgate.core.limit import Limit
 from headgate.engine.bound import Bound, check_input, whole_cost
 from headgate.engine.coalescer import LoopCoalescer
-from headgate.engine.decorator import KeyMaker, key_maker, name_of, refuse_generators
-from headgate.engine.limiting import Limiting, ManyItem, acquire_input, admitted, decorator_cost, undoing
+from headgate.engine.decorator import KeyMaker, name_of
+from headgate.engine.guard import CallCost, CallLimits, Guard, guarded_async
+from headgate.engine.limiting import Limiting, ManyItem, acquire_input, undoing
 from headgate.engine.line import Ask, Sleep, Turn, Waiting, wait_turn
 from headgate.engine.plans import Limits
 from headgate.engine.reservation import AsyncReservation, Held
@@ -90,33 +90,35 @@ class AsyncLimiter(Limiting):
         return AsyncReservation(take, self._send)
 
     def limit(
-        self, limits: Limits, *, key: str | KeyMaker | None = None, cost: SupportsIndex = 1
+        self,
+        limits: CallLimits,
+        *,
+        key: str | KeyMaker | None = None,
+        cost: CallCost = 1,
+        exempt: Callable[..., object] | None = None,
+        when: Callable[[Any], object] | None = None,
+        wait: bool = True,
+        dry_run: bool = False,
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorate an async function: every call is checked first, and RateLimitExceeded when denied.
 
         `key` is a template over the parameters ("user:{user_id}") or a callable that is given the arguments; without
-        it all calls of the function share one counter. An admitted call waits out a leaky bucket's delay. Plans count
-        as they are at each call.
+        it all calls of the function share one counter. `limits`, `cost` and `exempt` may be callables that are given
+        the arguments too: limits of None, or a true `exempt`, and the call is not limited. Plans count as they are at
+        each call. An admitted call waits out a leaky bucket's delay, unless `wait` is False.
+
+        `when` is given what the function returns, or the exception that it raises, and says whether the call counts:
+        `when=lambda result: result is None`. With `dry_run` calls are counted, and what would be denied is logged.
         """
-        binding = self._binding(self.bind, limits)
-        whole = decorator_cost(cost)
+        guard = Guard(self, limits, key=key, cost=cost, exempt=exempt, when=when, wait=wait, dry_run=dry_run)
 
         def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-            refuse_generators(function)
+            calls = guard.calls(function)
             if not inspect.iscoroutinefunction(function):
                 raise ConfigError(
                     f"{name_of(function)} is not async, so an AsyncLimiter cannot wait in it: use a Limiter"
                 )
-            make_key = key_maker(function, key)
-
-            @functools.wraps(function)
-            async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                delay = admitted(await binding().check(make_key(*args, **kwargs), whole))
-                if delay:
-                    await asyncio.sleep(self._store.clock.wait(delay))
-                return await function(*args, **kwargs)
-
-            return limited
+            return guarded_async(function, calls, self._check, self._apply)
 
         return decorate
 
@@ -242,6 +244,9 @@ class AsyncLimiter(Limiting):
 
             decided.add_done_callback(give_back)
             raise
+
+    async def _check(self, bound: Bound, key: str, cost: int) -> Decision:
+        return await AsyncBound(self, bound).check(key, cost)
 
     async def _send(self, request: Request) -> None:
         await self._apply([request])

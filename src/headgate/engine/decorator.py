@@ -1,4 +1,4 @@
-"""The key of a decorated call: a template or a callable, looked at when the function is decorated.
+"""The key of a decorated call, a template or a callable, and other callables, looked at when the function is decorated.
 
 Mistakes that would silently limit nothing, or everything together, are refused at that moment.
 """
@@ -12,7 +12,15 @@ from typing import Any
 
 from headgate.errors import ConfigError
 
-__all__ = ["KeyMaker", "key_maker", "name_of", "refuse_generators"]
+__all__ = [
+    "KeyMaker",
+    "check_arguments",
+    "is_coroutine",
+    "key_maker",
+    "name_of",
+    "plain_callable",
+    "refuse_generators",
+]
 
 KeyMaker = Callable[..., str]
 
@@ -36,6 +44,45 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
+def is_coroutine(function: object) -> bool:
+    """Whether somebody has to wait for what a callable says: a function or an object that is called by `async def`."""
+    called = getattr(type(function), "__call__", None)  # noqa: B004 - not whether it can be called, but how
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+def plain_callable(name: str, given: Any) -> Callable[..., Any]:
+    """A callable that answers at once. A coroutine function does not, and what it returns unawaited is always true."""
+    if not callable(given):
+        raise ConfigError(f"{name} must be a callable, not {given!r}")
+    if is_coroutine(given):
+        raise ConfigError(f"{name} must be a plain function that answers at once, and {name_of(given)} is async")
+    told: Callable[..., Any] = given
+    return told
+
+
+def check_arguments(name: str, told: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Refuse a callable that cannot be given what the function is: it would fail at every call."""
+    try:
+        takes, called = inspect.signature(told), inspect.signature(function)
+    except ValueError:  # one of them does not tell
+        return
+    parameters = called.parameters.values()
+    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
+        return
+    needed = [one for one in parameters if one.default is one.empty]
+    for some in (needed, parameters):  # the call with the fewest arguments, and that with the most
+        positional = [None for one in some if one.kind is not one.KEYWORD_ONLY]
+        try:
+            takes.bind(*positional, **{one.name: None for one in some if one.kind is one.KEYWORD_ONLY})
+        except TypeError:
+            continue
+        return
+    raise ConfigError(
+        f"{name} is given the arguments of the call, and takes {takes} where {name_of(function)} is called with "
+        f"({', '.join(called.parameters)})"
+    )
+
+
 def key_maker(function: Callable[..., Any], key: str | KeyMaker | None) -> KeyMaker:
     """From the arguments of a call to its key."""
     if key is None:
@@ -44,7 +91,7 @@ def key_maker(function: Callable[..., Any], key: str | KeyMaker | None) -> KeyMa
     if not isinstance(key, str):
         if not callable(key):
             raise ConfigError(f"key must be a template such as 'user:{{user_id}}' or a callable, not {key!r}")
-        return key
+        return plain_callable("key", key)
     if not key:
         raise ConfigError("key must not be empty: leave it out, or write a template such as 'user:{user_id}'")
     fields = _fields(key)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Event
 from types import TracebackType
 from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
 
 from headgate.core.decision import Decision
 from headgate.engine.bound import Bound, check_input, whole_cost
-from headgate.engine.decorator import KeyMaker, key_maker, refuse_generators
-from headgate.engine.limiting import Limiting, ManyItem, acquire_input, admitted, decorator_cost
+from headgate.engine.decorator import KeyMaker
+from headgate.engine.guard import CallCost, CallLimits, Guard, guarded, guarded_async
+from headgate.engine.limiting import Limiting, ManyItem, acquire_input
 from headgate.engine.line import Ask, Sleep, Waiting, wait_turn
 from headgate.engine.plans import Limits
 from headgate.engine.reservation import Held, Reservation
@@ -84,46 +84,34 @@ class Limiter(Limiting):
         return Reservation(Held(bound, request, self._apply([request])[0]), self._send)
 
     def limit(
-        self, limits: Limits, *, key: str | KeyMaker | None = None, cost: SupportsIndex = 1
+        self,
+        limits: CallLimits,
+        *,
+        key: str | KeyMaker | None = None,
+        cost: CallCost = 1,
+        exempt: Callable[..., object] | None = None,
+        when: Callable[[Any], object] | None = None,
+        wait: bool = True,
+        dry_run: bool = False,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function, sync or async: every call is checked first, and RateLimitExceeded when denied.
 
         `key` is a template over the parameters ("user:{user_id}") or a callable that is given the arguments; without
-        it all calls of the function share one counter. An admitted call waits out a leaky bucket's delay. Plans count
-        as they are at each call.
+        it all calls of the function share one counter. `limits`, `cost` and `exempt` may be callables that are given
+        the arguments too: limits of None, or a true `exempt`, and the call is not limited. Plans count as they are at
+        each call. An admitted call waits out a leaky bucket's delay, unless `wait` is False.
+
+        `when` is given what the function returns, or the exception that it raises, and says whether the call counts:
+        `when=lambda result: result is None`. With `dry_run` calls are counted, and what would be denied is logged.
         """
-        binding = self._binding(self.bind, limits)
-        whole = decorator_cost(cost)
+        guard = Guard(self, limits, key=key, cost=cost, exempt=exempt, when=when, wait=wait, dry_run=dry_run)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            refuse_generators(function)
-            make_key = key_maker(function, key)
-
+            calls = guard.calls(function)
             if inspect.iscoroutinefunction(function):
-
-                @functools.wraps(function)
-                async def limited_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    made_key = make_key(*args, **kwargs)
-                    bound = binding()
-                    if self._engine.local is not None:
-                        decision = bound.check(made_key, whole)
-                    else:  # it waits for a network, and must not hold up the loop meanwhile
-                        decision = await asyncio.to_thread(bound.check, made_key, whole)
-                    delay = admitted(decision)
-                    if delay:
-                        await asyncio.sleep(self._store.clock.wait(delay))
-                    return await cast(Awaitable[Any], function(*args, **kwargs))
-
-                return cast(Callable[P, R], limited_async)
-
-            @functools.wraps(function)
-            def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                delay = admitted(binding().check(make_key(*args, **kwargs), whole))
-                if delay:
-                    time.sleep(self._store.clock.wait(delay))
-                return function(*args, **kwargs)
-
-            return limited
+                limited = guarded_async(function, calls, self._check_beside, self._apply_beside)
+                return cast(Callable[P, R], limited)
+            return guarded(function, calls, self._apply)
 
         return decorate
 
@@ -153,6 +141,15 @@ class Limiter(Limiting):
             return self._engine.apply(batch)
         except StoreError as error:
             return self._engine.answer(error, batch) if self._unanswered(error, batch) else [[] for _ in batch]
+
+    async def _check_beside(self, bound: Bound, key: str, cost: int) -> Decision:
+        """For async functions: a check that waits for a network must not hold up the loop meanwhile."""
+        if self._engine.local is not None:
+            return bound.check(key, cost)
+        return await asyncio.to_thread(bound.check, key, cost)
+
+    async def _apply_beside(self, batch: Sequence[Request]) -> Replies:
+        return self._apply(batch) if self._engine.local is not None else await asyncio.to_thread(self._apply, batch)
 
     def _send(self, request: Request) -> None:
         self._apply([request])
