@@ -6,8 +6,6 @@ a request is asked about is said here, without I/O, and the two drivers in passi
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypedDict, TypeVar
@@ -17,6 +15,7 @@ from headgate.embedded.asking import Prepared, PreparedChain
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.embedded.limiter import Limiter
 from headgate.engine.bound import Bound
+from headgate.engine.dry_run import DryRun
 from headgate.engine.limiting import decorator_cost
 from headgate.engine.plans import Limits, lasting
 from headgate.errors import ConfigError
@@ -34,7 +33,6 @@ __all__ = ["Ask", "Gate", "GateOptions", "LayerLimits"]
 L = TypeVar("L", bound="Limiter | AsyncLimiter")
 LayerLimits: TypeAlias = "Limits | Callable[..., Limits | None] | None"
 """Limits as a check takes them, or a callable that tells them for a request (None: it is not limited)."""
-_log = logging.getLogger("headgate")
 
 
 class GateOptions(TypedDict, total=False):
@@ -132,8 +130,7 @@ class Gate(Generic[L]):
             raise ConfigError(f"when must be a plain function: a response waits for it, and {when!r} is a coroutine's")
         asked = [*callables.values(), *self.key.callables, self.cost, self.limits, self.exempt]
         self.coroutines: list[Any] = [one for one in asked if is_coroutine(one)]
-        self._logged_at = float("-inf")
-        self._unlogged = 0
+        self._dry_run = DryRun()
 
     def refuse_coroutines(self, where: str) -> None:
         """For frameworks that cannot wait for them."""
@@ -201,12 +198,7 @@ class Gate(Generic[L]):
         """Whether a denial is to be carried out; a dry run only tells of it."""
         if decision.allowed or not self.dry_run:
             return not decision.allowed
-        self._unlogged += 1
-        now = time.monotonic()
-        if now - self._logged_at >= 1.0:
-            self._logged_at = now
-            _log.warning("dry run: %s would have denied (%d since last said)", decision.name, self._unlogged)
-            self._unlogged = 0
+        self._dry_run.denied(decision)
         return False
 
     def delay(self, decision: Decision) -> float:

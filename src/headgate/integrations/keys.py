@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from headgate.engine.bound import MAX_KEY_BYTES
+from headgate.engine.decorator import is_coroutine
 from headgate.errors import ConfigError
 from headgate.integrations.request import Request
 from headgate.rules.address import subject_address
@@ -105,12 +106,6 @@ def one_argument(function: Callable[..., Any]) -> Callable[[Any], Any]:
             return nothing_async
         return lambda _: function()
     return function
-
-
-def is_coroutine(function: object) -> bool:
-    """Whether somebody has to wait for what a callable says: a function or an object that is called by `async def`."""
-    called = getattr(type(function), "__call__", None)  # noqa: B004 - not whether it can be called, but how
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 def _callable(given: Any) -> Callable[..., Any]:

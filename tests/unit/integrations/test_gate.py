@@ -185,7 +185,7 @@ def test_nobody_writes_a_route_into_a_key() -> None:
 
 def test_a_dry_run_denies_nobody_and_says_so(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([100.0, 100.5, 100.9, 101.0])
-    monkeypatch.setattr("headgate.integrations.gate.time.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("headgate.engine.dry_run.time.monotonic", lambda: next(seconds))
     gate = gate_of("1/minute", dry_run=True)
     with caplog.at_level(logging.WARNING, "headgate"):
         assert passes(gate, 5) == 5
