@@ -160,6 +160,20 @@ class Bound:
             return self.engine.note(key, decision)
         return decision
 
+    def check_at_once(self, key: str, cost: int) -> Decision | None:
+        """`check`, where the store answers without waiting for anybody; None where it does not, and nothing is done."""
+        local = self.local
+        single = self.single
+        if local is None or single is None or not 0 <= cost <= self.ceiling or not 0 < len(key) <= 256:
+            return None
+        if not local.waits:
+            return self.check(key, cost)
+        try:
+            decisions = local.take_many([(single, key, cost)])
+        except StoreError:
+            return None  # whoever waits for it asks again, and has a policy for it
+        return None if decisions is None else self.engine.note(key, decisions[0])
+
     def peek(self, key: Text, cost: SupportsIndex = 1) -> Decision:
         """The decision `check` would give now; consumes nothing."""
         whole = whole_cost(cost)

@@ -83,7 +83,10 @@ async def _asked(gate: Gate[AsyncLimiter], visit: Visit, ask: Ask) -> Passage[As
         holding = await limiter.hold(gate.prepared(ask))
         return Passage(gate, visit, holding.decision, holding)
     if ask.bound is not None:
-        return Passage(gate, visit, await AsyncBound(limiter, ask.bound).check(ask.key, ask.cost), None)
+        decision = ask.bound.check_at_once(ask.key, ask.cost)
+        if decision is None:
+            decision = await AsyncBound(limiter, ask.bound).check(ask.key, ask.cost)
+        return Passage(gate, visit, decision, None)
     assert ask.context is not None
     return Passage(gate, visit, await limiter.check_request(ask.context, ask.cost), None)
 
