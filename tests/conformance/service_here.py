@@ -17,6 +17,7 @@ import uvicorn
 
 from headgate import AsyncLimiter, Limit, Limiter
 from headgate.config.settings import Ceilings, Server, Settings
+from headgate.engine.failure import OnStoreError
 from headgate.history.opening import open_history
 from headgate.locks.opening import open_locks
 from headgate.rules.catalog import Catalog
@@ -34,6 +35,7 @@ from headgate.service.parts import Parts
 from headgate.service.quick import QuickConnection
 from headgate.service.request_log import RequestLog
 from headgate.stores.memory import MemoryStore
+from headgate.stores.port import Store
 from headgate.stores.service.place import Place
 from headgate.stores.service.store import ServiceStore
 from headgate.testing import FakeClock
@@ -90,7 +92,11 @@ class ServiceHere:
 
     def renewed(self, clock: FakeClock) -> ServiceStore:
         """A client of the same service with nothing counted yet, on this clock."""
-        limiter = AsyncLimiter(MemoryStore(clock=clock), catalog=self.catalog)
+        return self.on(MemoryStore(clock=clock))
+
+    def on(self, store: Store, on_store_error: OnStoreError = "open") -> ServiceStore:
+        """A client of the same service with its counters there."""
+        limiter = AsyncLimiter(store, catalog=self.catalog, on_store_error=on_store_error)
         self.answering = self._dispatch(replace(self.parts, limiter=limiter))
         return ServiceStore(Place("127.0.0.1", self.port, KEY), timeout_ms=PATIENCE_MS)
 

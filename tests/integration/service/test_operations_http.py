@@ -1,0 +1,241 @@
+"""Batches that do more than check: counters by name, other operations, and answers in whole numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from conformance.service_here import ServiceHere
+from flaky_store import Flaky
+from headgate import AsyncLimiter, Limiter, RequestContext, StoreError
+from headgate.engine.failure import OnStoreError
+from integration.service.telling import problem
+
+RULES = """
+plans: {pair: [5/day using fixed_window, 3/hour using sliding_window_log]}
+rules:
+- {name: users, dimension: user, limit: 2, window_seconds: 3600}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pair(admin: httpx.Client) -> Iterator[None]:
+    body = {"name": "pair-op", "limits": ["5/day using fixed_window", "3/hour using sliding_window_log"]}
+    assert admin.post("/api/v1/plans", json=body).status_code == 201
+    yield
+    assert admin.delete("/api/v1/plans/pair-op").status_code == 204
+
+
+@pytest.fixture
+def key() -> str:
+    return uuid4().hex
+
+
+def sent(
+    client: httpx.Client, *checks: dict[str, Any], exact: bool = True, repeat: str | None = None
+) -> httpx.Response:
+    headers = {} if repeat is None else {"idempotency-key": repeat}
+    return client.post("/api/v1/check/batch", json={"checks": checks, "exact": exact}, headers=headers)
+
+
+def told(client: httpx.Client, *checks: dict[str, Any], exact: bool = True) -> list[Any]:
+    response = sent(client, *checks, exact=exact)
+    assert response.status_code == 200, response.text
+    decisions: list[Any] = response.json()["decisions"]
+    return decisions
+
+
+def test_exact_answers_have_whole_numbers_for_every_counter(anyone: httpx.Client, key: str) -> None:
+    named = {"key": key, "name": "api", "limit": "4/day using fixed_window"}
+    (answer,) = told(anyone, {"counters": [named, {"key": key, "plan": "pair-op", "cost": 2}]})
+    first, second, third = answer["counters"]
+    assert {name: first[name] for name in ("at", "allowed", "remaining", "wait", "reason")} == {
+        "at": 0,
+        "allowed": True,
+        "remaining": 3,
+        "wait": 0,
+        "reason": "ok",
+    }
+    assert "key" not in first, "what the check has said is not repeated"
+    described = [
+        {name: one[name] for name in ("at", "key", "name", "label", "limit", "binds")} for one in (second, third)
+    ]
+    assert described == [
+        {
+            "at": 1,
+            "key": key,
+            "name": name,
+            "label": name,
+            "limit": limit,
+            "binds": True,
+        }
+        for name, limit in (
+            ("pair-op", "5/day using fixed_window"),
+            ("pair-op#2", "3/hour using sliding_window_log"),
+        )
+    ]
+    assert [one["remaining"] for one in (second, third)] == [3, 1]
+    assert all(type(one[name]) is int for one in answer["counters"] for name in ("wait", "reset", "tick"))
+
+
+def test_exact_answers_to_the_other_forms(anyone: httpx.Client, key: str) -> None:
+    nobody = {"context": {"ip": "10.9.8.7", "path": "/nothing"}}
+    plans, policy, nothing = told(anyone, {"key": key, "plans": ["pair-op"]}, {"key": key}, nobody)
+    assert [one["name"] for one in plans["counters"]] == ["pair-op", "pair-op#2"]
+    assert [one["label"] for one in policy["counters"]] == ["default-policy"]
+    assert nothing == {"counters": []}
+
+
+def test_every_operation(anyone: httpx.Client, admin: httpx.Client, key: str) -> None:
+    counter = {"key": key, "limit": "10/day using fixed_window"}
+    (taken,) = told(anyone, {"counters": [{**counter, "cost": 4}]})
+    tick = taken["counters"][0]["tick"]
+    checks: list[dict[str, Any]] = [
+        {"op": "peek", "counters": [counter]},
+        {"op": "charge", "counters": [{**counter, "cost": 20}]},
+        {"op": "give_back", "counters": [{**counter, "cost": 4, "amount": 3, "tick": tick}]},
+        {"op": "take", "counters": [counter]},
+        {"op": "reset", "counters": [counter]},
+        {"op": "peek", "counters": [{**counter, "cost": 0}]},
+    ]
+    numbers = [answer["counters"][0] for answer in told(admin, *checks)]
+    assert [(one["allowed"], one["remaining"]) for one in numbers] == [
+        (True, 6),
+        (True, 0),
+        (True, 0),
+        (False, 0),
+        (True, 10),
+        (True, 10),
+    ]
+    plain = told(
+        admin, {"op": "peek", "key": key, "plans": ["pair-op"]}, {"op": "peek", "counters": [counter]}, exact=False
+    )
+    assert [(one["rule"], one["remaining"]) for one in plain] == [("pair-op#2", 3), ("inline", 10)]
+
+
+def test_a_counter_that_does_not_bind(anyone: httpx.Client, key: str) -> None:
+    counters = [{"key": key, "limit": "9/day"}, {"key": key, "limit": "1/day", "binds": False}]
+    answers = [told(anyone, {"counters": counters}, exact=False)[0] for _ in range(2)]
+    assert [(one["allowed"], one["reason"], one["remaining"]) for one in answers] == [
+        (True, "ok", 8),
+        (True, "shadow", 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        ({"counters": []}, "counters: has 0 counters: name 1 to 1,000"),
+        ({"counters": [{"key": "a"}]}, "counters[0].limit: is missing: write a limit such as 100/minute"),
+        ({"counters": [{"key": "a", "limit": "5/fortnight"}]}, "counters[0].limit: "),
+        ({"counters": [{"key": "a", "limit": "5/s; 6/s"}]}, "counters[0].limit: '5/s; 6/s' is 2 limits"),
+        ({"counters": [{"key": "a", "limit": "5/s using magic"}]}, "unknown algorithm 'magic'"),
+        ({"counters": [{"key": "a", "limit": "5/s", "plan": "pair-op"}]}, "counters[0].plan: stands alone"),
+        ({"counters": [{"key": "a", "plan": "golf"}]}, "counters[0].plan: there is no plan 'golf'"),
+        ({"counters": [{"key": "", "limit": "5/s"}]}, "counters[0].key: must not be empty"),
+        ({"counters": [{"key": "a", "limit": "5/s", "cost": -1}]}, "counters[0].cost: must be a whole number"),
+        ({"counters": [{"key": "a", "limit": "5/s", "name": ""}]}, "counters[0].name: has 0 characters"),
+        ({"counters": [{"key": "a", "limit": "5/s", "tick": -1}]}, "counters[0].tick: must be a whole number from 0"),
+        ({"counters": [{"key": "a", "limit": "5/s", "tick": 2**70}]}, "counters[0].tick: must be a whole number"),
+        ({"counters": [{"key": "a", "limit": "5/s", "amount": 1}]}, "counters[0].amount: is what is given back"),
+        (
+            {"op": "give_back", "counters": [{"key": "a", "limit": "5/s", "amount": 2}]},
+            "counters[0].amount: is what is given back of the cost",
+        ),
+        ({"counters": [{"key": "a", "limit": "5/s"}] * 2}, "counters: has a counter twice"),
+        ({"counters": [{"key": "a", "limit": "5/s"}], "key": "a"}, "key: does not go with 'counters'"),
+        ({"counters": [{"key": "a", "limit": "5/s"}], "cost": 2}, "cost: is written beside each of the counters"),
+        ({"op": "steal", "key": "a"}, "op: must be one of take, peek, charge, give_back, reset, not 'steal'"),
+        ({"op": "charge", "key": "a"}, "op: 'charge' goes with counters"),
+    ],
+)
+def test_mistakes_name_the_field(anyone: httpx.Client, key: str, check: dict[str, Any], message: str) -> None:
+    fine = {"key": key, "plans": ["pair-op"]}
+    refused = problem(sent(anyone, fine, check, exact=False), 400)
+    assert refused["detail"].startswith("checks[1].")
+    assert message in refused["detail"]
+    first, second = told(anyone, fine, check)
+    assert first["counters"][0]["remaining"] == 4, "the other is decided, once: a refused batch has counted nothing"
+    assert second["error"]["status"] == 400
+    assert second["error"]["detail"] == refused["detail"]
+
+
+def test_a_check_alone_has_neither(anyone: httpx.Client) -> None:
+    problem(anyone.post("/api/v1/check", json={"key": "a", "op": "peek"}), 400, "op: goes into a batch")
+    body = {"counters": [{"key": "a", "limit": "5/s"}]}
+    for path in ("check", "quota"):
+        problem(anyone.post(f"/api/v1/{path}", json=body), 400, "counters: goes into a batch")
+
+
+def test_a_repeat_is_for_checks_alone(anyone: httpx.Client, key: str) -> None:
+    problem(sent(anyone, {"key": key}, repeat=key), 400, "Idempotency-Key: goes with checks alone")
+    problem(sent(anyone, {"op": "peek", "key": key}, exact=False, repeat=key), 400, "goes with checks alone")
+    assert sent(anyone, {"key": key}, exact=False, repeat=key).status_code == 200
+
+
+def test_who_may_not_reset_resets_nothing(anyone: httpx.Client, key: str) -> None:
+    counter = {"key": key, "limit": "5/day"}
+    told(anyone, {"counters": [counter]})
+    refused = problem(sent(anyone, {"op": "reset", "counters": [counter]}, exact=False), 401)
+    assert "checks[0]: this needs a key" in refused["detail"]
+    wrong, fine = told(anyone, {"op": "reset", "counters": [counter]}, {"op": "peek", "counters": [counter]})
+    assert wrong["error"]["status"] == 401
+    assert fine["counters"][0]["remaining"] == 4
+
+
+# -- a service whose own store fails ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceHere]:
+    service = ServiceHere(tmp_path_factory.mktemp("here"), RULES)
+    yield service
+    service.close()
+
+
+@pytest.mark.parametrize(("policy", "allowed"), [("open", True), ("closed", False), ("local", True)])
+def test_its_own_policy_is_heard_through_it(here: ServiceHere, policy: OnStoreError, allowed: bool) -> None:
+    reason = {"open": "fail_open", "closed": "fail_closed", "local": "fallback"}[policy]
+    flaky = Flaky()
+    with Limiter(here.on(flaky, policy)) as limiter:
+        held = limiter.reserve("user:1", "pair", cost=1)
+        flaky.broken = True
+        for decision in (
+            limiter.check("user:1", "pair"),
+            limiter.check("user:1", ["pair", "9/day"]),
+            limiter.check_request(RequestContext(user="1")),
+        ):
+            assert (decision.allowed, decision.reason) == (allowed, reason)
+            assert len(decision.parts) >= 1, "these limits are known: the service tells of them"
+        if allowed:
+            with limiter.reserve("user:1", "pair") as taken:
+                taken.settle(0)  # by nobody's store, so there is nobody to tell
+        held.settle(0)  # lost
+        assert limiter.store_failures == 1
+        with pytest.raises(StoreError, match="the store at nowhere does not answer"):
+            limiter.reset("user:1", "pair")
+        flaky.broken = False
+        assert [part.remaining for part in limiter.peek("user:1", "pair").parts] == [4, 2], "nothing was given back"
+
+
+def test_what_fails_for_one_kind_does_not_for_another(here: ServiceHere) -> None:
+    """Checks, settlements and resets of many callers are in one batch, and each is answered in its own way."""
+    flaky = Flaky()
+
+    async def main() -> None:
+        async with AsyncLimiter(here.on(flaky)) as limiter:
+            async with limiter.reserve("user:1", "pair", cost=2) as held:
+                flaky.broken = True
+                asked = [limiter.check("user:1", "pair"), held.settle(1), limiter.check("user:2", "5/day")]
+                asked += [limiter.reset("user:1", "pair"), limiter.check("user:3", "5/day")]
+                told = await asyncio.gather(*asked, return_exceptions=True)
+            assert [getattr(one, "reason", None) for one in told] == ["fail_open", None, "fail_open", None, "fail_open"]
+            assert told[1] is None
+            assert isinstance(told[3], StoreError)
+
+    asyncio.run(main())
