@@ -12,11 +12,11 @@ from headgate.embedded.asking import Holding
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.embedded.limiter import Limiter
 from headgate.engine.async_limiter import AsyncBound
-from headgate.integrations.gate import Ask, Gate, L
+from headgate.integrations.gate import Gate, L
 from headgate.integrations.request import Request, Response
 from headgate.integrations.visit import Visit
 
-__all__ = ["Passage", "enter", "enter_async", "settle", "settle_async"]
+__all__ = ["Passage", "enter", "enter_async", "give_back", "settle", "settle_async"]
 
 
 class Passage(Generic[L]):
@@ -51,12 +51,14 @@ class Passage(Generic[L]):
         self.decision = decision
 
 
-def enter(gate: Gate[Limiter], request: Request, visit: Visit, route: str | None = None) -> Passage[Limiter] | None:
-    """Ask about a request from a thread. None when the gate leaves it alone."""
+def enter(
+    gate: Gate[Limiter], request: Request, visit: Visit, route: str | None = None, *, hold: bool = False
+) -> Passage[Limiter] | None:
+    """Ask about a request from a thread. None when the gate leaves it alone. To `hold` is to be able to give back."""
     ask = gate.ask(request, visit, route)
     if ask is None:
         return None
-    if gate.when is not None:
+    if hold or gate.when is not None:
         holding = gate.limiter.hold(gate.prepared(ask))
         return Passage(gate, visit, holding.decision, holding)
     if ask.bound is not None:
@@ -74,10 +76,6 @@ async def enter_async(
     ask = gate.ask(request, visit, route)
     if ask is None:
         return None
-    return await _asked(gate, visit, ask)
-
-
-async def _asked(gate: Gate[AsyncLimiter], visit: Visit, ask: Ask) -> Passage[AsyncLimiter]:
     limiter = gate.limiter
     if gate.when is not None:
         holding = await limiter.hold(gate.prepared(ask))
@@ -95,6 +93,13 @@ def settle(passage: Passage[Limiter], response: Response) -> None:
     """The response is known: what it does not count for is given back, and the headers tell of it."""
     holding = passage.unsettled(response)
     if holding is not None:
+        passage.settled(passage.gate.limiter.give_back(holding))
+
+
+def give_back(passage: Passage[Limiter]) -> None:
+    """Another gate has denied the request, so this one has not let it in."""
+    holding, passage.holding = passage.holding, None
+    if holding is not None and not passage.refused:
         passage.settled(passage.gate.limiter.give_back(holding))
 
 
