@@ -15,8 +15,8 @@
 
 Every limit counts for each caller. `default_limits`, and those of a view or a blueprint, also for each route (its rule,
 so `/item/1` and `/item/2` share), `application_limits` for all routes together. A view's own limits stand in the place
-of its blueprint's, and those in the place of the defaults, unless they are written with `override_defaults=False`. The
-limits of one call are all or nothing: a request that one of them denies takes nothing from the others.
+of its blueprint's, and those in the place of the defaults, unless they are written with `override_defaults=False`. A
+request that one of its limits denies takes nothing from the others.
 
 Denied is 429 with the problem as JSON. `on_denied=` shapes it, or Flask's own error handlers do:
 `@app.errorhandler(429)` and `@app.errorhandler(RateLimitExceeded)` are given an error with the `decision`.
@@ -194,7 +194,7 @@ class Headgate:
             if not callable(target):
                 raise ConfigError(f"limits are for views and blueprints, not for {target!r}")
             wrapper = mark(target, made, self._called)
-            self._written.remember(wrapper, target)
+            self._written.remember(wrapper)
             return wrapper
 
         return decorate

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 from weakref import ref
 
@@ -27,8 +28,7 @@ from headgate.integrations.exemptions import Exempt, exemption
 from headgate.integrations.flask_marks import Mark, leads_to, marks_of, unwrapped
 from headgate.integrations.flask_request import Denied, FlaskRequest, FlaskResponse, RateLimited, template_of
 from headgate.integrations.gate import Gate
-from headgate.integrations.passing import Passage, enter, settle
-from headgate.integrations.request import Response
+from headgate.integrations.passing import Passage, enter, give_back, settle
 from headgate.integrations.visit import Visit
 from headgate.integrations.wsgi import visit_of
 
@@ -48,15 +48,17 @@ class Written:
         self.blueprints: list[tuple[ref[Any], Mark]] = []
         self.filters: list[Callable[[Any], Any]] = []
 
-    def remember(self, wrapper: Any, view: Any) -> None:
-        """A view was decorated. Its wrapper lives as long as the view, which may be all that is registered, and no
-        longer: applications come and go, in tests at least, and take their views along."""
+    def remember(self, wrapper: Any) -> None:
+        """A view was decorated. Its wrapper lives as long as what it wraps, of which one may be all that is registered,
+        and no longer: applications come and go, in tests at least, and take their views along."""
         self._wrappers = [known for known in self._wrappers if known() is not None]
         self._wrappers.append(ref(wrapper))
         self.count += 1
-        try:
-            view.__headgate_wrappers__ = (*getattr(view, "__headgate_wrappers__", ()), wrapper)
-        except (AttributeError, TypeError):  # it has no room for that
+        inside = [one for one in leads_to(wrapper) if isinstance(one, FunctionType) and one is not wrapper]
+        for one in inside:
+            held: Any = one
+            held.__headgate_wrappers__ = (*getattr(one, "__headgate_wrappers__", ()), wrapper)
+        if not inside:
             self._kept.append(wrapper)
 
     def living(self) -> list[Any]:
@@ -77,6 +79,7 @@ class Passing:
         self.exempt = exempt
         self.asked: set[Mark] = set()
         self.passages: list[Passage[Limiter]] = []
+        """What is to be settled when the response is known."""
         self.writes = visit.writer is None
         if self.writes:
             visit.writer = site
@@ -131,7 +134,7 @@ class Site:
         passing = flask.request.environ.get(self._name)
         if passing is None:
             return response
-        if any(passage.holding is not None for passage in passing.passages):
+        if passing.passages:
             told = FlaskResponse(response)
             for passage in passing.passages:
                 settle(passage, told)
@@ -144,11 +147,9 @@ class Site:
         """After the request: an error that went through to the server is a response that nobody here has seen."""
         passing = flask.request.environ.get(self._name)
         if passing is not None and isinstance(error, Exception):
-            told: Response | None = None
+            told = FlaskResponse(self.app.response_class(status=500))
             for passage in passing.passages:
-                if passage.holding is not None:
-                    told = told or FlaskResponse(flask.Response(status=500))
-                    settle(passage, told)
+                settle(passage, told)
 
     def refuse(self, error: RateLimitExceeded) -> Any:
         """The response to a denial that no handler of the application's own has answered."""
@@ -179,26 +180,31 @@ class Site:
             yield mark, self.route(mark, request, per_method)
 
     def ask(self, due: Iterable[tuple[Mark, str | None]]) -> Any:
-        """Ask each limit that was not asked yet. A denial is raised, or returned if somebody shaped it."""
+        """Ask each limit that was not asked yet: what one denies is taken from none. A denial is raised, or returned
+        if somebody shaped it."""
         passing = self.passing()
-        for mark, route in due:
-            if mark in passing.asked:
-                continue
+        unasked = [(mark, route) for mark, route in due if mark not in passing.asked]
+        delay = 0.0
+        passed: list[Passage[Limiter]] = []
+        for place, (mark, route) in enumerate(unasked, 1):
             passing.asked.add(mark)
             gate = self.gate(mark)
             request = FlaskRequest(_request(), gate.identity)
-            passage = enter(gate, request, passing.visit, route)
+            passage = enter(gate, request, passing.visit, route, hold=place < len(unasked))
             if passage is None:
                 continue
-            passing.passages.append(passage)
             if passage.refused:
+                for earlier in passed:
+                    give_back(earlier)
                 shaped = self._shaped(gate, request, passage.decision)
                 if shaped is None:
                     raise RateLimited(passage.decision)
                 return shaped
-            delay = gate.delay(passage.decision)
-            if delay:
-                time.sleep(delay)
+            passed.append(passage)
+            delay = max(delay, gate.delay(passage.decision))
+        passing.passages.extend(passage for passage in passed if passage.gate.when is not None)
+        if delay:
+            time.sleep(delay)
         return None
 
     def ask_called(self, mark: Mark, function: Any) -> Any:
@@ -213,12 +219,14 @@ class Site:
         return self.ask([(mark, f"{self.route(mark, _request(), mark.per_method)} {name}")])
 
     def route(self, mark: Mark, request: flask.Request, per_method: bool) -> str:
-        """What the limits of a mark count for, beside the caller. Two views may share a path and differ in method."""
+        """What the limits of a mark count for, beside the caller. Two views may share a path and differ in method;
+        HEAD is GET to all of them."""
+        method = "GET" if request.method == "HEAD" else request.method
         if mark.scope is not None:
-            return f"{request.method} {mark.scope}" if per_method else mark.scope
+            return f"{method} {mark.scope}" if per_method else mark.scope
         rule = request.url_rule
         methods = rule.methods if rule is not None and rule.methods else ()
-        told = request.method if per_method else ",".join(sorted({*methods} - {"OPTIONS"}))
+        told = method if per_method else ",".join(sorted({*methods} - {"OPTIONS"}))
         return f"{told} {template_of(request) or '-'}"
 
     def passing(self) -> Passing:

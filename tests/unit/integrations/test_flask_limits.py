@@ -91,6 +91,17 @@ def test_rules_of_the_limiter_are_asked_where_the_application_has_no_limits(tmp_
         assert "ratelimit" not in get(app, "/other").headers
 
 
+def test_what_one_limit_denies_is_taken_from_none() -> None:
+    app, hg = site(application_limits="9/minute", default_limits="7/minute")
+    twice = hg.limit("6/minute", override_defaults=False, when=lambda response: True)
+    view(app, "/a", lambda view: twice(hg.limit("3/minute", override_defaults=False)(view)))
+    view(app, "/b")
+    assert passes(app, "/a", 20) == 3
+    told = get(app, "/a").headers["RateLimit"]
+    assert told == '"9/minute";r=6;t=20, "6/minute";r=3;t=30, "3/minute";r=0;t=20', "what was not asked is not told"
+    assert passes(app, "/b", 20) == 6
+
+
 # -- blueprints -------------------------------------------------------------------------------------------------------
 
 
@@ -353,7 +364,7 @@ def test_the_configuration_says_what_no_argument_does() -> None:
     view(app, "/a")
     view(app, "/b")
     assert "ratelimit" not in get(app, "/a").headers
-    assert [passes(app, "/a"), passes(app, "/b")] == [2, 0]
+    assert [passes(app, "/a"), passes(app, "/b")] == [2, 2]
     assert passes(app, "/b", headers={"X-Forwarded-For": "198.51.100.9"}) == 3
     app.config["HEADGATE_ENABLED"] = False
     assert passes(app, "/b") == 10

@@ -1,0 +1,303 @@
+"""The Flask extension's decorators: they count wherever they stand, once, and never silently not at all."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask
+from flask.views import MethodView, View
+
+from headgate import ConfigError
+from headgate.integrations.flask import Headgate
+from unit.integrations.flask_sites import get, passes, site
+from unit.integrations.wsgi_calls import limiter_on
+
+Decorator = Callable[[Any], Any]
+
+
+def telling(function: Any) -> Any:
+    """A decorator as it should be."""
+
+    @functools.wraps(function)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return told
+
+
+def hiding(function: Any) -> Any:
+    """A decorator that does not tell what it wraps."""
+
+    def hidden(**kwargs: Any) -> Any:
+        return function(**kwargs)
+
+    return hidden
+
+
+class Holding:
+    """A decorator that is an object."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, **kwargs: Any) -> Any:
+        return self.function(**kwargs)
+
+
+def partly(function: Any) -> Any:
+    return functools.partial(function, extra="x")
+
+
+ARRANGEMENTS: dict[str, list[str]] = {
+    # what is applied, innermost first
+    "below the route": ["limit", "route"],
+    "above the route": ["route", "limit"],
+    "below a decorator": ["limit", "telling", "route"],
+    "above a decorator": ["telling", "limit", "route"],
+    "between decorators": ["telling", "limit", "telling", "route"],
+    "above a decorator above the route": ["route", "telling", "limit"],
+    "between decorators above the route": ["route", "telling", "limit", "telling"],
+    "below one that hides": ["limit", "hiding", "route"],
+    "above one that hides": ["hiding", "limit", "route"],
+    "above one that hides above the route": ["route", "hiding", "limit"],
+    "far above the route": ["telling", "route", "hiding", "telling", "Holding", "limit", "hiding"],
+    "below an object": ["limit", "Holding", "route"],
+    "above an object above the route": ["route", "Holding", "limit"],
+    "above a partial above the route": ["route", "partly", "limit"],
+    "in a partial": ["limit", "partly", "route"],
+}
+
+
+def arranged(on: Any, hg: Headgate, number: int, arrangement: list[str]) -> None:
+    """A view with decorators. What is made here is only held by the application afterwards."""
+    steps: dict[str, Decorator] = {
+        "limit": hg.limit("3/minute"),
+        "route": on.route(f"/{number}/<name>", endpoint=f"view-{number}"),
+        "telling": telling,
+        "hiding": hiding,
+        "Holding": Holding,
+        "partly": partly,
+    }
+
+    def view(name: str, extra: str = "") -> str:
+        return name
+
+    decorated: Any = view
+    for step in arrangement:
+        decorated = steps[step](decorated)
+
+
+@pytest.mark.parametrize("of_blueprint", [False, True])
+def test_the_order_of_decorators_does_not_matter(of_blueprint: bool) -> None:
+    app, hg = site()
+    on: Any = Blueprint("pages", __name__) if of_blueprint else app
+    for number, arrangement in enumerate(ARRANGEMENTS.values()):
+        arranged(on, hg, number, arrangement)
+    gc.collect()
+    if of_blueprint:
+        app.register_blueprint(on)
+    passed = {}
+    for number, name in enumerate(ARRANGEMENTS):
+        passed[name] = (get(app, f"/{number}/1").headers.get("X-RateLimit-Remaining"), passes(app, f"/{number}/2", 4))
+    assert passed == dict.fromkeys(ARRANGEMENTS, ("2", 2))
+
+
+def test_two_limits_on_one_view_both_count_wherever_they_stand() -> None:
+    app, hg = site()
+
+    @hg.limit("8/minute")
+    @app.get("/a")
+    @hg.limit("5/minute")
+    @hg.limit("3/minute")
+    def a() -> str:
+        return "a"
+
+    assert get(app, "/a").headers["RateLimit-Policy"].count(";q=") == 3
+    assert passes(app, "/a") == 2
+
+
+def test_equal_limits_on_one_view_count_once() -> None:
+    app, hg = site()
+    app.add_url_rule("/a", "a", hg.limit("3/minute")(hg.limit("3/minute")(lambda: "a")))
+    assert passes(app, "/a") == 3
+
+
+def test_a_limit_that_is_seen_replaces_the_defaults_above_the_route_too() -> None:
+    app, hg = site(default_limits="2/minute")
+
+    @hg.limit("5/minute")
+    @app.get("/a")
+    def a() -> str:
+        return "a"
+
+    @hg.exempt
+    @app.get("/b")
+    def b() -> str:
+        return "b"
+
+    assert [passes(app, "/a"), passes(app, "/b")] == [5, 10]
+
+
+def test_a_function_may_have_other_limits_under_each_url() -> None:
+    app, hg = site()
+
+    def view() -> str:
+        return "x"
+
+    app.add_url_rule("/free", "free", view)
+    app.add_url_rule("/three", "three", hg.limit("3/minute")(view))
+    app.add_url_rule("/four", "four", hg.limit("4/minute")(view))
+    assert [passes(app, path) for path in ("/free", "/three", "/four")] == [10, 3, 4]
+
+
+def test_coroutines_stay_coroutines_and_are_limited() -> None:
+    app, hg = site()
+
+    @app.get("/seen")
+    @hg.limit("3/minute")
+    async def seen() -> str:
+        return "x"
+
+    async def unseen() -> str:
+        return "x"
+
+    limited = hg.limit("3/minute")(unseen)
+
+    @app.get("/hidden")
+    async def hidden() -> str:
+        return await limited()
+
+    assert [passes(app, "/seen"), passes(app, "/hidden")] == [3, 3]
+
+
+def test_a_function_that_is_no_view_is_asked_when_it_is_called_once_in_a_request() -> None:
+    app, hg = site()
+
+    @hg.limit("3/minute")
+    def costly() -> str:
+        return "x"
+
+    @hg.limit("3/minute")
+    def other() -> str:
+        return "y"
+
+    @app.get("/a/<int:times>")
+    def a(times: int) -> str:
+        return "".join(costly() + other() for _ in range(times))
+
+    assert costly() == "x", "outside of a request there is nobody to limit"
+    assert passes(app, "/a/0") == 10
+    assert get(app, "/a/2").headers["X-RateLimit-Remaining"] == "2"
+    assert passes(app, "/a/1") == 2
+
+
+def test_views_made_side_by_side_in_one_function_are_not_taken_for_each_other() -> None:
+    """In an application's factory every function can see every other, and calls it: that is not to wrap it."""
+    app, hg = site()
+
+    @app.get("/plain")
+    def plain() -> str:
+        return "plain"
+
+    @hg.limit("2/minute")
+    def helper() -> str:
+        return plain()
+
+    @app.get("/helped")
+    def helped() -> str:
+        return helper()
+
+    assert [passes(app, "/plain"), passes(app, "/helped")] == [10, 2]
+
+
+def test_class_based_views_have_limits_as_a_whole_and_on_methods() -> None:
+    app, hg = site(default_limits="2/minute")
+
+    class Whole(View):
+        decorators = [hg.limit("3/minute")]  # noqa: RUF012 - as Flask has it
+
+        def dispatch_request(self) -> str:
+            return "whole"
+
+    class Methods(MethodView):
+        @hg.limit("4/minute")
+        def get(self) -> str:
+            return "get"
+
+        @hg.limit("4/minute")
+        def post(self) -> str:
+            return "post"
+
+        def put(self) -> str:
+            return "put"
+
+        @hg.exempt
+        def delete(self) -> str:
+            return "delete"
+
+    app.add_url_rule("/whole", view_func=Whole.as_view("whole"))
+    app.add_url_rule("/methods", view_func=Methods.as_view("methods"))
+    assert passes(app, "/whole") == 3
+    assert passes(app, "/methods", method="POST") == 4
+    assert passes(app, "/methods") == 4
+    assert passes(app, "/methods", method="PUT") == 2
+    assert passes(app, "/methods", method="DELETE") == 10
+
+
+def test_a_whole_class_and_its_methods_may_both_have_limits() -> None:
+    app, hg = site()
+
+    class Both(MethodView):
+        decorators = [hg.limit("5/minute")]  # noqa: RUF012 - as Flask has it
+
+        @hg.limit("3/minute")
+        def get(self) -> str:
+            return "get"
+
+        def post(self) -> str:
+            return "post"
+
+    app.add_url_rule("/both", view_func=Both.as_view("both"))
+    assert passes(app, "/both", 3) == 3
+    assert passes(app, "/both", method="HEAD") == 0, "HEAD is the same method of the class"
+    assert passes(app, "/both", method="POST") == 2
+
+
+def test_what_cannot_be_limited_is_refused() -> None:
+    _, hg = site()
+    with pytest.raises(ConfigError, match=r"decorators = \[hg.limit"):
+
+        @hg.limit("3/minute")
+        class Page(View):
+            pass
+
+    with pytest.raises(ConfigError, match="views and blueprints"):
+        hg.limit("3/minute")("/a")
+
+
+def test_an_extension_that_no_application_has_is_not_silent() -> None:
+    app = Flask("site")
+    app.config["PROPAGATE_EXCEPTIONS"] = True
+    hg = Headgate(limiter=limiter_on())
+    app.add_url_rule("/a", "a", hg.limit("3/minute")(lambda: "a"))
+    with pytest.raises(ConfigError, match="init_app"):
+        get(app, "/a")
+
+
+def test_views_of_applications_that_are_gone_are_forgotten() -> None:
+    hg = Headgate(limiter=limiter_on())
+
+    def made() -> None:
+        app = Flask("site")
+        hg.init_app(app)
+        app.add_url_rule("/a", "a", hg.limit("3/minute")(lambda: str(app)))
+        assert passes(app, "/a") == 3
+
+    made()
+    gc.collect()
+    assert hg._written.living() == []
+    assert hg._living() == []
