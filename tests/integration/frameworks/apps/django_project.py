@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,7 @@ def configure() -> None:
             SECRET_KEY="of no consequence",
         )
         django.setup()
+        logging.getLogger("django").setLevel(logging.CRITICAL)  # a log that is captured keeps the requests it tells of
 
 
 def urlconf(routes: Iterable[Any]) -> ModuleType:
