@@ -116,8 +116,9 @@ class Gate(Generic[L]):
         self.cost = one_argument(cost) if callable(cost) else decorator_cost(cost)
         self.exempt = exemption(exempt)
         self.limits = one_argument(limits) if callable(limits) else limits if limits is None else lasting(limits)
+        self._bound: Callable[[], Bound] | None = None  # the chain of limits that are always the same
         if not callable(self.limits) and self.limits is not None:
-            limiter._bind(self.limits)  # what cannot be read is an error now
+            self._bound = limiter._binding(limiter._bind, self.limits)  # what cannot be read is an error now
         if self.limits is None and not limiter.has_rules:
             raise ConfigError(
                 'a layer needs limits, such as limits="100/minute", or a limiter with rules, such as '
@@ -149,22 +150,29 @@ class Gate(Generic[L]):
         """
         if self.methods is not None and request.method not in self.methods:
             return None
-        if is_preflight(request) or (self.exempt is not None and request.tell(self.exempt)):
+        if request.method == "OPTIONS" and is_preflight(request):
+            return None
+        if self.exempt is not None and request.tell(self.exempt):
             return None
         engine = id(self.limiter._engine)
-        cost = self._cost(request)
+        cost = decorator_cost(request.tell(self.cost)) if callable(self.cost) else self.cost
         if self.limits is None:
             if not visit.count(engine, "", "rules"):
                 return None
             return Ask(None, "", self.context(request), cost)
-        limits: Any = request.tell(self.limits) if callable(self.limits) else self.limits
-        if limits is None:
-            return None
+        if self._bound is not None:
+            bound = self._bound()
+        else:
+            limits: Any = request.tell(self.limits)  # type: ignore[arg-type]  # which tells them for each request
+            if limits is None:
+                return None
+            bound = self.limiter._bind(limits)
         key = self.key(request)
         scope = self.scope if self.scope is not None else route
         if scope is not None:
             key = text_key(f"{key}|route:{scope}")
-        bound = self.limiter._bind(limits)
+        if bound.single is not None:
+            return Ask(bound, key, None, cost) if visit.count(engine, key, bound.single.name) else None
         fresh = tuple([one for one in bound.algorithms if visit.count(engine, key, one.name)])
         if not fresh:
             return None
@@ -207,9 +215,6 @@ class Gate(Generic[L]):
             return 0.0
         delay = decision.delay
         return self.limiter.clock.wait(delay) if delay else 0.0
-
-    def _cost(self, request: Request) -> int:
-        return decorator_cost(request.tell(self.cost)) if callable(self.cost) else self.cost
 
 
 def _name(told: str | None) -> str | None:

@@ -19,6 +19,8 @@ __all__ = ["Headers", "Identity", "Request", "Response"]
 
 Told = Callable[["Request"], Any]
 RawHeaders = Sequence[tuple[bytes, bytes]]
+_UNREAD = "unread"
+"""An address that nobody has asked for yet, by identity: none is this very text."""
 
 
 class Headers(Mapping[str, str]):
@@ -71,6 +73,7 @@ class Request:
     def __init__(self, native: Any, identity: Identity) -> None:
         self.native = native
         self.identity = identity
+        self._address: str | None = _UNREAD
         self.answers: dict[Told, Any] = {}
         """What coroutines among the callables have answered already: see `Gate.ask_ahead`."""
 
@@ -115,11 +118,9 @@ class Request:
     @property
     def address(self) -> str | None:
         """The client's address, seen through trusted proxies."""
-        try:
-            return self._address
-        except AttributeError:
-            self._address: str | None = self.identity.proxies.address(self.peer, self.raw_headers)
-            return self._address
+        if self._address is _UNREAD:
+            self._address = self.identity.proxies.address(self.peer, self.raw_headers)
+        return self._address
 
     @property
     def user_id(self) -> str | None:
