@@ -1,7 +1,7 @@
 """Limits for any ASGI application: Starlette, FastAPI, Litestar, Quart, Django.
 
     app.add_middleware(RateLimitMiddleware, limits="100/minute")                         # Starlette, FastAPI
-    Litestar(middleware=[DefineMiddleware(RateLimitMiddleware, limits="100/minute")])
+    app = RateLimitMiddleware(Litestar(…), limits="100/minute")                          # Litestar, or any other
     app.asgi_app = RateLimitMiddleware(app.asgi_app, limits="100/minute")                # Quart
 
 A request is asked about before the application sees it. Of its response only the start is touched, to add the headers;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
@@ -17,12 +16,14 @@ from headgate import Limiter
 from headgate.testing import FakeClock
 from integration.frameworks.contract import Setup
 
-__all__ = ["APPS", "HERE", "ROUTED", "Answer", "Running", "counted_by", "items_of", "refused"]
+__all__ = ["APPS", "HERE", "OTHER_WAYS", "ROUTED", "Answer", "Running", "answer_of", "items_of"]
 
-ROUTED = ("fastapi", "flask", "django_asgi", "django_wsgi")
-"""The frameworks in which a route can have limits of its own."""
-APPS = ("starlette", "litestar", "quart", "wsgi", *ROUTED)
+APPS = ("starlette", "litestar", "quart", "wsgi", "fastapi", "flask", "django_asgi", "django_wsgi")
 """Modules of apps/, by what stands before `_app`."""
+OTHER_WAYS = ("fastapi_above", "fastapi_dependency", "flask_above")
+"""Further ones, in which the limits of routes are written in other ways and the rest is the same."""
+ROUTED = (*APPS[4:], *OTHER_WAYS)
+"""Those in which a route can have limits of its own."""
 HERE = "127.0.0.1"
 PATIENCE = 20.0
 
@@ -100,11 +101,3 @@ def items_of(field_value: str) -> dict[str, dict[str, Any]]:
     names = [item.value for item in parsed]
     assert len(set(names)) == len(names), names
     return {item.value: dict(item.params) for item in parsed}
-
-
-def counted_by(answers: list[int]) -> Counter[int]:
-    return Counter(answers)
-
-
-def refused(statuses: list[int]) -> int:
-    return statuses.count(429)

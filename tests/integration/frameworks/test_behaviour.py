@@ -12,7 +12,7 @@ import pytest
 from headgate import Limiter
 from headgate.integrations import HeaderStyle, Request
 from headgate.testing import FakeClock
-from integration.frameworks.suite import APPS, ROUTED, Running, items_of
+from integration.frameworks.suite import APPS, OTHER_WAYS, ROUTED, Running, items_of
 
 Serve = Callable[..., Running]
 
@@ -21,7 +21,7 @@ NINE = "9/hour using fixed_window"
 FAMILIES = ("ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 
 
-@pytest.mark.parametrize("name", APPS)
+@pytest.mark.parametrize("name", [*APPS, *OTHER_WAYS])
 def test_every_framework_has_the_application(name: str) -> None:
     module = import_module(f"integration.frameworks.apps.{name}_app")
     assert module.HAS_ROUTES == (name in ROUTED)

@@ -1,4 +1,8 @@
-"""The application of contract.py in Litestar: limits come from the middleware alone."""
+"""The application of contract.py in Litestar: limits come from the middleware alone.
+
+It is around the application, since Litestar's own list of middlewares is only for routes that there are: a request for
+none would not be counted.
+"""
 
 from __future__ import annotations
 
@@ -89,10 +93,13 @@ def made(setup: Setup) -> Litestar:
 
     sub = Router("/mounted", route_handlers=[hello], middleware=layer(setup.mounted))
     handlers: list[Any] = [plain, item, limited, login, sub, stream, sse, upload, boom, slow, own]
-    return Litestar(handlers, middleware=layer(setup.middleware), openapi_config=None, logging_config=None)
+    return Litestar(handlers, openapi_config=None, logging_config=None)
 
 
 @contextmanager
 def serve(setup: Setup) -> Iterator[str]:
-    with serve_asgi(made(setup)) as url:
+    app: Any = made(setup)
+    if setup.middleware is not None:
+        app = RateLimitMiddleware(app, setup.limiter, **setup.middleware)
+    with serve_asgi(app) as url:
         yield url

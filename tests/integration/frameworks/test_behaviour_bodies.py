@@ -1,0 +1,190 @@
+"""One behaviour in all frameworks: methods, bodies that come and go, errors, and clients that go away."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from headgate.integrations.visit import Visit
+from integration.frameworks.suite import APPS, Running, answer_of
+from servers.machine import until
+
+Serve = Callable[..., Running]
+
+THREE = "3/minute using fixed_window"
+PREFLIGHT = {"Origin": "https://example.org", "Access-Control-Request-Method": "GET"}
+
+
+def received(sock: socket.socket) -> bytes:
+    """Everything until the other side closes."""
+    found = b""
+    while piece := sock.recv(65536):
+        found += piece
+    return found
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_request_is_counted_and_has_no_body(serve: Serve) -> None:
+    app = serve(middleware={"limits": "1/minute"})
+    for status in (b"200", b"429"):
+        with app.raw(b"HEAD /plain HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as sock:
+            head, _, body = received(sock).partition(b"\r\n\r\n")
+        assert head.split()[1] == status
+        assert b"ratelimit: " in head.lower()
+        assert body == b""
+    assert app.setup.handled == ["/plain"]
+
+
+def test_an_options_request_is_counted(serve: Serve) -> None:
+    app = serve(middleware={"limits": THREE})
+    answer = app.ask("/plain", "OPTIONS")
+    assert (answer.status, answer.remaining) == (200, 2)
+    assert "GET" in answer.headers["allow"]
+    assert app.statuses(3, method="OPTIONS", headers={"Origin": "https://example.org"}) == [200, 200, 429]
+
+
+def test_a_preflight_passes_uncounted(serve: Serve) -> None:
+    app = serve(middleware={"limits": "1/minute"})
+    assert 429 not in app.statuses(3, method="OPTIONS", headers=PREFLIGHT)
+    assert app.statuses(2) == [200, 429]
+    assert 429 not in app.statuses(1, method="OPTIONS", headers=PREFLIGHT)
+
+
+def test_what_is_not_found_is_counted_and_told_of(serve: Serve) -> None:
+    app = serve(middleware={"limits": THREE})
+    answer = app.ask("/nothing/here")
+    assert (answer.status, answer.remaining) == (404, 2)
+    assert app.statuses(3, "/nothing/else") == [404, 404, 429]
+
+
+def test_what_is_not_allowed_is_counted(serve: Serve) -> None:
+    app = serve(middleware={"limits": THREE})
+    assert app.statuses(4, "/login") == [405, 405, 405, 429]
+
+
+# -- bodies that go ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "first", "second"),
+    [
+        ("/stream", "text/plain", b"first\n", b"second\n"),
+        ("/sse", "text/event-stream", b"data: first\n\n", b"data: second\n\n"),
+    ],
+)
+def test_a_stream_stays_one(serve: Serve, path: str, kind: str, first: bytes, second: bytes) -> None:
+    app = serve(middleware={"limits": THREE, "when": lambda response: response.status == 200})
+    connection = app.connect()
+    connection.request("GET", path)
+    response = connection.getresponse()
+    assert response.read1(100) == first, "before the second is there"
+    assert not app.setup.released.is_set()
+    app.setup.released.set()
+    assert response.read() == second
+    connection.close()
+    assert response.status == 200
+    assert response.getheader("content-type", "").partition(";")[0] == kind
+    assert response.getheader("content-length") is None
+    assert response.getheader("x-ratelimit-remaining") == "2"
+
+
+def test_many_requests_on_one_connection(serve: Serve) -> None:
+    app = serve(middleware={"limits": "30/minute using fixed_window"})
+    connection = app.connect()
+    statuses = []
+    for _ in range(40):
+        connection.request("GET", "/plain")
+        answer = answer_of(connection.getresponse())
+        statuses.append(answer.status)
+        assert (answer.body == b"plain") == (answer.status == 200)
+    connection.close()
+    assert statuses == [200] * 30 + [429] * 10
+
+
+# -- bodies that come -------------------------------------------------------------------------------------------------
+
+
+def test_a_large_upload_arrives_whole(serve: Serve) -> None:
+    app = serve(middleware={"limits": THREE})
+    size = 20 * 1024 * 1024
+    answer = app.ask("/upload", "POST", {"Content-Type": "application/octet-stream"}, bytes(size))
+    assert (answer.status, answer.body, answer.remaining) == (200, b"%d" % size, 2)
+
+
+def test_an_upload_is_denied(serve: Serve) -> None:
+    app = serve(middleware={"limits": "1/minute"})
+    body = bytes(256 * 1024)
+    assert app.ask("/upload", "POST", body=body).body == b"262144"
+    denied = app.ask("/upload", "POST", body=body)
+    assert (denied.status, denied.headers["retry-after"]) == (429, "60")
+    app.clock.advance(60)
+    assert app.ask("/upload", "POST", body=body).body == b"262144"
+    assert app.setup.handled == ["/upload"] * 2
+
+
+@pytest.mark.parametrize(
+    "framework", [name for name in APPS if name != "django_asgi"]
+)  # it reads bodies before all else
+def test_an_upload_is_denied_before_it_is_sent(serve: Serve) -> None:
+    app = serve(middleware={"limits": "1/minute"})
+    app.ask("/plain")
+    head = b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 20971520\r\nContent-Type: text/plain\r\n\r\n"
+    with app.raw(head + b"x" * 1000) as sock:
+        answer = sock.recv(65536)
+    assert answer.split()[1] == b"429"
+    assert b"retry-after: 60" in answer.lower()
+    assert app.setup.handled == ["/plain"]
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_in_the_application_stays_charged(serve: Serve) -> None:
+    app = serve(middleware={"limits": THREE})
+    assert app.statuses(1, "/boom") == [500]
+    assert app.left(THREE) == 2
+    assert app.statuses(3) == [200, 200, 429]
+    assert app.statuses(1, "/boom") == [429]
+
+
+@pytest.mark.parametrize(("counts", "left"), [(500, 2), (200, 3)])
+def test_an_exception_is_a_500_to_when(serve: Serve, counts: int, left: int) -> None:
+    app = serve(middleware={"limits": THREE, "when": lambda response: response.status == counts})
+    assert app.statuses(1, "/boom") == [500]
+    assert app.left(THREE) == left
+
+
+def test_an_exception_in_a_key_is_the_applications(serve: Serve) -> None:
+    def key(request: object) -> str:
+        raise LookupError("no such tenant")
+
+    app = serve(middleware={"limits": THREE, "key": key})
+    assert app.statuses(2) == [500, 500]
+    assert app.setup.handled == []
+
+
+# -- clients that go away ---------------------------------------------------------------------------------------------
+
+
+def nothing_is_left() -> bool:
+    gc.collect()
+    return not any(type(found) is Visit for found in gc.get_objects())
+
+
+def test_clients_go_away(serve: Serve) -> None:
+    limits = "7/minute using fixed_window"
+    app = serve(middleware={"limits": limits})
+    for path in ("/slow", "/stream") * 2:
+        with app.raw(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode()) as sock:
+            assert app.setup.entered.wait(20) if path == "/slow" else sock.recv(10)
+        app.setup.entered.clear()
+    assert app.ask("/plain").remaining == 2, "the server goes on, and what was asked is counted"
+    app.setup.released.set()
+    assert app.statuses(2) == [200, 200]
+    assert app.left(limits) == 0
+    until("nothing of the requests is left", nothing_is_left)
