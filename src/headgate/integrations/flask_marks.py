@@ -7,8 +7,9 @@ marks before the request is handled. That finds them
     below other decorators      which leave what they wrap in `__wrapped__`, as functools.wraps does
     above @app.route            what was registered is what the wrapper wraps, and the wrapper itself is nowhere
 
-Below a decorator that hides what it wraps, nothing can be found from outside; then the wrapper asks when it is called.
-Above one, the view is looked for in what the decorated function was made with.
+Below a decorator that hides what it wraps, nothing can be found from outside: then the wrapper asks when it is called,
+and the defaults have been asked already, since nobody knew of limits in their place. Above one, the view is looked for
+in what the decorated function was made with.
 """
 
 from __future__ import annotations

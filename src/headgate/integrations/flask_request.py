@@ -10,6 +10,7 @@ from werkzeug.exceptions import TooManyRequests
 
 from headgate.core.decision import Decision
 from headgate.errors import RateLimitExceeded
+from headgate.http.problem import exceeded
 from headgate.integrations.denial import denial_of
 from headgate.integrations.request import Response
 from headgate.integrations.wsgi import WsgiRequest
@@ -63,7 +64,7 @@ class Denied(TooManyRequests):
     """A denial as an HTTP error, for `@app.errorhandler(429)`; as a response it is the problem as JSON."""
 
     def __init__(self, decision: Decision) -> None:
-        TooManyRequests.__init__(self, str(RateLimitExceeded(decision)))
+        TooManyRequests.__init__(self, exceeded(decision)["detail"])  # which people show: it names no key
         self.decision = decision
 
     def get_body(self, environ: WSGIEnvironment | None = None, scope: dict[str, Any] | None = None) -> str:

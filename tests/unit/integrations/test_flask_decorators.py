@@ -142,6 +142,13 @@ def test_a_limit_that_is_seen_replaces_the_defaults_above_the_route_too() -> Non
     assert [passes(app, "/a"), passes(app, "/b")] == [5, 10]
 
 
+def test_a_limit_that_nobody_can_see_counts_beside_the_defaults() -> None:
+    app, hg = site(default_limits="4/minute")
+    app.add_url_rule("/few", "few", hiding(hg.limit("2/minute")(lambda: "few")))
+    app.add_url_rule("/many", "many", hiding(hg.limit("8/minute")(lambda: "many")))
+    assert [passes(app, "/few"), passes(app, "/many")] == [2, 4]
+
+
 def test_a_function_may_have_other_limits_under_each_url() -> None:
     app, hg = site()
 

@@ -38,6 +38,13 @@ def test_a_denial_is_a_problem_with_headers() -> None:
     assert (head.status_code, head.data, head.headers["Content-Type"]) == (429, b"", "application/problem+json")
 
 
+def test_what_handlers_show_of_a_denial_names_no_key() -> None:
+    app, _ = site(limiter=limiter_on(plans={"policy:user-123": "0/minute"}), application_limits="policy:user-123")
+    app.register_error_handler(429, lambda error: (f"{error.name}: {error.description}", 429))
+    denied = get(app, "/a")
+    assert denied.text == "Too Many Requests: rate limit exceeded (policy): this request can never pass"
+
+
 # -- error handlers ---------------------------------------------------------------------------------------------------
 
 
