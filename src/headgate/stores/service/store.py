@@ -37,7 +37,7 @@ CONNECT_SECONDS = 5.0
 MOST_ITEMS = 1000
 MOST_BODY_BYTES = 1024 * 1024
 """What a service takes in one call."""
-HEAD, TAIL = b'{"exact":true,"checks":[', b"]}"
+HEAD, TAIL = '{"exact":true,"checks":[', "]}"
 TOO_MUCH = (400, 413)
 """Nothing of such a batch was decided."""
 
@@ -130,12 +130,11 @@ class ServiceStore(ThreadedStore):
             raise PartlyAnswered(replies)
         return whole
 
-    def _ask(self, items: Sequence[bytes], requests: Sequence[Request], deadline: float) -> list[Reply]:
+    def _ask(self, items: Sequence[str], requests: Sequence[Request], deadline: float) -> list[Reply]:
         """One call; its answers in the order of the requests."""
-        if not items:
-            return []
         try:
-            answered = self.connections.ask(PATH, HEAD + b",".join(items) + TAIL, deadline)
+            body = f"{HEAD}{','.join(items)}{TAIL}".encode("ascii")
+            answered = self.connections.ask(PATH, body, deadline)
         except Broken as broken:
             counted = "; the requests may have been counted" if broken.sent else ""
             raise (self._error if broken.busy else self._failed)(f"{broken}{counted}") from None
@@ -215,9 +214,9 @@ class ServiceStore(ThreadedStore):
         return StoreError(f"{self.title}: {problem}")
 
 
-def _pieces(batch: Sequence[Request]) -> list[tuple[list[bytes], list[Request]]]:
+def _pieces(batch: Sequence[Request]) -> list[tuple[list[str], list[Request]]]:
     """A batch in pieces that a service takes in one call each."""
-    pieces: list[tuple[list[bytes], list[Request]]] = []
+    pieces: list[tuple[list[str], list[Request]]] = []
     size = MOST_BODY_BYTES
     for request in batch:
         item = item_of(request)

@@ -13,9 +13,9 @@ stores/far.py).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from headgate.core.algorithms import Algorithm, build
@@ -33,9 +33,8 @@ _USUAL = ("ok", "limited", "cost_exceeds_limit", "blocked")
 """Reasons that the numbers tell by themselves."""
 _WAY = re.compile(r"^checks\[\d+\](?:: |\.counters\[\d+\]\.\w+: |\.)")
 """Where in a batch a mistake is: nobody has written that batch."""
-_dump = json.JSONEncoder(separators=(",", ":")).encode
 _built: dict[tuple[str, str, str], Algorithm] = {}
-_limits: dict[Limit, str] = {}
+_names: dict[Algorithm, str] = {}
 
 
 class Malformed(Exception):  # noqa: N818 - says what it is
@@ -51,30 +50,36 @@ class Problem(Exception):  # noqa: N818 - says what it is
         self.detail = detail
 
 
-def item_of(request: Request) -> bytes:
-    """A request as it is sent."""
+def item_of(request: Request) -> str:
+    """A request as it is sent: JSON, of ASCII characters alone."""
     first = request.members[0]
+    op = "" if request.op is Op.TAKE else f'"op":"{_OPS[request.op]}",'
     if is_context(first.algorithm):
-        item: dict[str, Any] = {"context": json.loads(first.key), "cost": first.cost}
-    else:
-        item = {"counters": [_counter(request.op, member) for member in request.members]}
-    if request.op is not Op.TAKE:
-        item["op"] = _OPS[request.op]
-    return _dump(item).encode("ascii")
+        return f'{{{op}"context":{first.key},"cost":{first.cost}}}'
+    return f'{{{op}"counters":[{",".join([_counter(request.op, member) for member in request.members])}]}}'
 
 
-def _counter(op: Op, member: Member) -> dict[str, Any]:
-    algorithm = member.algorithm
-    if known_far(algorithm):
-        return {"key": member.key, "plan": algorithm.name, "cost": member.cost}
-    counter: dict[str, Any] = {"key": member.key, "name": algorithm.name, "limit": _notation(algorithm.limit)}
+def _counter(op: Op, member: Member) -> str:
+    """Written out here, because it is done for every check; what is the same each time is remembered."""
+    text = f'{{"key":{quoted(member.key)},{_named(member.algorithm)}'
     if member.cost != 1:
-        counter["cost"] = member.cost
+        text += f',"cost":{member.cost}'
     if not member.binds:
-        counter["binds"] = False
+        text += ',"binds":false'
     if op is Op.GIVE_BACK:
-        counter["tick"], counter["amount"] = member.tick, member.amount
-    return counter
+        text += f',"tick":{member.tick},"amount":{member.amount}'
+    return text + "}"
+
+
+def _named(algorithm: Algorithm) -> str:
+    text = _names.get(algorithm)
+    if text is None:
+        name = quoted(algorithm.name)
+        limit = f'"name":{name},"limit":{quoted(str(algorithm.limit))}'
+        if len(_names) >= MOST_REMEMBERED:
+            _names.clear()
+        text = _names[algorithm] = f'"plan":{name}' if known_far(algorithm) else limit
+    return text
 
 
 def outcomes_of(request: Request, answer: Any) -> list[Outcome]:
@@ -139,12 +144,3 @@ def _algorithm(limit: str, name: str, label: str) -> Algorithm:
             _built.clear()
         _built[limit, name, label] = known
     return known
-
-
-def _notation(limit: Limit) -> str:
-    text = _limits.get(limit)
-    if text is None:
-        if len(_limits) >= MOST_REMEMBERED:
-            _limits.clear()
-        text = _limits[limit] = str(limit)
-    return text
