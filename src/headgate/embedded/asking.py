@@ -248,13 +248,17 @@ class Holding:
             return None
         return returning(request, self._outcomes, request.members[0].cost)
 
-    def returned(self, outcomes: Sequence[Outcome]) -> Decision:
+    def returned(self, engine: Engine, outcomes: Sequence[Outcome]) -> Decision:
         """How the counters stand after that, by its outcomes. Those of shadow rules are not told of."""
         request = self.returning()
         if request is None or not outcomes:
             return self.decision
         shadows = [shadow._algorithm for shadow in self.decision.shadows]
-        parts = [outcome.decision for outcome in outcomes if outcome.decision._algorithm not in shadows]
+        parts = [
+            engine.standing(member.key, outcome.decision)
+            for member, outcome in zip(request.members, outcomes, strict=True)
+            if outcome.decision._algorithm not in shadows
+        ]
         return combine(tuple(parts), True) if parts else self.decision
 
 

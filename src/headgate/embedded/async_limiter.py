@@ -85,7 +85,7 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
     async def give_back(self, holding: Holding) -> Decision:
         """Undo what was held; how its counters stand then."""
         request = holding.returning()
-        return holding.returned([] if request is None else (await self._apply([request]))[0])
+        return holding.returned(self._engine, [] if request is None else (await self._apply([request]))[0])
 
     async def reset_prepared(self, prepared: Prepared | PreparedChain) -> None:
         """Forget the counters of what was prepared for a RESET."""

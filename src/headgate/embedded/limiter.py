@@ -48,7 +48,7 @@ class Limiter(Ruled, limiter.Limiter):
     def give_back(self, holding: Holding) -> Decision:
         """Undo what was held; how its counters stand then."""
         request = holding.returning()
-        return holding.returned([] if request is None else self._apply([request])[0])
+        return holding.returned(self._engine, [] if request is None else self._apply([request])[0])
 
     def close(self) -> None:
         """Let go of the store, if this limiter opened it, and of the rules, if `from_config` did."""

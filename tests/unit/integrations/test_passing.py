@@ -160,6 +160,19 @@ def test_it_goes_back_where_it_was_taken(layer_of: Made) -> None:
     assert layer.left("2/minute using fixed_window") == 1, "the window it was taken from is over"
 
 
+def test_what_is_left_after_giving_back_is_told_with_its_pressure(layer_of: Made) -> None:
+    layer = layer_of("10/minute using fixed_window", when=only_401)
+    for _ in range(9):
+        passage = layer.entered()
+        layer.settle(passage, 401)
+    assert said(passage)["x-ratelimit-state"] == "warning"
+    passage = layer.entered()
+    assert said(passage)["x-ratelimit-state"] == "throttled"
+    layer.settle(passage, 200)
+    assert said(passage)["x-ratelimit-remaining"] == "1"
+    assert said(passage)["x-ratelimit-state"] == "warning"
+
+
 def test_only_the_layers_own_part_of_the_headers_changes(layer_of: Made) -> None:
     layer = layer_of("5/minute using fixed_window", when=only_401)
     other: Gate[Any] = Gate(layer.gate.limiter, "9/hour using fixed_window")
