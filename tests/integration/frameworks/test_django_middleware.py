@@ -239,8 +239,9 @@ def test_coroutines_say_who_asks_what_it_costs_and_how_it_is_denied(kind: str) -
     async def key(request: Any) -> str:
         return str(request.headers["x-tenant"])
 
-    async def cost() -> int:
-        return 2
+    class Cost:
+        async def __call__(self) -> int:
+            return 2
 
     async def shape(request: Any, decision: Any) -> Any:
         return HttpResponse("denied", status=429)
@@ -249,7 +250,7 @@ def test_coroutines_say_who_asks_what_it_costs_and_how_it_is_denied(kind: str) -
         raise RateLimitExceeded(shared.check("x", "1/hour", cost=2))
 
     shared = limiter()
-    headgate = {"LIMITER": shared, "LIMITS": "4/minute", "KEY": key, "COST": cost, "ON_DENIED": shape}
+    headgate = {"LIMITER": shared, "LIMITS": "4/minute", "KEY": key, "COST": Cost(), "ON_DENIED": shape}
     with Site(kind, [path("a", text(kind)), path("raises", view_of(kind, refuse))], headgate) as site:
         one = [site.get("/a", headers={"X-Tenant": "one"}) for _ in range(3)]
         raised = site.get("/raises", headers={"X-Tenant": "two"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from asgiref.sync import iscoroutinefunction
 from django.conf.urls.i18n import i18n_patterns
 from django.core.exceptions import PermissionDenied
+from django.core.signals import got_request_exception
 from django.http import HttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
@@ -225,6 +227,25 @@ def test_an_answer_that_is_rendered_later_has_the_headers(kind: str) -> None:
     with Site(kind, [path("a", limit("9/minute", limiter=limiter())(view_of(kind, rendered)))]) as site:
         response = site.get("/a")
     assert (response.text, remaining(response)) == ("hello you", [8])
+
+
+@both
+def test_a_view_that_answers_nothing_is_told_of_by_django(kind: str) -> None:
+    view = limit("9/minute", limiter=limiter(), when=lambda response: response.status == 500)(
+        view_of(kind, lambda _: None)
+    )
+    told: list[BaseException] = []
+
+    def tell(**signal: Any) -> None:
+        told.append(sys.exc_info()[1] or RuntimeError())
+
+    got_request_exception.connect(tell)
+    try:
+        with Site(kind, [path("a", view)]) as site:
+            assert site.get("/a").status_code == 500
+    finally:
+        got_request_exception.disconnect(tell)
+    assert "didn't return an HttpResponse object. It returned None" in str(told[0])
 
 
 class Wrapped:

@@ -1,8 +1,11 @@
-"""The decorator: limits of a view.
+"""The decorator: limits of a view, whatever form it has.
 
-@limit("5/minute")                                      a function, sync or async, above or below other decorators
-@method_decorator(limit("5/minute"), name="dispatch")   a class, or `@limit("5/minute")` on the class itself
-path("item/<int:id>", limit("5/minute")(Item.as_view()))
+    @limit("5/minute")                                      a function, sync or async, above or below other decorators
+    @method_decorator(limit("5/minute"), name="dispatch")   a class, or `@limit("5/minute")` on the class itself
+    path("item/<int:id>", limit("5/minute")(Item.as_view()))
+
+Which limiter is asked, the one for threads or the one for event loops, goes by the view, and not by the server: Django
+runs sync views in threads, and gives async views a loop.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from asgiref.sync import async_to_sync, iscoroutinefunction
+from asgiref.sync import async_to_sync
 
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.embedded.limiter import Limiter
 from headgate.integrations.django.options import given, project
 from headgate.integrations.django.request import principal_async
 from headgate.integrations.gate import Gate, GateOptions, LayerLimits
-from headgate.integrations.keys import one_argument
+from headgate.integrations.keys import is_coroutine, one_argument
 from headgate.integrations.opening import GivenLimiter, limiter_for_loops, limiter_for_threads
 
 __all__ = ["Layer", "asks_user", "loop_gate", "thread_gate"]
@@ -100,7 +100,7 @@ def _waited_for(name: str, value: Any) -> Any:
     """A coroutine function as one that a thread can call."""
     if name == "key" and isinstance(value, list | tuple):
         return [_waited_for("", part) for part in value]
-    if not iscoroutinefunction(value):
+    if not is_coroutine(value):
         return value
     waited: Callable[..., Any] = async_to_sync(value if name == "on_denied" else one_argument(value))
     return waited

@@ -20,6 +20,7 @@ from headgate.integrations.django.options import Project, given, project
 from headgate.integrations.django.passing import denied, through, through_async
 from headgate.integrations.django.request import DjangoRequest, visit_of
 from headgate.integrations.gate import Gate
+from headgate.integrations.keys import is_coroutine
 from headgate.integrations.opening import limiter_for_loops
 
 __all__ = ["RateLimitMiddleware"]
@@ -79,7 +80,7 @@ class RateLimitMiddleware:
         decision = exception.decision
         visit_of(request).tell(decision)
         hook = gate.on_denied
-        if hook is not None and iscoroutinefunction(hook):
+        if hook is not None and is_coroutine(hook):
             hook = async_to_sync(hook)
         return denied(gate, seen, decision, None if hook is None else hook(seen, decision))
 

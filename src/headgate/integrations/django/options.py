@@ -5,7 +5,8 @@
     KEY, COST, EXEMPT, METHODS, WHEN, DRY_RUN, WAIT, ON_DENIED, HEADERS, TRUSTED_PROXIES, USER, TIER, CLIENT,
     API_KEY_HEADER      as every integration takes them, in small letters
 
-A callable may be written as text, `"shop.limits.tenant"`: settings are read before there is anything to import. What is
+A callable may be written as text, `"shop.limits.tenant"`: settings are read before there is anything to import. One
+that asks a database is an `async def` in a project under ASGI, as Django wants it; threads wait for it too. What is
 wrong here is an ImproperlyConfigured when the server starts.
 """
 

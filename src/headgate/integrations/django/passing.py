@@ -150,12 +150,16 @@ def _claim(visit: Visit, gate: Gate[Any]) -> bool:
 
 
 def _told(response: Any, visit: Visit, gate: Gate[Any]) -> Any:
+    if not isinstance(response, HttpResponseBase):
+        return response  # a mistake in the view, which Django tells of
     for name, value in visit.headers(gate.style, gate.limiter.clock.ticks()):
         response[name.decode("latin-1")] = value.decode("latin-1")
     return response
 
 
 def _seen(response: Any) -> Response:
+    if not isinstance(response, HttpResponseBase):
+        return Response(500)
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
     return Response(response.status_code, headers)
 
