@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ STARTS = {"make serve\n", "headgate serve\n"}
 SHOWN = ("localhost:8080", "127.0.0.1:8080")
 OF_THE_MOMENT = {
     *("at", "created_at", "updated_at", "expires_at", "reset_at", "since", "until", "timestamp"),
-    *("reset_after", "retry_after", "lastRequestTimeStamp", "uptimeSeconds"),
+    *("reset", "reset_after", "retry_after", "tick", "lastRequestTimeStamp", "uptimeSeconds"),
 }
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 TOKEN = re.compile(r"hg_[0-9a-f]{12}_[\w-]{43}")
@@ -78,7 +79,7 @@ def running(folder: Path, **more: str) -> Iterator[Running]:
         assert one.wait(60) == 0
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("README.md", 6), ("docs/quickstart.md", 3), ("docs/service.md", 23)])
+@pytest.mark.parametrize(("name", "blocks"), [("README.md", 6), ("docs/quickstart.md", 3), ("docs/service.md", 24)])
 def test_page_shows_what_is_answered(name: str, blocks: int, tmp_path: Path) -> None:
     runs = RUN.findall((ROOT / name).read_text())
     mine = [(script, shown) for script, shown in runs if script in STARTS or "curl " in script or "headgate " in script]
@@ -218,6 +219,25 @@ CLIENT = """
     4: denied by parcels-per-user
     used by 42: 3 of 3
     """
+
+
+STORE = """
+    5/minute: 4 of 5 left
+    gold: 1 of 3, 5/minute: 2 of 5
+    by the rules of the service: no_rule
+    there is no plan 'golf': make it with POST /api/v1/plans
+    100 of 1000 allowed, in a few calls
+    """
+
+
+def test_store_of_the_examples(tmp_path: Path) -> None:
+    with running(tmp_path, HEADGATE_PLANS__GOLD="3/minute using fixed_window") as service:
+        around = {**commands(service), "PYTHONPATH": PLACE}
+        around["HEADGATE_STORE"] = f"headgate://:{service.token}@{service.address}?timeout_ms=10000"
+        program = [sys.executable, str(ROOT / "examples" / "service_store.py")]
+        done = subprocess.run(program, env=around, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == textwrap.dedent(STORE).lstrip("\n")
 
 
 def test_client_of_the_examples(tmp_path: Path) -> None:
