@@ -6,8 +6,10 @@ connection (`request.client.host`, `request.state.tenant`, `request.cookies`); `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from headgate.integrations.asgi_routes import template_of
 from headgate.integrations.request import RawHeaders, Request
@@ -21,6 +23,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 """Called with a scope, `receive` and `send`, which every framework has types of its own for."""
 
+_plain = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)+").fullmatch
 _NAMES = ("identity", "id", "username", "display_name")
 """Where users of the usual kinds have what tells them apart, the best first."""
 
@@ -38,7 +41,10 @@ class AsgiRequest(Request):
     @property
     def path(self) -> str:
         path: str = self.native["path"]
-        return path
+        if _plain(path):
+            return path
+        # The server has decoded it once: encoded, a `?` or `%` that was in it is read as what it is.
+        return quote(path.encode("utf-8", "surrogatepass"), safe="/~!$&'()*+,;=:@")
 
     @property
     def raw_headers(self) -> RawHeaders:

@@ -166,6 +166,17 @@ def test_what_is_exempt_is_not_counted(serve: Serve, exempt: Any) -> None:
         assert app.statuses(4, "/limited") == [200, 200, 200, 429]
 
 
+def test_no_spelling_makes_a_path_exempt(serve: Serve) -> None:
+    app = serve(middleware={"limits": "99/hour using fixed_window", "exempt": ["/plain", "/mounted/*"]})
+    spellings = ("/plain%3F", "/plain%3Fx", "/plain%23", "/plain;x", "/plain/../limited", "/plain%2F..%2Flimited")
+    more = ("/limited/%2e%2e/plain", "/mounted/../limited", "/mounted/%252e%252e/limited", "/plain%00", "/%70lain%3b")
+    for number, path in enumerate((*spellings, *more), 1):
+        app.ask(path)
+        assert app.left("99/hour using fixed_window") == 99 - number, path
+    assert app.statuses(2, "/plain?x=1") == [200, 200]
+    assert app.left("99/hour using fixed_window") == 99 - number
+
+
 # -- what is said -----------------------------------------------------------------------------------------------------
 
 
