@@ -13,6 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import children, compare, page, picture, rule_sets
+from benchmarks.frameworks import measure as frameworks
+from benchmarks.frameworks import page as frameworks_page
+from benchmarks.frameworks import picture as frameworks_picture
 from benchmarks.network import measure as network
 from benchmarks.network import page as network_page
 from benchmarks.network import picture as network_picture
@@ -23,8 +26,8 @@ from benchmarks.service import picture as service_picture
 __all__ = ["PARTS"]
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("machine", "network", "rules", "service")
-TITLES = (network_page.TITLE, rule_sets.TITLE, service_page.TITLE)
+PARTS = ("machine", "network", "rules", "service", "frameworks")
+TITLES = (network_page.TITLE, rule_sets.TITLE, service_page.TITLE, frameworks_page.TITLE)
 """What every section but the first begins with."""
 
 
@@ -64,6 +67,13 @@ def main() -> int:
         service_picture.draw(served, pages / "benchmarks-service.svg")
         replace_section(pages / "benchmarks.md", 3, service_page.write(served))
         print(service_page.targets(served))
+    if arguments.only in (None, "frameworks"):
+        print("frameworks:", flush=True)
+        limited = frameworks.measure(ROOT, arguments.quick)
+        (kept / "frameworks.json").write_text(json.dumps(asdict(limited), indent=1) + "\n")
+        frameworks_picture.draw(limited, pages / "benchmarks-frameworks.svg")
+        replace_section(pages / "benchmarks.md", 4, frameworks_page.write(limited))
+        print(frameworks_page.targets(limited))
     print(f"measured in {time.monotonic() - began:.0f} s; {pages.relative_to(ROOT)}/benchmarks.md is written")
     return 0
 

@@ -1,7 +1,8 @@
 """One command for the whole comparison, because a figure nobody can reproduce is worth nothing.
 
     python benchmarks/run.py                   the real run: some minutes; writes docs/benchmarks.md and its pictures
-    python benchmarks/run.py --only network    one part: machine, network, rules or service; the page keeps the others
+    python benchmarks/run.py --only network    one part: machine, network, rules, service or frameworks; the page keeps
+                                               the others
     python benchmarks/run.py --quick           a trial of a minute or two; writes the same pages into .bench-venv/quick/
 
 This file makes the two environments (Headgate compiled, and as plain Python) and goes on in the first of them, where
@@ -23,8 +24,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a short trial that leaves docs/ alone")
     parser.add_argument(
         "--only",
-        choices=("machine", "network", "rules", "service"),
-        help="one part: within a machine, across a network, how many rules there are, or the service over HTTP",
+        choices=("machine", "network", "rules", "service", "frameworks"),
+        help="one part: within a machine, across a network, how many rules there are, the service over HTTP, or "
+        "applications of web frameworks",
     )
     arguments = parser.parse_args()
     more = ["--quick"] * arguments.quick + ["--only", arguments.only] * bool(arguments.only)
@@ -33,7 +35,7 @@ def main() -> None:
     from benchmarks import children, environments
     from benchmarks.service import wrk
 
-    if arguments.only in (None, "service") and not wrk.is_there():
+    if arguments.only in (None, "service", "frameworks") and not wrk.is_there():
         sys.exit(wrk.MISSING)  # now, and not after all the others
     children.end_them_when_asked_to_stop()
     print("installing Headgate twice, and what it is compared with, into .bench-venv/", flush=True)

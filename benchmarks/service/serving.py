@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.children import child, environment
 
-__all__ = ["Server", "echo", "service"]
+__all__ = ["Server", "application", "echo", "service"]
 
 START_SECONDS = 30
 ALLOWED, BLOCKED, WORKERS = "headgate_allowed_total", "headgate_blocked_total", "headgate_workers"
@@ -67,6 +67,10 @@ class Server:
         finally:
             connection.close()
 
+    def written(self) -> str:
+        """What it has written into its log until now."""
+        return self._log.read_text(errors="replace")
+
     def totals(self) -> tuple[int, int, int]:
         """How many decisions the service has allowed and blocked, and how many workers say so."""
         status, said = self.call("GET", "/metrics", token=self._admin)
@@ -81,14 +85,23 @@ class Server:
 
 
 @contextmanager
-def echo(root: Path, python: Path, workers: int, folder: Path) -> Iterator[Server]:
-    """The application that does nothing, as fast as uvicorn can."""
+def application(
+    root: Path, python: Path, folder: Path, name: str, *options: str, variables: dict[str, str] | None = None
+) -> Iterator[Server]:
+    """An application of the benchmarks, on uvicorn as fast as that can be."""
     port = _free_port()
-    command = [str(python), "-m", "uvicorn", "benchmarks.service.echo:app", "--port", str(port)]
-    command += ["--workers", str(workers), "--loop", "uvloop", "--http", "httptools", "--lifespan", "off"]
-    command += ["--no-access-log", "--log-level", "error"]
-    with _started(command, root, folder, {}, port) as server:
+    command = [str(python), "-m", "uvicorn", name, "--port", str(port), "--loop", "uvloop", "--http", "httptools"]
+    command += ["--no-access-log", "--log-level", "error", *options]
+    with _started(command, root, folder, variables or {}, port) as server:
         server.wait("/")
+        yield server
+
+
+@contextmanager
+def echo(root: Path, python: Path, workers: int, folder: Path) -> Iterator[Server]:
+    """The application that does nothing."""
+    options = ("--workers", str(workers), "--lifespan", "off")
+    with application(root, python, folder, "benchmarks.service.echo:app", *options) as server:
         yield server
 
 

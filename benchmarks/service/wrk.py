@@ -1,4 +1,7 @@
-"""One turn: wrk asks one server for some seconds, and says how often it was answered, and how soon."""
+"""One turn: wrk asks one server for some seconds, and says how often it was answered, and how soon.
+
+The turns of the frameworks are asked from here, too.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,21 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.children import child
 
-__all__ = ["CONNECTIONS", "MISSING", "Answered", "ask", "is_there", "version"]
+__all__ = ["CONNECTIONS", "MISSING", "Answered", "ask", "ask_with", "is_there", "version"]
 
 CONNECTIONS = 32
 SCRIPT = Path(__file__).with_name("requests.lua")
 PATIENCE_SECONDS = 30
 MISSING = """\
-The service is measured with wrk, which is not installed here. `make bench` installs it where there is apt-get
-(apt-get install wrk); elsewhere install it, or run the other parts: --only machine, --only network, --only rules."""
+The service and the frameworks are measured with wrk, which is not installed here. `make bench` installs it where there
+is apt-get (apt-get install wrk); elsewhere install it, or run the other parts: --only machine, network or rules."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,13 @@ def version() -> str:
 
 def ask(url: str, bodies: Path, seconds: int, *, token: str = "", fresh: str = "") -> Answered:
     """Send the bodies in rotation. RuntimeError when anything is answered with other than success."""
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(SCRIPT), url]
-    command += ["--", str(bodies), token or "-", fresh or "-"]
-    with child(command, folder=SCRIPT.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    return ask_with(SCRIPT, url, seconds, CONNECTIONS, (str(bodies), token or "-", fresh or "-"))
+
+
+def ask_with(script: Path, url: str, seconds: int, connections: int, arguments: Sequence[str] = ()) -> Answered:
+    """Send what a script makes, whose last line says what came of it, as that of requests.lua does."""
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url, "--", *arguments]
+    with child(command, folder=script.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         written, _ = process.communicate(timeout=seconds + PATIENCE_SECONDS)
     lines = written.decode(errors="replace").splitlines()
     if process.returncode != 0 or not lines or not lines[-1].startswith("{"):
