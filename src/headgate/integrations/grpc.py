@@ -22,10 +22,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack, cast
 
 import grpc
 
@@ -76,9 +76,9 @@ class RateLimitInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor): 
                 "limits={'/package.Service/Method': …}, or those that are not in exempt=['/package.Service/Method']"
             )
         self._limiter = limiter
-        self._limits = limits
+        self._limits = _kept(limits)
         self._scope = scope
-        self._options = options
+        self._options = cast(GateOptions, {name: _kept(given) for name, given in options.items()})
         self._on_loops: Gates[AsyncLimiter] = self._gates(limiter_for_loops(limiter))
         self._on_threads: Gates[Limiter] | None = None
         try:
@@ -132,9 +132,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor): 
         return limited(behaviour, lambda context: LoopRpc(gate, visit, context, name, self._route(name)))
 
     def _limited_in_thread(self, behaviour: Any, streams: bool, name: str, visit: Visit) -> Any:
-        if self._on_threads is None:  # made on an event loop, for a server of threads or plain functions among its own
-            self._on_threads = self._gates(limiter_for_threads(self._limiter))
-        gate = self._on_threads(name)
+        gate = self._on_loops(name)  # those for threads have the same, and are asked for in a thread
         if gate is None:
             return None
         gate.refuse_coroutines("a handler that is a plain function")
@@ -142,7 +140,17 @@ class RateLimitInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor): 
             limited = limited_callback
         else:
             limited = limited_stream if streams else limited_call
-        return limited(behaviour, lambda context: ThreadRpc(gate, visit, context, name, self._route(name)))
+        return limited(
+            behaviour, lambda context: ThreadRpc(self._for_threads(name), visit, context, name, self._route(name))
+        )
+
+    def _for_threads(self, name: str) -> Gate[Limiter]:
+        gates = self._on_threads
+        if gates is None:  # made on an event loop, for a server of threads or plain functions among its own
+            gates = self._on_threads = self._gates(limiter_for_threads(self._limiter))
+        gate = gates(name)
+        assert gate is not None, name
+        return gate
 
     def _gates(self, limiter: L) -> Gates[L]:
         """Which limits a method has, by its name."""
@@ -161,6 +169,11 @@ class RateLimitInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor): 
 
     def _gate(self, limiter: L, limits: LayerLimits) -> Gate[L] | None:
         return None if limits is None else Gate(limiter, limits, scope=self._scope, **self._options)
+
+
+def _kept(given: Any) -> Any:
+    """What is looked at more than once: an iterator gives its items only the first time."""
+    return list(given) if isinstance(given, Iterator) else given
 
 
 def _checked(name: object) -> str:

@@ -252,14 +252,15 @@ def _serve_loop(interceptors: Callable[[], Sequence[Any]], prepared: Callable[[A
     ready, stopping = Event(), Event()
 
     async def main() -> None:
-        with ThreadPoolExecutor(8) as threads:
-            server = grpc.aio.server(threads, interceptors=interceptors(), options=[("grpc.so_reuseport", 0)])
-            started.append(prepared(server))
-            await server.start()
-            ready.set()
-            while not stopping.is_set():
-                await asyncio.sleep(0.01)
-            await server.stop(0)
+        threads = ThreadPoolExecutor(8)
+        server = grpc.aio.server(threads, interceptors=interceptors(), options=[("grpc.so_reuseport", 0)])
+        started.append(prepared(server))
+        await server.start()
+        ready.set()
+        while not stopping.is_set():
+            await asyncio.sleep(0.01)
+        await server.stop(0)
+        await asyncio.to_thread(threads.shutdown)  # which wait for the loop, to tell that their generators are done
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -16,10 +17,13 @@ from flaky_store import Flaky
 from headgate import AsyncLimiter, ConfigError, Limiter
 from headgate.integrations.grpc import RateLimitInterceptor, RpcResponse
 from headgate.integrations.request import Request
+from headgate.stores.port import Done
+from headgate.stores.port import Request as StoreRequest
 from headgate.testing import FakeClock
 from integration.frameworks.rpc_servers import KINDS, STYLES, Client, Service, serve
 from servers.machine import until
 from servers.redis import self_signed
+from slow_store import SlowStore
 
 OK = grpc.StatusCode.OK
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -386,6 +390,47 @@ def test_it_may_be_made_on_the_loop_or_off_it_with_either_limiter(
     with serve(style, service, lambda: [RateLimitInterceptor(limiter, "1/minute")]) as address:
         with Client(address) as client:
             assert [client.call("unary_unary", b"x").code for _ in range(2)] == [OK, EXHAUSTED]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_nobody_connects_on_the_event_loop_s_thread(style: str, service: Service) -> None:
+    store = Connecting()
+    loops: list[int] = []
+
+    def made() -> list[Any]:
+        loops.append(threading.get_ident())
+        return [RateLimitInterceptor(AsyncLimiter(store), "1/minute")]
+
+    with serve(style, service, made) as address, Client(address) as client:
+        assert client.call("unary_unary", b"x").code is OK
+    assert store.connected == 1
+    assert style == "threads" or not set(store.by_threads) & set(loops)
+
+
+class Connecting(SlowStore):
+    """Remembers which threads have waited for a connection."""
+
+    def __init__(self) -> None:
+        super().__init__(timeout=10.0)
+        self.by_threads: list[int] = []
+        self.gate.release(100)
+
+    def connect(self) -> None:
+        self.by_threads.append(threading.get_ident())
+        super().connect()
+
+    def begin(self, batch: Sequence[StoreRequest], deadline: float, done: Done) -> None:
+        done(self.decide(batch))
+
+
+def test_iterators_are_looked_at_once_and_kept(limiter: Limiter, service: Service) -> None:
+    options: Any = {"exempt": iter(["/test.Echo/unary_stream"]), "trusted_proxies": iter(["127.0.0.1"])}
+    interceptor = RateLimitInterceptor(limiter, iter(["1/minute", "1/hour"]), **options)
+    with serve("threads", service, [interceptor]) as address, Client(address) as client:
+        assert client.call("unary_stream", b"x").trailing.get("ratelimit") is None
+        metadata = [("x-forwarded-for", "192.0.2.9")]
+        assert [client.call("unary_unary", b"x", metadata=metadata).code for _ in range(2)] == [OK, EXHAUSTED]
+    assert limiter.peek("ip:192.0.2.9", "1/hour").remaining == 0
 
 
 def test_handlers_that_send_by_a_callback(limiter: Limiter, service: Service) -> None:
