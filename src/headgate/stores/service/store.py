@@ -196,7 +196,7 @@ class ServiceStore(ThreadedStore):
         if problem.status == 401 and self.place.key is None:
             return (
                 "this needs a key: write it into the URL, headgate://:KEY@host:8080 "
-                "(`headgate keys create NAME --scope check` makes one there)"
+                "(`headgate keys create NAME --scope check` makes one there; to reset takes the scope write)"
             )
         if problem.status in (401, 403):
             return f"{problem.detail}; that key is in the URL, headgate://:KEY@host:8080"

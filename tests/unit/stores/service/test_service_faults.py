@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,8 +14,9 @@ from typing import Any
 import pytest
 
 from headgate.errors import StoreClosed, StoreError
-from headgate.stores.far import Mistaken
-from headgate.stores.port import Op, Outcome, PartlyAnswered
+from headgate.stores.far import Mistaken, stand_in
+from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.service.place import Answered, Connection
 from unit.stores.service.saying import Other, Say, good, http, numbers, take
 
 PROBLEM = ("content-type: application/problem+json",)
@@ -200,6 +203,44 @@ def test_pieces_that_were_answered_stay_so(other: Callable[[Say], Other]) -> Non
         store.apply([take(f"user:{n}") for n in range(1001)])
     answered = [isinstance(reply[0], Outcome) for reply in told.value.replies]
     assert answered == [True] * 1000 + [False]
+    store.close()
+
+
+def test_an_answer_that_comes_too_late_changes_nothing(other: Callable[[Say], Other]) -> None:
+    """Whoever was answered by the failure policy may be about to settle: by the members that it was asked about."""
+    given_up = threading.Event()
+
+    def late(body: dict[str, Any], _: int) -> bytes:
+        given_up.wait(30)
+        described = {"key": "user:42", "name": "gold", "label": "gold", "limit": "10/minute", "binds": True}
+        pair = [numbers(**described), numbers(**{**described, "name": "gold#2"})]
+        return http(200, json.dumps({"decisions": [{"counters": pair}] * len(body["checks"])}).encode())
+
+    store = other(late).store(timeout_ms=600_000)
+    request = Request(Op.TAKE, [Member("user:42", stand_in("gold"), 1)])
+
+    async def ask(seconds: float) -> Replies | StoreError:
+        told: asyncio.Future[Replies | StoreError] = asyncio.get_running_loop().create_future()
+        store.begin([request], time.monotonic() + seconds, told.set_result)
+        return await told
+
+    usual = Connection.ask
+
+    def patient(self: Connection, path: str, body: bytes, _: float) -> tuple[Answered, bool]:
+        return usual(self, path, body, time.monotonic() + 30)
+
+    async def main() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Connection, "ask", patient)  # a thread that was held up, say, on its way back
+            assert isinstance(await ask(0.01), StoreError)
+            given_up.set()
+            await asyncio.to_thread(store.threads.pool(1).shutdown)
+        assert len(request.members) == 1
+        store.threads.renew()
+        assert isinstance(await ask(30), list)
+        assert [member.algorithm.name for member in request.members] == ["gold", "gold#2"]
+
+    asyncio.run(main())
     store.close()
 
 
