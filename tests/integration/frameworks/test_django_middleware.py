@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +19,7 @@ from headgate import AsyncLimiter, Limiter
 from headgate.errors import RateLimitExceeded
 from headgate.integrations import Denial, HeaderStyle
 from headgate.integrations.asgi import RateLimitMiddleware as AsgiMiddleware
-from headgate.integrations.django import RateLimitMiddleware, exempt, limit
+from headgate.integrations.django import RateLimitMiddleware, exempt, freeing, limit
 from headgate.integrations.wsgi import RateLimitMiddleware as WsgiMiddleware
 from headgate.testing import FakeClock
 from integration.frameworks.apps.django_project import MIDDLEWARE, asgi_application, wsgi_application
@@ -94,6 +95,21 @@ def test_a_view_that_is_exempt_is_not_counted_and_told_of_nothing(kind: str) -> 
         assert site.statuses("/free", "/item/1", "/free", "/item/2", "/free") == [200, 200, 200, 429, 200]
 
 
+def test_a_view_is_exempt_from_the_first_request_on_which_imports_it(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "urls_of_a_fresh_process.py").write_text(
+        "from django.urls import path\n"
+        "from headgate.integrations.django import exempt\n"
+        "urlpatterns = [path('free', exempt(lambda request: None))]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(freeing, "_freed", set())
+    with override_settings(HEADGATE={"LIMITER": limiter(), "LIMITS": "2/minute"}):
+        layer = RateLimitMiddleware(lambda request: HttpResponse("yes"))
+    request = RequestFactory().get("/free")
+    request.urlconf = "urls_of_a_fresh_process"
+    assert "RateLimit" not in layer(request)
+
+
 @both
 def test_the_same_view_may_be_exempt_at_one_place_and_not_at_another(kind: str) -> None:
     view = text(kind)
@@ -142,6 +158,18 @@ def test_the_middleware_and_a_view_are_told_of_once(kind: str) -> None:
     assert response.headers["ratelimit-policy"] == '"9/minute";q=9;w=60, "3/minute";q=3;w=60'
     assert remaining(response) == [8, 2]
     assert len(response.headers.get_list("ratelimit")) == 1
+
+
+@both
+def test_the_outermost_layer_says_which_headers_there_are(kind: str) -> None:
+    shared = limiter()
+    routes = [path("a", limit("3/minute", limiter=shared, headers=True)(text(kind)))]
+    with Site(
+        kind, routes, {"LIMITER": shared, "LIMITS": "9/minute", "HEADERS": HeaderStyle(x_ratelimit=False)}
+    ) as site:
+        response = site.get("/a")
+    assert remaining(response) == [8, 2]
+    assert "x-ratelimit-limit" not in response.headers
 
 
 @both
