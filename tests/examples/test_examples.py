@@ -147,6 +147,76 @@ PRINTED = {
         on Sunday: 503
         not sent: no turn for 'shop-api' within 5 s: it asked to be left alone for NUMBER s
         """,
+    "fastapi_app.py": """
+        /search?q=a 200
+        /search?q=b 200
+        /search?q=c 429
+        /item/1 200
+        /item/2 200
+        /item/3 429
+        key-of-alice [200, 200, 200, 429]
+        key-of-bob [200, 200, 200, 429]
+        RateLimit-Policy: "100/minute";q=100;w=60, "2/minute";q=2;w=60
+        X-RateLimit-Limit: 2
+        X-RateLimit-Remaining: 0
+        X-RateLimit-State: throttled
+        {'title': 'Quota Exceeded', 'status': 429, 'violated-policies': ['2/minute'], 'reason': 'limited'}
+        """,
+    "fastapi_rules.py": """
+        bob 200 {'orders-per-user': '2', 'requests-per-address': '4'}
+        bob 200 {'orders-per-user': '1', 'requests-per-address': '3'}
+        bob 200 {'orders-per-user': '0', 'requests-per-address': '2'}
+        bob 429 {'orders-per-user': '0', 'requests-per-address': '2'}
+        alice 200 {'orders-per-premium-user': '9', 'requests-per-address': '1'}
+        alice 200 {'orders-per-premium-user': '8', 'requests-per-address': '0'}
+        alice 429 {'orders-per-premium-user': '8', 'requests-per-address': '0'}
+        """,
+    "login_protection.py": """
+        alice [200, 200, 200, 200, 200]
+        bob [401, 401, 200, 401, 429]
+        carol [200]
+        """,
+    "starlette_app.py": """
+        {'X-Tenant': 'acme'} [(200, '2'), (200, '0'), (429, '0')]
+        {'X-Tenant': 'b', 'X-Tier': 'gold'} [(200, '9'), (200, '7'), (200, '6')]
+        {'X-Forwarded-For': '198.51.100.7'} [(200, '2'), (200, '0'), (429, '0')]
+        {'sorry': '/hello', 'limit': 3}
+        exempt: None
+        """,
+    "litestar_app.py": """
+        [200, 404, 429]
+        """,
+    "quart_app.py": """
+        [200, 404, 429]
+        """,
+    "flask_app.py": """
+        /plain [200, 200, 200, 429]
+        /item/1 [200, 200, 429]
+        /ping [200, 200, 200, 200]
+        /admin/users [200, 429]
+        alice [200, 200, 429]
+        bob [200, 200, 429]
+        application/problem+json ['2/minute']
+        """,
+    "wsgi_app.py": """
+        200 OK 1
+        200 OK 0
+        429 Too Many Requests 0
+        """,
+    "django_app.py": """
+        items: [200, 200, 429]
+        reports: [200, 429] 200
+        searches: [200, 200, 429]
+        nowhere: 404 89
+        exempt: None
+        """,
+    "grpc_server.py": """
+        Shout b'HELLO' 1
+        Shout b'HELLO' 0
+        Shout RESOURCE_EXHAUSTED "2/hour";q=2;w=3600 rate limit exceeded (2/hour)
+        Cry b'HELLO' 99
+        Whisper b'HELLO' None
+        """,
     "locks.py": """
         raised to 110
         too late: nothing was written

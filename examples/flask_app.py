@@ -1,0 +1,65 @@
+"""Flask: limits by an extension, with the habits of those who know Flask-Limiter.
+
+pip install '.[flask]'
+python examples/flask_app.py
+"""
+
+from flask import Blueprint, Flask, request
+
+from headgate.integrations.flask import Headgate
+
+app = Flask(__name__)
+hg = Headgate(app, limiter="memory://", default_limits=["100/hour", "3/minute"])
+
+
+@app.get("/plain")
+def plain() -> str:  # the defaults
+    return "plain"
+
+
+@app.get("/item/<int:number>")
+@hg.limit("2/minute")  # in the place of the defaults
+def item(number: int) -> str:
+    return str(number)
+
+
+@app.get("/ping")
+@hg.exempt
+def ping() -> str:
+    return "pong"
+
+
+search = hg.shared_limit("2/minute", scope="search", key=lambda: request.args["user"])
+
+
+@app.get("/books")
+@search
+def books() -> str:
+    return "books"
+
+
+@app.get("/films")
+@search
+def films() -> str:
+    return "films"
+
+
+admin = Blueprint("admin", __name__, url_prefix="/admin")
+hg.limit("1/minute")(admin)  # every view of it, each with a counter of its own
+
+
+@admin.get("/users")
+def users() -> str:
+    return "users"
+
+
+app.register_blueprint(admin)
+
+client = app.test_client()
+for paths in (["/plain"] * 4, ["/item/1", "/item/2", "/item/3"], ["/ping"] * 4, ["/admin/users"] * 2):
+    print(paths[0], [client.get(path).status_code for path in paths])
+for user in ("alice", "bob"):
+    print(user, [client.get(f"{path}?user={user}").status_code for path in ("/books", "/films", "/books")])
+
+denied = client.get("/item/4")
+print(denied.headers["Content-Type"], denied.get_json()["violated-policies"])
