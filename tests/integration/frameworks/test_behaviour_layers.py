@@ -122,6 +122,35 @@ def test_options_of_a_route(serve: Serve) -> None:
     assert dry.statuses(4, "/limited") == [200] * 4
 
 
+@routed
+def test_limits_of_a_route_by_a_plan_and_by_a_callable(serve: Serve) -> None:
+    app = serve(plans={"gold": "2/minute"}, limits="gold")
+    assert app.statuses(3, "/limited") == [200, 200, 429]
+
+    def limits(request: Request) -> str | None:
+        return None if request.headers.get("x-staff") else "1/minute"
+
+    app = serve(limits=limits)
+    assert app.statuses(2, "/limited") == [200, 429]
+    assert app.statuses(2, "/limited", headers={"X-Staff": "yes"}) == [200, 200]
+
+
+@routed
+def test_a_route_sees_through_trusted_proxies_too(serve: Serve) -> None:
+    trusted = {"trusted_proxies": ["127.0.0.0/8"]}
+    app = serve(middleware={"limits": FIVE, **trusted}, limits=THREE, route=trusted)
+    for address in ("203.0.113.9", "203.0.113.10"):
+        assert app.statuses(4, "/limited", headers={"X-Forwarded-For": address}) == [200, 200, 200, 429]
+    assert app.left(FIVE) == 5
+
+
+@routed
+def test_what_a_route_denies_need_not_count_around_it(serve: Serve) -> None:
+    app = serve(middleware={"limits": FIVE, "when": lambda response: response.status < 400}, limits="1/minute")
+    assert app.statuses(4, "/limited") == [200, 429, 429, 429]
+    assert app.left(FIVE) == 4
+
+
 # -- sub-applications -------------------------------------------------------------------------------------------------
 
 
