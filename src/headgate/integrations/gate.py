@@ -148,7 +148,7 @@ class Gate(Generic[L]):
 
         `route` is the route that the limits are of, if they are one's: they count for each caller and route.
         """
-        if self.methods is not None and request.method not in self.methods:
+        if self.methods is not None and request.method.upper() not in self.methods:  # frameworks take `post` for POST
             return None
         if request.method == "OPTIONS" and is_preflight(request):
             return None
@@ -204,14 +204,14 @@ class Gate(Generic[L]):
 
     def refuses(self, decision: Decision) -> bool:
         """Whether a denial is to be carried out; a dry run only tells of it."""
-        if decision.allowed or not self.dry_run:
-            return not decision.allowed
+        if decision._allowed or not self.dry_run:
+            return not decision._allowed
         self._dry_run.denied(decision)
         return False
 
     def delay(self, decision: Decision) -> float:
         """The real seconds that an admitted request is to wait."""
-        if not self.wait or not decision.allowed:
+        if not self.wait or not decision._allowed:
             return 0.0
         delay = decision.delay
         return self.limiter.clock.wait(delay) if delay else 0.0

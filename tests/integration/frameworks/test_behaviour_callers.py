@@ -44,6 +44,14 @@ def test_an_api_key_of_any_length_is_no_error_under_rules(serve: Serve, tmp_path
             assert [status_of(app, b"X-API-Key: " + value + b"\r\n") for _ in range(3)] == [200, 200, 429]
 
 
+def test_no_spelling_of_a_method_evades_a_limit(serve: Serve) -> None:
+    app = serve(middleware={"limits": "1/minute", "methods": ["POST"]})
+    assert app.statuses(1, "/login", method="POST") == [200]
+    with app.raw(b"post /login HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as sock:
+        assert sock.recv(65536).split()[1] in (b"429", b"400"), "400: the server itself does not take it"
+    assert app.setup.handled == ["/login"]
+
+
 def test_a_header_twice_is_one_caller(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE, "key": "header:X-Tenant"})
     twice = b"X-Tenant: a\r\nX-Tenant: b\r\n"

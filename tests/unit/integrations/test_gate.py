@@ -94,7 +94,8 @@ def test_a_cost_that_is_none(cost: Any) -> None:
 def test_only_some_methods() -> None:
     gate = gate_of(methods=["post", "PUT"])
     assert passes(gate, 5) == 5
-    assert passes(gate, 2, method="POST") == 2
+    assert passes(gate, 1, method="POST") == 1
+    assert passes(gate, 1, method="post") == 1, "no spelling evades it"
     assert passes(gate, 5, method="PUT") == 1
 
 
