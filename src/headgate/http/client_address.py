@@ -75,7 +75,7 @@ class Networks:
 class TrustedProxies:
     """Which proxies are believed: those in the networks given, or as many as are given. None unless said."""
 
-    __slots__ = ("_hops", "_networks")
+    __slots__ = ("_any", "_hops", "_networks")
 
     def __init__(self, proxies: Iterable[str] | int = ()) -> None:
         if isinstance(proxies, int):
@@ -86,6 +86,7 @@ class TrustedProxies:
             raise ConfigError(f"trusted proxies: write a list of networks, such as [{proxies!r}], not {proxies!r}")
         else:
             self._hops, self._networks = 0, Networks(proxies)
+        self._any = self._hops > 0 or bool(self._networks)
 
     def trusts(self, peer: str | None) -> bool:
         """Whether what this peer says of a client is believed."""
@@ -93,7 +94,7 @@ class TrustedProxies:
 
     def address(self, peer: str | None, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
         """The client's address, by who opened the connection and by the headers, whose names are in small letters."""
-        if not self.trusts(peer):
+        if not self._any or not self.trusts(peer):
             return _told(peer)
         entries = _entries(headers)
         found = self._counted(entries) if self._hops else self._rightmost(entries)

@@ -104,7 +104,9 @@ class RateLimitMiddleware:
                     if visit.open:
                         await settled(visit, Response(message.get("status", STARTS[kind]), message.get("headers", ())))
                     if visit.decisions:
-                        message = with_headers(message, visit.headers(self.gate.style, self.limiter.clock.ticks()))
+                        style = self.gate.style
+                        now_us = self.limiter.clock.ticks() if style.reset == "epoch" else 0
+                        message = with_headers(message, visit.headers(style, now_us))
                 elif kind == "websocket.close":  # before it was accepted
                     started = True
                     await settled(visit, Response(403))

@@ -91,7 +91,8 @@ class RouteLimit:
         """Given a function, decorates it. FastAPI gives a connection, and awaits what comes of it."""
         if connection is not None:
             return self._ask(connection, response)
-        return self._decorated(function, sys.getrefcount(function) <= _ALONE)
+        references = sys.getrefcount(function)  # before it is given to anybody else
+        return self._decorated(function, references <= _ALONE)
 
     def __repr__(self) -> str:
         return f"limit({self._limits!r})"
@@ -119,6 +120,7 @@ class RouteLimit:
             visit = scope[NAME] = Visit()
         around = visit.around if isinstance(visit.around, RateLimitMiddleware) else None
         gate = self._gate(self._limiter or (limiter_for_loops(None) if around is None else around.limiter))
+        answer_denials(scope, gate.style)
         if gate.when is not None and visit.writer is None:
             self._refuse_unsettled(scope)
         known = around is not None and not any(name in self._options for name in _IDENTITY)
@@ -126,7 +128,6 @@ class RouteLimit:
         passage = await enter_async(gate, request, visit, route_name(scope))
         if passage is not None:
             if passage.refused:
-                answer_denials(scope, gate.style)
                 raise Refused(passage.decision, request, gate.on_denied)
             delay = gate.delay(passage.decision)
             if delay:

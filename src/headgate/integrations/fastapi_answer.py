@@ -1,7 +1,7 @@
-"""The answer to a denial by a route's limits, in an application that has said nothing of it.
+"""The answer to a denial, in an application that has said nothing of it.
 
-Starlette keeps the handlers of exceptions with the request. Ours is put there when it is first needed, unless the
-application has one of its own.
+Starlette keeps the handlers of exceptions with the request. Ours is put there when the limits of a route are first
+asked, unless the application has one of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 from headgate.errors import RateLimitExceeded
 from headgate.http.client_address import TrustedProxies
 from headgate.http.headers import HeaderStyle
+from headgate.integrations.asgi import RateLimitMiddleware
 from headgate.integrations.asgi_denial import STARTS, Refused, denying, noted, with_headers
 from headgate.integrations.asgi_request import App, AsgiRequest, Message, Receive, Scope, Send
 from headgate.integrations.request import Identity
@@ -27,7 +28,9 @@ _NOBODY = Identity(TrustedProxies())
 def answer_denials(scope: Scope, style: HeaderStyle) -> None:
     """Have RateLimitExceeded answered in the application that this request is for."""
     known = scope.get("starlette.exception_handlers")
-    if not known or any(kind in known[0] for kind in RateLimitExceeded.__mro__ if kind not in (Exception, object)):
+    if not known or RateLimitExceeded in known[0]:
+        return
+    if any(kind in known[0] for kind in RateLimitExceeded.__mro__ if kind not in (Exception, object)):
         return
 
     async def handler(connection: HTTPConnection, error: Exception) -> App:
@@ -40,8 +43,13 @@ def answer_denials(scope: Scope, style: HeaderStyle) -> None:
 async def _answer(scope: Any, error: RateLimitExceeded, style: HeaderStyle) -> App:
     visit: Visit = scope.setdefault(NAME, Visit())
     noted(visit, error.decision)
-    refused = error if isinstance(error, Refused) else Refused(error.decision, AsgiRequest(scope, _NOBODY), None)
-    app = await denying(refused.on_denied, refused.request, error.decision)
+    if isinstance(error, Refused):
+        app = await denying(error.on_denied, error.request, error.decision)
+    elif isinstance(visit.around, RateLimitMiddleware):
+        gate = visit.around.gate
+        app = await denying(gate.on_denied, AsgiRequest(scope, gate.identity), error.decision)
+    else:
+        app = await denying(None, AsgiRequest(scope, _NOBODY), error.decision)
     if visit.writer is not None:
         return app
     said = visit.headers(style, time.time_ns() // 1000)

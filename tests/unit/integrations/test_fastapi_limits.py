@@ -1,0 +1,372 @@
+"""What a route's limits do in FastAPI: whom they count, what they say, how they deny, and when they count nothing."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.testclient import TestClient
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+
+from headgate import ConfigError, Limiter, RateLimitExceeded
+from headgate.integrations import Denial
+from headgate.integrations.asgi import RateLimitMiddleware
+from headgate.integrations.fastapi import limit
+from headgate.testing import FakeClock
+
+
+@pytest.fixture
+def limiter() -> Limiter:
+    return Limiter(clock=FakeClock(1000), plans={"gold": "2/minute"})
+
+
+def asked(app: Any, *paths: str, **options: Any) -> list[int]:
+    with TestClient(app, raise_server_exceptions=False) as client:
+        return [client.get(path, **options).status_code for path in paths]
+
+
+def test_a_denial_is_a_problem_with_headers_and_nothing_has_to_be_set_up(limiter: Limiter) -> None:
+    app = FastAPI()
+
+    @app.get("/", dependencies=[Depends(limit("1/minute", limiter=limiter))])
+    async def hello() -> str:
+        return "hello"
+
+    with TestClient(app) as client:
+        allowed, denied = client.get("/"), client.get("/")
+    assert (allowed.json(), allowed.headers["ratelimit"]) == ("hello", '"1/minute";r=0;t=60')
+    assert (denied.status_code, denied.headers["content-type"]) == (429, "application/problem+json")
+    assert (denied.headers["retry-after"], denied.json()["reason"]) == ("60", "limited")
+    assert denied.headers["ratelimit"] == '"1/minute";r=0;t=60'
+
+
+def test_the_applications_own_handler_wins(limiter: Limiter) -> None:
+    app = FastAPI()
+
+    @app.exception_handler(RateLimitExceeded)
+    async def handler(request: Request, error: RateLimitExceeded) -> Response:
+        return PlainTextResponse(f"not so fast: {error.decision.name}", 420)
+
+    @app.get("/")
+    @limit("1/minute", limiter=limiter)
+    async def hello() -> str:
+        return "hello"
+
+    with TestClient(app) as client:
+        client.get("/")
+        denied = client.get("/")
+    assert (denied.status_code, denied.text) == (420, "not so fast: 1/minute")
+
+
+async def later(request: Any, decision: Any) -> Response:
+    return JSONResponse({"left": decision.remaining, "path": request.url.path}, 420)
+
+
+@pytest.mark.parametrize(
+    ("on_denied", "status", "body"),
+    [
+        (lambda request, decision: None, 429, b'"status":429'),
+        (lambda request, decision: Denial(418, b"teapot", "text/plain", (("X-Pot", "yes"),)), 418, b"teapot"),
+        (lambda request, decision: PlainTextResponse(request.method, 420), 420, b"GET"),
+        (later, 420, b'{"left":0,"path":"/"}'),
+    ],
+)
+@pytest.mark.parametrize("around", [False, True])
+def test_a_hook_shapes_the_denial(on_denied: Any, status: int, body: bytes, around: bool, limiter: Limiter) -> None:
+    app = FastAPI()
+    if around:
+        app.add_middleware(RateLimitMiddleware, limiter=limiter)
+
+    @app.get("/")
+    @limit("1/minute", limiter=limiter, on_denied=on_denied)
+    async def hello() -> str:
+        return "hello"
+
+    with TestClient(app) as client:
+        client.get("/")
+        denied = client.get("/")
+    assert denied.status_code == status
+    assert body in denied.content
+    assert denied.headers.get_list("retry-after") == ["60"]
+    assert denied.headers.get_list("x-ratelimit-remaining") == ["0"]
+
+
+def test_the_middlewares_limiter_and_plans_are_those_of_the_routes(limiter: Limiter) -> None:
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, trusted_proxies=1)
+
+    @app.get("/")
+    @limit("gold")
+    async def hello() -> str:
+        return "hello"
+
+    assert asked(app, "/", "/", "/", headers={"X-Forwarded-For": "192.0.2.1"}) == [200, 200, 429]
+    assert asked(app, "/", headers={"X-Forwarded-For": "192.0.2.2"}) == [200]  # who asks is known as it is there
+    assert limiter.peek("ip:192.0.2.1|route:GET /", "gold").allowed is False
+
+
+def test_both_layers_are_told_of_once(limiter: Limiter) -> None:
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, limits="100/hour")
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, limits="100/hour")
+
+    @app.get("/own")
+    @limit("2/minute")
+    async def own() -> Response:
+        return PlainTextResponse("own", headers={"X-RateLimit-Limit": "mine"})
+
+    with TestClient(app) as client:
+        response = client.get("/own")
+    assert response.headers.get_list("ratelimit") == ['"100/hour";r=99;t=36, "2/minute";r=1;t=30']
+    assert response.headers.get_list("x-ratelimit-limit") == ["2"]
+
+
+def test_routes_count_apart_unless_a_scope_joins_them(limiter: Limiter) -> None:
+    app = FastAPI()
+    sub = FastAPI()
+    one = limit("1/minute", limiter=limiter)
+    shared = limit("1/minute", limiter=limiter, scope="reports")
+    for application in (app, sub):
+
+        @application.get("/item/{number}")
+        @one
+        async def item(number: int) -> int:
+            return number
+
+        @application.delete("/item/{number}")
+        @one
+        async def remove(number: int) -> int:
+            return number
+
+        @application.get("/report", dependencies=[Depends(shared)])
+        async def report() -> str:
+            return "report"
+
+    app.mount("/shop/{shop}", sub)
+    assert asked(app, "/item/1", "/item/2") == [200, 429]
+    assert asked(app, "/shop/a/item/1", "/shop/b/item/2", "/shop/item/item/3") == [200, 429, 429]
+    assert asked(app, "/report", "/shop/a/report") == [200, 429]
+    with TestClient(app) as client:
+        assert client.delete("/item/1").status_code == 200
+    assert limiter.peek("ip:testclient|route:GET /shop/{shop}/item/{number}", "1/minute").allowed is False
+
+
+def test_dependencies_of_routers_and_applications_are_limits_too(limiter: Limiter) -> None:
+    app = FastAPI(dependencies=[Depends(limit("3/minute", limiter=limiter, scope="app"))])
+    router = APIRouter(prefix="/in", dependencies=[Depends(limit("1/minute", limiter=limiter))])
+
+    @router.get("/a")
+    async def a() -> str:
+        return "a"
+
+    @router.get("/b")
+    async def b() -> str:
+        return "b"
+
+    app.include_router(router)
+    assert asked(app, "/in/a", "/in/a", "/in/b", "/in/b") == [200, 429, 200, 429]
+
+
+def test_a_limit_can_be_overridden_in_tests(limiter: Limiter) -> None:
+    app = FastAPI()
+    one = limit("1/minute", limiter=limiter)
+
+    @app.get("/a")
+    @one
+    async def a() -> str:
+        return "a"
+
+    @app.get("/b", dependencies=[Depends(one)])
+    def b() -> str:
+        return "b"
+
+    app.dependency_overrides[one] = lambda: None
+    assert asked(app, "/a", "/a", "/b", "/b") == [200] * 4
+    app.dependency_overrides.clear()
+    assert asked(app, "/a", "/a", "/b", "/b") == [200, 429, 200, 429]
+
+
+def login(app: FastAPI, one: Any, style: str, asynchronous: bool) -> None:
+    """A route that counts wrong passwords: told by a response, an exception, or the status of what FastAPI makes."""
+
+    def answer(password: str, response: Response) -> Any:
+        if password == "right":
+            return "yes"
+        if style == "raised":
+            raise HTTPException(401, "no")
+        if style == "status":
+            response.status_code = 401
+            return "no"
+        return JSONResponse("no", 401)
+
+    async def waiting(password: str, response: Response) -> Any:
+        return answer(password, response)
+
+    def calling(password: str, response: Response) -> Any:
+        return answer(password, response)
+
+    app.get("/login")(one(waiting if asynchronous else calling))
+
+
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("style", ["returned", "raised", "status"])
+def test_only_responses_that_count_are_counted(style: str, asynchronous: bool, around: bool, limiter: Limiter) -> None:
+    app = FastAPI()
+    if around:
+        app.add_middleware(RateLimitMiddleware, limiter=limiter)
+    login(app, limit("2/minute", limiter=limiter, when=lambda response: response.status == 401), style, asynchronous)
+    right, wrong = "/login?password=right", "/login?password=wrong"
+    with TestClient(app) as client:
+        assert [client.get(right).headers["x-ratelimit-remaining"] for _ in range(4)] == ["2"] * 4
+    assert asked(app, "/login") == [422]  # nobody tried a password
+    assert asked(app, wrong, right, wrong, wrong, right) == [401, 200, 401, 429, 429]
+
+
+def test_what_another_dependency_raises_is_a_response_too(limiter: Limiter) -> None:
+    app = FastAPI()
+
+    def user(name: str) -> str:
+        raise HTTPException(401 if name == "who" else 403)
+
+    @app.get("/")
+    @limit("1/minute", limiter=limiter, when=lambda response: response.status == 401)
+    async def hello(name: str = Depends(user)) -> str:
+        return name
+
+    assert asked(app, "/?name=me", "/?name=me", "/?name=who", "/?name=who") == [403, 403, 401, 429]
+
+
+def test_when_needs_somebody_who_sees_the_response(limiter: Limiter) -> None:
+    app = FastAPI()
+    one = limit("1/minute", limiter=limiter, when=lambda response: response.status == 401)
+
+    @app.get("/", dependencies=[Depends(one)])
+    async def hello() -> str:
+        return "hello"
+
+    @app.get("/stream")
+    @one
+    def stream() -> Iterator[bytes]:
+        yield b""
+
+    with TestClient(app) as client, pytest.raises(ConfigError, match="RateLimitMiddleware"):
+        client.get("/")
+    with TestClient(app) as client, pytest.raises(ConfigError, match="RateLimitMiddleware"):
+        client.get("/stream")
+    app.middleware_stack = None
+    app.add_middleware(RateLimitMiddleware, limiter=limiter)
+    assert asked(app, "/", "/", "/stream", "/stream") == [200] * 4
+
+
+def test_what_the_application_raises_itself_is_the_same_answer(limiter: Limiter) -> None:
+    app = FastAPI()
+
+    @limiter.limit("1/minute", key="all")
+    def guarded() -> str:
+        return "yes"
+
+    @app.get("/", dependencies=[Depends(limit("100/minute", limiter=limiter))])
+    def hello() -> str:
+        return guarded()
+
+    @app.get("/unlimited")
+    def unlimited() -> str:
+        return guarded()
+
+    with TestClient(app) as client:
+        client.get("/")
+        denied = client.get("/")
+    assert (denied.status_code, denied.headers["retry-after"]) == (429, "60")
+    assert denied.headers["ratelimit"] == '"100/minute";r=98;t=2, "1/minute";r=0;t=60'
+    app.middleware_stack = None
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, on_denied=lambda request, decision: Denial(420, b"no"))
+    assert asked(app, "/unlimited", "/") == [420, 420]
+
+
+def test_dry_runs_deny_nobody_and_say_nothing(limiter: Limiter) -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    @limit("1/minute", limiter=limiter, dry_run=True)
+    async def hello() -> str:
+        return "hello"
+
+    with TestClient(app) as client:
+        assert [client.get("/").status_code for _ in range(3)] == [200] * 3
+        assert "ratelimit" not in client.get("/").headers
+
+
+def test_other_middleware_and_background_tasks_go_on_as_before(limiter: Limiter) -> None:
+    app = FastAPI()
+    done: list[str] = []
+
+    async def between(request: Request, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["X-Between"] = "yes"
+        return response
+
+    app.add_middleware(BaseHTTPMiddleware, dispatch=between)
+    app.add_middleware(GZipMiddleware, minimum_size=10)
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, limits="100/hour")
+    app.add_middleware(BaseHTTPMiddleware, dispatch=between)
+
+    @app.get("/")
+    @limit("2/minute")
+    async def hello(tasks: BackgroundTasks) -> str:
+        tasks.add_task(done.append, "done")
+        return "hello" * 100
+
+    with TestClient(app) as client:
+        response = client.get("/", headers={"Accept-Encoding": "gzip"})
+        assert response.json() == "hello" * 100
+        assert response.headers["content-encoding"] == "gzip"
+        assert response.headers.get_list("ratelimit") == ['"100/hour";r=99;t=36, "2/minute";r=1;t=30']
+        assert response.headers["x-between"] == "yes"
+        assert done == ["done"]
+        assert [client.get("/").status_code for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"limits": "5/minut"}, "did you mean"),
+        ({"limits": []}, "at least one limit"),
+        ({"limits": "5/minute", "key": "nobody"}, "no key"),
+        ({"limits": "5/minute", "limiter": "rediss:/x"}, "limiter|URL"),
+    ],
+)
+def test_mistakes_are_found_when_the_limit_is_written(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        limit(**arguments)
+
+
+def test_in_the_usual_order_no_objects_are_searched(monkeypatch: pytest.MonkeyPatch, limiter: Limiter) -> None:
+    app = FastAPI()
+    searched: list[str] = []
+
+    def looked() -> list[Any]:
+        searched.append("all")
+        return []
+
+    monkeypatch.setattr(gc, "get_objects", looked)
+
+    @app.get("/")
+    @limit("2/minute", limiter=limiter)
+    @limit("100/hour", limiter=limiter)
+    async def hello() -> str:
+        return "hello"
+
+    assert not searched
+
+    @limit("2/minute", limiter=limiter)
+    @app.get("/above")
+    async def above() -> str:
+        return "above"
+
+    assert searched
