@@ -273,7 +273,10 @@ def _answer(op: Op, question: Question, cost: int, store: LocalStore | RemoteSto
     if question.key is not None:
         key = check_input(question.key, cost)
         plans = CatalogPlans(catalog) if catalog is not None else None
-        bound = Bound(engine, Resolver(plans).chain([*question.limits, *question.plans]))
+        resolver = Resolver(plans)
+        if isinstance(store, RemoteStore):
+            resolver.plan_of = store.plan_of
+        bound = Bound(engine, resolver.chain([*question.limits, *question.plans]))
         outcomes = _apply(store, bound.request(op, key, cost))
         counters = [(key, name) for name in bound.names]
         return Answer(None if op is Op.RESET else bound.finish(op, key, outcomes), counters)

@@ -119,3 +119,13 @@ def test_connecting_makes_no_rules_store(run: Run, folder: Path) -> None:
     assert code == 2
     assert err.startswith(f"headgate: rules_store: SQLite file {folder}/ruels.db: there is no such file: ")
     assert [path.name for path in folder.iterdir()] == ["headgate.yaml"]
+
+
+def test_a_service_is_no_store_of_a_service(run: Run, folder: Path) -> None:
+    (folder / "headgate.yaml").write_text("store: headgate://:hg_secret@limits\n")
+    code, out, err = run("config", "check")
+    assert (code, out) == (2, "")
+    assert "store: 'headgate://:***@limits' is a service itself" in err
+    assert "mode: embedded" in err
+    (folder / "headgate.yaml").write_text("store: headgate://:hg_secret@limits\nmode: embedded\n")
+    assert run("config", "check").code == 0
