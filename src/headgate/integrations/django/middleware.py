@@ -92,10 +92,10 @@ def _check_order(said: Project) -> None:
         return
     if _OWN not in listed or _LOGS_IN not in listed or listed.index(_LOGS_IN) < listed.index(_OWN):
         return
-    message = f"{_OWN} stands before {_LOGS_IN} in MIDDLEWARE, and so knows no user: put it after"
     if said.limits is not None:
-        raise ImproperlyConfigured(message)
-    _log.warning("%s", message)  # rules are perhaps about no users at all
+        raise ImproperlyConfigured(f"{_OWN} stands before {_LOGS_IN} in MIDDLEWARE, and so knows no user: put it after")
+    # Rules are perhaps about no users at all.
+    _log.warning("%s stands before %s in MIDDLEWARE, and so knows no user: put it after", _OWN, _LOGS_IN)
 
 
 def _check_idle(said: Project) -> None:
