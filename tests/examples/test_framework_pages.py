@@ -1,0 +1,62 @@
+"""The tables about web frameworks: each row is held against the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headgate.embedded.limiter import Limiter
+from headgate.integrations.django.options import _KNOWN, _PER_LAYER
+from headgate.integrations.flask import Headgate
+from headgate.integrations.gate import Gate, GateOptions
+from headgate.integrations.keys import _NAMES, key_maker
+from headgate.integrations.request import Request
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "frameworks.md"
+TEXT = PAGE.read_text()
+
+
+def first_column(head: str) -> list[str]:
+    """The code in the first cells of the table whose first line begins with `head`."""
+    table = TEXT.partition(f"\n{head}")[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [re.split(r"(?<!\\)\|", row)[1] for row in table]
+    return [code.replace(r"\|", "|") for cell in cells for code in re.findall("`([^`]+)`", cell)]
+
+
+def test_every_option_is_in_the_table() -> None:
+    assert sorted(first_column("| option |")) == sorted([*GateOptions.__annotations__, "limiter", "limits", "scope"])
+
+
+def test_every_key_in_the_table_can_be_used_and_none_is_missing() -> None:
+    keys = first_column("| `key` | a request")
+    assert {*_NAMES} < {*keys}
+    for key in keys:
+        key_maker(key)
+
+
+@pytest.mark.parametrize("name", first_column("| attribute |"))
+def test_a_request_has_what_the_table_says(name: str) -> None:
+    assert hasattr(Request, name)
+
+
+def test_every_limit_in_the_text_can_be_read() -> None:
+    limits = re.findall(r'(?:limit\(|limits=|"[^"\n]+": )\[?"(\d[^"]*)"', TEXT)
+    assert len(limits) >= 15
+    with Limiter("memory://") as limiter:
+        for limit in limits:
+            Gate(limiter, limit)
+
+
+def test_every_setting_of_flask_is_in_the_table() -> None:
+    described = re.findall(r"^ +(HEADGATE_\w+)", Headgate.__doc__ or "", re.MULTILINE)
+    assert sorted(first_column("| in `app.config` |")) == sorted(described)
+
+
+def test_settings_of_django_are_sorted_as_the_code_does() -> None:
+    shared, own = TEXT.partition("hold for decorators too")[::2]
+    shared = shared.rpartition("with what was meant.")[2]
+    own = own.partition("the middleware's alone")[0]
+    assert {*re.findall("`([A-Z_]+)`", own)} | {"LIMITER"} == {*_PER_LAYER}
+    assert {*re.findall("`([A-Z_]+)`", shared)} == {*_KNOWN} - {*_PER_LAYER} | {"LIMITER"}
