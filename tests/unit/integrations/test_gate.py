@@ -66,9 +66,10 @@ def test_limits_that_a_callable_makes_up_are_its_own_mistake() -> None:
         passes(gate, 1)
 
 
-def test_a_list_that_is_changed_later_changes_nothing() -> None:
+@pytest.mark.parametrize("plans", [None, {"gold": "9/minute"}])
+def test_a_list_that_is_changed_later_changes_nothing(plans: dict[str, str] | None) -> None:
     limits = ["3/minute"]
-    gate = gate_of(limits)
+    gate = gate_of(limits, limiter=limiter_on(plans=plans))
     limits[0] = "100/minute"
     assert passes(gate, 5) == 3
 
