@@ -205,6 +205,16 @@ def test_when_may_look_at_the_headers(layer_of: Made) -> None:
     assert passage.holding is None
 
 
+def test_what_is_only_held_counts_for_every_response() -> None:
+    limits = "5/minute using fixed_window"
+    gate = Gate(limiter_on(), limits)
+    passage = enter(gate, asked(gate), Visit(), hold=True)
+    assert passage is not None
+    assert passage.holding is not None
+    settle(passage, Response(500))
+    assert gate.limiter.peek(KEY, limits).remaining == 4
+
+
 def test_a_store_that_fails_while_settling_costs_the_charge_only(layer_of: Made) -> None:
     store = Flaky()
     layer = layer_of(limiter=Limiter(store), when=only_401)

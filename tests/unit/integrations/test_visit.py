@@ -96,6 +96,18 @@ def test_the_headers_tell_of_the_layer_that_denied() -> None:
     assert said["x-ratelimit-state"] == "throttled"
 
 
+def test_a_denial_of_the_applications_own_is_told_once() -> None:
+    limiter = limiter_on()
+    gate = layer(limiter, "5/minute")
+    visit = Visit()
+    enter(gate, asked(gate), visit)
+    denied = limiter.check("report", "1/hour", cost=2)
+    visit.tell(denied)
+    visit.tell(denied)
+    assert len(visit.decisions) == 2
+    assert headers_of(visit)["ratelimit"] == '"5/minute";r=4;t=12, "1/hour";r=1'
+
+
 def test_a_dry_run_is_nobodys_business() -> None:
     limiter = limiter_on()
     gate = layer(limiter, "1/minute", dry_run=True)
