@@ -31,7 +31,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from headgate.errors import ConfigError
 from headgate.reading.fields import kind_of
 
-__all__ = ["MOST_HOPS", "UNIX", "Networks", "TrustedProxies", "read_network"]
+__all__ = ["MOST_HOPS", "UNIX", "Networks", "TrustedProxies", "peer_address", "read_network"]
 
 UNIX = "unix"
 """Stands among networks for whoever comes by a Unix socket."""
@@ -47,18 +47,18 @@ _PAIR = re.compile(r"""\s*([\w!#$%&'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,]
 class Networks:
     """A set of networks, as an operator writes them: `10.0.0.0/8`, `2001:db8::/32`, one address, or `unix`."""
 
-    __slots__ = ("_known", "_networks", "_unix")
+    __slots__ = ("_known", "_networks", "_by_socket")
 
     def __init__(self, texts: Iterable[str]) -> None:
         names = list(texts)
-        self._unix = UNIX in names
+        self._by_socket = UNIX in names
         self._networks = [read_network(text) for text in names if text != UNIX]
         self._known: dict[str, bool] = {}
 
     def __contains__(self, address: str | None) -> bool:
         """Whether an address is in one of them. None is one that came by a Unix socket."""
         if not address:
-            return self._unix
+            return self._by_socket
         known = self._known.get(address)
         if known is None:
             parsed = _parsed(address)
@@ -69,13 +69,13 @@ class Networks:
         return known
 
     def __bool__(self) -> bool:
-        return self._unix or bool(self._networks)
+        return self._by_socket or bool(self._networks)
 
 
 class TrustedProxies:
     """Which proxies are believed: those in the networks given, or as many as are given. None unless said."""
 
-    __slots__ = ("_any", "_hops", "_networks")
+    __slots__ = ("_hops", "_networks", "any")
 
     def __init__(self, proxies: Iterable[str] | int = ()) -> None:
         if isinstance(proxies, int):
@@ -86,7 +86,8 @@ class TrustedProxies:
             raise ConfigError(f"trusted proxies: write a list of networks, such as [{proxies!r}], not {proxies!r}")
         else:
             self._hops, self._networks = 0, Networks(proxies)
-        self._any = self._hops > 0 or bool(self._networks)
+        self.any = self._hops > 0 or bool(self._networks)
+        """Whether some are: without any, the peer is the client."""
 
     def trusts(self, peer: str | None) -> bool:
         """Whether what this peer says of a client is believed."""
@@ -94,11 +95,11 @@ class TrustedProxies:
 
     def address(self, peer: str | None, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
         """The client's address, by who opened the connection and by the headers, whose names are in small letters."""
-        if not self._any or not self.trusts(peer):
-            return _told(peer)
+        if not self.any or not self.trusts(peer):
+            return peer_address(peer)
         entries = _entries(headers)
         found = self._counted(entries) if self._hops else self._rightmost(entries)
-        return _told(peer) if found is None else found
+        return peer_address(peer) if found is None else found
 
     def _counted(self, entries: Iterator[str]) -> str | None:
         for position, entry in enumerate(entries, 1):
@@ -133,7 +134,7 @@ def read_network(text: str) -> IPv4Network | IPv6Network:
 
 
 @lru_cache(maxsize=MOST_REMEMBERED)
-def _told(peer: str | None) -> str | None:
+def peer_address(peer: str | None) -> str | None:
     """A peer as an address. What is none, such as a test client's name, is taken as it is."""
     if not peer:
         return None

@@ -69,18 +69,18 @@ def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> l
     if not parts:
         return []
     headers = []
+    deciding = _words_of(decision._algorithm)
     if style.ratelimit:
         if len(parts) == 1:
-            words = _words_of(parts[0]._algorithm)
-            headers.append((b"ratelimit-policy", words.policy))
-            headers.append((b"ratelimit", _item(parts[0], words)))
+            headers.append((b"ratelimit-policy", deciding.policy))
+            headers.append((b"ratelimit", _item(parts[0], deciding)))
         else:
             said = [(part, _words_of(part._algorithm)) for part in parts]
             headers.append((b"ratelimit-policy", b", ".join([words.policy for _, words in said])))
             headers.append((b"ratelimit", b", ".join([_item(part, words) for part, words in said])))
     if style.x_ratelimit:
         from_us = now_us if style.reset == "epoch" else 0
-        headers.append((b"x-ratelimit-limit", _words_of(decision._algorithm).capacity))
+        headers.append((b"x-ratelimit-limit", deciding.capacity))
         headers.append((b"x-ratelimit-remaining", b"%d" % decision._remaining))
         headers.append((b"x-ratelimit-reset", b"%d" % _seconds(from_us + decision._reset)))
         if decision.state != NORMAL:

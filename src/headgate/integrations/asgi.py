@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.errors import ConfigError, RateLimitExceeded
-from headgate.integrations.asgi_denial import STARTS, Refused, denying, noted, with_headers
+from headgate.integrations.asgi_denial import STARTS, Refused, denying, with_headers
 from headgate.integrations.asgi_request import App, AsgiRequest, Message, Receive, Scope, Send
 from headgate.integrations.gate import Gate, GateOptions, LayerLimits
 from headgate.integrations.opening import GivenLimiter, connect, limiter_for_loops
@@ -73,23 +73,37 @@ class RateLimitMiddleware:
         app = self.app
         if self._asks and (kind == "http" or self._websockets):
             gate = self.gate
-            request = AsgiRequest(scope, gate.identity)
-            passage = await enter_async(gate, request, visit)
-            if passage is not None:
-                decision = passage.decision
-                if passage.refused:
-                    app = await denying(gate.on_denied, request, decision)
-                else:
-                    delay = gate.delay(decision)
-                    if delay:
-                        await asyncio.sleep(delay)
-                    if passage.holding is not None:
-                        visit.open.append(passage)
+            client = scope.get("client")
+            decision = gate.decide_simply(scope.get("method", "GET"), client[0] if client else None, visit)
+            if decision is None:
+                app = await self._asked(scope, visit)
+            elif not decision._allowed:
+                app = await denying(gate.on_denied, AsgiRequest(scope, gate.identity), decision)
+            else:
+                delay = gate.delay(decision)
+                if delay:
+                    await asyncio.sleep(delay)
         if visit.writer is None:
             visit.writer = self
             await self._written(app, visit, scope, receive, send)
         else:  # the layer that writes the headers settles everything first
             await app(scope, receive, send)
+
+    async def _asked(self, scope: Scope, visit: Visit) -> App:
+        """Ask about a request: what is to answer it, the application or a denial."""
+        gate = self.gate
+        request = AsgiRequest(scope, gate.identity)
+        passage = await enter_async(gate, request, visit)
+        if passage is None:
+            return self.app
+        if passage.refused:
+            return await denying(gate.on_denied, request, passage.decision)
+        delay = gate.delay(passage.decision)
+        if delay:
+            await asyncio.sleep(delay)
+        if passage.holding is not None:
+            visit.open.append(passage)
+        return self.app
 
     async def _written(self, app: App, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, as the layer that writes the headers of its response."""
@@ -117,7 +131,7 @@ class RateLimitMiddleware:
         except RateLimitExceeded as error:
             if started:
                 raise
-            noted(visit, error.decision)
+            visit.tell(error.decision)
             if not isinstance(error, Refused):
                 gate = (visit.around if isinstance(visit.around, RateLimitMiddleware) else self).gate
                 error = Refused(error.decision, AsgiRequest(scope, gate.identity), gate.on_denied)

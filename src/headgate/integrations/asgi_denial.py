@@ -15,9 +15,8 @@ from headgate.errors import RateLimitExceeded
 from headgate.integrations.asgi_request import App, Message, Receive, Scope, Send
 from headgate.integrations.denial import Denial, denial_of
 from headgate.integrations.request import Request
-from headgate.integrations.visit import Visit
 
-__all__ = ["STARTS", "Refused", "denying", "noted", "with_headers"]
+__all__ = ["STARTS", "Refused", "denying", "with_headers"]
 
 STARTS = {"http.response.start": 200, "websocket.http.response.start": 403, "websocket.accept": 101}
 """The messages that have headers, and the status that each tells unless it says another."""
@@ -25,6 +24,8 @@ STARTS = {"http.response.start": 200, "websocket.http.response.start": 403, "web
 POLICY_VIOLATION = 1008
 """What a websocket is closed with (RFC 6455)."""
 RawHeaders = list[tuple[bytes, bytes]]
+_TOLD = (b"limit", b"remaining", b"reset", b"state")
+_OURS = frozenset([b"ratelimit", b"ratelimit-policy", b"retry-after", *(b"x-ratelimit-" + name for name in _TOLD)])
 
 
 class Refused(RateLimitExceeded):
@@ -75,15 +76,13 @@ async def denying(on_denied: Callable[..., Any] | None, request: Request, decisi
 
 def with_headers(message: Message, said: RawHeaders) -> Message:
     """The start of a response, with these headers in the place of any of their names."""
-    names = [name for name, _ in said]
-    headers = [header for header in message.get("headers", ()) if header[0] not in names]
-    return {**message, "headers": headers + said}
-
-
-def noted(visit: Visit, decision: Decision) -> None:
-    """A denial that no layer made but the application itself: the headers tell of it, too."""
-    if not any(decision is known for known in visit.decisions):
-        visit.decisions.append(decision)
+    headers = message.get("headers", ())
+    for name, _ in headers:
+        if name in _OURS:
+            names = [name for name, _ in said]
+            headers = [header for header in headers if header[0] not in names]
+            break
+    return {**message, "headers": [*headers, *said]}
 
 
 async def _close(_scope: Scope, _receive: Receive, send: Send) -> None:

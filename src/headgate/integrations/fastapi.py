@@ -25,6 +25,7 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from itertools import count
+from types import MethodType
 from typing import Any, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
 
@@ -92,7 +93,8 @@ class RouteLimit:
         if connection is not None:
             return self._ask(connection, response)
         references = sys.getrefcount(function)  # before it is given to anybody else
-        return self._decorated(function, references <= _ALONE)
+        alone = references <= _ALONE and not isinstance(function, MethodType)  # each time one asks, it is a new method
+        return self._decorated(function, alone)
 
     def __repr__(self) -> str:
         return f"limit({self._limits!r})"

@@ -15,7 +15,7 @@ from headgate.errors import RateLimitExceeded
 from headgate.http.client_address import TrustedProxies
 from headgate.http.headers import HeaderStyle
 from headgate.integrations.asgi import RateLimitMiddleware
-from headgate.integrations.asgi_denial import STARTS, Refused, denying, noted, with_headers
+from headgate.integrations.asgi_denial import STARTS, Refused, denying, with_headers
 from headgate.integrations.asgi_request import App, AsgiRequest, Message, Receive, Scope, Send
 from headgate.integrations.request import Identity
 from headgate.integrations.visit import NAME, Visit
@@ -42,7 +42,7 @@ def answer_denials(scope: Scope, style: HeaderStyle) -> None:
 
 async def _answer(scope: Any, error: RateLimitExceeded, style: HeaderStyle) -> App:
     visit: Visit = scope.setdefault(NAME, Visit())
-    noted(visit, error.decision)
+    visit.tell(error.decision)
     if isinstance(error, Refused):
         app = await denying(error.on_denied, error.request, error.decision)
     elif isinstance(visit.around, RateLimitMiddleware):

@@ -22,7 +22,7 @@ from headgate.errors import ConfigError
 from headgate.http.client_address import TrustedProxies
 from headgate.http.headers import HeaderStyle
 from headgate.integrations.exemptions import Exempt, exemption, is_preflight
-from headgate.integrations.keys import Key, is_coroutine, key_maker, one_argument, text_key
+from headgate.integrations.keys import Key, is_coroutine, key_maker, one_argument, peer_key, text_key
 from headgate.integrations.request import Identity, Request
 from headgate.integrations.visit import Visit
 from headgate.rules.context import RequestContext
@@ -116,9 +116,11 @@ class Gate(Generic[L]):
         self.cost = one_argument(cost) if callable(cost) else decorator_cost(cost)
         self.exempt = exemption(exempt)
         self.limits = one_argument(limits) if callable(limits) else limits if limits is None else lasting(limits)
-        self._bound: Callable[[], Bound] | None = None  # the chain of limits that are always the same
+        self._bound: Bound | None = None
+        """The chain, if it is always the same."""
         if not callable(self.limits) and self.limits is not None:
-            self._bound = limiter._binding(limiter._bind, self.limits)  # what cannot be read is an error now
+            chain = limiter._bind(self.limits)  # what cannot be read is an error now
+            self._bound = chain if limiter._inline is not None else None
         if self.limits is None and not limiter.has_rules:
             raise ConfigError(
                 'a layer needs limits, such as limits="100/minute", or a limiter with rules, such as '
@@ -132,6 +134,7 @@ class Gate(Generic[L]):
         asked = [*callables.values(), *self.key.callables, self.cost, self.limits, self.exempt]
         self.coroutines: list[Any] = [one for one in asked if is_coroutine(one)]
         self._dry_run = DryRun()
+        self._simple = self._bound if self._is_simple() else None
 
     def refuse_coroutines(self, where: str) -> None:
         """For frameworks that cannot wait for them."""
@@ -160,10 +163,9 @@ class Gate(Generic[L]):
             if not visit.count(engine, "", "rules"):
                 return None
             return Ask(None, "", self.context(request), cost)
-        if self._bound is not None:
-            bound = self._bound()
-        else:
-            limits: Any = request.tell(self.limits)  # type: ignore[arg-type]  # which tells them for each request
+        bound = self._bound
+        if bound is None:
+            limits: Any = request.tell(self.limits) if callable(self.limits) else self.limits
             if limits is None:
                 return None
             bound = self.limiter._bind(limits)
@@ -179,6 +181,36 @@ class Gate(Generic[L]):
         if len(fresh) < len(bound.algorithms):
             bound = self.limiter._bind_chain(fresh)
         return Ask(bound, key, None, cost)
+
+    def decide_simply(self, method: str, peer: str | None, visit: Visit) -> Decision | None:
+        """The decision on a request in the usual case, without ceremony: one limit that is always the same, counted by
+        the address of the connection in a store that answers at once. None, and nothing is done, in any other case:
+        then `ask` says what to do."""
+        bound = self._simple
+        if bound is None or method == "OPTIONS" or not peer:
+            return None
+        assert bound.single is not None
+        assert isinstance(self.cost, int)
+        key = peer_key(peer)
+        counter = (id(self.limiter._engine), key, bound.single.name)
+        if counter in visit.counted:
+            return None
+        decision = bound.check_at_once(key, self.cost)
+        if decision is not None:
+            visit.counted.add(counter)
+            visit.decisions.append(decision)
+        return decision
+
+    def _is_simple(self) -> bool:
+        """Whether requests can be decided simply."""
+        bound = self._bound
+        if bound is None or bound.single is None or bound.local is None or not isinstance(self.cost, int):
+            return False
+        if self.scope is not None or self.methods is not None or self.exempt is not None:
+            return False
+        if self.when is not None or self.dry_run:
+            return False
+        return self.key.by_address and not self.identity.proxies.any
 
     def context(self, request: Request) -> RequestContext:
         """The request as rules see it. Where keys of policies have the route in them, it is the template."""
@@ -204,14 +236,16 @@ class Gate(Generic[L]):
 
     def refuses(self, decision: Decision) -> bool:
         """Whether a denial is to be carried out; a dry run only tells of it."""
-        if decision._allowed or not self.dry_run:
-            return not decision._allowed
+        if decision._allowed:
+            return False
+        if not self.dry_run:
+            return True
         self._dry_run.denied(decision)
         return False
 
     def delay(self, decision: Decision) -> float:
         """The real seconds that an admitted request is to wait."""
-        if not self.wait or not decision._allowed:
+        if not self.wait or not decision._allowed or (decision._detail is None and not decision._wait):
             return 0.0
         delay = decision.delay
         return self.limiter.clock.wait(delay) if delay else 0.0

@@ -20,16 +20,18 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from headgate.engine.bound import MAX_KEY_BYTES
 from headgate.engine.decorator import is_coroutine
 from headgate.errors import ConfigError
+from headgate.http.client_address import peer_address
 from headgate.integrations.request import Request
 from headgate.rules.address import subject_address
 from headgate.rules.path import normalise
 
-__all__ = ["Key", "KeyMaker", "is_coroutine", "key_maker", "one_argument", "text_key"]
+__all__ = ["Key", "KeyMaker", "is_coroutine", "key_maker", "one_argument", "peer_key", "text_key"]
 
 KeyResolver = Callable[[Request], str | None]
 Key: TypeAlias = "str | Callable[..., Any] | Iterable[str | Callable[..., Any]]"
@@ -44,14 +46,18 @@ _said: set[str] = set()
 class KeyMaker:
     """Makes the key of a request."""
 
-    __slots__ = ("_parts", "callables")
+    __slots__ = ("_parts", "by_address", "callables")
 
     def __init__(self, parts: Sequence[KeyResolver], callables: Sequence[Callable[..., Any]]) -> None:
         self._parts = parts
+        self.by_address = list(parts) == [_by_address]
+        """Whether the address is all there is to it."""
         self.callables = callables
         """Those of the application, among the parts."""
 
     def __call__(self, request: Request) -> str:
+        if self.by_address:
+            return _by_address(request)
         made = "|".join([_escaped(part(request) or _by_address(request)) for part in self._parts])
         return text_key(made)
 
@@ -165,7 +171,18 @@ def _by_address(request: Request) -> str:
                 "application with trusted_proxies= ('unix' for a Unix socket), or give another key="
             )
         return "ip:unknown"
-    return "ip:" + subject_address(address)
+    return _address_key(address)
+
+
+@lru_cache(maxsize=4096)
+def peer_key(peer: str) -> str:
+    """The key of a client who is known by the address of its own connection."""
+    return _address_key(peer_address(peer) or peer)
+
+
+@lru_cache(maxsize=4096)
+def _address_key(address: str) -> str:
+    return text_key(_escaped("ip:" + subject_address(address)))
 
 
 def _named(kind: str, value: str | None) -> str | None:

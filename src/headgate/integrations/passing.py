@@ -31,9 +31,10 @@ class Passage(Generic[L]):
         self.holding = holding
         """What is given back if the response does not count; None when it is settled, or always counts."""
         self.place = len(visit.decisions)
-        self.refused = gate.refuses(decision)
+        allowed = decision._allowed
+        self.refused = not allowed and gate.refuses(decision)
         """Whether the request is not to be handled."""
-        if decision.allowed or self.refused:  # what a dry run denies is nobody's business but the log's
+        if allowed or self.refused:  # what a dry run denies is nobody's business but the log's
             visit.decisions.append(decision)
 
     def unsettled(self, response: Response) -> Holding | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CoroutineType
 from typing import Any
 
-from headgate.http.client_address import TrustedProxies
+from headgate.http.client_address import TrustedProxies, peer_address
 
 __all__ = ["Headers", "Identity", "Request", "Response"]
 
@@ -119,7 +119,8 @@ class Request:
     def address(self) -> str | None:
         """The client's address, seen through trusted proxies."""
         if self._address is _UNREAD:
-            self._address = self.identity.proxies.address(self.peer, self.raw_headers)
+            proxies = self.identity.proxies
+            self._address = proxies.address(self.peer, self.raw_headers) if proxies.any else peer_address(self.peer)
         return self._address
 
     @property

@@ -55,5 +55,6 @@ class Visit:
 
     def headers(self, style: HeaderStyle, now_us: int) -> list[tuple[bytes, bytes]]:
         """The headers of the response; names are in small letters."""
-        decision = self.decision()
+        decisions = self.decisions
+        decision = decisions[0] if len(decisions) == 1 else self.decision()
         return [] if decision is None else rate_limit_headers(decision, style, now_us)

@@ -1,0 +1,72 @@
+"""Requests that are decided without ceremony are decided as all others are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate import Limiter
+from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.integrations.gate import Gate
+from headgate.integrations.visit import Visit
+from headgate.testing import FakeClock
+from slow_store import SlowStore
+
+
+def gate(**options: Any) -> Gate[AsyncLimiter]:
+    return Gate(AsyncLimiter(clock=FakeClock(1000)), **{"limits": "2/minute", **options})
+
+
+def test_it_counts_and_denies_by_the_address_of_the_connection() -> None:
+    one = gate()
+    visits = [Visit() for _ in range(4)]
+    peers = ["2001:db8::1", "2001:db8::2", "2001:db8::3", "1.2.3.4"]
+    decided = [one.decide_simply("GET", peer, visit) for visit, peer in zip(visits, peers, strict=True)]
+    assert [bool(decision) for decision in decided] == [True, True, False, True]  # a /64 is one caller
+    assert [visit.decisions for visit in visits] == [[decision] for decision in decided]
+    limiter = Limiter.sharing(one.limiter)
+    assert limiter.peek("ip:1.2.3.4", "2/minute").remaining == 1
+    assert limiter.peek("ip:2001:db8::/64", "2/minute").remaining == 0
+
+
+def test_a_request_counts_once() -> None:
+    one, visit = gate(), Visit()
+    assert one.decide_simply("GET", "1.2.3.4", visit) is not None
+    assert one.decide_simply("GET", "1.2.3.4", visit) is None
+    assert len(visit.decisions) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"limits": ["2/minute", "5/hour"]},
+        {"limits": lambda request: "2/minute"},
+        {"key": "user"},
+        {"key": "ip|route"},
+        {"cost": lambda request: 2},
+        {"exempt": ["/healthz"]},
+        {"methods": ["GET"]},
+        {"when": lambda response: True},
+        {"dry_run": True},
+        {"trusted_proxies": 1},
+        {"trusted_proxies": ["10.0.0.0/8"]},
+        {"scope": "all"},
+    ],
+)
+def test_what_is_not_simple_is_left_to_be_asked(options: dict[str, Any]) -> None:
+    visit = Visit()
+    assert gate(**options).decide_simply("GET", "1.2.3.4", visit) is None
+    assert (visit.counted, visit.decisions) == (set(), [])
+
+
+@pytest.mark.parametrize(("method", "peer"), [("OPTIONS", "1.2.3.4"), ("GET", None), ("GET", "")])
+def test_preflights_and_clients_without_an_address_are_left_to_be_asked(method: str, peer: str | None) -> None:
+    assert gate().decide_simply(method, peer, Visit()) is None
+
+
+def test_plans_and_stores_across_a_network_are_left_to_be_asked() -> None:
+    planned: Gate[AsyncLimiter] = Gate(AsyncLimiter(plans={"gold": "2/minute"}), "gold")
+    assert planned.decide_simply("GET", "1.2.3.4", Visit()) is None
+    far: Gate[AsyncLimiter] = Gate(AsyncLimiter(SlowStore()), "2/minute")
+    assert far.decide_simply("GET", "1.2.3.4", Visit()) is None
