@@ -23,7 +23,7 @@ from headgate.config.section import names_of, section
 from headgate.config.tls import Tls, read_tls
 from headgate.core.limit import Limit
 from headgate.errors import ConfigError
-from headgate.http.client_address import MOST_HOPS, UNIX, read_network
+from headgate.http.client_address import MOST_HOPS, UNIX, read_network, read_proxies
 from headgate.reading.fields import Fields, kind_of
 
 __all__ = ["Address", "Ceilings", "Checks", "Server", "Tls", "read_server"]
@@ -181,17 +181,7 @@ def _networks(fields: Fields, name: str, *, trusted: bool = False) -> tuple[str,
             fields.problems.add(way, f"must be {wanted}, not {kind_of(text)}")
             continue
         try:
-            found.append(text if text == UNIX else _network(text, trusted))
+            found.append(text if text == UNIX else str(read_proxies(text) if trusted else read_network(text)))
         except ConfigError as error:
             fields.problems.add(way, str(error))
     return tuple(found)
-
-
-def _network(text: str, trusted: bool) -> str:
-    network = read_network(text)
-    if trusted and network.prefixlen == 0:
-        raise ConfigError(
-            f"{kind_of(text)} is everybody, and then anybody could pass for anyone: write the networks of the proxies, "
-            "or their number"
-        )
-    return str(network)

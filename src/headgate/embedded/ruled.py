@@ -115,13 +115,16 @@ class Ruled(Limiting):
         """Whether requests can be matched against rules."""
         return self._asking is not None or self._far({}) is not None
 
-    def policy_key(self, context: Asked, route: str) -> str | None:
-        """The key whose policy joins the chain of a request for this route, if the route is part of such keys: where
-        the template is known it counts, and not each path."""
+    @property
+    def asks_for_routes(self) -> bool:
+        """Whether a request's route is part of the key whose policy joins its chain."""
         asking = self._asking
-        if asking is None or "route" not in asking.catalog.current.defaults.policy_key:
-            return None
-        key = asking.catalog.current.keys(context, route).get("key")
+        return asking is not None and "route" in asking.catalog.current.defaults.policy_key
+
+    def policy_key(self, context: Asked, route: str) -> str | None:
+        """The key whose policy joins the chain of a request for this route: where the template is known it counts, and
+        not each path. None where routes are no part of such keys."""
+        key = self._rules().catalog.current.keys(context, route).get("key") if self.asks_for_routes else None
         return None if key is None else key.removeprefix("key:")
 
     def prepare(self, op: Op, context: Asked, cost: SupportsIndex = 1) -> Prepared:

@@ -31,7 +31,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from headgate.errors import ConfigError
 from headgate.reading.fields import kind_of
 
-__all__ = ["MOST_HOPS", "UNIX", "Networks", "TrustedProxies", "peer_address", "read_network"]
+__all__ = ["MOST_HOPS", "UNIX", "Networks", "TrustedProxies", "peer_address", "read_network", "read_proxies"]
 
 UNIX = "unix"
 """Stands among networks for whoever comes by a Unix socket."""
@@ -47,7 +47,7 @@ _PAIR = re.compile(r"""\s*([\w!#$%&'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,]
 class Networks:
     """A set of networks, as an operator writes them: `10.0.0.0/8`, `2001:db8::/32`, one address, or `unix`."""
 
-    __slots__ = ("_known", "_networks", "_by_socket")
+    __slots__ = ("_by_socket", "_known", "_networks")
 
     def __init__(self, texts: Iterable[str]) -> None:
         names = list(texts)
@@ -85,7 +85,11 @@ class TrustedProxies:
         elif isinstance(proxies, str):
             raise ConfigError(f"trusted proxies: write a list of networks, such as [{proxies!r}], not {proxies!r}")
         else:
-            self._hops, self._networks = 0, Networks(proxies)
+            names = list(proxies)
+            for name in names:
+                if name != UNIX:
+                    read_proxies(name)
+            self._hops, self._networks = 0, Networks(names)
         self.any = self._hops > 0 or bool(self._networks)
         """Whether some are: without any, the peer is the client."""
 
@@ -130,6 +134,17 @@ def read_network(text: str) -> IPv4Network | IPv6Network:
             )
     if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
         return IPv4Network((int(network.network_address) & 0xFFFF_FFFF, network.prefixlen - 96))
+    return network
+
+
+def read_proxies(text: str) -> IPv4Network | IPv6Network:
+    """A network of proxies, which cannot be everybody's."""
+    network = read_network(text)
+    if network.prefixlen == 0:
+        raise ConfigError(
+            f"{kind_of(text)} is everybody, and then anybody could pass for anyone: write the networks of the proxies, "
+            "or their number"
+        )
     return network
 
 

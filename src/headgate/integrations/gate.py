@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, Generic, TypeAlias, TypedDict, TypeVar
 
 from headgate.core.decision import Decision
@@ -97,7 +98,12 @@ class Gate(Generic[L]):
         tier: Callable[..., Any] | None = None,
         client: Callable[..., Any] | None = None,
         api_key_header: str = "X-API-Key",
+        **unknown: object,
     ) -> None:
+        for name in unknown:
+            known = list(GateOptions.__annotations__)
+            hint = "".join(f"did you mean {near}? " for near in get_close_matches(name, known, n=1))
+            raise ConfigError(f"there is no option {name}: {hint}There are {', '.join(known)}")
         settings = limiter.settings
         self.limiter = limiter
         self.scope = scope
@@ -151,7 +157,7 @@ class Gate(Generic[L]):
 
         `route` is the route that the limits are of, if they are one's: they count for each caller and route.
         """
-        if self.methods is not None and request.method.upper() not in self.methods:  # frameworks take `post` for POST
+        if not self._limits_method(request.method.upper()):  # some frameworks take `post` for POST
             return None
         if request.method == "OPTIONS" and is_preflight(request):
             return None
@@ -181,6 +187,11 @@ class Gate(Generic[L]):
         if len(fresh) < len(bound.algorithms):
             bound = self.limiter._bind_chain(fresh)
         return Ask(bound, key, None, cost)
+
+    def _limits_method(self, method: str) -> bool:
+        """Whether a method is among those that are limited. A HEAD is a GET without its body, and as much work."""
+        methods = self.methods
+        return methods is None or method in methods or (method == "HEAD" and "GET" in methods)
 
     def decide_simply(self, method: str, peer: str | None, visit: Visit) -> Decision | None:
         """The decision on a request in the usual case, without ceremony: one limit that is always the same, counted by
@@ -212,6 +223,15 @@ class Gate(Generic[L]):
             return False
         return self.key.by_address and not self.identity.proxies.any
 
+    def unask(self, ask: Ask, visit: Visit) -> None:
+        """Nothing was taken, and the request goes on all the same: another layer may ask about it."""
+        engine = id(self.limiter._engine)
+        if ask.bound is None:
+            visit.counted.discard((engine, "", "rules"))
+            return
+        for algorithm in ask.bound.algorithms:
+            visit.counted.discard((engine, ask.key, algorithm.name))
+
     def context(self, request: Request) -> RequestContext:
         """The request as rules see it. Where keys of policies have the route in them, it is the template."""
         context = RequestContext(
@@ -223,6 +243,8 @@ class Gate(Generic[L]):
             method=request.method,
             tier=_name(request.tier),
         )
+        if not self.limiter.asks_for_routes:
+            return context
         route = request.route
         key = None if route is None else self.limiter.policy_key(context, route)
         return context if key is None else replace(context, key=text_key(key))

@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from headgate.core.limit import Limit
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.embedded.limiter import Limiter
 from headgate.errors import ConfigError, StoreError
@@ -78,13 +79,23 @@ def _unreached(error: StoreError) -> None:
     _log.error("the store of rate limits cannot be reached, and on_store_error answers until it is back: %s", error)
 
 
+def _is_limit(text: str) -> bool:
+    """Whether somebody has taken the first argument for the limits."""
+    try:
+        Limit.parse_chain(text)
+    except ConfigError:
+        return False
+    return True
+
+
 def _open(given: str | os.PathLike[str] | Sequence[str]) -> AsyncLimiter:
     if isinstance(given, str | os.PathLike):
         text = os.fspath(given)
         if "://" not in text:
             if not os.path.isfile(text):
+                hint = f"; a limit is given as limits={text!r}" if _is_limit(text) else ""
                 raise ConfigError(
-                    f"limiter {text!r} is no store's URL, such as 'redis://localhost', and no file either"
+                    f"limiter {text!r} is no store's URL, such as 'redis://localhost', and no file either{hint}"
                 )
             return AsyncLimiter.from_config(text)
         return AsyncLimiter(text)

@@ -12,7 +12,7 @@ from headgate.embedded.asking import Holding
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.embedded.limiter import Limiter
 from headgate.engine.async_limiter import AsyncBound
-from headgate.integrations.gate import Gate, L
+from headgate.integrations.gate import Ask, Gate, L
 from headgate.integrations.request import Request, Response
 from headgate.integrations.visit import Visit
 
@@ -61,11 +61,11 @@ def enter(
         return None
     if hold or gate.when is not None:
         holding = gate.limiter.hold(gate.prepared(ask))
-        return Passage(gate, visit, holding.decision, holding)
+        return _passed(gate, visit, ask, holding.decision, holding)
     if ask.bound is not None:
-        return Passage(gate, visit, ask.bound.check(ask.key, ask.cost), None)
+        return _passed(gate, visit, ask, ask.bound.check(ask.key, ask.cost), None)
     assert ask.context is not None
-    return Passage(gate, visit, gate.limiter.check_request(ask.context, ask.cost), None)
+    return _passed(gate, visit, ask, gate.limiter.check_request(ask.context, ask.cost), None)
 
 
 async def enter_async(
@@ -80,14 +80,21 @@ async def enter_async(
     limiter = gate.limiter
     if gate.when is not None:
         holding = await limiter.hold(gate.prepared(ask))
-        return Passage(gate, visit, holding.decision, holding)
+        return _passed(gate, visit, ask, holding.decision, holding)
     if ask.bound is not None:
         decision = ask.bound.check_at_once(ask.key, ask.cost)
         if decision is None:
             decision = await AsyncBound(limiter, ask.bound).check(ask.key, ask.cost)
-        return Passage(gate, visit, decision, None)
+        return _passed(gate, visit, ask, decision, None)
     assert ask.context is not None
-    return Passage(gate, visit, await limiter.check_request(ask.context, ask.cost), None)
+    return _passed(gate, visit, ask, await limiter.check_request(ask.context, ask.cost), None)
+
+
+def _passed(gate: Gate[L], visit: Visit, ask: Ask, decision: Decision, holding: Holding | None) -> Passage[L]:
+    passage = Passage(gate, visit, decision, holding)
+    if not decision._allowed and not passage.refused:  # a dry run: where it is none, the denial is carried out
+        gate.unask(ask, visit)
+    return passage
 
 
 def settle(passage: Passage[Limiter], response: Response) -> None:

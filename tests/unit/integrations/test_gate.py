@@ -273,7 +273,7 @@ def test_a_mistake_is_found_before_the_first_request(options: dict[str, Any], me
 
 
 def test_an_option_that_does_not_exist() -> None:
-    with pytest.raises(TypeError, match="kez"):
+    with pytest.raises(ConfigError, match="kez"):
         gate_of(kez="ip")
 
 

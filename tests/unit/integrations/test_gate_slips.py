@@ -1,0 +1,49 @@
+"""Slips that would leave requests unlimited, or tell nobody what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate import ConfigError, Limiter
+from headgate.integrations.gate import Gate
+from headgate.integrations.opening import limiter_for_threads
+from headgate.integrations.passing import enter
+from headgate.integrations.visit import Visit
+from unit.integrations.plain import asked, limiter_on
+
+
+@pytest.fixture
+def limiter() -> Limiter:
+    return limiter_on()
+
+
+def test_a_limit_on_get_is_one_on_head(limiter: Limiter) -> None:
+    gate = Gate(limiter, "1/minute", methods=["GET"])
+    passages = [enter(gate, asked(gate, method=method), Visit()) for method in ("HEAD", "GET", "POST")]
+    assert [None if passage is None else passage.refused for passage in passages] == [False, True, None]
+
+
+def test_what_a_dry_run_would_deny_is_denied_where_it_is_none(limiter: Limiter) -> None:
+    dry, real = Gate(limiter, "1/minute", dry_run=True), Gate(limiter, "1/minute")
+    refused = []
+    for _ in range(2):
+        visit = Visit()
+        for gate in (dry, real):
+            passage = enter(gate, asked(gate), visit)
+            refused.append(None if passage is None else passage.refused)
+    assert refused == [False, None, False, True]  # the first was counted once, by the dry run
+
+
+def test_everybody_is_no_proxy(limiter: Limiter) -> None:
+    with pytest.raises(ConfigError, match=r"'0.0.0.0/0' is everybody"):
+        Gate(limiter, "1/minute", trusted_proxies=["0.0.0.0/0"])
+
+
+def test_an_option_that_does_not_exist(limiter: Limiter) -> None:
+    with pytest.raises(ConfigError, match=r"^there is no option method: did you mean methods\? There are key, cost, "):
+        Gate(limiter, "1/minute", method=["GET"])
+
+
+def test_limits_in_the_place_of_the_limiter() -> None:
+    with pytest.raises(ConfigError, match=r"no file either; a limit is given as limits='100/minute'$"):
+        limiter_for_threads("100/minute")
