@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 
 from headgate.http.client_address import TrustedProxies
-from headgate.integrations.asgi_request import AsgiRequest
-from headgate.integrations.asgi_routes import route_name, template_of
+from headgate.integrations.asgi.request import AsgiRequest
+from headgate.integrations.asgi.routes import route_name, template_of
 from headgate.integrations.request import Identity
 
 

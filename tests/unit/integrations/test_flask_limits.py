@@ -314,7 +314,7 @@ def test_a_preflight_is_not_counted() -> None:
 
 def test_a_leaky_bucket_holds_the_request_up(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("headgate.integrations.flask_site.time.sleep", slept.append)
+    monkeypatch.setattr("headgate.integrations.flask.site.time.sleep", slept.append)
     app, hg = site(limiter=Limiter("memory://"))
     view(app, "/a", hg.limit("60/minute burst 3 using leaky_bucket"))
     assert passes(app, "/a", 3) == 3

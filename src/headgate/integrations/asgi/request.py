@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from headgate.integrations.asgi_routes import template_of
+from headgate.integrations.asgi.routes import template_of
 from headgate.integrations.request import RawHeaders, Request
 
 __all__ = ["App", "AsgiRequest", "Message", "Receive", "Scope", "Send"]

@@ -15,8 +15,8 @@ from headgate.errors import RateLimitExceeded
 from headgate.http.client_address import TrustedProxies
 from headgate.http.headers import HeaderStyle
 from headgate.integrations.asgi import RateLimitMiddleware
-from headgate.integrations.asgi_denial import STARTS, Refused, denying, with_headers
-from headgate.integrations.asgi_request import App, AsgiRequest, Message, Receive, Scope, Send
+from headgate.integrations.asgi.denial import STARTS, Refused, denying, with_headers
+from headgate.integrations.asgi.request import App, AsgiRequest, Message, Receive, Scope, Send
 from headgate.integrations.request import Identity
 from headgate.integrations.visit import NAME, Visit
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from headgate.core.decision import Decision
 from headgate.errors import RateLimitExceeded
-from headgate.integrations.asgi_request import App, Message, Receive, Scope, Send
+from headgate.integrations.asgi.request import App, Message, Receive, Scope, Send
 from headgate.integrations.denial import Denial, denial_of
 from headgate.integrations.request import Request
 

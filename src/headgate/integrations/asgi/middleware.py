@@ -1,14 +1,4 @@
-"""Limits for any ASGI application: Starlette, FastAPI, Litestar, Quart, Django.
-
-    app.add_middleware(RateLimitMiddleware, limits="100/minute")                         # Starlette, FastAPI
-    app = RateLimitMiddleware(Litestar(…), limits="100/minute")                          # Litestar, or any other
-    app.asgi_app = RateLimitMiddleware(app.asgi_app, limits="100/minute")                # Quart
-
-A request is asked about before the application sees it. Of its response only the start is touched, to add the headers;
-the rest goes by as it comes, so a stream stays one. What the application receives is not touched at all.
-
-Websockets pass, unless `websockets=True`: then each connection is asked about as a request is.
-"""
+"""The middleware itself: what it does with a scope, and with the messages of a response."""
 
 from __future__ import annotations
 
@@ -17,8 +7,8 @@ from typing import Any, Unpack
 
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.errors import ConfigError, RateLimitExceeded
-from headgate.integrations.asgi_denial import STARTS, Refused, denying, with_headers
-from headgate.integrations.asgi_request import App, AsgiRequest, Message, Receive, Scope, Send
+from headgate.integrations.asgi.denial import STARTS, Refused, denying, with_headers
+from headgate.integrations.asgi.request import App, AsgiRequest, Message, Receive, Scope, Send
 from headgate.integrations.gate import Gate, GateOptions, LayerLimits
 from headgate.integrations.opening import GivenLimiter, connect, limiter_for_loops
 from headgate.integrations.passing import enter_async, settle_async

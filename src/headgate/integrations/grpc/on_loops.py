@@ -11,8 +11,8 @@ from typing import Any
 from headgate.core.decision import Decision
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.errors import RateLimitExceeded
+from headgate.integrations.grpc.calls import Context, Rpc, shaped_denial
 from headgate.integrations.passing import enter_async, settle_async
-from headgate.integrations.rpc import Context, Rpc, shaped_denial
 
 __all__ = ["LoopRpc", "limited_coroutine", "limited_responses"]
 

@@ -11,8 +11,8 @@ import grpc
 from headgate.core.decision import Decision
 from headgate.embedded.limiter import Limiter
 from headgate.errors import RateLimitExceeded
+from headgate.integrations.grpc.calls import Context, Rpc, shaped_denial
 from headgate.integrations.passing import enter, settle
-from headgate.integrations.rpc import Context, Rpc, shaped_denial
 
 __all__ = ["ThreadRpc", "limited_call", "limited_callback", "limited_stream"]
 

@@ -1,22 +1,4 @@
-"""Limits of FastAPI's routes, as a dependency or as a decorator, in any order.
-
-    @app.get("/search", dependencies=[Depends(limit("5/minute"))])
-    async def search(): ...
-
-    @app.get("/search")
-    @limit("5/minute")
-    async def search(): ...
-
-They count for each caller and route, unless `scope=` joins several routes. The limiter is that of the
-RateLimitMiddleware around, if there is one and no other is given.
-
-Either way the limits are asked as a dependency, on the event loop, so a function that is not `async` is not held up by
-them and holds nobody up. A decorator's come after those in `dependencies=[…]` and before those in the function's
-parameters. Above `@app.get` the decorator changes the routes that are there; where it cannot, it says so.
-
-A denial is answered with 429, the headers and the problem as JSON. An application that would answer otherwise has
-`on_denied=`, or `@app.exception_handler(RateLimitExceeded)`.
-"""
+"""The object that is both: a dependency that FastAPI asks, and a decorator of endpoints."""
 
 from __future__ import annotations
 
@@ -36,13 +18,13 @@ from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.engine.plans import lasting
 from headgate.errors import ConfigError
 from headgate.integrations.asgi import RateLimitMiddleware
-from headgate.integrations.asgi_denial import Refused
-from headgate.integrations.asgi_request import AsgiRequest, Scope
-from headgate.integrations.asgi_routes import route_name
-from headgate.integrations.fastapi_answer import answer_denials
-from headgate.integrations.fastapi_asked import Asked
-from headgate.integrations.fastapi_endpoints import has_limit, limited_endpoint, refuse_others
-from headgate.integrations.fastapi_routes import limit_routes
+from headgate.integrations.asgi.denial import Refused
+from headgate.integrations.asgi.request import AsgiRequest, Scope
+from headgate.integrations.asgi.routes import route_name
+from headgate.integrations.fastapi.answer import answer_denials
+from headgate.integrations.fastapi.asked import Asked
+from headgate.integrations.fastapi.endpoints import has_limit, limited_endpoint, refuse_others
+from headgate.integrations.fastapi.routes import limit_routes
 from headgate.integrations.gate import Gate, GateOptions, LayerLimits
 from headgate.integrations.opening import GivenLimiter, limiter_for_loops
 from headgate.integrations.passing import enter_async

@@ -1,21 +1,4 @@
-"""Limits on the calls of a gRPC server: one interceptor for `grpc.server` and for `grpc.aio.server`.
-
-    server = grpc.server(threads, interceptors=[RateLimitInterceptor("redis://localhost", "100/minute")])
-    server = grpc.aio.server(interceptors=[RateLimitInterceptor("headgate.yaml")])            # by rules
-    RateLimitInterceptor(limiter, {"/shop.Orders/Create": "5/minute", "/shop.Search/*": "50/second"})
-
-A call is asked about when it starts, of all four kinds, whatever it streams after that; messages pass untouched. One
-that is denied is aborted with RESOURCE_EXHAUSTED, with `retry-after` and what else there is to tell in the trailing
-metadata. An admitted call has that too: it leaves with the status, so no message waits for it, and what the handler
-sets there stays.
-
-Limits for all methods count per caller; those of a mapping per caller and method, also where `/shop.Search/*` names
-all methods of a service, unless `scope` joins them. A method that has limits of its own there does not have those of
-its service, and None says that it has none. A method that the server does not have is limited like others, and then
-UNIMPLEMENTED.
-
-Health checks and reflection are calls like others: `exempt=["/grpc.health.v1.Health/*"]` leaves them alone.
-"""
+"""The interceptor: which limits a call has, and how its handler is wrapped."""
 
 from __future__ import annotations
 
@@ -33,10 +16,10 @@ from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.embedded.limiter import Limiter
 from headgate.errors import ConfigError
 from headgate.integrations.gate import Gate, GateOptions, L, LayerLimits
+from headgate.integrations.grpc.calls import RpcRequest, RpcResponse
+from headgate.integrations.grpc.on_loops import LoopRpc, limited_coroutine, limited_responses
+from headgate.integrations.grpc.on_threads import ThreadRpc, limited_call, limited_callback, limited_stream
 from headgate.integrations.opening import GivenLimiter, limiter_for_loops, limiter_for_threads
-from headgate.integrations.rpc import RpcRequest, RpcResponse
-from headgate.integrations.rpc_on_loops import LoopRpc, limited_coroutine, limited_responses
-from headgate.integrations.rpc_on_threads import ThreadRpc, limited_call, limited_callback, limited_stream
 from headgate.integrations.visit import NAME, Visit
 
 __all__ = ["RateLimitInterceptor", "RpcRequest", "RpcResponse"]

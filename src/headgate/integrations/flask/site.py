@@ -25,8 +25,8 @@ from headgate.embedded.limiter import Limiter
 from headgate.errors import RateLimitExceeded
 from headgate.integrations.denial import Denial
 from headgate.integrations.exemptions import Exempt, exemption
-from headgate.integrations.flask_marks import Mark, leads_to, marks_of, unwrapped
-from headgate.integrations.flask_request import Denied, FlaskRequest, FlaskResponse, RateLimited, template_of
+from headgate.integrations.flask.marks import Mark, leads_to, marks_of, unwrapped
+from headgate.integrations.flask.request import Denied, FlaskRequest, FlaskResponse, RateLimited, template_of
 from headgate.integrations.gate import Gate
 from headgate.integrations.passing import Passage, enter, give_back, settle
 from headgate.integrations.visit import Visit

@@ -17,8 +17,8 @@ from starlette.responses import Response as Answer
 
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.errors import RateLimitExceeded
-from headgate.integrations.asgi_request import Scope
-from headgate.integrations.asgi_routes import chosen_route
+from headgate.integrations.asgi.request import Scope
+from headgate.integrations.asgi.routes import chosen_route
 from headgate.integrations.gate import Gate
 from headgate.integrations.passing import Passage, settle_async
 from headgate.integrations.request import Response

@@ -17,8 +17,8 @@ from fastapi import Depends
 
 from headgate.engine.decorator import name_of
 from headgate.errors import ConfigError
-from headgate.integrations.fastapi_asked import Asked
-from headgate.integrations.fastapi_routes import is_endpoint, unwrapped
+from headgate.integrations.fastapi.asked import Asked
+from headgate.integrations.fastapi.routes import is_endpoint, unwrapped
 from headgate.integrations.keys import is_coroutine
 
 __all__ = ["has_limit", "limited_endpoint", "refuse_others"]
