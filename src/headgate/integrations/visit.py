@@ -6,6 +6,7 @@ same counter count it once, and that the outermost layer can say in the headers 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.core.decision import Decision, combine
@@ -29,7 +30,7 @@ class Visit:
         """The layer that writes the headers, on the response as it leaves: the outermost that can."""
         self.around: object = None
         """The innermost middleware: its limiter is that of the routes inside it, unless they have one of their own."""
-        self.open: list[Any] = []
+        self.open: Sequence[Any] = ()
         """The passages that the writer is to settle, as soon as it knows the response."""
 
     def count(self, engine: int, key: str, name: str) -> bool:

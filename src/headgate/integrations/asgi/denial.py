@@ -16,10 +16,13 @@ from headgate.integrations.asgi.request import App, Message, Receive, Scope, Sen
 from headgate.integrations.denial import Denial, denial_of
 from headgate.integrations.request import Request
 
-__all__ = ["STARTS", "Refused", "denying", "with_headers"]
+__all__ = ["CLOSE", "ENDS", "STARTS", "Refused", "denying", "with_headers"]
 
+CLOSE = "websocket.close"
 STARTS = {"http.response.start": 200, "websocket.http.response.start": 403, "websocket.accept": 101}
 """The messages that have headers, and the status that each tells unless it says another."""
+ENDS = {**STARTS, CLOSE: 403}
+"""The first messages of a response, whatever becomes of the connection."""
 
 POLICY_VIOLATION = 1008
 """What a websocket is closed with (RFC 6455)."""
@@ -86,4 +89,4 @@ def with_headers(message: Message, said: RawHeaders) -> Message:
 
 
 async def _close(_scope: Scope, _receive: Receive, send: Send) -> None:
-    await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "rate limit exceeded"})
+    await send({"type": CLOSE, "code": POLICY_VIOLATION, "reason": "rate limit exceeded"})

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Unpack
 
+from headgate.core.decision import Decision
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.errors import ConfigError, RateLimitExceeded
-from headgate.integrations.asgi.denial import STARTS, Refused, denying, with_headers
-from headgate.integrations.asgi.request import App, AsgiRequest, Message, Receive, Scope, Send
+from headgate.integrations.asgi.denial import CLOSE, ENDS, Refused, denying, with_headers
+from headgate.integrations.asgi.request import App, AsgiRequest, Message, Scope
 from headgate.integrations.gate import Gate, GateOptions, LayerLimits
 from headgate.integrations.opening import GivenLimiter, connect, limiter_for_loops
 from headgate.integrations.passing import enter_async, settle_async
@@ -62,22 +63,39 @@ class RateLimitMiddleware:
         visit.around = self
         app = self.app
         if self._asks and (kind == "http" or self._websockets):
-            gate = self.gate
             client = scope.get("client")
-            decision = gate.decide_simply(scope.get("method", "GET"), client[0] if client else None, visit)
+            decision = self.gate.decide_simply(scope.get("method", "GET"), client[0] if client else None, visit)
             if decision is None:
                 app = await self._asked(scope, visit)
-            elif not decision._allowed:
-                app = await denying(gate.on_denied, AsgiRequest(scope, gate.identity), decision)
-            else:
-                delay = gate.delay(decision)
-                if delay:
-                    await asyncio.sleep(delay)
-        if visit.writer is None:
-            visit.writer = self
-            await self._written(app, visit, scope, receive, send)
-        else:  # the layer that writes the headers settles everything first
+            elif decision.delay or not decision.allowed:
+                app = await self._decided(scope, decision)
+        if visit.writer is not None:  # the layer that writes the headers settles everything first
             await app(scope, receive, send)
+            return
+        visit.writer = self
+        started = False
+
+        async def sender(message: Message) -> None:
+            nonlocal started
+            if not started and message["type"] in ENDS:
+                started = True
+                if visit.open:
+                    status = message.get("status", ENDS[message["type"]])
+                    await settled(visit, Response(status, message.get("headers", ())))
+                message = self._told(message, visit)
+            await send(message)
+
+        try:
+            await app(scope, receive, sender)
+        except RateLimitExceeded as error:
+            if started:
+                raise
+            answer = await self._answer(error, visit, scope)
+            await answer(scope, receive, sender)
+        except Exception:
+            if not started:
+                await settled(visit, Response(500))
+            raise
 
     async def _asked(self, scope: Scope, visit: Visit) -> App:
         """Ask about a request: what is to answer it, the application or a denial."""
@@ -92,50 +110,35 @@ class RateLimitMiddleware:
         if delay:
             await asyncio.sleep(delay)
         if passage.holding is not None:
-            visit.open.append(passage)
+            visit.open = [*visit.open, passage]
         return self.app
 
-    async def _written(self, app: App, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, as the layer that writes the headers of its response."""
-        started = False
+    async def _decided(self, scope: Scope, decision: Decision) -> App:
+        """What is to answer a request that was decided simply: a denial, or the application in its turn."""
+        if not decision.allowed:
+            return await denying(self.gate.on_denied, AsgiRequest(scope, self.gate.identity), decision)
+        await asyncio.sleep(self.gate.delay(decision))
+        return self.app
 
-        async def sender(message: Message) -> None:
-            nonlocal started
-            if not started:
-                kind = message["type"]
-                if kind in STARTS:
-                    started = True
-                    if visit.open:
-                        await settled(visit, Response(message.get("status", STARTS[kind]), message.get("headers", ())))
-                    if visit.decisions:
-                        style = self.gate.style
-                        now_us = self.limiter.clock.ticks() if style.reset == "epoch" else 0
-                        message = with_headers(message, visit.headers(style, now_us))
-                elif kind == "websocket.close":  # before it was accepted
-                    started = True
-                    await settled(visit, Response(403))
-            await send(message)
+    def _told(self, message: Message, visit: Visit) -> Message:
+        """The start of a response, with the headers."""
+        if not visit.decisions or message["type"] == CLOSE:
+            return message
+        style = self.gate.style
+        return with_headers(message, visit.headers(style, self.limiter.clock.ticks() if style.reset == "epoch" else 0))
 
-        try:
-            await app(scope, receive, sender)
-        except RateLimitExceeded as error:
-            if started:
-                raise
-            visit.tell(error.decision)
-            if not isinstance(error, Refused):
-                gate = (visit.around if isinstance(visit.around, RateLimitMiddleware) else self).gate
-                error = Refused(error.decision, AsgiRequest(scope, gate.identity), gate.on_denied)
-            answer = await denying(error.on_denied, error.request, error.decision)
-            await answer(scope, receive, sender)
-        except Exception:
-            if not started:
-                await settled(visit, Response(500))
-            raise
+    async def _answer(self, error: RateLimitExceeded, visit: Visit, scope: Scope) -> App:
+        """What answers a denial that was raised inside: a route's, or the application's own."""
+        visit.tell(error.decision)
+        if not isinstance(error, Refused):
+            gate = (visit.around if isinstance(visit.around, RateLimitMiddleware) else self).gate
+            error = Refused(error.decision, AsgiRequest(scope, gate.identity), gate.on_denied)
+        return await denying(error.on_denied, error.request, error.decision)
 
 
 async def settled(visit: Visit, response: Response) -> None:
     """The response is known: give back what it does not count for, at all gates that wait for it."""
-    waiting, visit.open = visit.open, []
+    waiting, visit.open = visit.open, ()
     for passage in waiting:
         await settle_async(passage, response)
 

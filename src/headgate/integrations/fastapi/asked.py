@@ -50,7 +50,7 @@ class Asked:
         self._made = made
         """What FastAPI takes the headers from for the response that it makes."""
         if passage is not None and passage.holding is not None and visit.writer is not None:
-            visit.open.append(passage)
+            visit.open = [*visit.open, passage]
 
     @property
     def waits(self) -> bool:
