@@ -24,8 +24,9 @@ from typing import Any
 import pytest
 
 import headgate
+from headgate.rules.path import LONGEST_PATH
 from headgate.service.asgi import MOST_BODY_BYTES
-from headgate.service.data.bodies import LONGEST_PATH, MOST_CHECKS
+from headgate.service.data.bodies import MOST_CHECKS
 from headgate.service.depth import MOST_DEPTH
 from headgate.service.protocol import LONGEST_ANSWER, LONGEST_REQUEST, MOST_HEAD
 from headgate.service.server import KEEP_ALIVE

@@ -17,6 +17,7 @@ from headgate.engine.reservation import charged, returning
 from headgate.rules.catalog import Catalog
 from headgate.rules.context import Asked, RequestContext
 from headgate.rules.entry import Entry
+from headgate.rules.path import shortened
 from headgate.rules.rule import Rule
 from headgate.rules.ruleset import Chosen, checked_text
 from headgate.rules.views.clients import SeenClients
@@ -311,7 +312,7 @@ def said(context: Asked) -> dict[str, str]:
         "user": context.user,
         "api_key": context.api_key,
         "client": context.client,
-        "path": context.path,
+        "path": None if context.path is None else shortened(checked_text("path", context.path)),
         "method": context.method,
         "tier": context.tier,
         "key": context.key,

@@ -25,8 +25,10 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-__all__ = ["is_clean", "normalise", "readings"]
+__all__ = ["LONGEST_PATH", "is_clean", "normalise", "readings", "shortened"]
 
+LONGEST_PATH: Final = 8192
+"""Characters of a path that a service takes: hardly a server lets longer ones through."""
 ROUNDS: Final = 10
 _clean = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/%;?#\0]+)+").fullmatch
 _ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
@@ -54,6 +56,16 @@ def normalise(path: str) -> str:
         elif segment and segment != ".":
             segments.append(segment)
     return "/" + "/".join(segments)
+
+
+def shortened(path: str) -> str:
+    """A path that a service takes. Callers choose how long theirs are, and none is free of rules by that, or in error:
+    of one that is too long the one spelling is told, as far as it goes. No pattern is as long as that.
+
+    >>> shortened("/orders"), shortened("/" * 10_000 + "orders"), len(shortened("/" + "a" * 10_000))
+    ('/orders', '/orders', 8192)
+    """
+    return path if len(path) <= LONGEST_PATH else normalise(path)[:LONGEST_PATH]
 
 
 def is_clean(path: str) -> bool:

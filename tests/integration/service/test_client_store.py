@@ -254,8 +254,14 @@ def test_a_context_that_makes_no_sense(limiter: Limiter) -> None:
         limiter.check_request(RequestContext(user="42"), cost=-1)
     with pytest.raises(TypeError, match="RequestContext"):
         limiter.check_request({"user": "42"})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"context\.path: has 9000 characters"):
-        limiter.check_request(RequestContext(user="42", path="/" * 9000))
+
+
+@pytest.mark.parametrize("path", ["/" * 9000 + "far", "/far/." + "/." * 9000])
+def test_a_path_that_is_too_long_for_a_service_is_under_its_rules(limiter: Limiter, key: str, path: str) -> None:
+    allowed = [limiter.check_request(RequestContext(user=key, path=path)).allowed for _ in range(3)]
+    assert allowed == [True, True, False]
+    told = limiter.check_request(RequestContext(user=key, path="/" + "a" * 9000))
+    assert told.reason == "no_rule"
 
 
 def test_what_a_request_has_taken_can_be_given_back(limiter: Limiter, key: str) -> None:

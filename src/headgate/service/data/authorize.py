@@ -19,8 +19,9 @@ from headgate.http.client_address import TrustedProxies
 from headgate.http.headers import HeaderStyle, rate_limit_headers
 from headgate.http.problem import encode_problem, exceeded
 from headgate.rules.context import RequestContext
+from headgate.rules.path import LONGEST_PATH
 from headgate.service.asgi import PROBLEM, BadRequest, Call, Headers, Reply
-from headgate.service.data.bodies import LONGEST_PATH, wrong
+from headgate.service.data.bodies import wrong
 from headgate.service.data.plane import DataPlane
 from headgate.service.observe.shown import CLIENT_KEY
 from headgate.stores.port import Op

@@ -16,12 +16,12 @@ import msgspec
 
 from headgate.embedded.asking import Prepared, PreparedChain
 from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.rules.path import LONGEST_PATH
 from headgate.service.asgi import BadRequest
 from headgate.service.data.shapes import BatchBody, CheckBody, ContextBody, VerifyBody
 from headgate.stores.port import Op
 
 __all__ = [
-    "LONGEST_PATH",
     "MOST_CHECKS",
     "plain_context",
     "prepare",
@@ -34,8 +34,6 @@ __all__ = [
 ]
 
 MOST_CHECKS = 1000
-LONGEST_PATH = 8192
-"""Of a path, in characters: longer ones no server lets through."""
 MOST_PLANS = 20
 
 
