@@ -11,11 +11,10 @@ SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
 serve: $(VENV)/.compiled
 	env HEADGATE_SERVER__HTTP=127.0.0.1:$(PORT) $(BIN)/headgate serve
 
-# Lint, types and imports; then the tests on the compiled and on the pure build, and those of the service over sockets,
-# all at once: they wait a lot.
+# Lint, types and imports, and the tests on the compiled and on the pure build, and those over sockets, all at once:
+# they wait a lot, and what is not compiled need not wait for the compiler.
 test: servers $(VENV)/.ready
-	$(MAKE) -j2 --output-sync=target check doctest $(VENV)/.compiled
-	$(MAKE) -j3 --output-sync=target compiled pure sockets
+	$(MAKE) -j3 --output-sync=target check doctest pure compiled sockets
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -29,7 +28,7 @@ doctest: $(VENV)/.ready
 
 # What is never compiled is tested once, and so is what waits for servers more than it computes.
 NEVER_COMPILED := tests/servers tests/model \
-	$(addprefix tests/unit/,cli config deploy history http integrations locks reading retry rules/repositories) \
+	$(addprefix tests/unit/,cli config deploy history locks reading retry rules/repositories) \
 	tests/unit/service/auth \
 	tests/integration/test_locks.py tests/integration/test_locks_faults.py
 # Floods of a million keys tell the same of both builds, and the compiled one is done sooner.
@@ -47,7 +46,7 @@ compiled: servers $(VENV)/.compiled
 	HEADGATE_EXPECT=compiled $(BIN)/python -m pytest -q --durations=10 tests \
 		$(addprefix --ignore=,$(NEVER_COMPILED) $(SOCKETS))
 
-pure: servers $(VENV)/.compiled
+pure: servers $(VENV)/.ready
 	HEADGATE_EXPECT="pure Python" PYTHONPATH=src $(BIN)/python -m pytest -q --durations=10 tests \
 		$(addprefix --ignore=,$(MOSTLY_WAITING) $(SOCKETS))
 
