@@ -112,7 +112,8 @@ class RouteLimit:
         passage = await enter_async(gate, request, visit, route_name(scope))
         if passage is not None:
             if passage.refused:
-                raise Refused(passage.decision, request, gate.on_denied)
+                shapes = gate if around is None or "on_denied" in self._options else around.gate
+                raise Refused(passage.decision, request, shapes.on_denied)
             delay = gate.delay(passage.decision)
             if delay:
                 await asyncio.sleep(delay)
