@@ -24,7 +24,8 @@ check: $(VENV)/.ready
 	$(BIN)/python tests/vectors/make_vectors.py --check
 
 doctest: $(VENV)/.ready
-	PYTHONPATH=src $(BIN)/python -m pytest -q --doctest-modules src/headgate
+	DJANGO_SETTINGS_MODULE=django.conf.global_settings PYTHONPATH=src \
+		$(BIN)/python -m pytest -q --doctest-modules src/headgate
 
 # What is never compiled is tested once, and so is what waits for servers more than it computes.
 NEVER_COMPILED := tests/servers tests/model \
