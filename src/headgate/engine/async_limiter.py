@@ -15,7 +15,7 @@ from headgate.core.decision import Decision
 from headgate.core.limit import Limit
 from headgate.engine.bound import Bound, check_input, whole_cost
 from headgate.engine.coalescer import LoopCoalescer
-from headgate.engine.decorator import KeyMaker, name_of
+from headgate.engine.decorator import KeyMaker, name_of, refuse_missing_brackets
 from headgate.engine.guard import CallCost, CallLimits, Guard, guarded_async
 from headgate.engine.limiting import Limiting, ManyItem, acquire_input, undoing
 from headgate.engine.line import Ask, Sleep, Turn, Waiting, wait_turn
@@ -110,6 +110,7 @@ class AsyncLimiter(Limiting):
         `when` is given what the function returns, or the exception that it raises, and says whether the call counts:
         `when=lambda result: result is None`. With `dry_run` calls are counted, and what would be denied is logged.
         """
+        refuse_missing_brackets(limits, '@limiter.limit("5/minute")')
         guard = Guard(self, limits, key=key, cost=cost, exempt=exempt, when=when, wait=wait, dry_run=dry_run)
 
         def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:

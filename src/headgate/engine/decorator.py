@@ -6,6 +6,7 @@ Mistakes that would silently limit nothing, or everything together, are refused 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from string import Formatter
 from typing import Any
@@ -20,9 +21,12 @@ __all__ = [
     "name_of",
     "plain_callable",
     "refuse_generators",
+    "refuse_missing_brackets",
 ]
 
 KeyMaker = Callable[..., str]
+_NEAREST = 4
+"""How many callers are looked at for the one who decorates."""
 
 
 def refuse_generators(function: Callable[..., Any]) -> None:
@@ -37,6 +41,30 @@ def refuse_generators(function: Callable[..., Any]) -> None:
             f"{name_of(function)} is a generator: its body runs after the call, when the limit has already "
             "been checked. Limit the function that iterates it, or call limiter.check inside"
         )
+
+
+def refuse_missing_brackets(limits: object, form: str) -> None:
+    """A decorator that was written without its brackets is given the function that it was to decorate, and would take
+    it for a callable that tells limits: nothing would be limited. `form` is what to write instead."""
+    if isinstance(limits, type) or (callable(limits) and _is_being_defined(limits)):
+        raise ConfigError(f"{name_of(limits)} stands in the place of limits: write {form}, with the limits in brackets")
+
+
+def _is_being_defined(function: Callable[..., Any]) -> bool:
+    """Whether some caller is at a line of this function's own definition, as it is only while its decorators run. A
+    lambda is never decorated, and is often written where it is given."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or code.co_name == "<lambda>":
+        return False
+    last = max((line for _, _, line in code.co_lines() if line is not None), default=code.co_firstlineno)
+    frame = sys._getframe()
+    for _ in range(_NEAREST):
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+        if code.co_firstlineno <= frame.f_lineno <= last and any(one is code for one in frame.f_code.co_consts):
+            return True
+    return False
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
 
 from headgate.core.decision import Decision
 from headgate.engine.bound import Bound, check_input, whole_cost
-from headgate.engine.decorator import KeyMaker
+from headgate.engine.decorator import KeyMaker, refuse_missing_brackets
 from headgate.engine.guard import CallCost, CallLimits, Guard, guarded, guarded_async
 from headgate.engine.limiting import Limiting, ManyItem, acquire_input
 from headgate.engine.line import Ask, Sleep, Waiting, wait_turn
@@ -104,6 +104,7 @@ class Limiter(Limiting):
         `when` is given what the function returns, or the exception that it raises, and says whether the call counts:
         `when=lambda result: result is None`. With `dry_run` calls are counted, and what would be denied is logged.
         """
+        refuse_missing_brackets(limits, '@limiter.limit("5/minute")')
         guard = Guard(self, limits, key=key, cost=cost, exempt=exempt, when=when, wait=wait, dry_run=dry_run)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:

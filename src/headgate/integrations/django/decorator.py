@@ -19,6 +19,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.utils.decorators import method_decorator
 
+from headgate.engine.decorator import refuse_missing_brackets
 from headgate.errors import StoreError
 from headgate.integrations.django.layer import Layer
 from headgate.integrations.django.passing import through, through_async
@@ -43,6 +44,7 @@ def limit(
 
     What is not said here is as `HEADGATE` in the settings says: the limiter, the key, the proxies, the headers…
     """
+    refuse_missing_brackets(limits, '@limit("5/minute")')
     layer = Layer(limiter, limits, scope, options)
     if settings.configured or limiter is not None:
         with suppress(StoreError):  # it may not be reached from where this is imported: a build, a migration

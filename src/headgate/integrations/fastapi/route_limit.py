@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Coroutine
 from itertools import count
 from types import MethodType
-from typing import Any, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
 
-from fastapi import Response
+from fastapi import Depends, Response
 from starlette.requests import HTTPConnection
 
 from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.engine.decorator import refuse_missing_brackets
 from headgate.engine.plans import lasting
 from headgate.errors import ConfigError
 from headgate.integrations.asgi import RateLimitMiddleware
@@ -39,14 +40,25 @@ _unrouted: WeakSet[Any] = WeakSet()
 """Endpoints that no route had when they were made."""
 
 
+class _WithoutBrackets:
+    """Stands on the first parameter of `limit`, which FastAPI only looks at when `limit` itself is the dependency."""
+
+    def __call__(self) -> None: ...
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        raise ConfigError('limit is no dependency by itself: write Depends(limit("5/minute")), with the limits in it')
+
+
 def limit(
-    limits: LayerLimits,
+    limits: Annotated[LayerLimits, Depends(_WithoutBrackets())],
     *,
     limiter: GivenLimiter = None,
     scope: str | None = None,
     **options: Unpack[GateOptions],
 ) -> RouteLimit:
     """Limits of a route: `Depends(limit("5/minute"))`, or `@limit("5/minute")`."""
+    refuse_missing_brackets(limits, '@limit("5/minute")')
     return RouteLimit(limits, limiter, scope, options)
 
 

@@ -11,6 +11,7 @@ from flask.sansio.blueprints import Blueprint
 
 from headgate.core.decision import Decision
 from headgate.core.limit import Limit
+from headgate.engine.decorator import refuse_missing_brackets
 from headgate.errors import ConfigError, RateLimitExceeded
 from headgate.integrations.flask.marks import Mark, mark, marks_of
 from headgate.integrations.flask.site import Site, Written
@@ -119,6 +120,7 @@ class Headgate:
         """
         if limits is None:
             raise ConfigError('limit needs limits, such as hg.limit("5/minute")')
+        refuse_missing_brackets(limits, '@hg.limit("5/minute")')
         given = _options(options, key_func=key_func, exempt_when=exempt_when, deduct_when=deduct_when)
         made = Mark(self._written, limits, given, _scope(scope), per_method, override_defaults)
         for site in self._living():
