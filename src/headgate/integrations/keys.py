@@ -5,7 +5,7 @@
     apikey          the API key, by a digest: keys are written into stores, and an API key is a secret
     client          what the layer's `client=` says
     route           the route's template (`/item/1` and `/item/2` are one), else the path in its one spelling
-    header:NAME     a header's value
+    header:NAME     a header's value; whoever sends several different ones is counted with all who do
     user|route      several, each written `user:42|route:/item/{id}`
     a callable      given the request; what it returns is the key
 
@@ -155,8 +155,8 @@ def _header(name: str) -> KeyResolver:
     label = f"header:{name.lower()}:"
 
     def header(request: Request) -> str | None:
-        value = request.headers.get(name)
-        return label + value if value else None
+        value = request.headers.naming(name)
+        return None if value is None else label + value
 
     return header
 

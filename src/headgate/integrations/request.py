@@ -19,6 +19,8 @@ __all__ = ["Headers", "Identity", "Request", "Response"]
 
 Told = Callable[["Request"], Any]
 RawHeaders = Sequence[tuple[bytes, bytes]]
+_SEVERAL = "several"
+"""The value of a header that has more than one, where one is wanted."""
 _UNREAD = "unread"
 """An address that nobody has asked for yet, by identity: none is this very text."""
 
@@ -32,17 +34,31 @@ class Headers(Mapping[str, str]):
         self._raw = raw
 
     def __getitem__(self, name: str) -> str:
-        wanted = name.lower().encode("latin-1", "replace")
-        found = [value for key, value in self._raw if key.lower() == wanted]
+        found = self._values(name)
         if not found:
             raise KeyError(name)
         return b", ".join(found).decode("latin-1")
+
+    def naming(self, name: str) -> str | None:
+        """Whom a header names; None when it names nobody.
+
+        Applications go by the first of several values, or by the last: whoever sends a true one and one that is new
+        each time would be somebody new each time. All who send several are counted as one.
+        """
+        found = {value for value in self._values(name) if value}
+        if len(found) > 1:
+            return _SEVERAL
+        return found.pop().decode("latin-1") if found else None
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self._raw))
 
     def __len__(self) -> int:
         return len({key.lower() for key, _ in self._raw})
+
+    def _values(self, name: str) -> list[bytes]:
+        wanted = name.lower().encode("latin-1", "replace")
+        return [value for key, value in self._raw if key.lower() == wanted]
 
 
 class Identity:
@@ -142,7 +158,7 @@ class Request:
     @property
     def api_key(self) -> str | None:
         """The API key, as its header has it."""
-        return self.headers.get(self.identity.api_key_header) or None
+        return self.headers.naming(self.identity.api_key_header)
 
     def tell(self, told: Told) -> Any:
         """What a callable of the application says of this request."""

@@ -80,6 +80,18 @@ def test_an_ipv6_caller_is_a_network() -> None:
     assert key_maker("ip")(plain(peer="::ffff:203.0.113.9")) == f"ip:{CLIENT}"
 
 
+@pytest.mark.parametrize("key", ["apikey", "header:X-API-Key"])
+def test_nobody_is_somebody_new_by_sending_a_header_twice(key: str) -> None:
+    def made(*values: bytes) -> str:
+        request = plain()
+        request.native.raw_headers = [(b"x-api-key", value) for value in values]
+        return key_maker(key)(request)
+
+    assert made(b"secret", b"1") == made(b"secret", b"2") == made(b"3", b"secret")
+    assert made(b"secret", b"secret") == made(b"", b"secret") == made(b"secret") != made(b"secret", b"1")
+    assert made(b"", b"") == f"ip:{CLIENT}"
+
+
 @pytest.mark.parametrize("key", ["user", "apikey", "client", "header:x-tenant"])
 def test_who_lacks_what_is_asked_for_is_counted_by_the_address(key: str) -> None:
     assert key_maker(key)(plain()) == f"ip:{CLIENT}"
