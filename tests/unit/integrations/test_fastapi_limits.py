@@ -289,28 +289,6 @@ def test_what_the_application_raises_itself_is_the_same_answer(limiter: Limiter)
     assert asked(app, "/unlimited", "/") == [420, 420]
 
 
-@pytest.mark.parametrize(
-    ("own", "status"),
-    [({}, 420), ({"on_denied": lambda request, decision: Denial(418)}, 418), ({"on_denied": None}, 429)],
-)
-def test_a_route_without_a_hook_has_that_of_the_middleware_around(own: Any, status: int, limiter: Limiter) -> None:
-    app = FastAPI()
-    app.add_middleware(
-        RateLimitMiddleware, limiter=limiter, on_denied=lambda request, decision: Denial(420, request.path.encode())
-    )
-
-    @app.get("/one", dependencies=[Depends(limit("1/minute", **own))])
-    async def one() -> str:
-        return "one"
-
-    @app.get("/two")
-    @limit("1/minute", **own)
-    async def two() -> str:
-        return "two"
-
-    assert asked(app, "/one", "/one", "/two", "/two") == [200, status, 200, status]
-
-
 def test_dry_runs_deny_nobody_and_say_nothing(limiter: Limiter) -> None:
     app = FastAPI()
 

@@ -116,7 +116,7 @@ class RouteLimit:
             visit = scope[NAME] = Visit()
         around = visit.around if isinstance(visit.around, RateLimitMiddleware) else None
         gate = self._gate(self._limiter or (limiter_for_loops(None) if around is None else around.limiter))
-        answer_denials(scope, gate.style)
+        answer_denials(scope, gate)
         if gate.when is not None and visit.writer is None:
             self._refuse_unsettled(scope)
         known = around is not None and not any(name in self._options for name in _IDENTITY)

@@ -1,0 +1,78 @@
+"""FastAPI's routes beside each other, and inside of something: what they have from around, and what is their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi import Depends, FastAPI
+from fastapi.testclient import TestClient
+from starlette.routing import Mount
+
+from headgate import Limiter
+from headgate.integrations import Denial, HeaderStyle
+from headgate.integrations.asgi import RateLimitMiddleware
+from headgate.integrations.fastapi import limit
+from headgate.testing import FakeClock
+
+
+@pytest.fixture
+def limiter() -> Limiter:
+    return Limiter(clock=FakeClock(1000))
+
+
+def asked(app: Any, *paths: str) -> list[int]:
+    with TestClient(app) as client:
+        return [client.get(path).status_code for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("own", "status"),
+    [({}, 420), ({"on_denied": lambda request, decision: Denial(418)}, 418), ({"on_denied": None}, 429)],
+)
+def test_a_route_without_a_hook_has_that_of_the_middleware_around(own: Any, status: int, limiter: Limiter) -> None:
+    app = FastAPI()
+    app.add_middleware(
+        RateLimitMiddleware, limiter=limiter, on_denied=lambda request, decision: Denial(420, request.path.encode())
+    )
+
+    @app.get("/one", dependencies=[Depends(limit("1/minute", **own))])
+    async def one() -> str:
+        return "one"
+
+    @app.get("/two")
+    @limit("1/minute", **own)
+    async def two() -> str:
+        return "two"
+
+    assert asked(app, "/one", "/one", "/two", "/two") == [200, status, 200, status]
+
+
+def test_each_route_has_the_headers_that_it_says(limiter: Limiter) -> None:
+    app = FastAPI()
+    epoch = HeaderStyle(reset="epoch")
+
+    for path, headers in (("/none", False), ("/usual", True), ("/epoch", epoch)):
+        app.get(path, dependencies=[Depends(limit("1/minute", limiter=limiter, headers=headers))])(lambda: "hello")
+
+    with TestClient(app) as client:
+        denied = {path: [client.get(path) for _ in range(2)][1].headers for path in ("/none", "/usual", "/epoch")}
+    assert "retry-after" not in denied["/none"]
+    assert [denied[path].get("x-ratelimit-reset") for path in denied] == [None, "60", "1060"]
+
+
+@pytest.mark.parametrize("kind", ["int", "uuid", "float", "path"])
+def test_no_spelling_of_what_an_application_is_mounted_under_has_a_counter_of_its_own(
+    kind: str, limiter: Limiter
+) -> None:
+    spelled = {
+        "int": ["7", "07", "8"],
+        "float": ["7", "7.0", "07.00"],
+        "uuid": ["C0FFEE00-0000-4000-8000-00000000CAFE", "c0ffee00-0000-4000-8000-00000000cafe"],
+        "path": ["a", "a/b", "a/b/c"],
+    }
+    inner = FastAPI()
+    inner.get("/x", dependencies=[Depends(limit("1/minute", limiter=limiter))])(lambda: "hello")
+    app = FastAPI(routes=[Mount(f"/shop/{{place:{kind}}}/in", inner)])
+    statuses = asked(app, *[f"/shop/{place}/in/x" for place in spelled[kind]])
+    assert statuses == [200] + [429] * (len(statuses) - 1)
