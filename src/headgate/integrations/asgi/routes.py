@@ -63,12 +63,22 @@ def mounted_under(scope: Mapping[str, Any], own: Iterable[str]) -> str:
         return root.rstrip("/")
     segments = root.rstrip("/").split("/")
     for name in reversed([name for name in params if name not in own]):
-        value = str(params[name])
-        for place in range(len(segments) - 1, 0, -1):
-            if segments[place] == value:
-                segments[place] = f"{{{name}}}"
+        length = str(params[name]).count("/") + 1  # a parameter of the kind `path` may be several
+        for end in range(len(segments), length, -1):
+            if _spells("/".join(segments[end - length : end]), params[name]):
+                segments[end - length : end] = [f"{{{name}}}"]
                 break
     return "/".join(segments)
+
+
+def _spells(text: str, value: Any) -> bool:
+    """Whether a text is one for this value: 007 is 7, and callers choose how they spell it."""
+    if isinstance(value, str):
+        return text == value
+    try:
+        return bool(type(value)(text) == value)
+    except Exception:  # noqa: BLE001 - values are of whatever kind the application's convertors make
+        return text == str(value)
 
 
 def _match(routes: Iterable[Any], scope: dict[str, Any]) -> tuple[str, bool] | None:
