@@ -25,6 +25,7 @@ from headgate.embedded.limiter import Limiter
 from headgate.errors import ConfigError, RateLimitExceeded
 from headgate.integrations.denial import Denial, denial_of
 from headgate.integrations.gate import Gate, GateOptions, LayerLimits
+from headgate.integrations.idle import refuse_idle
 from headgate.integrations.opening import GivenLimiter, limiter_for_threads
 from headgate.integrations.passing import Passage, enter, settle
 from headgate.integrations.request import Request, Response
@@ -63,6 +64,7 @@ class RateLimitMiddleware:
         self.app = app
         opened = limiter_for_threads(limiter)
         if limits is None and not opened.has_rules:
+            refuse_idle(options)
             limits = _no_limits
         self.gate = Gate(opened, limits, **options)
         self.gate.refuse_coroutines("a WSGI application")
