@@ -9,6 +9,7 @@ from headgate.integrations.gate import Gate
 from headgate.integrations.opening import limiter_for_threads
 from headgate.integrations.passing import enter
 from headgate.integrations.visit import Visit
+from headgate.integrations.wsgi import RateLimitMiddleware
 from unit.integrations.plain import asked, limiter_on
 
 
@@ -47,3 +48,8 @@ def test_an_option_that_does_not_exist(limiter: Limiter) -> None:
 def test_limits_in_the_place_of_the_limiter() -> None:
     with pytest.raises(ConfigError, match=r"no file either; a limit is given as limits='100/minute'$"):
         limiter_for_threads("100/minute")
+
+
+def test_options_for_limits_where_there_are_none(limiter: Limiter) -> None:
+    with pytest.raises(ConfigError, match=r"^cost= is for limits, and the middleware has none"):
+        RateLimitMiddleware(lambda environ, start: [], limiter, cost=2)
