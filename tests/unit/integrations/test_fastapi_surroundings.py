@@ -76,3 +76,28 @@ def test_no_spelling_of_what_an_application_is_mounted_under_has_a_counter_of_it
     app = FastAPI(routes=[Mount(f"/shop/{{place:{kind}}}/in", inner)])
     statuses = asked(app, *[f"/shop/{place}/in/x" for place in spelled[kind]])
     assert statuses == [200] + [429] * (len(statuses) - 1)
+
+
+def test_a_route_knows_who_asks_as_the_middleware_around_does(limiter: Limiter) -> None:
+    async def logged_in(request: Any) -> Any:
+        return request.headers.get("x-user")
+
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, user=logged_in, trusted_proxies=["192.0.2.0/24"])
+
+    @app.get("/theirs")
+    @limit("1/minute", key="user")
+    async def theirs() -> str:
+        return "hello"
+
+    @app.get("/own")
+    @limit("1/minute", key="user", user=lambda request: request.headers.get("x-name"))
+    async def own() -> str:
+        return "hello"
+
+    callers = [{"x-user": "7"}, {"x-user": "8", "x-name": "8"}, {"x-user": "7", "x-name": "7"}]
+    with TestClient(app, client=("192.0.2.1", 4711)) as client:
+        assert [client.get("/theirs", headers=caller).status_code for caller in callers] == [200, 200, 429]
+        assert [client.get("/own", headers=caller).status_code for caller in callers] == [200, 200, 200]
+        strangers = [{"x-forwarded-for": f"198.51.100.{n}"} for n in (1, 2, 2)]
+        assert [client.get("/own", headers=stranger).status_code for stranger in strangers] == [200, 200, 429]

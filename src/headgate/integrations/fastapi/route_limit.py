@@ -34,7 +34,6 @@ from headgate.integrations.visit import NAME, Visit
 __all__ = ["RouteLimit", "limit"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-_IDENTITY = ("api_key_header", "client", "tier", "trusted_proxies", "user")
 _names = count(1)
 _unrouted: WeakSet[Any] = WeakSet()
 """Endpoints that no route had when they were made."""
@@ -70,7 +69,8 @@ class RouteLimit:
         self._scope = scope
         self._options = options
         self._limiter = None if limiter is None else limiter_for_loops(limiter)
-        self._gates: dict[int, Gate[AsyncLimiter]] = {}
+        self._gates: dict[tuple[int, int], tuple[Gate[AsyncLimiter], RateLimitMiddleware | None]] = {}
+        """By the limiter, and by the middleware around; both are kept, so that no other ever has their ids."""
         if self._limiter is not None:
             self._gate(self._limiter)
         else:  # what cannot be read is an error now, although nobody knows yet whose plans are meant
@@ -115,17 +115,15 @@ class RouteLimit:
         if visit is None:
             visit = scope[NAME] = Visit()
         around = visit.around if isinstance(visit.around, RateLimitMiddleware) else None
-        gate = self._gate(self._limiter or (limiter_for_loops(None) if around is None else around.limiter))
+        gate = self._gate(self._limiter or (limiter_for_loops(None) if around is None else around.limiter), around)
         answer_denials(scope, gate)
         if gate.when is not None and visit.writer is None:
             self._refuse_unsettled(scope)
-        known = around is not None and not any(name in self._options for name in _IDENTITY)
-        request = AsgiRequest(scope, around.gate.identity if around is not None and known else gate.identity)
+        request = AsgiRequest(scope, gate.identity)
         passage = await enter_async(gate, request, visit, route_name(scope))
         if passage is not None:
             if passage.refused:
-                shapes = gate if around is None or "on_denied" in self._options else around.gate
-                raise Refused(passage.decision, request, shapes.on_denied)
+                raise Refused(passage.decision, request, gate.on_denied)
             delay = gate.delay(passage.decision)
             if delay:
                 await asyncio.sleep(delay)
@@ -133,11 +131,14 @@ class RouteLimit:
         asked.begin()
         return asked
 
-    def _gate(self, limiter: AsyncLimiter) -> Gate[AsyncLimiter]:
-        gate = self._gates.get(id(limiter))
-        if gate is None:
-            gate = self._gates[id(limiter)] = Gate(limiter, self._limits, scope=self._scope, **self._options)
-        return gate
+    def _gate(self, limiter: AsyncLimiter, around: RateLimitMiddleware | None = None) -> Gate[AsyncLimiter]:
+        known = self._gates.get((id(limiter), id(around)))
+        if known is None:
+            gate = Gate(limiter, self._limits, scope=self._scope, **_inheriting(self._options, around))
+            if around is not None and "trusted_proxies" not in self._options:
+                gate.identity.proxies = around.gate.identity.proxies
+            known = self._gates[id(limiter), id(around)] = gate, around
+        return known[0]
 
     def _refuse_unsettled(self, scope: Scope) -> None:
         """A dependency never hears of the response, so it cannot know whether the request counts."""
@@ -158,6 +159,15 @@ if sys.version_info >= (3, 12):
     inspect.markcoroutinefunction(RouteLimit.__call__)
 else:
     cast(Any, RouteLimit.__call__)._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+
+def _inheriting(options: GateOptions, around: RateLimitMiddleware | None) -> GateOptions:
+    """A route's options, and what it does not say itself as the middleware around has it."""
+    if around is None:
+        return options
+    identity = around.gate.identity
+    outer: GateOptions = {"user": identity.user, "tier": identity.tier, "client": identity.client}
+    return {**outer, "api_key_header": identity.api_key_header, "on_denied": around.gate.on_denied, **options}
 
 
 class _Counting:
