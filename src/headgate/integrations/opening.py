@@ -20,6 +20,7 @@ from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.embedded.limiter import Limiter
 from headgate.errors import ConfigError, StoreError
 from headgate.stores.forking import fork_safe_lock
+from headgate.stores.options import masked
 
 __all__ = ["GivenLimiter", "connect", "limiter_for_loops", "limiter_for_threads"]
 
@@ -46,7 +47,7 @@ def limiter_for_loops(given: GivenLimiter) -> AsyncLimiter:
     else:
         raise ConfigError(
             "limiter must be a Limiter or AsyncLimiter, a store's URL such as 'redis://localhost', or the path of a "
-            f"configuration such as 'headgate.yaml', not {given!r}"
+            f"configuration such as 'headgate.yaml', not {_shown(given)}"
         )
     with _lock:
         opened = _opened.get(name)
@@ -79,6 +80,11 @@ def _unreached(error: StoreError) -> None:
     _log.error("the store of rate limits cannot be reached, and on_store_error answers until it is back: %s", error)
 
 
+def _shown(given: object) -> str:
+    """What was given, as it may be shown: it may be URLs, in a form that nobody takes, with passwords in them."""
+    return repr(given) if isinstance(given, int | float) or not given else type(given).__name__
+
+
 def _is_limit(text: str) -> bool:
     """Whether somebody has taken the first argument for the limits."""
     try:
@@ -95,7 +101,7 @@ def _open(given: str | os.PathLike[str] | Sequence[str]) -> AsyncLimiter:
             if not os.path.isfile(text):
                 hint = f"; a limit is given as limits={text!r}" if _is_limit(text) else ""
                 raise ConfigError(
-                    f"limiter {text!r} is no store's URL, such as 'redis://localhost', and no file either{hint}"
+                    f"limiter {masked(text)!r} is no store's URL, such as 'redis://localhost', and no file either{hint}"
                 )
             return AsyncLimiter.from_config(text)
         return AsyncLimiter(text)

@@ -177,3 +177,10 @@ def test_nor_an_application_on_an_event_loop(dead_store: str, caplog: pytest.Log
 def test_a_limiter_that_one_builds_says_so_itself(dead_store: str) -> None:
     with pytest.raises(StoreError):
         Limiter(dead_store)
+
+
+@pytest.mark.parametrize("given", [{"redis://:secret@here"}, b"redis://:secret@here", "redis:/:secret@here"])
+def test_no_password_is_shown(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^limiter ") as told:
+        limiter_for_loops(given)
+    assert "secret" not in str(told.value)
