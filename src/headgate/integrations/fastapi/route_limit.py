@@ -11,6 +11,7 @@ from types import MethodType
 from typing import Annotated, Any, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
 
+from anyio import from_thread
 from fastapi import Depends, Response
 from starlette.requests import HTTPConnection
 
@@ -83,9 +84,10 @@ class RouteLimit:
         self, function: None = None, /, *, connection: HTTPConnection, response: Response
     ) -> Coroutine[Any, Any, Asked]: ...
     def __call__(self, function: Any = None, /, *, connection: Any = None, response: Any = None) -> Any:
-        """Given a function, decorates it. FastAPI gives a connection, and awaits what comes of it."""
+        """Given a function, decorates it. FastAPI gives a connection, and awaits what comes of it; one that takes this
+        for a plain function, as older ones do, calls it in a thread."""
         if connection is not None:
-            return self._ask(connection, response)
+            return self._ask(connection, response) if _on_a_loop() else from_thread.run(self._ask, connection, response)
         references = sys.getrefcount(function)  # before it is given to anybody else
         alone = references <= _ALONE and not isinstance(function, MethodType)  # each time one asks, it is a new method
         return self._decorated(function, alone)
@@ -159,6 +161,14 @@ if sys.version_info >= (3, 12):
     inspect.markcoroutinefunction(RouteLimit.__call__)
 else:
     cast(Any, RouteLimit.__call__)._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _inheriting(options: GateOptions, around: RateLimitMiddleware | None) -> GateOptions:
