@@ -11,13 +11,13 @@ from pathlib import Path
 import httpx
 from fastapi import FastAPI
 
-from headgate import integrations as hg
+from headgate.integrations import Request
 from headgate.integrations.asgi import RateLimitMiddleware
 
 CONFIG = Path(__file__).with_name("headgate.yaml")
 
 
-def user(request: hg.Request) -> str | None:
+def user(request: Request) -> str | None:
     return request.headers.get("x-user")  # of your session, in earnest: anybody can write a header
 
 

@@ -29,7 +29,7 @@ def ping() -> str:
     return "pong"
 
 
-search = hg.shared_limit("2/minute", scope="search", key=lambda: request.args["user"])
+search = hg.shared_limit("2/minute", scope="search", key=lambda: request.args.get("user"))
 
 
 @app.get("/books")

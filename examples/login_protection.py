@@ -9,7 +9,7 @@ import asyncio
 import httpx
 from fastapi import FastAPI, HTTPException, Request
 
-from headgate import integrations as hg
+from headgate.integrations import Response
 from headgate.integrations.asgi import RateLimitMiddleware
 from headgate.integrations.fastapi import limit
 
@@ -17,7 +17,7 @@ app = FastAPI()
 app.add_middleware(RateLimitMiddleware)  # has no limits itself: it sees the responses, and writes the headers
 
 
-def failed(response: hg.Response) -> bool:
+def failed(response: Response) -> bool:
     return response.status == 401
 
 

@@ -7,35 +7,35 @@ python examples/starlette_app.py
 import asyncio
 
 import httpx
+from starlette import requests
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from headgate import Decision
-from headgate import integrations as hg
+from headgate.integrations import Request
 from headgate.integrations.asgi import RateLimitMiddleware
 
 LIMITS = {"free": "3/hour", "gold": "10/hour"}
 
 
-def tenant(request: hg.Request) -> str | None:
+def tenant(request: Request) -> str | None:
     return request.headers.get("x-tenant")  # None: nobody is named, and the client's address counts
 
 
-def limits(request: hg.Request) -> str | None:
+def limits(request: Request) -> str | None:
     return LIMITS.get(request.headers.get("x-tier", "free"))  # None: not limited
 
 
-def cost(request: hg.Request) -> int:
+def cost(request: Request) -> int:
     return 2 if request.method == "POST" else 1
 
 
-def sorry(request: hg.Request, decision: Decision) -> Response:
+def sorry(request: Request, decision: Decision) -> Response:
     return JSONResponse({"sorry": request.path, "limit": decision.limit}, status_code=429)
 
 
-async def hello(request: Request) -> Response:
+async def hello(request: requests.Request) -> Response:
     return PlainTextResponse(f"hello from {request.url.path}")
 
 
