@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, Generic, TypeAlias, TypedDict, TypeVar
 
 from headgate.core.decision import Decision
@@ -25,6 +24,7 @@ from headgate.http.headers import HeaderStyle
 from headgate.integrations.exemptions import Exempt, exemption, is_preflight
 from headgate.integrations.keys import Key, is_coroutine, key_maker, one_argument, peer_key, text_key
 from headgate.integrations.request import Identity, Request
+from headgate.integrations.unknown import no_option
 from headgate.integrations.visit import Visit
 from headgate.rules.context import RequestContext
 from headgate.stores.port import Op
@@ -101,9 +101,7 @@ class Gate(Generic[L]):
         **unknown: object,
     ) -> None:
         for name in unknown:
-            known = list(GateOptions.__annotations__)
-            hint = "".join(f"did you mean {near}? " for near in get_close_matches(name, known, n=1))
-            raise ConfigError(f"there is no option {name}: {hint}There are {', '.join(known)}")
+            raise no_option(name, ("limiter", "limits", "scope", *GateOptions.__annotations__))
         settings = limiter.settings
         self.limiter = limiter
         self.scope = scope
@@ -235,12 +233,12 @@ class Gate(Generic[L]):
     def context(self, request: Request) -> RequestContext:
         """The request as rules see it. Where keys of policies have the route in them, it is the template."""
         context = RequestContext(
-            ip=request.address,
+            ip=_name(request.address),
             user=_name(request.user_id),
             api_key=_name(request.api_key),
             client=_name(request.client_id),
             path=request.path,
-            method=request.method,
+            method=_name(request.method),
             tier=_name(request.tier),
         )
         if not self.limiter.asks_for_routes:

@@ -8,7 +8,7 @@ from headgate.errors import ConfigError
 
 __all__ = ["refuse_idle"]
 
-_ASKING = ("key", "cost", "exempt", "methods", "when", "dry_run", "wait")
+_ASKING = ("key", "cost", "exempt", "methods", "when", "dry_run", "wait", "websockets")
 
 
 def refuse_idle(options: Collection[str]) -> None:

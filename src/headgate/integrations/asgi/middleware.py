@@ -7,19 +7,17 @@ from typing import Any, Unpack
 
 from headgate.core.decision import Decision
 from headgate.embedded.async_limiter import AsyncLimiter
-from headgate.errors import ConfigError, RateLimitExceeded
+from headgate.errors import RateLimitExceeded
 from headgate.integrations.asgi.denial import CLOSE, ENDS, Refused, denying, with_headers
 from headgate.integrations.asgi.request import App, AsgiRequest, Message, Scope
 from headgate.integrations.gate import Gate, GateOptions, LayerLimits
+from headgate.integrations.idle import refuse_idle
 from headgate.integrations.opening import GivenLimiter, connect, limiter_for_loops
 from headgate.integrations.passing import enter_async, settle_async
 from headgate.integrations.request import Response
 from headgate.integrations.visit import NAME, Visit
 
 __all__ = ["RateLimitMiddleware"]
-
-_ASKING = ("key", "cost", "exempt", "methods", "when", "dry_run", "wait")
-"""Options that mean nothing where nothing is asked."""
 
 
 class RateLimitMiddleware:
@@ -42,12 +40,8 @@ class RateLimitMiddleware:
         self.limiter: AsyncLimiter = limiter_for_loops(limiter)
         self._asks = limits is not None or self.limiter.has_rules
         self._websockets = websockets
-        idle = [name for name in _ASKING if name in options]
-        if not self._asks and (idle or websockets):
-            raise ConfigError(
-                f"{idle[0] if idle else 'websockets'}= is for limits, and the middleware has none: give it some, such "
-                'as limits="100/minute", or a limiter with rules, such as limiter="headgate.yaml"'
-            )
+        if not self._asks:
+            refuse_idle([*options, "websockets"] if websockets else options)
         self.gate: Gate[AsyncLimiter] = Gate(self.limiter, limits if self._asks else _none, **options)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
