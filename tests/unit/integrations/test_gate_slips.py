@@ -41,8 +41,33 @@ def test_everybody_is_no_proxy(limiter: Limiter) -> None:
 
 
 def test_an_option_that_does_not_exist(limiter: Limiter) -> None:
-    with pytest.raises(ConfigError, match=r"^there is no option method: did you mean methods\? There are key, cost, "):
-        Gate(limiter, "1/minute", method=["GET"])
+    with pytest.raises(
+        ConfigError, match=r"^there is no option costs \(did you mean cost\?\): there are limiter, limits, "
+    ):
+        Gate(limiter, "1/minute", costs=2)
+
+
+def test_limits_by_nearly_their_name(limiter: Limiter) -> None:
+    with pytest.raises(ConfigError, match=r"^there is no option limit \(did you mean limits\?\): there are "):
+        RateLimitMiddleware(lambda environ, start: [], limiter, limit="5/minute")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("storage_uri", "here it is limiter"),
+        ("strategy", "here it is said in the limit, as in '5/minute using fixed_window'"),
+        ("headers_enabled", "here it is headers, and True unless said"),
+        ("error_message", "here it is on_denied, which makes the response"),
+        ("rate", "here it is limits"),
+        ("group", "here it is scope"),
+        ("block", "here whoever is over a limit is always denied, except with dry_run=True"),
+    ],
+)
+def test_an_option_by_the_name_of_another_library(name: str, told: str, limiter: Limiter) -> None:
+    with pytest.raises(ConfigError) as error:
+        Gate(limiter, "1/minute", **{name: "x"})
+    assert str(error.value) == f"there is no option {name}: {told}"
 
 
 def test_limits_in_the_place_of_the_limiter() -> None:
