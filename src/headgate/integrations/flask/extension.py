@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, Unpack
 from weakref import ref
 
@@ -14,10 +14,12 @@ from headgate.core.limit import Limit
 from headgate.engine.decorator import refuse_missing_brackets
 from headgate.errors import ConfigError, RateLimitExceeded
 from headgate.integrations.flask.marks import Mark, mark, marks_of
+from headgate.integrations.flask.settings import look_over
 from headgate.integrations.flask.site import Site, Written
 from headgate.integrations.gate import GateOptions, LayerLimits
 from headgate.integrations.keys import is_coroutine, one_argument
 from headgate.integrations.opening import GivenLimiter, limiter_for_threads
+from headgate.integrations.unknown import no_option
 from headgate.integrations.visit import NAME, Visit
 
 __all__ = ["Headgate"]
@@ -25,6 +27,8 @@ __all__ = ["Headgate"]
 T = TypeVar("T")
 EXTENSION = "headgate"
 """Where the extension stands in `app.extensions`."""
+_OF_ALL = ("limiter", "default_limits", "application_limits", "key_func", "enabled")
+_OF_ONE = ("limits", "scope", "per_method", "override_defaults", "key_func", "exempt_when", "deduct_when")
 
 
 class Headgate:
@@ -48,8 +52,10 @@ class Headgate:
 
     def __init__(
         self,
-        app: flask.Flask | None = None,
+        application: flask.Flask | None = None,
+        /,
         *,
+        app: flask.Flask | None = None,
         limiter: GivenLimiter = None,
         default_limits: LayerLimits | Iterable[Any] = None,
         application_limits: LayerLimits | Iterable[Any] = None,
@@ -61,19 +67,25 @@ class Headgate:
         self._limiter = limiter
         self._default_limits = default_limits
         self._application_limits = application_limits
-        self._options = _options(options, key_func=key_func)
+        self._options = _options(options, _OF_ALL, key_func=key_func)
         self._written = Written()
         self._sites: list[ref[Site]] = []
-        if app is not None:
-            self.init_app(app)
+        for one in (application, app):  # two: the first is what users of Flask-Limiter write there, and is refused
+            if one is not None:
+                self.init_app(one)
 
     def init_app(self, app: flask.Flask) -> None:
         """Limit an application. Limits that cannot be read, and plans that do not exist, are a ConfigError here."""
         if not isinstance(app, flask.Flask):
-            raise ConfigError(f"Headgate is made with a Flask application, or with none and init_app(app), not {app!r}")
+            name = getattr(app, "__name__", None)
+            hint = f"; whom to count is said by Headgate(app, key={name})" if callable(app) and name else ""
+            raise ConfigError(
+                f"Headgate is made with a Flask application, or with none and init_app(app), not {app!r}{hint}"
+            )
         installed = app.extensions.setdefault(EXTENSION, {})
         if self in installed:
             return
+        look_over(app)
         config = app.config
         limiter = self._limiter if self._limiter is not None else config.get("HEADGATE_STORE")
         opened = limiter_for_threads(limiter)
@@ -121,7 +133,7 @@ class Headgate:
         if limits is None:
             raise ConfigError('limit needs limits, such as hg.limit("5/minute")')
         refuse_missing_brackets(limits, '@hg.limit("5/minute")')
-        given = _options(options, key_func=key_func, exempt_when=exempt_when, deduct_when=deduct_when)
+        given = _options(options, _OF_ONE, key_func=key_func, exempt_when=exempt_when, deduct_when=deduct_when)
         made = Mark(self._written, limits, given, _scope(scope), per_method, override_defaults)
         for site in self._living():
             site.gate(made)  # what cannot be read is an error now
@@ -230,12 +242,12 @@ def _scope(scope: object) -> str | None:
     return scope
 
 
-def _options(options: Any, **habits: Any) -> dict[str, Any]:
-    """The options, with those that were written under the names that users of Flask-Limiter know."""
-    known = GateOptions.__annotations__
+def _options(options: Any, others: Sequence[str], **habits: Any) -> dict[str, Any]:
+    """The options, with those that were written under the names that users of Flask-Limiter know. `others` are the
+    names that may stand beside them."""
     for name in options:
-        if name not in known:
-            raise ConfigError(f"there is no option {name!r}: there are {', '.join(sorted(known))}")
+        if name not in GateOptions.__annotations__:
+            raise no_option(name, (*others, *GateOptions.__annotations__))
     found = dict(options)
     for habit, name in (("key_func", "key"), ("exempt_when", "exempt"), ("deduct_when", "when")):
         given = habits.get(habit)
