@@ -279,5 +279,13 @@ def test_a_client_cannot_choose_what_is_checked(proxy: httpx.Client, somebody: s
     problem(proxy.get("/api/v1/authorize", headers={**asked, **methods}), 400, "different")
 
 
+@pytest.mark.parametrize("name", ["x-api-key", "x-user-id", "x-client-id", "x-original-uri", "x-forwarded-method"])
+def test_a_header_that_says_two_things_is_refused(proxy: httpx.Client, name: str) -> None:
+    """What stands behind the proxy may go by the first of them, and we by the last."""
+    both = [(name, f"/{uuid4()}"), (name, f"/{uuid4()}")]
+    problem(proxy.get("/api/v1/authorize", headers=both), 400, "several times")
+    assert proxy.get("/api/v1/authorize", headers=[both[0], both[0]]).status_code == 200
+
+
 def test_a_query_of_many_fields_is_refused(proxy: httpx.Client) -> None:
     problem(ask(proxy, "/key", "?" + "&".join(f"a{n}=1" for n in range(500))), 400, "too many fields")

@@ -30,6 +30,7 @@ __all__ = ["Authorize"]
 
 PATHS = (b"x-original-uri", b"x-forwarded-uri")
 METHODS = (b"x-original-method", b"x-forwarded-method")
+TELLING = frozenset([*PATHS, *METHODS, b"x-api-key", b"x-user-id", b"x-client-id"])
 
 
 class Authorize:
@@ -43,6 +44,7 @@ class Authorize:
 
     async def __call__(self, call: Call, peer: str | None) -> Reply:
         denied = deny_status(call.scope["query_string"])
+        refuse_repeated(call.scope["headers"])
         address = call.visit.address if call.visit is not None else None
         context = self.context(address, call.fields, self.proxies.trusts(peer))
         try:
@@ -102,6 +104,14 @@ def deny_status(query: bytes) -> int:
     if more or not value.isascii() or not value.isdigit() or len(value) != 3 or not 400 <= int(value) <= 599:
         raise wrong("deny_status", "must be one status from 400 to 599, such as 403")
     return int(value)
+
+
+def refuse_repeated(headers: Headers) -> None:
+    """Who sends a header twice must not be counted by the one and let in by the other."""
+    seen: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in TELLING and seen.setdefault(name, value) != value:
+            raise wrong(name.decode(), "is there several times, and says different things")
 
 
 def _told(fields: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str | None:
