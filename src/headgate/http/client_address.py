@@ -35,6 +35,8 @@ __all__ = ["MOST_HOPS", "UNIX", "Networks", "TrustedProxies", "peer_address", "r
 
 UNIX = "unix"
 """Stands among networks for whoever comes by a Unix socket."""
+EVERYBODY = "*"
+"""As servers and other libraries write it."""
 MOST_HOPS = 32
 MOST_REMEMBERED = 4096
 LONGEST_NODE = 128
@@ -83,7 +85,8 @@ class TrustedProxies:
                 raise ConfigError(f"a number of proxies must be from 1 to {MOST_HOPS}, not {proxies!r}")
             self._hops, self._networks = proxies, Networks(())
         elif isinstance(proxies, str):
-            raise ConfigError(f"trusted proxies: write a list of networks, such as [{proxies!r}], not {proxies!r}")
+            listed = proxies if "/" in proxies else "10.0.0.0/8"
+            raise ConfigError(f"trusted proxies: write a list of networks, such as [{listed!r}], not {proxies!r}")
         else:
             names = list(proxies)
             for name in names:
@@ -139,13 +142,12 @@ def read_network(text: str) -> IPv4Network | IPv6Network:
 
 def read_proxies(text: str) -> IPv4Network | IPv6Network:
     """A network of proxies, which cannot be everybody's."""
-    network = read_network(text)
-    if network.prefixlen == 0:
+    if text == EVERYBODY or read_network(text).prefixlen == 0:
         raise ConfigError(
             f"{kind_of(text)} is everybody, and then anybody could pass for anyone: write the networks of the proxies, "
             "or their number"
         )
-    return network
+    return read_network(text)
 
 
 @lru_cache(maxsize=MOST_REMEMBERED)

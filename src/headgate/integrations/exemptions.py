@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from headgate.errors import ConfigError
-from headgate.http.client_address import Networks
+from headgate.http.client_address import UNIX, Networks
 from headgate.integrations.keys import one_argument
 from headgate.integrations.request import Request
 from headgate.rules.path import readings
@@ -35,6 +35,8 @@ def exemption(exempt: Exempt) -> Callable[[Any], Any] | None:
     for text in texts:
         if not isinstance(text, str):
             raise ConfigError(f"exempt lists paths such as /healthz and networks such as 10.0.0.0/8, not {text!r}")
+        if text and text[0] != "/" and not text[0].isdigit() and ":" not in text and text != UNIX:
+            raise ConfigError(f"exempt has {text!r}, which is no network: if it is a path, write {'/' + text!r}")
     paths: Editing[bool] = Editing(Trie())
     for text in texts:
         if text.startswith("/"):

@@ -96,7 +96,7 @@ def test_a_callable_says_what_is_exempt() -> None:
 @pytest.mark.parametrize(
     ("exempt", "message"),
     [
-        ("healthz", "'healthz' is no network: write one such as 10.0.0.0/8, or one address"),
+        ("healthz", "exempt has 'healthz', which is no network: if it is a path, write '/healthz'"),
         (["/a", 5], "exempt lists paths such as /healthz and networks such as 10.0.0.0/8, not 5"),
         (5, "exempt must be a callable, or a list of paths and networks, not 5"),
         (True, "exempt must be a callable, or a list of paths and networks, not True"),

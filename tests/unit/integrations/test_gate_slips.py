@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from headgate import ConfigError, Limiter
@@ -35,9 +38,16 @@ def test_what_a_dry_run_would_deny_is_denied_where_it_is_none(limiter: Limiter) 
     assert refused == [False, None, False, True]  # the first was counted once, by the dry run
 
 
-def test_everybody_is_no_proxy(limiter: Limiter) -> None:
-    with pytest.raises(ConfigError, match=r"'0.0.0.0/0' is everybody"):
-        Gate(limiter, "1/minute", trusted_proxies=["0.0.0.0/0"])
+@pytest.mark.parametrize("everybody", ["0.0.0.0/0", "*"])
+def test_everybody_is_no_proxy(everybody: str, limiter: Limiter) -> None:
+    with pytest.raises(ConfigError, match=rf"'{re.escape(everybody)}' is everybody"):
+        Gate(limiter, "1/minute", trusted_proxies=[everybody])
+
+
+def test_what_is_advised_for_a_text_of_proxies_can_be_written(limiter: Limiter) -> None:
+    with pytest.raises(ConfigError, match=r"write a list of networks, such as \['10.0.0.0/8'\], not '\*'$"):
+        Gate(limiter, "1/minute", trusted_proxies="*")
+    Gate(limiter, "1/minute", trusted_proxies=["10.0.0.0/8"])
 
 
 def test_an_option_that_does_not_exist(limiter: Limiter) -> None:
@@ -49,7 +59,7 @@ def test_an_option_that_does_not_exist(limiter: Limiter) -> None:
 
 def test_limits_by_nearly_their_name(limiter: Limiter) -> None:
     with pytest.raises(ConfigError, match=r"^there is no option limit \(did you mean limits\?\): there are "):
-        RateLimitMiddleware(lambda environ, start: [], limiter, limit="5/minute")
+        RateLimitMiddleware(lambda environ, start: [], limiter, limit="5/minute")  # type: ignore[call-arg]  # that is the slip
 
 
 @pytest.mark.parametrize(
@@ -65,8 +75,9 @@ def test_limits_by_nearly_their_name(limiter: Limiter) -> None:
     ],
 )
 def test_an_option_by_the_name_of_another_library(name: str, told: str, limiter: Limiter) -> None:
+    given: dict[str, Any] = {name: "x"}
     with pytest.raises(ConfigError) as error:
-        Gate(limiter, "1/minute", **{name: "x"})
+        Gate(limiter, "1/minute", **given)
     assert str(error.value) == f"there is no option {name}: {told}"
 
 
