@@ -13,8 +13,11 @@ The names in `HEADGATE` are in options.py. The middleware stands after whatever 
 serve sync and async views, under WSGI and ASGI, and neither needs a database or an application of `django.contrib`.
 """
 
-from headgate.integrations.django.decorator import limit
-from headgate.integrations.django.freeing import exempt
-from headgate.integrations.django.middleware import RateLimitMiddleware
+try:
+    from headgate.integrations.django.decorator import limit
+    from headgate.integrations.django.freeing import exempt
+    from headgate.integrations.django.middleware import RateLimitMiddleware
+except ModuleNotFoundError as error:
+    raise ImportError(f"headgate.integrations.django needs {error.name}: pip install 'headgate[django]'") from error
 
 __all__ = ["RateLimitMiddleware", "exempt", "limit"]

@@ -18,6 +18,9 @@ A denial is answered with 429, the headers and the problem as JSON. An applicati
 `on_denied=`, or `@app.exception_handler(RateLimitExceeded)`.
 """
 
-from headgate.integrations.fastapi.route_limit import RouteLimit, limit
+try:
+    from headgate.integrations.fastapi.route_limit import RouteLimit, limit
+except ModuleNotFoundError as error:
+    raise ImportError(f"headgate.integrations.fastapi needs {error.name}: pip install 'headgate[fastapi]'") from error
 
 __all__ = ["RouteLimit", "limit"]

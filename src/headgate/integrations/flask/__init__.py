@@ -25,6 +25,9 @@ The limits are asked in a `before_request` function, when `init_app` was called:
 functions (`g.user`) must have been registered before.
 """
 
-from headgate.integrations.flask.extension import Headgate
+try:
+    from headgate.integrations.flask.extension import Headgate
+except ModuleNotFoundError as error:
+    raise ImportError(f"headgate.integrations.flask needs {error.name}: pip install 'headgate[flask]'") from error
 
 __all__ = ["Headgate"]

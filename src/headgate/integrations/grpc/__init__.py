@@ -17,7 +17,10 @@ UNIMPLEMENTED.
 Health checks and reflection are calls like others: `exempt=["/grpc.health.v1.Health/*"]` leaves them alone.
 """
 
-from headgate.integrations.grpc.calls import RpcRequest, RpcResponse
-from headgate.integrations.grpc.interceptor import RateLimitInterceptor
+try:
+    from headgate.integrations.grpc.calls import RpcRequest, RpcResponse
+    from headgate.integrations.grpc.interceptor import RateLimitInterceptor
+except ModuleNotFoundError as error:
+    raise ImportError(f"headgate.integrations.grpc needs {error.name}: pip install 'headgate[grpc]'") from error
 
 __all__ = ["RateLimitInterceptor", "RpcRequest", "RpcResponse"]

@@ -1,0 +1,37 @@
+"""An integration whose framework is not installed says which extra brings it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import headgate
+
+PROGRAM = """
+import importlib, sys
+
+FRAMEWORKS = ("django", "fastapi", "flask", "grpc")
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name in FRAMEWORKS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+for name in FRAMEWORKS:
+    try:
+        importlib.import_module(f"headgate.integrations.{name}")
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_an_integration_names_the_extra_that_its_framework_comes_with() -> None:
+    where = {**os.environ, "PYTHONPATH": str(Path(headgate.__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=where, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        f"headgate.integrations.{name} needs {name}: pip install 'headgate[{name}]'"
+        for name in ("django", "fastapi", "flask", "grpc")
+    ], done.stderr
