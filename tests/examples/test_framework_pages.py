@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi import FastAPI
+from flask import Flask
 
 from headgate.embedded.limiter import Limiter
 from headgate.integrations.django.options import _KNOWN, _PER_LAYER
+from headgate.integrations.fastapi import limit
 from headgate.integrations.flask import Headgate
 from headgate.integrations.gate import Gate, GateOptions
 from headgate.integrations.keys import _NAMES, key_maker
@@ -39,6 +44,31 @@ def test_every_key_in_the_table_can_be_used_and_none_is_missing() -> None:
 @pytest.mark.parametrize("name", first_column("| attribute |"))
 def test_a_request_has_what_the_table_says(name: str) -> None:
     assert hasattr(Request, name)
+
+
+def test_a_counter_is_found_by_the_key_that_the_table_shows() -> None:
+    keys = {
+        row.split("|")[1].strip(): row
+        for row in TEXT.replace(r"\|", "%").splitlines()
+        if row.startswith("| a route's in")
+    }
+    shown = {name: re.findall("`([^`]+)`", row)[0].replace("%", "|") for name, row in keys.items()}
+    with Limiter("memory://") as limiter:
+        site = Flask("site")
+        hg = Headgate(site, limiter=limiter)
+        site.get("/item/<int:number>")(hg.limit("2/minute")(lambda number: str(number)))
+        site.test_client().get("/item/1")
+        assert limiter.peek(shown["a route's in Flask"], "2/minute").remaining == 1
+
+        app = FastAPI()
+        app.get("/item/{item_id}")(limit("2/minute", limiter=limiter)(lambda item_id: item_id))
+        asyncio.run(get(app, "/item/1"))
+        assert limiter.peek(shown["a route's in FastAPI"], "2/minute").remaining == 1
+
+
+async def get(app: FastAPI, path: str) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+        assert (await client.get(path)).status_code == 200
 
 
 def test_every_limit_in_the_text_can_be_read() -> None:
