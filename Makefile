@@ -14,7 +14,7 @@ serve: $(VENV)/.compiled
 # Lint, types and imports, and the tests on the compiled and on the pure build, and those over sockets, all at once:
 # they wait a lot, and what is not compiled need not wait for the compiler.
 test: servers $(VENV)/.ready
-	$(MAKE) -j3 --output-sync=target check doctest pure compiled sockets
+	$(MAKE) -j3 --keep-going --output-sync=target check doctest pure compiled sockets
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
