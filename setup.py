@@ -64,7 +64,6 @@ HOT = [
     "src/headgate/rules/tables.py",
     "src/headgate/rules/ruleset.py",
     "src/headgate/embedded/asking.py",
-    "src/headgate/http/headers.py",
     "src/headgate/integrations/visit.py",
     "src/headgate/integrations/keys.py",
     "src/headgate/integrations/passing.py",
