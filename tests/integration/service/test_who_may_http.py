@@ -141,7 +141,7 @@ def test_keys_are_in_the_audit_log_without_their_tokens(
     assert [entry for entry in told.json()["entries"] if entry["subject"].startswith("key:")]
     for token in (*keys.values(), service.key):
         assert token not in told.text
-        assert token.rpartition("_")[2] not in told.text
+        assert token.split("_", 2)[2] not in told.text
         assert token not in service.logged
 
 
