@@ -29,7 +29,7 @@ from headgate.integrations.visit import Visit
 from headgate.rules.context import RequestContext
 from headgate.stores.port import Op
 
-__all__ = ["Ask", "Gate", "GateOptions", "LayerLimits"]
+__all__ = ["Ask", "Gate", "GateOptions", "LayerLimits", "no_limits"]
 
 L = TypeVar("L", bound="Limiter | AsyncLimiter")
 LayerLimits: TypeAlias = "Limits | Callable[..., Limits | None] | None"
@@ -269,6 +269,10 @@ class Gate(Generic[L]):
             return 0.0
         delay = decision.delay
         return self.limiter.clock.wait(delay) if delay else 0.0
+
+
+def no_limits(_: object) -> None:
+    """The limits of a layer that asks nothing itself."""
 
 
 def _name(told: str | None) -> str | None:

@@ -9,20 +9,29 @@ A framework's module says how to read its own request, by a subclass; nothing is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CoroutineType
 from typing import Any
+from urllib.parse import quote
 
 from headgate.http.client_address import TrustedProxies, peer_address
 
-__all__ = ["Headers", "Identity", "Request", "Response"]
+__all__ = ["Headers", "Identity", "Request", "Response", "encoded_path", "is_plain_path"]
 
 Told = Callable[["Request"], Any]
+is_plain_path = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)+").fullmatch
+"""Whether a path is the same encoded."""
 RawHeaders = Sequence[tuple[bytes, bytes]]
 _SEVERAL = "several"
 """The value of a header that has more than one, where one is wanted."""
 _UNREAD = "unread"
 """An address that nobody has asked for yet, by identity: none is this very text."""
+
+
+def encoded_path(raw: bytes) -> str:
+    """A path that a server has decoded once, as a URL has it: a `?` or `%` that was in it is read as what it is."""
+    return quote(raw, safe="/~!$&'()*+,;=:@")
 
 
 class Headers(Mapping[str, str]):

@@ -13,22 +13,20 @@ What a response does not count for (`when=`) is given back at the first status t
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Unpack
-from urllib.parse import quote
 
 from headgate.core.decision import Decision
 from headgate.embedded.limiter import Limiter
 from headgate.errors import ConfigError, RateLimitExceeded
 from headgate.integrations.denial import Denial, denial_of
-from headgate.integrations.gate import Gate, GateOptions, LayerLimits
+from headgate.integrations.gate import Gate, GateOptions, LayerLimits, no_limits
 from headgate.integrations.idle import refuse_idle
 from headgate.integrations.opening import GivenLimiter, limiter_for_threads
 from headgate.integrations.passing import Passage, enter, settle
-from headgate.integrations.request import Request, Response
+from headgate.integrations.request import Request, Response, encoded_path, is_plain_path
 from headgate.integrations.visit import NAME, Visit
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["RateLimitMiddleware", "WsgiRequest", "request_path", "visit_of"]
 
 RawHeaders = list[tuple[bytes, bytes]]
-_plain = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)+").fullmatch
 _CONTENT = (("CONTENT_TYPE", b"content-type"), ("CONTENT_LENGTH", b"content-length"))
 
 
@@ -65,7 +62,7 @@ class RateLimitMiddleware:
         opened = limiter_for_threads(limiter)
         if limits is None and not opened.has_rules:
             refuse_idle(options)
-            limits = _no_limits
+            limits = no_limits
         self.gate = Gate(opened, limits, **options)
         self.gate.refuse_coroutines("a WSGI application")
 
@@ -256,18 +253,14 @@ def request_path(environ: WSGIEnvironment) -> str:
     says something else, after a rewriting, or because it has a whole URL in it, the application is not asked for that.
     """
     path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    if _plain(path):
+    if is_plain_path(path):
         return path
     try:
         raw = path.encode("latin-1")
     except UnicodeEncodeError:  # no server does that; a test's own environment may
         raw = path.encode("utf-8", "surrogatepass")
-    quoted = quote(raw, safe="/~!$&'()*+,;=:@")
+    quoted = encoded_path(raw)
     return quoted if quoted.startswith("/") else "/" + quoted  # frameworks take it for the same
-
-
-def _no_limits(_: Request) -> None:
-    return None
 
 
 def _status_line(status: int) -> str:

@@ -10,7 +10,7 @@ from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.errors import RateLimitExceeded
 from headgate.integrations.asgi.denial import CLOSE, ENDS, Refused, denying, with_headers
 from headgate.integrations.asgi.request import App, AsgiRequest, Message, Scope
-from headgate.integrations.gate import Gate, GateOptions, LayerLimits
+from headgate.integrations.gate import Gate, GateOptions, LayerLimits, no_limits
 from headgate.integrations.idle import refuse_idle
 from headgate.integrations.opening import GivenLimiter, connect, limiter_for_loops
 from headgate.integrations.passing import enter_async, settle_async
@@ -42,7 +42,7 @@ class RateLimitMiddleware:
         self._websockets = websockets
         if not self._asks:
             refuse_idle([*options, "websockets"] if websockets else options)
-        self.gate: Gate[AsyncLimiter] = Gate(self.limiter, limits if self._asks else _none, **options)
+        self.gate: Gate[AsyncLimiter] = Gate(self.limiter, limits if self._asks else no_limits, **options)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         kind = scope["type"]
@@ -135,7 +135,3 @@ async def settled(visit: Visit, response: Response) -> None:
     waiting, visit.open = visit.open, ()
     for passage in waiting:
         await settle_async(passage, response)
-
-
-def _none(_: Any) -> None:
-    """The limits of a middleware that has none."""

@@ -6,13 +6,11 @@ connection (`request.client.host`, `request.state.tenant`, `request.cookies`); `
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
-from urllib.parse import quote
 
 from headgate.integrations.asgi.routes import template_of
-from headgate.integrations.request import RawHeaders, Request
+from headgate.integrations.request import RawHeaders, Request, encoded_path, is_plain_path
 
 __all__ = ["App", "AsgiRequest", "Message", "Receive", "Scope", "Send"]
 
@@ -23,7 +21,6 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 """Called with a scope, `receive` and `send`, which every framework has types of its own for."""
 
-_plain = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)+").fullmatch
 _NAMES = ("identity", "id", "username", "display_name")
 """Where users of the usual kinds have what tells them apart, the best first."""
 
@@ -41,10 +38,9 @@ class AsgiRequest(Request):
     @property
     def path(self) -> str:
         path: str = self.native["path"]
-        if _plain(path):
+        if is_plain_path(path):
             return path
-        # The server has decoded it once: encoded, a `?` or `%` that was in it is read as what it is.
-        return quote(path.encode("utf-8", "surrogatepass"), safe="/~!$&'()*+,;=:@")
+        return encoded_path(path.encode("utf-8", "surrogatepass"))
 
     @property
     def raw_headers(self) -> RawHeaders:

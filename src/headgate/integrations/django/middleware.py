@@ -19,7 +19,7 @@ from headgate.integrations.django.layer import asks_user, loop_gate, thread_gate
 from headgate.integrations.django.options import Project, given, project
 from headgate.integrations.django.passing import denied, through, through_async
 from headgate.integrations.django.request import DjangoRequest, visit_of
-from headgate.integrations.gate import Gate
+from headgate.integrations.gate import Gate, no_limits
 from headgate.integrations.keys import is_coroutine
 from headgate.integrations.opening import limiter_for_loops
 
@@ -47,7 +47,7 @@ class RateLimitMiddleware:
         said = project(given())
         try:
             self._asks = said.limits is not None or limiter_for_loops(said.limiter).has_rules
-            limits = said.limits if self._asks else _none
+            limits = said.limits if self._asks else no_limits
             if iscoroutinefunction(get_response):
                 markcoroutinefunction(self)
                 self._loops = loop_gate(said.limiter, limits, said.options)
@@ -106,7 +106,3 @@ def _check_idle(said: Project) -> None:
                 f"HEADGATE[{name.upper()!r}] is for the limits of the middleware, and it has none: write some, such as "
                 'HEADGATE["LIMITS"] = "100/minute", or name rules, such as HEADGATE["LIMITER"] = "headgate.yaml"'
             )
-
-
-def _none(_: Any) -> None:
-    """The limits of a middleware that has none."""

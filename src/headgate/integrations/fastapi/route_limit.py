@@ -27,7 +27,7 @@ from headgate.integrations.fastapi.answer import answer_denials
 from headgate.integrations.fastapi.asked import Asked
 from headgate.integrations.fastapi.endpoints import has_limit, limited_endpoint, refuse_others
 from headgate.integrations.fastapi.routes import limit_routes
-from headgate.integrations.gate import Gate, GateOptions, LayerLimits
+from headgate.integrations.gate import Gate, GateOptions, LayerLimits, no_limits
 from headgate.integrations.opening import GivenLimiter, limiter_for_loops
 from headgate.integrations.passing import enter_async
 from headgate.integrations.visit import NAME, Visit
@@ -75,7 +75,7 @@ class RouteLimit:
         if self._limiter is not None:
             self._gate(self._limiter)
         else:  # what cannot be read is an error now, although nobody knows yet whose plans are meant
-            Gate(_anybody, _nothing if self._limits is None else self._limits, scope=scope, **options)
+            Gate(_anybody, no_limits if self._limits is None else self._limits, scope=scope, **options)
 
     @overload
     def __call__(self, function: F, /) -> F: ...
@@ -195,10 +195,6 @@ def _alone() -> int:
 
     exact = getattr(sys, "_is_gil_enabled", lambda: True)()
     return cast(int, probe) if exact else 0
-
-
-def _nothing(_: Any) -> None:
-    """Limits that nobody knows yet: the rules of a limiter."""
 
 
 _ALONE = _alone()

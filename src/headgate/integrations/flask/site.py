@@ -27,7 +27,7 @@ from headgate.integrations.denial import Denial
 from headgate.integrations.exemptions import Exempt, exemption
 from headgate.integrations.flask.marks import Mark, leads_to, marks_of, unwrapped
 from headgate.integrations.flask.request import Denied, FlaskRequest, FlaskResponse, RateLimited, template_of
-from headgate.integrations.gate import Gate
+from headgate.integrations.gate import Gate, no_limits
 from headgate.integrations.passing import Passage, enter, give_back, settle
 from headgate.integrations.visit import Visit
 from headgate.integrations.wsgi import visit_of
@@ -108,7 +108,7 @@ class Site:
         self._gates: dict[Mark, Gate[Limiter]] = {}
         self._views: dict[str, list[Mark]] = {}
         self._known = (-1, -1)
-        self._any = Gate(limiter, _no_limits, **self._options)  # how headers are written, and who asks
+        self._any = Gate(limiter, no_limits, **self._options)  # how headers are written, and who asks
         self._any.refuse_coroutines("Flask")
         self._name = f"headgate.flask.{id(self)}"
         for mark in (*self._application, *self._defaults):
@@ -316,7 +316,3 @@ def _is_static(request: flask.Request, app: flask.Flask) -> bool:
 def _request() -> flask.Request:
     request: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]  # the proxy's own way
     return request
-
-
-def _no_limits(_: object) -> None:
-    return None
