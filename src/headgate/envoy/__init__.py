@@ -1,0 +1,1 @@
+"""Limits on Envoy's descriptors, from the YAML that envoyproxy/ratelimit reads."""
