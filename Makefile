@@ -63,7 +63,7 @@ servers:
 	need openssl openssl "$$HEADGATE_TEST_REDIS_URL"; \
 	need mariadbd mariadb-server "$$HEADGATE_TEST_MYSQL_URL"; \
 	need postgres postgresql "$$HEADGATE_TEST_POSTGRES_URL"; \
-	need nginx nginx-light ""; \
+	need nginx nginx ""; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if ! command -v apt-get >/dev/null; then \
 		echo "The tests need what is not installed here, and there is no apt-get to install it with:$$missing."; \
