@@ -120,7 +120,8 @@ def service(
         )
         token = made.stdout.strip()
     port = _free_port()
-    variables = {"HEADGATE_SERVER__HTTP": f"127.0.0.1:{port}", "HEADGATE_ADMIN_KEY": secrets.token_hex(16)}
+    variables = {"HEADGATE_SERVER__HTTP": f"127.0.0.1:{port}", "HEADGATE_SERVER__GRPC": "127.0.0.1:0"}
+    variables["HEADGATE_ADMIN_KEY"] = secrets.token_hex(16)
     command = [headgate, "serve", "--workers", str(workers)]
     with _started(command, folder, folder, variables, port, token) as server:
         server.wait("/readyz")

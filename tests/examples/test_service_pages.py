@@ -57,9 +57,10 @@ class Running:
 
 @contextmanager
 def running(folder: Path, **more: str) -> Iterator[Running]:
-    """A service without any settings of its own, on a port that is free."""
+    """A service without any settings of its own, on ports that are free."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
-    around = {**outside, "PYTHONPATH": PLACE, "HEADGATE_SERVER__HTTP": "127.0.0.1:0", **more}
+    ports = {"HEADGATE_SERVER__HTTP": "127.0.0.1:0", "HEADGATE_SERVER__GRPC": "127.0.0.1:0"}
+    around = {**outside, "PYTHONPATH": PLACE, **ports, **more}
     log = (folder / "log").open("w")
     program = [sys.executable, "-m", "headgate", "serve"]
     with log, subprocess.Popen(program, cwd=folder, env=around, stdout=subprocess.PIPE, stderr=log, text=True) as one:

@@ -1,6 +1,6 @@
 """A real service in a process of its own: started in an empty folder, asked over sockets, ended by a signal.
 
-It listens on a port that the system chose, and says which; its first key is read from the terminal, as a person would.
+It listens on ports that the system chose, and says which; its first key is read from the terminal, as a person would.
 What it writes to its log is kept in a file, because the tests look there for what must not be in it.
 """
 
@@ -18,7 +18,7 @@ from types import TracebackType
 
 import httpx
 
-__all__ = ["GENEROUS", "PATIENCE", "Service"]
+__all__ = ["ANY_PORTS", "GENEROUS", "PATIENCE", "Service"]
 
 PATIENCE = 60.0
 """Seconds after which a test gives up on a service. Nothing that works comes near it."""
@@ -29,6 +29,9 @@ GENEROUS = {
     "HEADGATE_SERVER__LIMITS__FAILED_LOGINS": "1000000/minute",
 }
 """Settings of a service whose own limits are out of the tests' way."""
+
+ANY_PORTS = {"HEADGATE_SERVER__HTTP": "127.0.0.1:0", "HEADGATE_SERVER__GRPC": "127.0.0.1:0"}
+"""Settings of a service that is in nobody's way: it says which ports it has got."""
 
 _LISTENS = re.compile(r"^Headgate listens on (https?)://(.+):(\d+) with", re.MULTILINE)
 _KEY = re.compile(r"^  admin key  (hg_\S+)$", re.MULTILINE)
@@ -61,7 +64,7 @@ class Service:
         surroundings.pop("PYTHONUNBUFFERED", None)  # what is said must be seen without it
         # The sources in the way only where they are used already: a test of the installed package stays one.
         surroundings["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
-        surroundings["HEADGATE_SERVER__HTTP"] = "127.0.0.1:0"
+        surroundings |= ANY_PORTS
         surroundings |= environment or {}
         with self._out.open("wb") as out, self._log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -28,7 +28,7 @@ import pytest
 from headgate.config.settings import load_settings
 from headgate.service.starting import completed
 from integration.service.processes.crowd import CHECK, Caller, answering_workers, until
-from integration.service.serving import PATIENCE, Service
+from integration.service.serving import ANY_PORTS, PATIENCE, Service
 from servers.machine import free_port
 from servers.mariadb import MariaDB
 from servers.redis import RedisServer
@@ -209,7 +209,7 @@ def test_no_secret_comes_out_anywhere(stage: Stage, report: Callable[[str], None
         ("HEADGATE_RULES_STORE", "mysql://vault:{}@127.0.0.1:{}/headgate"),
     ):
         url = wrong.format(login(WRONG), redis.port if name == "HEADGATE_STORE" else mariadb.port)
-        surroundings = {name: url, "HEADGATE_ADMIN_KEY": ADMIN, "HEADGATE_SERVER__HTTP": "127.0.0.1:0"}
+        surroundings = {name: url, "HEADGATE_ADMIN_KEY": ADMIN, **ANY_PORTS}
         heard.printed[f"serve, wrong {name}"] = said = command(service.folder, "serve", environment=surroundings)
         assert "Traceback" not in said
         assert said.startswith("headgate: ")

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from integration.service.serving import PATIENCE, Service
+from integration.service.serving import ANY_PORTS, PATIENCE, Service
 from servers.machine import free_port
 from servers.redis import self_signed
 
@@ -28,7 +28,7 @@ def refused(
     """Why a service does not start."""
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
     surroundings |= {"PYTHONPATH": os.pathsep.join(place for place in sys.path if place)}
-    surroundings |= {"HEADGATE_SERVER__HTTP": "127.0.0.1:0", **(environment or {})}
+    surroundings |= {**ANY_PORTS, **(environment or {})}
     if config is not None:
         (folder / "headgate.yaml").write_text(config)
     done = subprocess.run(
