@@ -4,7 +4,7 @@ server:
   http: 127.0.0.1:8080
   grpc: 127.0.0.1:8081
   workers: 4
-  tls: {certificate: server.pem, key: server.key}
+  tls: {certificate: server.pem, key: server.key, grpc_client_ca: clients.pem}
   trusted_proxies: [10.0.0.0/8]             # or how many proxies there are, such as 2
   checks: key                               # or open: unless said, open on loopback and nowhere else
   admin_from: [10.1.0.0/16]                 # from where the admin API may be called: from anywhere unless said

@@ -1,7 +1,8 @@
 """The certificate that the service shows, and its key: tried when they are read, so that a start does not fail on them.
 
-Both are files in PEM form; the certificate's may hold the chain up to a root. A relative path is seen from the folder
-in which the program was started.
+Both are files in PEM form; the certificate's may hold the chain up to a root. A third file may say who calls over gRPC:
+only those may then who show a certificate that was signed with one in it. A relative path is seen from the folder in
+which the program was started.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ __all__ = ["Tls", "read_tls"]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Two files that belong together."""
+    """Two files that belong together, and one of those who sign certificates of callers."""
 
     certificate: str
     key: str
+    grpc_client_ca: str | None = None
+    """None: whoever calls over gRPC need not show any."""
 
 
 class _Locked(Exception):  # noqa: N818 - a signal between functions of this file
@@ -33,32 +36,48 @@ def read_tls(fields: Fields, name: str) -> Tls | None:
         return None
     inner = section(fields, name, names_of(Tls))
     certificate, key = _path(inner, "certificate"), _path(inner, "key")
-    if certificate is None or key is None:
+    signers = _path(inner, "grpc_client_ca") if inner.given("grpc_client_ca") else None
+    if certificate is None or key is None or (signers is None and inner.given("grpc_client_ca")):
         return None
+    right = [
+        _holds_certificate(inner, "certificate", certificate) and _belong_together(inner, certificate, key),
+        signers is None or _holds_certificate(inner, "grpc_client_ca", signers),
+    ]
+    return Tls(certificate, key, signers) if all(right) else None
+
+
+def _holds_certificate(fields: Fields, name: str, path: str) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_verify_locations(certificate)
+        context.load_verify_locations(path)
+        if context.cert_store_stats()["x509"]:  # and not only a list of revoked ones
+            return True
     except ssl.SSLError:
-        inner.wrong("certificate", f"{kind_of(certificate)} holds no certificate: write the path of one in PEM form")
-        return None
+        pass
+    fields.wrong(name, f"{kind_of(path)} holds no certificate: write the path of one in PEM form")
+    return False
+
+
+def _belong_together(fields: Fields, certificate: str, key: str) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key, _no_password)
     except _Locked:
-        inner.wrong("key", f"{kind_of(key)} is locked with a password: write the path of a key without one")
+        fields.wrong("key", f"{kind_of(key)} is locked with a password: write the path of a key without one")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            inner.wrong(
+            fields.wrong(
                 "key", f"{kind_of(key)} is not the key of {kind_of(certificate)}: write the one that it was made with"
             )
         elif error.reason in (None, "NO_START_LINE", "PEM_LIB", "UNSUPPORTED"):
-            inner.wrong("key", f"{kind_of(key)} holds no private key: write the path of one in PEM form")
+            fields.wrong("key", f"{kind_of(key)} holds no private key: write the path of one in PEM form")
         else:
-            inner.wrong(
+            fields.wrong(
                 "certificate", f"{kind_of(certificate)} cannot be used ({error.reason}): write the path of another"
             )
     else:
-        return Tls(certificate, key)
-    return None
+        return True
+    return False
 
 
 def _path(fields: Fields, name: str) -> str | None:

@@ -17,7 +17,7 @@ NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two certificates with their keys, one of them also locked, and both in one file."""
+    """Two certificates with their keys, one of them also locked, and both in one file; and what one has revoked."""
     folder = tmp_path_factory.mktemp("tls")
     for name in ("one", "other"):
         files = ["-keyout", f"{name}.key", "-out", f"{name}.pem"]
@@ -29,6 +29,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cut = (folder / "one.pem").read_text()
     (folder / "cut.pem").write_text(cut[: len(cut) // 2])
     (folder / "cut.key").write_text((folder / "one.key").read_text()[:100])
+    (folder / "index").touch()
+    (folder / "ca.cnf").write_text(
+        "[ca]\ndefault_ca=one\n[one]\ndatabase=index\ndefault_md=sha256\ndefault_crl_days=2\n"
+    )
+    signer = ["-keyfile", "one.key", "-cert", "one.pem"]
+    openssl(folder, "ca", "-gencrl", "-config", "ca.cnf", *signer, "-out", "revoked.pem")
     return folder
 
 
@@ -36,8 +42,10 @@ def openssl(folder: Path, *arguments: str) -> None:
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def load(certificate: str, key: str) -> Tls | None:
+def load(certificate: str, key: str, signers: str | None = None) -> Tls | None:
     environ = {"HEADGATE_SERVER__TLS__CERTIFICATE": certificate, "HEADGATE_SERVER__TLS__KEY": key}
+    if signers is not None:
+        environ["HEADGATE_SERVER__TLS__GRPC_CLIENT_CA"] = signers
     return load_settings(None, environ).server.tls
 
 
@@ -47,6 +55,12 @@ def test_a_pair(folder: Path, certificate: str, key: str, monkeypatch: pytest.Mo
     assert load(certificate, key) == Tls(certificate, key)
     path = os.path.join(folder, certificate)
     assert load(path, key) == Tls(path, key)
+
+
+@pytest.mark.parametrize("signers", ["one.pem", "other.pem", "both.pem"])
+def test_who_signs_the_certificates_of_callers(folder: Path, signers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert load("one.pem", "one.key", signers) == Tls("one.pem", "one.key", signers)
 
 
 NO_CERTIFICATE = "holds no certificate: write the path of one in PEM form"
@@ -86,4 +100,29 @@ def test_both_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(Invalid) as raised:
         load("none.pem", "none.key")
+    assert [problem.field for problem in raised.value.problems] == ["server.tls.certificate", "server.tls.key"]
+
+
+OF_SIGNERS = [
+    ("none.pem", "there is no file 'none.pem': make it, or mend the path"),
+    (".", "'.' is a folder: name the file in it"),
+    *((f"{name}.pem", f"'{name}.pem' {NO_CERTIFICATE}") for name in ("text", "empty", "cut", "revoked")),
+    ("one.key", f"'one.key' {NO_CERTIFICATE}"),
+]
+
+
+@pytest.mark.parametrize(("signers", "message"), OF_SIGNERS)
+def test_mistake_with_signers(folder: Path, signers: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(Invalid) as raised:
+        load("one.pem", "one.key", signers)
+    (problem,) = raised.value.problems
+    assert (problem.file, problem.field) == ("HEADGATE_SERVER__TLS__GRPC_CLIENT_CA", "server.tls.grpc_client_ca")
+    assert problem.message == message
+
+
+def test_signers_are_for_a_service_with_a_certificate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(Invalid) as raised:
+        load_settings(None, {"HEADGATE_SERVER__TLS__GRPC_CLIENT_CA": "one.pem"})
     assert [problem.field for problem in raised.value.problems] == ["server.tls.certificate", "server.tls.key"]
