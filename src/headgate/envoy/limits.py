@@ -1,0 +1,128 @@
+"""Which limit a descriptor meets, and which counter: asked for every descriptor of every request, so nothing is made on
+the way but the answer.
+
+A request's entries are matched one level at a time: the descriptor with just this key and value, else the first one
+with a wildcard that fits, in the order of the file, else the one with this key alone. That choice is never taken back.
+A limit counts if it stands where the entries end; what is above or below it does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+from headgate.envoy.keys import SURELY_SHORT, entry_part, escaped_value, fitting
+from headgate.envoy.rate_limit import DEFAULT_ALGORITHM, MOST_REQUESTS, UNIT_NUMBERS, DescriptorLimit, compiled
+from headgate.envoy.tree import MOST_LABEL, Node, runtime_label
+from headgate.errors import ConfigError
+
+__all__ = ["DescriptorLimit", "Domains", "Match"]
+
+MOST_OVERRIDES: Final = 1024
+"""Limits that requests brought along and that are at hand. When there are more, all are made again."""
+
+
+@final
+class Match:
+    """What a descriptor met."""
+
+    __slots__ = ("key", "label", "limit")
+
+    def __init__(self, limit: DescriptorLimit, key: str, label: str) -> None:
+        self.limit = limit
+        self.key = key
+        """Of the counter: see keys.py."""
+        self.label = label
+        """For metrics alone: the limit's own, unless the YAML wants values of the request in it."""
+
+
+@final
+class Domains:
+    """One reading of the YAML. It never changes."""
+
+    __slots__ = ("_overrides", "_roots", "counts")
+
+    def __init__(self, roots: Mapping[str, Node]) -> None:
+        self._roots: dict[str, Node] = dict(roots)
+        self._overrides: dict[tuple[str, str, int, int], DescriptorLimit] = {}
+        self.counts: dict[str, int] = {domain: _limits_below(node) for domain, node in roots.items()}
+        """How many limits each domain has."""
+
+    def knows(self, domain: str) -> bool:
+        return domain in self._roots
+
+    def match(self, domain: str, entries: Sequence[tuple[str, str]]) -> Match | None:
+        """The limit of a descriptor; None when there is none."""
+        node = self._roots.get(domain)
+        if node is None:
+            return None
+        key = node.part
+        for name, value in entries:
+            branch = node.branches.get(name)
+            if branch is None:
+                return None
+            found = branch.exact.get(value)
+            if found is None:
+                found = branch.otherwise(value)
+                if found is None:
+                    return None
+            node = found
+            if node.fixed:
+                key += node.part
+            elif "%" in value or "|" in value:
+                key += node.part + escaped_value(value)
+            else:
+                key += node.part + value
+        limit = node.limit
+        if limit is None:
+            return None
+        if len(key) > SURELY_SHORT:
+            key = fitting(key)
+        return Match(limit, key, runtime_label(node, entries) if node.runtime else limit.label)
+
+    def override(
+        self, domain: str, entries: Sequence[tuple[str, str]], requests_per_unit: int, unit: int
+    ) -> Match | None:
+        """The limit that a request brings along, in place of the configured one: with the same counter if it is for
+        the same period, and by the same algorithm. None for a domain that is not known. ValueError for what is no
+        limit."""
+        root = self._roots.get(domain)
+        if root is None:
+            return None
+        if unit not in UNIT_NUMBERS:
+            raise ValueError(f"unit must be one of 1 (SECOND) to 7 (WEEK), not {unit}")
+        if not 0 <= requests_per_unit <= MOST_REQUESTS:
+            raise ValueError(f"requests_per_unit must be a whole number from 0 to {MOST_REQUESTS}")
+        configured = self.match(domain, entries)
+        if configured is None:
+            label = ".".join([root.shown, *[key for key, _ in entries]])[:MOST_LABEL]  # headers have it: no values
+            algorithm = DEFAULT_ALGORITHM
+            key = root.part + "".join([entry_part(key, False) + escaped_value(value) for key, value in entries])
+            if len(key) > SURELY_SHORT:
+                key = fitting(key)
+        else:
+            label = configured.limit.label
+            used = configured.limit.algorithm
+            algorithm = DEFAULT_ALGORITHM if used is None else used.limit.algorithm
+            key = configured.key
+        limit = self._overrides.get((label, algorithm, requests_per_unit, unit))
+        if limit is None:
+            limit = self._made(label, algorithm, requests_per_unit, unit)
+        return Match(limit, key, label)
+
+    def _made(self, label: str, algorithm: str, requests_per_unit: int, unit: int) -> DescriptorLimit:
+        seconds = UNIT_NUMBERS[unit]
+        try:
+            steps, _ = compiled(requests_per_unit, seconds, algorithm, label)
+        except ConfigError:  # more than this algorithm counts exactly
+            steps, _ = compiled(requests_per_unit, seconds, DEFAULT_ALGORITHM, label)
+        limit = DescriptorLimit(steps, label, requests_per_unit=requests_per_unit, unit=unit)
+        if len(self._overrides) >= MOST_OVERRIDES:
+            self._overrides.clear()
+        self._overrides[label, algorithm, requests_per_unit, unit] = limit
+        return limit
+
+
+def _limits_below(node: Node) -> int:
+    below = [child for branch in node.branches.values() for child in branch.nodes()]
+    return sum([_limits_below(child) + (child.limit is not None) for child in below])

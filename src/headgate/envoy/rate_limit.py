@@ -1,0 +1,75 @@
+"""One `rate_limit` of the YAML, compiled once, so that a request finds everything at hand.
+
+The counter is named by its period alone (`envoy:60`): a changed count keeps what was used, a changed period starts
+anew, and a limit that a request brings along shares the counter of a configured one of the same period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headgate.core.algorithms import Algorithm, build
+from headgate.core.limit import Limit
+
+__all__ = ["DEFAULT_ALGORITHM", "MOST_REQUESTS", "UNITS", "UNIT_NUMBERS", "DescriptorLimit", "compiled"]
+
+DEFAULT_ALGORITHM: Final = "fixed_window"
+"""What the reference has. Rules have another default."""
+MOST_REQUESTS: Final = 2**32 - 1
+"""What the protocol can say."""
+UNITS: Final[dict[str, int]] = {
+    "second": 1,
+    "minute": 60,
+    "hour": 3_600,
+    "day": 86_400,
+    "week": 7 * 86_400,
+    "month": 30 * 86_400,
+    "year": 365 * 86_400,
+}
+"""Seconds, by the name."""
+UNIT_NUMBERS: Final[dict[int, int]] = {
+    1: UNITS["second"],
+    2: UNITS["minute"],
+    3: UNITS["hour"],
+    4: UNITS["day"],
+    5: UNITS["month"],
+    6: UNITS["year"],
+    7: UNITS["week"],
+}
+"""Seconds, by the number that the protocol has for the unit."""
+_NUMBERS = {seconds: number for number, seconds in UNIT_NUMBERS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorLimit:
+    """What a descriptor is limited to."""
+
+    algorithm: Algorithm | None
+    """None: unlimited."""
+    label: str
+    """What metrics and headers call it: the way to it in the YAML, `messaging.message_type_marketing.to_number`. Never
+    with anything in it that a request said."""
+    name: str = ""
+    """By which another limit can replace it; empty where it has none."""
+    replaces: frozenset[str] = frozenset()
+    shadow: bool = False
+    quota: bool = False
+    requests_per_unit: int = 0
+    unit: int = 0
+    """The whole period as the protocol numbers it (UNIT_NUMBERS); 0 when it is none of those."""
+    metadata: Mapping[str, Any] | None = None
+
+
+def compiled(
+    requests: int, seconds: int, algorithm: str, label: str, burst: int | None = None
+) -> tuple[Algorithm, int]:
+    """A limit's algorithm, and the number of its unit. ConfigError for what cannot be counted exactly.
+
+    >>> algorithm, unit = compiled(5, 86_400, "fixed_window", "messaging.to_number")
+    >>> algorithm.name, algorithm.label, unit
+    ('envoy:86400', 'messaging.to_number', 4)
+    """
+    limit = Limit(requests, seconds, burst, algorithm)
+    return build(limit, f"envoy:{seconds}", label), _NUMBERS.get(seconds, 0)

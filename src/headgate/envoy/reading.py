@@ -1,0 +1,195 @@
+"""The YAML of envoyproxy/ratelimit, read as it is: a file is a domain and its descriptors, which nest.
+
+domain: messaging
+descriptors:
+  - key: message_type
+    value: marketing                    # or a pattern with *, or none for any value
+    descriptors:
+      - key: to_number
+        rate_limit: {unit: day, requests_per_unit: 5}
+
+`rate_limit` has three fields of our own: `algorithm`, `burst` and `unit_multiplier`. What the reference ignores without
+a word (a field in the wrong place, say) is told instead.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from headgate.core.algorithms import ALGORITHMS
+from headgate.core.algorithms.algorithm import LARGEST
+from headgate.envoy.rate_limit import DEFAULT_ALGORITHM, MOST_REQUESTS, UNITS, DescriptorLimit, compiled
+from headgate.envoy.tree import WILD, Branch, Node, add_node, domain_node, path_of
+from headgate.errors import ConfigError, Problem
+from headgate.reading.document import Document
+from headgate.reading.fields import Fields, Problems, kind_of, listed
+
+__all__ = ["TEXTS", "read_domain"]
+
+ROOT = ("domain", "descriptors")
+RATE_LIMIT = ("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "unit_multiplier")
+DESCRIPTOR = (
+    *("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric"),
+    *("share_threshold", "metadata"),
+)
+OURS = ("algorithm", "burst", "unit_multiplier")
+TEXTS = re.compile(r"domain|(?:descriptors\[[0-9]+\]\.)+(?:key|value|rate_limit\.(?:name|replaces\[[0-9]+\]\.name))")
+"""The ways to what is text however it is written: `value: 5` and `value: 1.10` are just these signs."""
+MOST_BYTES = 1024
+_YES = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}
+"""What YAML 1.1 also knows as true and false."""
+
+
+def read_domain(document: Document, problems: Problems) -> Node | None:
+    """What one file says; None when it does not say which domain it is about."""
+    if not document.data and not document.problems and isinstance(document.data, dict):
+        problems.add("", "is empty: write 'domain: …' and 'descriptors: …', or take the file away")
+        return None
+    if document.problems and not document.data:
+        return None
+    fields = Fields(document.data, "", problems, ROOT)
+    domain = _text(fields, "domain", "the name that requests come with") if fields.is_mapping else ""
+    root = domain_node(domain)
+    _read_level(fields, root, document)
+    return root if domain else None
+
+
+def _read_level(fields: Fields, parent: Node, document: Document) -> None:
+    lines: dict[tuple[str, str], str] = {}
+    for way, data in fields.items("descriptors"):
+        inner = _fields(data, way, fields.problems, DESCRIPTOR, RATE_LIMIT, "inside of 'rate_limit'")
+        if not inner.is_mapping:
+            continue
+        key = _text(inner, "key", "the key that requests have")
+        value = _text(inner, "value")
+        if WILD in key:
+            inner.wrong("key", f"has a {WILD!r}, which stands for any text in a value only: write the whole key")
+        branch = parent.branches.get(key, Branch())
+        if key and branch.has(value):
+            inner.wrong("value" if value else "key", _again(lines[key, value], document))
+            parent_here = domain_node("")  # what is below is read all the same
+        else:
+            parent_here = parent
+        lines.setdefault((key, value), way)
+        shares = _flag(inner, "share_threshold")
+        if shares and WILD not in value:
+            inner.wrong("share_threshold", f"is for a value with a {WILD!r} in it, such as 'files/*': take it away")
+        node = add_node(
+            parent_here, key, value, shares, _flag(inner, "value_to_metric"), _flag(inner, "detailed_metric")
+        )
+        node.limit = _read_limit(inner, path_of(node))
+        _read_level(inner, node, document)
+
+
+def _read_limit(descriptor: Fields, label: str) -> DescriptorLimit | None:
+    shadow, quota = _flag(descriptor, "shadow_mode"), _flag(descriptor, "quota_mode")
+    metadata = _metadata(descriptor)
+    if not descriptor.given("rate_limit"):
+        return None
+    data, way = descriptor.values["rate_limit"], descriptor.way("rate_limit")
+    fields = _fields(data, way, descriptor.problems, RATE_LIMIT, DESCRIPTOR, "beside 'rate_limit', not in it")
+    if not fields.is_mapping:
+        return None
+    name = _text(fields, "name")
+    replaces = _replaces(fields, name)
+    unlimited = _flag(fields, "unlimited")
+    before = len(fields.problems.found)
+    requests: int = fields.whole("requests_per_unit", 0, required=not unlimited, most=MOST_REQUESTS)
+    if unlimited:
+        for field in ("unit", *OURS):
+            if fields.given(field):
+                fields.wrong(field, "is not for a limit that is unlimited: take it away, or 'unlimited'")
+        return DescriptorLimit(None, label, name, replaces, shadow, quota, 0, 0, metadata)
+    seconds = UNITS[fields.choice("unit", UNITS, "second", required=True)]
+    seconds *= fields.whole("unit_multiplier", 1, least=1, most=LARGEST // 1_000_000 // seconds)
+    algorithm: str = fields.choice("algorithm", ALGORITHMS, DEFAULT_ALGORITHM)
+    burst = _burst(fields, algorithm)
+    if len(fields.problems.found) > before:
+        return None
+    try:
+        steps, unit = compiled(requests, seconds, algorithm, label, burst)
+    except ConfigError as error:
+        fields.problems.add(way, str(error))
+        return None
+    return DescriptorLimit(steps, label, name, replaces, shadow, quota, requests, unit, metadata)
+
+
+def _burst(fields: Fields, algorithm: str) -> int | None:
+    if not fields.given("burst"):
+        return None
+    if not ALGORITHMS[algorithm].takes_burst:
+        having = listed(name for name, kind in ALGORITHMS.items() if kind.takes_burst)
+        fields.wrong("burst", f"{algorithm} has none: take it away, or write 'algorithm:' with one of {having}")
+        return None
+    if fields.values.get("requests_per_unit") == 0:
+        fields.wrong("burst", "a limit of 0 blocks everything and takes no burst: take it away")
+        return None
+    burst: int | None = fields.whole("burst", None, least=1, most=MOST_REQUESTS)
+    return burst
+
+
+def _replaces(fields: Fields, name: str) -> frozenset[str]:
+    found = []
+    for way, data in fields.items("replaces"):
+        inner = Fields(data, way, fields.problems, ("name",))
+        if not inner.is_mapping:
+            continue
+        other = _text(inner, "name", "the name of the limit that this one replaces")
+        if other and other == name:
+            inner.wrong("name", f"{kind_of(name)} is the name of this limit itself: write that of another")
+        found.append(other)
+    return frozenset(found)
+
+
+def _metadata(descriptor: Fields) -> dict[str, Any] | None:
+    value = descriptor.values.get("metadata")
+    if value is not None and not isinstance(value, dict):
+        descriptor.wrong("metadata", f"must be a mapping, 'name: …' for each entry, not {kind_of(value)}")
+        return None
+    return value or None
+
+
+def _text(fields: Fields, name: str, wanted: str = "") -> str:
+    """A text, also where YAML sees a number or a boolean in it. Empty when it is not there, which is told if it is
+    wanted."""
+    value = fields.values.get(name)
+    if isinstance(value, bool):
+        value = str(value).lower()
+    elif isinstance(value, int):
+        value = str(value)
+    if value is None or value == "":
+        if wanted:
+            fields.wrong(name, f"{'is missing' if value is None else 'is empty'}: write {wanted}")
+        return ""
+    if not isinstance(value, str):
+        hint = ": write it in quotes" if isinstance(value, float) else ""
+        fields.wrong(name, f"must be text, not {kind_of(value)}{hint}")
+        return ""
+    if len(value.encode("utf-8", "surrogatepass")) > MOST_BYTES:
+        fields.wrong(name, f"is too long: {MOST_BYTES} bytes at most")
+    return value
+
+
+def _flag(fields: Fields, name: str) -> bool:
+    value = fields.values.get(name)
+    if isinstance(value, str) and value.lower() in _YES:
+        return _YES[value.lower()]
+    return fields.yes(name, False)
+
+
+def _fields(
+    data: object, way: str, problems: Problems, known: tuple[str, ...], elsewhere: tuple[str, ...], where: str
+) -> Fields:
+    """The fields of a mapping; those that belong elsewhere are told to."""
+    fields = Fields(data, way, problems, [*known, *elsewhere] if isinstance(data, dict) else known)
+    for name in fields.values:
+        if name in elsewhere and name not in known:
+            fields.wrong(name, f"belongs {where}: move it there")
+    return fields
+
+
+def _again(first: str, document: Document) -> str:
+    line = document.place(Problem(first, "")).line
+    where = "above" if line is None else f"at line {line}"
+    return f"this key and value are written already {where}: keep one of the two, or write another value"
