@@ -7,16 +7,11 @@ what was wrong in words, under a request id that the log has too, and never a tr
 
 from __future__ import annotations
 
-import itertools
-import re
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from time import perf_counter
 from typing import Any, final
 
-from headgate.errors import HeadgateError
 from headgate.http.client_address import TrustedProxies
-from headgate.http.problem import problem_of
 from headgate.service.asgi import (
     GONE,
     App,
@@ -42,6 +37,8 @@ from headgate.service.data.plane import DataPlane
 from headgate.service.deprecations import Deprecations
 from headgate.service.depth import MOST_DEPTH, too_deep
 from headgate.service.parts import Parts, Visit
+from headgate.service.refusing import told_of
+from headgate.service.request_ids import RequestIds
 from headgate.service.request_log import RequestLog
 
 __all__ = ["Dispatch", "Page"]
@@ -65,8 +62,6 @@ has mistyped a path is told that, and not to bring a key."""
 BELOW_CONTROL = tuple([path + "/" for path in CONTROL])
 LONGEST_TOLD = 100
 """Characters."""
-WRONG_HERE = "something went wrong here: the log says what, under this request id"
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 @final
@@ -132,8 +127,7 @@ class Dispatch:
             path.encode(): (path, r) for path, r in self.routes.items() if r.at_once is not None and plane.quick
         }
         """The paths, as they stand in a request, of what can be answered at once, if all goes well."""
-        self.id_start = secrets.token_hex(6)
-        self.id_numbers = itertools.count(1)
+        self.ids = RequestIds()
 
     def at_once(
         self, url: bytes, headers: Headers, client: tuple[str, int] | None, body: bytes
@@ -143,9 +137,7 @@ class Dispatch:
         started = perf_counter()
         path, route = self.quick[url]
         fields: Fields = dict(headers)
-        call = Call(
-            {"method": "POST", "path": path, "headers": headers, "client": client}, fields, self.request_id(fields)
-        )
+        call = Call({"method": "POST", "path": path, "headers": headers, "client": client}, fields, self.ids.of(fields))
         assert route.at_once is not None
         try:
             self.enter_route(call, route)
@@ -173,7 +165,7 @@ class Dispatch:
         started = perf_counter()
         path: str = scope["path"]
         fields: Fields = dict(scope["headers"])
-        call = Call(scope, fields, self.request_id(fields))
+        call = Call(scope, fields, self.ids.of(fields))
         said = self.said(call, path)
         route = self.routes.get(path)
         if route is None:
@@ -205,16 +197,10 @@ class Dispatch:
 
     def refusal(self, call: Call, error: Exception) -> Reply:
         """What is answered when something came up; a mistake of ours is told as one, and nothing of its inside."""
-        if isinstance(error, BadRequest):
-            return refused(error.status, error.detail, error.headers, **error.more)
         if isinstance(error, ClientGone):
             return GONE
-        if isinstance(error, HeadgateError):
-            status, detail, more = problem_of(error)
-            self.log.failed(call, error)
-            return refused(status, detail, **more)
-        self.log.unforeseen(call, error)
-        return refused(500, WRONG_HERE)
+        told = told_of(call, error, self.log)
+        return refused(told.status, told.detail, told.headers, **told.more)
 
     def enter_route(self, call: Call, route: Route) -> None:
         """Let a call of the data plane in, before any of its body is read."""
@@ -244,13 +230,6 @@ class Dispatch:
     def peer(self, call: Call) -> str | None:
         client = call.scope.get("client")
         return client[0] if client else None
-
-    def request_id(self, fields: Fields) -> str:
-        """The caller's own, if it is one that can be written down; else the next of this worker."""
-        told = fields.get(b"x-request-id")
-        if told is not None and _REQUEST_ID.fullmatch(told):
-            return told.decode()
-        return f"{self.id_start}-{next(self.id_numbers):x}"
 
     async def rule(self, call: Call, receive: Receive, send: Send, said: Headers) -> int:
         """Hand a call to the control plane; the status it was answered with."""

@@ -1,4 +1,5 @@
-"""The checks over HTTP: each reads its body, asks the limiter in one call, counts what came of it, and answers."""
+"""The checks: each asks the limiter in one call, counts what came of it, and answers. Over HTTP it reads its body
+first; gRPC comes in by the methods that take what was read (see rpc/limiter.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from headgate.service.data.repeats import once_of, replayed
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, ContextBody
 from headgate.service.observe.tracing import Tracer, describe
 from headgate.service.parts import Parts
-from headgate.stores.port import Once, Op
+from headgate.stores.port import Member, Once, Op
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -60,11 +61,11 @@ class DataPlane:
 
     def check_at_once(self, call: Call, body: bytes) -> Reply | None:
         """`check`, where nothing has to be waited for: the usual case, without a coroutine."""
-        if not self._is_quick(call):
+        if not self.is_quick(call):
             return None
         started = perf_counter()
         asked = read_check(body)
-        answers = self._at_once(call, [asked], False)
+        answers = self.take_at_once(call, [asked], False)
         if answers is None:
             return None
         answer = answers[0]
@@ -73,26 +74,27 @@ class DataPlane:
 
     def batch_at_once(self, call: Call, body: bytes) -> Reply | None:
         """`batch`, in the same way."""
-        if not self._is_quick(call):
+        if not self.is_quick(call):
             return None
         started = perf_counter()
         asked = read_batch(body)
         if not is_plain(asked):
             return self.operations.at_once(call, asked)
         checks = asked.checks
-        answers = self._at_once(call, checks, True)
+        answers = self.take_at_once(call, checks, True)
         if answers is None:
             return None
         self.tally.batch(len(checks))
         self.tally.timed(perf_counter() - started)
         return Reply(200, encode({"decisions": answers}))
 
-    def _is_quick(self, call: Call) -> bool:
+    def is_quick(self, call: Call) -> bool:
         """Whether a call can do without waiting, as far as its headers tell: a repeat is looked up the usual way."""
         return self.quick and not (b"idempotency-key" in call.fields or b"x-idempotency-key" in call.fields)
 
-    def _at_once(self, call: Call, checks: Sequence[CheckBody], several: bool) -> list[Answer] | None:
-        """The answers to checks, from a store that is free; None where it has to be waited for."""
+    def take_at_once(self, call: Call, checks: Sequence[CheckBody], several: bool) -> list[Answer] | None:
+        """The answers to checks, from a store that is free; None where it has to be waited for. `several` says that
+        they are a batch, so messages name the one that they mean."""
         self.afford(len(checks))
         now_us = self.clock.ticks()
         self.tally.at(now_us)
@@ -131,9 +133,7 @@ class DataPlane:
     async def check(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/check`: one decision, always 200."""
         started = perf_counter()
-        asked = read_check(body)
-        prepared = [prepare(self.limiter, Op.TAKE, asked)]
-        (answer,) = await self._decide(call, "check", asked, [asked], prepared)
+        answer = await self.take(call, read_check(body))
         self.tally.timed(perf_counter() - started)
         return Reply(200, encode(answer), self.states.get(answer.state, ()))
 
@@ -144,31 +144,47 @@ class DataPlane:
         if not is_plain(asked):
             refuse_repeats(call)
             return await self.operations.in_time(call, asked)
-        answers = await self._decide(call, "batch", asked, asked.checks, self._prepared(asked.checks, True))
+        answers = await self.take_batch(call, asked)
         self.tally.batch(len(asked.checks))
         self.tally.timed(perf_counter() - started)
         return Reply(200, encode({"decisions": answers}))
 
     async def quota(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/quota`: what a check would be answered, and nothing is consumed."""
-        asked = read_check(body)
-        self.afford(1)
-        now_us = self.clock.ticks()
-        decisions = await self.limiter.decide([prepare(self.limiter, Op.PEEK, asked)])
-        assert decisions is not None
-        answer = answer_of(decisions[0], now_us)
+        answer = await self.peek(read_check(body))
         return Reply(200, encode(answer), self.states.get(answer.state, ()))
 
     async def reset(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/reset`: forget the counters that a check would look at. It is in the audit log."""
-        prepared = prepare(self.limiter, Op.RESET, read_check(body))
+        members = await self.forget(call, prepare(self.limiter, Op.RESET, read_check(body)))
+        return Reply(200, encode({"reset": [{"key": m.key, "rule": m.algorithm.label} for m in members]}))
+
+    async def take(self, call: Call, asked: CheckBody) -> Answer:
+        """The answer to one check; to a repeat the one that the first got."""
+        (answer,) = await self._decide(call, "check", asked, [asked], self._prepared([asked], False))
+        return answer
+
+    async def take_batch(self, call: Call, asked: BatchBody) -> list[Answer]:
+        """The answers to a batch of plain checks, likewise."""
+        return await self._decide(call, "batch", asked, asked.checks, self._prepared(asked.checks, True))
+
+    async def peek(self, asked: CheckBody) -> Answer:
+        """What a check would be answered now."""
+        self.afford(1)
+        now_us = self.clock.ticks()
+        decisions = await self.limiter.decide([prepare(self.limiter, Op.PEEK, asked)])
+        assert decisions is not None
+        return answer_of(decisions[0], now_us)
+
+    async def forget(self, call: Call, prepared: Prepared | PreparedChain) -> Sequence[Member]:
+        """Forget counters, and write down who had that done; the counters."""
         members = [] if prepared.request is None else prepared.request.members
         assert call.visit is not None
         editor = self.parts.editor(call.visit.actor)
         for subject in dict.fromkeys(member.key for member in members):
             await asyncio.to_thread(editor.note_reset, subject)
         await self.limiter.reset_prepared(prepared)
-        return Reply(200, encode({"reset": [{"key": m.key, "rule": m.algorithm.label} for m in members]}))
+        return members
 
     async def verify(self, call: Call, body: bytes) -> Reply:
         """`POST /ratelimiter/verify-api-limit`: a check in the words of the client family."""
