@@ -1,0 +1,64 @@
+"""Headgate behind a proxy: it may be killed, and comes back on the same ports with what it had counted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from integration.service.serving import Service
+from servers.machine import free_port
+from servers.process import ServerProcess
+
+__all__ = ["Gate", "show"]
+
+
+class Gate:
+    """`headgate serve` with the settings of deploy/, in a folder and on ports that it keeps."""
+
+    def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.http, self.grpc = free_port(), free_port()
+        for name, text in files.items():
+            self.write(name, text)
+        self.service = self._start(None)
+
+    def write(self, name: str, text: str) -> None:
+        """One of its files, replaced as a whole: never seen half-written."""
+        fresh = self.folder / f".{name}.new"
+        fresh.write_text(text)
+        fresh.replace(self.folder / name)
+
+    def kill(self) -> None:
+        self.service.kill()
+
+    def back(self) -> None:
+        self.service = self._start(self.service.key)
+
+    def metric(self, name: str, label: str) -> float:
+        """The sum of a metric over those of its rows that have this label."""
+        with self.service.client(self.service.key) as client:
+            rows = [line.rpartition(" ") for line in client.get("/metrics").raise_for_status().text.splitlines()]
+        return sum(float(value) for series, _, value in rows if series.startswith(f"{name}{{") and label in series)
+
+    def _start(self, key: str | None) -> Service:
+        ports = {
+            "HEADGATE_SERVER__HTTP": f"127.0.0.1:{self.http}",
+            "HEADGATE_SERVER__GRPC": f"127.0.0.1:{self.grpc}",
+        }
+        return Service(self.folder, environment=ports, key=key)
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.service.__exit__(kind, error, trace)
+        assert "Traceback" not in self.service.logged, self.service.logged
+
+
+def show(proxy: ServerProcess, gate: Gate) -> None:
+    """What a proxy and Headgate have logged: pytest keeps it, and shows it beside what has failed."""
+    sys.stdout.write(f"{proxy.kind}:\n{proxy.log_tail()}\nHeadgate:\n{gate.service.logged[-3000:]}\n")
