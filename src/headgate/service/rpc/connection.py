@@ -1,0 +1,189 @@
+"""One connection of HTTP/2 as asyncio sees it: bytes come in, calls are answered, bytes go out.
+
+This is in the hot path, and so it is ours: everything that is to be sent because of one read is sent in one write.
+
+A peer can make this side hold only so much: messages are bounded (stream.py), and so are headers, streams, and what all
+streams of a connection have received and not yet used. A peer that does not read is not read from. One that takes back
+most of what it asks for is told to calm down.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, final
+
+from headgate.service.rpc import frames
+from headgate.service.rpc.frames import Broken, frame
+from headgate.service.rpc.incoming import LAST_CALL, MOST_STREAMS, Incoming
+from headgate.service.rpc.replies import Replies
+
+if TYPE_CHECKING:
+    from headgate.service.rpc.listener import Listener
+    from headgate.service.rpc.stream import Stream
+
+__all__ = ["Connection"]
+
+MOST_RESETS: Final = 1000
+"""Calls that a peer may take back beyond those that it lets end."""
+NOT_HTTP2: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
+    b"gRPC is spoken here, over HTTP/2; the HTTP API of Headgate is at another port.\n"
+)
+ENDING: Final = "the service ends"
+_log = logging.getLogger("headgate.grpc")
+
+
+@final
+class Connection:
+    """asyncio's protocol of one connection (and no subclass of it, which could not be compiled)."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.since = listener.loop.time()
+        self.peer: str | None = None
+        self.streams: dict[int, Stream] = {}
+        self.dropped: dict[int, None] = {}
+        """Streams that were ended here before the peer had: what still comes of them is put aside."""
+        self.left = False
+        """Whether nothing new is taken any more."""
+        self._leaving = False
+        self._listener = listener
+        self._loop = listener.loop
+        self._transport: Any = None
+        self._resets = 0
+        self._reading = False
+        self._flushing = False
+        self.replies = Replies(self, listener.loop)
+        self.incoming = Incoming(self, listener.methods, listener.loop)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if isinstance(peer, tuple) and peer else None
+        self._listener.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.left and not self.streams:
+            return
+        self._reading = True
+        try:
+            self.incoming.read(data)
+        except Broken as broken:
+            self._break(broken.code, broken.words)
+        except Exception:  # noqa: BLE001 - a mistake of ours must not leave a connection half alive
+            _log.exception("a gRPC connection is cut off because of a mistake in Headgate")
+            self._break(frames.INTERNAL_ERROR, "")
+        self._reading = False
+        self.flush()
+
+    def eof_received(self) -> None:
+        return None  # which closes it: who sends nothing more cannot say what it takes either
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._listener.connections.discard(self)
+        self._transport = None
+        self._stop_all()
+        self.replies.out.clear()
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    # What is sent.
+
+    def flush(self) -> None:
+        """Send all that is to be sent; while bytes are read, that is done once at their end."""
+        self._flushing = False
+        out = self.replies.out
+        if not out or self._reading:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+            if self.left and not self.streams:
+                self._transport.close()
+
+    def flush_soon(self) -> None:
+        """The same, together with what else is answered in this turn of the loop."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self.flush)
+
+    def speak_plainly(self) -> None:
+        """Somebody takes this for HTTP/1, or for something else."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(NOT_HTTP2)
+            self._transport.close()
+
+    # How streams end, and how all of it does.
+
+    def ended(self, stream: Stream) -> None:
+        """A stream's last frame is ready to go."""
+        stream.stop()
+        if self.streams.pop(stream.number, None) is None:
+            return
+        if self._resets:
+            self._resets -= 1
+        if not stream.complete:
+            self.drop(stream.number)
+            self.replies.out.append(frames.reset(stream.number, frames.NO_ERROR))
+
+    def reset(self, number: int, code: int) -> None:
+        """End a stream without an answer."""
+        self._forget(number)
+        self.drop(number)
+        self.replies.out.append(frames.reset(number, code))
+
+    def taken_back(self, number: int) -> None:
+        """The peer has reset a stream."""
+        self.dropped.pop(number, None)
+        self._forget(number)
+        self._resets += 1
+        if self._resets > MOST_RESETS:
+            raise Broken(frames.ENHANCE_YOUR_CALM, "most calls are taken back")
+
+    def drop(self, number: int) -> None:
+        self.dropped[number] = None
+        if len(self.dropped) > MOST_STREAMS:
+            del self.dropped[next(iter(self.dropped))]
+
+    def leave(self) -> None:
+        """Tell the peer to go elsewhere; what it asks for before it has heard is answered still."""
+        if not self._leaving and self.incoming.greeted:
+            self._leaving = True
+            self.replies.out.append(frames.goaway(frames.LARGEST_WINDOW, frames.NO_ERROR, ENDING))
+            self.replies.out.append(frame(frames.PING, 0, 0, LAST_CALL))
+            self.flush()
+
+    def take_leave(self) -> None:
+        """The peer has heard, or had time enough: nothing new is taken, and without calls the connection ends."""
+        if not self.left:
+            self.left = True
+            self.replies.out.append(frames.goaway(self.incoming.last, frames.NO_ERROR, ENDING))
+            self.flush()
+
+    def cut(self) -> None:
+        """End it, whatever is under way."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _break(self, code: int, words: str) -> None:
+        self.left = True
+        self._stop_all()
+        self.replies.out.append(frames.goaway(self.incoming.last, code, words))
+
+    def _stop_all(self) -> None:
+        for number in list(self.streams):
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        stream = self.streams.pop(number, None)
+        if stream is not None:
+            self.replies.forget(stream)
+            stream.stop()

@@ -1,0 +1,322 @@
+"""What comes on one connection of HTTP/2, frame by frame, and what is done about it.
+
+Calls that can be answered at once are answered while the bytes that they came in are read. What is not needed for gRPC
+(priorities, push, trailers of requests) is read and put aside, as RFC 9113 wants it. Who breaks its rules is told so:
+StreamBroken ends a stream, Broken the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, final
+
+from headgate.service.rpc import frames
+from headgate.service.rpc.call import Method, RpcCall, RpcError, Status
+from headgate.service.rpc.frames import Broken, StreamBroken, frame
+from headgate.service.rpc.headers import MOST_HEADER_BYTES, Head, Heads
+from headgate.service.rpc.replies import WRONG_HERE, Replies
+from headgate.service.rpc.stream import MOST_MESSAGE_BYTES, Held, Stream
+
+if TYPE_CHECKING:
+    from headgate.service.rpc.connection import Connection
+
+__all__ = ["Incoming"]
+
+LAST_CALL: Final = b"headgate"
+"""What a ping carries whose answer says that the peer knows it is to go."""
+MOST_STREAMS: Final = 1000
+MOST_PIECES: Final = 64
+"""Frames that headers may be spread over."""
+STREAM_WINDOW: Final = MOST_MESSAGE_BYTES + 65_536
+CONNECTION_WINDOW: Final = 16 * 1024 * 1024
+LONGEST_TOLD: Final = 100
+"""Characters."""
+GREETING: Final = frames.settings(
+    {
+        frames.MOST_STREAMS: MOST_STREAMS,
+        frames.INITIAL_WINDOW: STREAM_WINDOW,
+        frames.MOST_HEADERS: MOST_HEADER_BYTES,
+    }
+) + frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW)
+NOWHERE: Final = Method()
+_log = logging.getLogger("headgate.grpc")
+
+
+@final
+class Incoming:
+    """The receiving side of one connection."""
+
+    def __init__(
+        self, connection: Connection, methods: Mapping[bytes, Method], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.greeted = False
+        """Whether the peer has said what HTTP/2 begins with."""
+        self.last = 0
+        """The number of the newest stream."""
+        self._connection = connection
+        self._replies: Replies = connection.replies
+        self._streams: dict[int, Stream] = connection.streams
+        self._methods = methods
+        self._loop = loop
+        self._heads = Heads()
+        self._held = Held()
+        self._rest = b""
+        """The beginning of a frame."""
+        self._begun_at = 0
+        """The stream whose headers go on in the next frame; with their beginning, flags and number of pieces."""
+        self._begun = b""
+        self._begun_flags = 0
+        self._pieces = 0
+        self._uncredited = 0
+        """Bytes that have come since the peer was told last that it may send as many again."""
+
+    def read(self, data: bytes) -> None:
+        """Take what has come, whole frames or not."""
+        if self._rest:
+            data = self._rest + data
+        at, size = 0, len(data)
+        if not self.greeted:
+            preface = frames.PREFACE
+            if data[: len(preface)] != preface[:size]:
+                self._connection.speak_plainly()
+                return
+            if size < len(preface):
+                self._rest = data
+                return
+            at = len(preface)
+            self.greeted = True
+            self._replies.out.append(GREETING)
+        while size - at >= frames.HEAD_BYTES:
+            told, flags, number = frames.HEAD.unpack_from(data, at)
+            length = told >> 8
+            if length > frames.DEFAULT_FRAME:
+                raise Broken(frames.FRAME_SIZE_ERROR, "a frame longer than 16,384 bytes")
+            end = at + frames.HEAD_BYTES + length
+            if end > size:
+                break
+            try:
+                self._frame(told & 255, flags, number & frames.LARGEST_WINDOW, data[at + frames.HEAD_BYTES : end])
+            except StreamBroken as broken:
+                self._connection.reset(broken.stream, broken.code)
+            at = end
+        self._rest = data[at:]
+
+    def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if self._begun_at and (kind != frames.CONTINUATION or number != self._begun_at):
+            raise Broken(frames.PROTOCOL_ERROR, "a frame between the pieces of headers")
+        if kind == frames.DATA:
+            self._data(flags, number, payload)
+        elif kind == frames.HEADERS:
+            self._headers(flags, number, payload)
+        elif kind == frames.WINDOW_UPDATE:
+            self._window_update(number, payload)
+        elif kind == frames.PING:
+            self._ping(flags, number, payload)
+        elif kind == frames.RST_STREAM:
+            self._reset_by_peer(number, payload)
+        elif kind == frames.SETTINGS:
+            self._settings(flags, number, payload)
+        elif kind == frames.CONTINUATION:
+            self._continuation(flags, number, payload)
+        elif kind == frames.PRIORITY:
+            _check_priority(number, payload)
+        elif kind == frames.PUSH_PROMISE:
+            raise Broken(frames.PROTOCOL_ERROR, "callers push nothing")
+        elif kind == frames.GOAWAY and number:
+            raise Broken(frames.PROTOCOL_ERROR, "GOAWAY of a stream")
+
+    def _headers(self, flags: int, number: int, payload: bytes) -> None:
+        if not number % 2:
+            raise Broken(frames.PROTOCOL_ERROR, "a caller's streams have odd numbers")
+        if flags & frames.PADDED:
+            payload = _unpadded(payload)
+        if flags & frames.PRIORITISED:
+            if len(payload) < 5:
+                raise Broken(frames.FRAME_SIZE_ERROR, "headers that are too short")
+            payload = payload[5:]
+        if flags & frames.END_HEADERS:
+            self._headed(flags, number, payload)
+        else:
+            self._begun, self._begun_at, self._begun_flags, self._pieces = payload, number, flags, 0
+
+    def _continuation(self, flags: int, number: int, payload: bytes) -> None:
+        if not self._begun_at:
+            raise Broken(frames.PROTOCOL_ERROR, "CONTINUATION of nothing")
+        self._begun += payload
+        self._pieces += 1
+        if len(self._begun) > MOST_HEADER_BYTES or self._pieces > MOST_PIECES:
+            raise Broken(frames.ENHANCE_YOUR_CALM, "more headers than anybody needs")
+        if flags & frames.END_HEADERS:
+            self._begun_at = 0
+            self._headed(self._begun_flags, number, self._begun)
+
+    def _headed(self, flags: int, number: int, packed: bytes) -> None:
+        """Headers are complete: those of a new call, or those behind its messages."""
+        head = self._heads.read(packed)
+        if number <= self.last:
+            self._trailed(flags, number)
+            return
+        self.last = number
+        if head.malformed:
+            raise StreamBroken(number, frames.PROTOCOL_ERROR)
+        if self._connection.left or len(self._streams) >= MOST_STREAMS:
+            raise StreamBroken(number, frames.REFUSED_STREAM)
+        if head.wrong:
+            self._refuse_http(flags, number, head)
+            return
+        now = self._loop.time()
+        deadline = None if head.timeout is None else now + head.timeout
+        method = self._methods.get(head.path)
+        stream = Stream(
+            number,
+            RpcCall(head.path, head.metadata, self._connection.peer, deadline),
+            NOWHERE if method is None else method,
+            self._replies.initial,
+            self._held,
+            now,
+        )
+        stream.announced = head.length
+        stream.complete = flags & frames.END_STREAM != 0
+        self._streams[number] = stream
+        if method is None:
+            told = repr(head.path[:LONGEST_TOLD].decode("latin-1"))
+            self._replies.refuse(stream, RpcError(Status.UNIMPLEMENTED, f"there is no method {told} here"))
+            return
+        if method.streaming is not None:
+            self._replies.begin_streaming(stream)
+        if stream.complete:
+            self._complete(stream)
+
+    def _refuse_http(self, flags: int, number: int, head: Head) -> None:
+        """Tell a browser, or whoever else has come here, that this is not for it."""
+        status = b"\x08\x03" + head.wrong  # `:status`, by the number of its name, and its value written out
+        self._replies.out.append(frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, number, status))
+        if not flags & frames.END_STREAM:
+            self._connection.reset(number, frames.NO_ERROR)
+
+    def _trailed(self, flags: int, number: int) -> None:
+        stream = self._streams.get(number)
+        if stream is None:
+            if number not in self._connection.dropped:
+                raise Broken(frames.STREAM_CLOSED, "headers of a stream that has ended")
+            return
+        if stream.complete:
+            raise StreamBroken(number, frames.STREAM_CLOSED)
+        if not flags & frames.END_STREAM:
+            raise StreamBroken(number, frames.PROTOCOL_ERROR)
+        self._complete(stream)
+
+    def _data(self, flags: int, number: int, payload: bytes) -> None:
+        size = len(payload)
+        self._uncredited += size
+        if self._uncredited > CONNECTION_WINDOW // 4:
+            self._replies.out.append(frames.window_update(0, self._uncredited))
+            self._uncredited = 0
+        if flags & frames.PADDED:
+            payload = _unpadded(payload)
+        stream = self._streams.get(number)
+        if stream is None:
+            self._data_of_nobody(flags, number)
+            return
+        if stream.complete:
+            raise StreamBroken(number, frames.STREAM_CLOSED)
+        if stream.announced is not None:
+            stream.announced -= len(payload)
+        try:
+            stream.take(payload)
+        except RpcError as error:
+            self._replies.refuse(stream, error)
+            return
+        if flags & frames.END_STREAM:
+            self._complete(stream)
+        elif stream.method.streaming is not None and size:
+            self._replies.out.append(frames.window_update(number, size))
+
+    def _data_of_nobody(self, flags: int, number: int) -> None:
+        if number > self.last or not number:
+            raise Broken(frames.PROTOCOL_ERROR, "data of a stream that nobody has begun")
+        if number not in self._connection.dropped:
+            raise StreamBroken(number, frames.STREAM_CLOSED)
+        if flags & frames.END_STREAM:
+            del self._connection.dropped[number]
+
+    def _complete(self, stream: Stream) -> None:
+        """The caller has sent everything."""
+        stream.end()
+        if stream.announced:
+            raise StreamBroken(stream.number, frames.PROTOCOL_ERROR)  # another length than it had announced
+        method = stream.method
+        if method.streaming is not None:
+            return
+        try:
+            message = stream.only_message()
+            reply = None if method.at_once is None else method.at_once(stream.call, message)
+        except RpcError as error:
+            self._replies.refuse(stream, error)
+        except Exception:  # noqa: BLE001 - the caller gets an answer, and nothing of the inside
+            _log.exception("a gRPC call failed unforeseen")
+            self._replies.refuse(stream, RpcError(Status.INTERNAL, WRONG_HERE))
+        else:
+            if reply is None:
+                self._replies.begin(stream, message)
+            else:
+                self._replies.answer(stream, reply)
+
+    def _window_update(self, number: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Broken(frames.FRAME_SIZE_ERROR, "WINDOW_UPDATE of another length than 4")
+        size = frames.number(payload) & frames.LARGEST_WINDOW
+        if number > self.last:
+            raise Broken(frames.PROTOCOL_ERROR, "WINDOW_UPDATE of a stream that nobody has begun")
+        if not size:
+            if number:
+                raise StreamBroken(number, frames.PROTOCOL_ERROR)
+            raise Broken(frames.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+        stream = self._streams.get(number)
+        if not number or stream is not None:
+            self._replies.opened(stream, size)
+
+    def _ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number or len(payload) != 8:
+            raise Broken(frames.PROTOCOL_ERROR if number else frames.FRAME_SIZE_ERROR, "no PING")
+        if not flags & frames.ACK:
+            self._replies.out.append(frame(frames.PING, frames.ACK, 0, payload))
+        elif payload == LAST_CALL:
+            self._connection.take_leave()
+
+    def _reset_by_peer(self, number: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Broken(frames.FRAME_SIZE_ERROR, "RST_STREAM of another length than 4")
+        if not number or number > self.last:
+            raise Broken(frames.PROTOCOL_ERROR, "RST_STREAM of a stream that nobody has begun")
+        self._connection.taken_back(number)
+
+    def _settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise Broken(frames.PROTOCOL_ERROR, "SETTINGS of a stream")
+        if flags & frames.ACK:
+            if payload:
+                raise Broken(frames.FRAME_SIZE_ERROR, "an acknowledgement that says something")
+            return
+        for name, value in frames.read_settings(payload):
+            if name == frames.INITIAL_WINDOW:
+                self._replies.resized(self._streams, value)
+            elif name == frames.MOST_FRAME:
+                self._replies.longest = value
+        self._replies.out.append(frame(frames.SETTINGS, frames.ACK, 0, b""))
+
+
+def _unpadded(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise Broken(frames.PROTOCOL_ERROR, "more padding than there is")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _check_priority(number: int, payload: bytes) -> None:
+    """Nobody has to follow priorities any more; that they are well formed has to be seen to."""
+    if not number:
+        raise Broken(frames.PROTOCOL_ERROR, "PRIORITY of no stream")
+    if len(payload) != 5:
+        raise StreamBroken(number, frames.FRAME_SIZE_ERROR)
