@@ -1,6 +1,7 @@
 # Two commands for everybody: `make serve` shows it, `make test` proves it. Each does its own set-up.
 PYTHON ?= python3
 PORT ?= 8080
+GRPC_PORT ?= 8081
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
@@ -9,7 +10,7 @@ SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
 
 # The service on loopback, until Ctrl-C. Its counters and rules stay in .headgate, which git does not look at.
 serve: $(VENV)/.compiled
-	env HEADGATE_SERVER__HTTP=127.0.0.1:$(PORT) $(BIN)/headgate serve
+	env HEADGATE_SERVER__HTTP=127.0.0.1:$(PORT) HEADGATE_SERVER__GRPC=127.0.0.1:$(GRPC_PORT) $(BIN)/headgate serve
 
 # Lint, types and imports, and the tests on the compiled and on the pure build, and those over sockets, all at once:
 # they wait a lot, and what is not compiled need not wait for the compiler.

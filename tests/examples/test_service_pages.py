@@ -37,6 +37,7 @@ RUN = re.compile(r"^```sh\n((?:(?!```).*\n)*)```\n\n```text\n((?:(?!```).*\n)*)`
 STARTS = {"make serve\n", "headgate serve\n"}
 """What they show is what the service said when it was started."""
 SHOWN = ("localhost:8080", "127.0.0.1:8080")
+SHOWN_RPC = "127.0.0.1:8081"
 OF_THE_MOMENT = {
     *("at", "created_at", "updated_at", "expires_at", "reset_at", "since", "until", "timestamp"),
     *("reset", "reset_after", "retry_after", "tick", "lastRequestTimeStamp", "uptimeSeconds"),
@@ -50,6 +51,7 @@ class Running:
     """A service that was started, where it is, and what it said."""
 
     address: str
+    rpc: str
     token: str
     said: str
     folder: Path
@@ -73,9 +75,11 @@ def running(folder: Path, **more: str) -> Iterator[Running]:
                 said += line
             address = re.search(r"http://(127\.0\.0\.1:\d+) ", said)
             token = TOKEN.search(said)
+            rpc = re.search(r"^  gRPC       (\S+)$", said, re.MULTILINE)
             assert address is not None
+            assert rpc is not None
             assert token is not None
-            yield Running(address[1], token[0], said, folder)
+            yield Running(address[1], rpc[1], token[0], said, folder)
         finally:
             one.terminate()
         assert one.wait(60) == 0
@@ -98,7 +102,7 @@ def test_page_shows_what_is_answered(name: str, blocks: int, tmp_path: Path) -> 
                     ["bash", "-c", script], cwd=tmp_path, env=around, capture_output=True, text=True, timeout=300
                 )
                 printed = done.stdout + done.stderr
-            compare(script, shown, printed.replace(service.address, SHOWN[1]))
+            compare(script, shown, printed.replace(service.address, SHOWN[1]).replace(service.rpc, SHOWN_RPC))
 
 
 def commands(service: Running) -> dict[str, str]:

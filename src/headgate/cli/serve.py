@@ -20,7 +20,12 @@ __all__ = ["serve"]
 def serve(
     config: ConfigOption = None,
     http: Annotated[
-        str | None, typer.Option("--http", metavar="HOST:PORT", help="Where to listen [settings, else 127.0.0.1:8080].")
+        str | None,
+        typer.Option("--http", metavar="HOST:PORT", help="Where to listen for HTTP [settings, else 127.0.0.1:8080]."),
+    ] = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option("--grpc", metavar="HOST:PORT", help="Where to listen for gRPC [settings, else 127.0.0.1:8081]."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", "-w", min=1, max=512, metavar="N", help="Processes [settings, else 1].")
@@ -29,10 +34,10 @@ def serve(
         bool, typer.Option("--insecure", help="Listen beyond this machine though there are no keys yet.")
     ] = False,
 ) -> None:
-    """Answer checks and admin calls over HTTP, until it is told to end.
+    """Answer over HTTP and gRPC, until it is told to end.
 
-    Without any settings: on 127.0.0.1:8080, with counters and rules in ./.headgate. Ctrl-C or SIGTERM ends it, SIGHUP
-    has rules read again.
+    Without any settings: on 127.0.0.1, HTTP on port 8080 and gRPC on 8081, with counters and rules in ./.headgate.
+    Ctrl-C or SIGTERM ends it, SIGHUP has rules read again.
     """
     try:
         from headgate.service.running import serve as run
@@ -40,7 +45,8 @@ def serve(
         raise ConfigError(
             f"the package {error.name!r} is missing, which the service needs: pip install 'headgate[server]'"
         ) from None
-    environ = os.environ if http is None else {**os.environ, "HEADGATE_SERVER__HTTP": http}
+    told = {"HEADGATE_SERVER__HTTP": http, "HEADGATE_SERVER__GRPC": grpc}
+    environ = {**os.environ, **{name: address for name, address in told.items() if address is not None}}
     settings = load_settings(config_path(config), environ)
     if settings.mode != "service":
         raise ConfigError("mode: embedded is for programs that have the limiter inside: write service, or leave it out")

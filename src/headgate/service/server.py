@@ -20,6 +20,7 @@ import uvloop
 
 from headgate.config.settings import Settings
 from headgate.service.app import Service, open_service
+from headgate.service.listening import Listening
 from headgate.service.node import Node
 from headgate.service.observe.logs import configure
 from headgate.service.protocol import Connection, Patience
@@ -83,15 +84,15 @@ class Server(uvicorn.Server):
 
 
 def run_worker(
-    settings: Settings, node: Node, number: int, listening: socket, ready: Callable[[], None] = lambda: None
+    settings: Settings, node: Node, number: int, listening: Listening, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Answer on a socket until told to end, and then answer what is under way. `ready` is called when it can."""
+    """Answer on two sockets until told to end, and then answer what is under way. `ready` is called when it can."""
     configure(settings.logs, worker=number, secrets=secrets_of(settings, os.environ))
     _end_with_parent()
     uvloop.run(_serve(settings, node, number, listening, ready))
 
 
-async def _serve(settings: Settings, node: Node, number: int, listening: socket, ready: Callable[[], None]) -> None:
+async def _serve(settings: Settings, node: Node, number: int, listening: Listening, ready: Callable[[], None]) -> None:
     service = await open_service(settings, node, number)
     gc.collect()
     gc.freeze()  # what is there now stays: to look at all of it again and again would hold up checks
@@ -109,7 +110,7 @@ async def _serve(settings: Settings, node: Node, number: int, listening: socket,
     housekeeping = asyncio.create_task(service.keep_house())
     try:
         ready()
-        await server.serve(sockets=[listening])
+        await server.serve(sockets=[listening.http])
     finally:
         for task in (patience, housekeeping):
             task.cancel()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from headgate.config.settings import Settings
+from headgate.config.settings import Address, Server, Settings, Tls
 from headgate.config.urls import check_serving
 from headgate.config.usual import make_usual_folder, usual_rules_store, usual_store
 from headgate.embedded.limiter import Limiter
@@ -37,19 +37,23 @@ class Start:
     """Where they are, without any password."""
     rules: str
     rule_count: int
-    checks_need_key: bool
+    http_needs_key: bool
+    """For checks."""
+    grpc_needs_key: bool
     new_token: str | None
     """Of the key that was made, to be shown this once."""
     first_key_given: bool
     admins: int
     """Keys that may do everything, besides that one."""
 
-    def lines(self, listening: str, workers: int) -> Iterator[str]:
-        """What is said about it. `listening` is the URL that answers."""
-        yield f"Headgate listens on {listening} with {workers} worker{'s' if workers > 1 else ''}."
+    def lines(self, http: Address, grpc: Address, server: Server) -> Iterator[str]:
+        """What is said about it. The two addresses are those that really answer."""
+        url = f"{'http' if server.tls is None else 'https'}://{http}"
+        yield f"Headgate listens on {url} with {server.workers} worker{'s' if server.workers > 1 else ''}."
+        yield f"  gRPC       {grpc}{_secured(server.tls)}"
         yield f"  counters   {self.counters}"
         yield f"  rules      {self.rules} ({self.rule_count} now)"
-        yield f"  checks     {'need a key' if self.checks_need_key else 'are open: no key is needed'}"
+        yield f"  checks     {_checks(self.http_needs_key, self.grpc_needs_key)}"
         if self.new_token is not None:
             yield f"  admin key  {self.new_token}"
             yield "             made just now, and shown this once: keep it. `headgate keys` makes others."
@@ -58,7 +62,7 @@ class Start:
         else:
             yield f"  admin key  one of {self.admins} in the rule database"
             yield "             `headgate keys create NAME --scope write` makes another."
-        yield f"  API        {listening}/docs"
+        yield f"  API        {url}/docs"
 
 
 def completed(settings: Settings) -> Settings:
@@ -84,14 +88,9 @@ def start(settings: Settings, environ: Mapping[str, str]) -> Start:
     repository = open_repository(settings.rules_store)
     with _catalog(settings, repository) as catalog:
         keys = Keys(lambda: catalog.keys, given)
-        beyond = not is_loopback(settings.server.http.host)
         admins = keys.admins(time.time_ns() // 1000)
-        if beyond and not admins and not settings.server.insecure:
-            raise ConfigError(
-                f"server.http: {settings.server.http} is reached from other machines, and there is no admin key yet: "
-                f"set {ADMIN_KEY}, or make one with `headgate keys create NAME --scope write`, or listen on 127.0.0.1; "
-                "--insecure starts all the same"
-            )
+        if not admins and not settings.server.insecure:
+            _refuse_beyond_loopback(settings.server)
         with Limiter(settings.store, on_store_error=settings.on_store_error, catalog=catalog) as limiter:
             counters = limiter.title
         with closing(open_history(settings.rules_store)):
@@ -104,10 +103,36 @@ def start(settings: Settings, environ: Mapping[str, str]) -> Start:
             repository.title,
             len(catalog.current.rules),
             needed_to_check(settings.server, settings.server.http) is not None,
+            needed_to_check(settings.server, settings.server.grpc) is not None,
             token,
             given is not None,
             admins,
         )
+
+
+def _refuse_beyond_loopback(server: Server) -> None:
+    """There are no keys, so only this machine may reach it."""
+    places = {"server.http": server.http, "server.grpc": server.grpc}
+    beyond = [f"{name}: {address}" for name, address in places.items() if not is_loopback(address.host)]
+    if beyond:
+        raise ConfigError(
+            f"{' and '.join(beyond)} {'are' if len(beyond) > 1 else 'is'} reached from other machines, and there is no "
+            f"admin key yet: set {ADMIN_KEY}, or make one with `headgate keys create NAME --scope write`, or listen on "
+            "127.0.0.1; --insecure starts all the same"
+        )
+
+
+def _secured(tls: Tls | None) -> str:
+    if tls is None:
+        return ""
+    return " with TLS" if tls.grpc_client_ca is None else " with TLS, for callers with a certificate"
+
+
+def _checks(http: bool, grpc: bool) -> str:
+    """Where a check needs a key."""
+    if http == grpc:
+        return "need a key" if http else "are open: no key is needed"
+    return "need a key over HTTP, and none over gRPC" if http else "need a key over gRPC, and none over HTTP"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Several workers on one socket, and somebody who replaces those that die.
+"""Several workers on the same sockets, and somebody who replaces those that die.
 
 The supervisor answers no requests, so nothing that comes in can kill it. Workers are new processes (not forks: they
 share no lock, thread or connection with anybody), and each gets the settings as they were read at the start. One that
@@ -18,11 +18,11 @@ import time
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.context import SpawnProcess
-from socket import socket
 from types import FrameType
 
 from headgate.config.settings import Settings
 from headgate.errors import HeadgateError
+from headgate.service.listening import Listening
 from headgate.service.node import Node
 
 __all__ = ["Supervisor"]
@@ -52,7 +52,7 @@ class _Place:
 class Supervisor:
     """Keeps so many workers alive until it is told to end."""
 
-    def __init__(self, settings: Settings, node: Node, listening: socket) -> None:
+    def __init__(self, settings: Settings, node: Node, listening: Listening) -> None:
         self._settings = settings
         self._node = node
         self._listening = listening
@@ -151,7 +151,7 @@ class Supervisor:
         return [(p.number, p.process) for p in self._places if p.process is not None and p.process.is_alive()]
 
 
-def _work(settings: Settings, node: Node, number: int, listening: socket) -> None:
+def _work(settings: Settings, node: Node, number: int, listening: Listening) -> None:
     """What a worker's process does. What keeps it from starting is a line of the log, and no traceback."""
     from headgate.service.server import run_worker
 

@@ -34,6 +34,7 @@ ANY_PORTS = {"HEADGATE_SERVER__HTTP": "127.0.0.1:0", "HEADGATE_SERVER__GRPC": "1
 """Settings of a service that is in nobody's way: it says which ports it has got."""
 
 _LISTENS = re.compile(r"^Headgate listens on (https?)://(.+):(\d+) with", re.MULTILINE)
+_RPC = re.compile(r"^  gRPC       (\S+)", re.MULTILINE)
 _KEY = re.compile(r"^  admin key  (hg_\S+)$", re.MULTILINE)
 
 
@@ -166,6 +167,10 @@ class Service:
             self._still_there(deadline, "said no address")
             time.sleep(0.01)
         self.scheme, self.host, self.port = found[1], found[2], int(found[3])
+        rpc = _RPC.search(self.said)
+        assert rpc is not None, self.said
+        self.rpc = rpc[1]
+        """Where it listens for gRPC, as clients are told: host:port."""
 
     def _still_there(self, deadline: float, what: str) -> None:
         if self.process.poll() is not None:

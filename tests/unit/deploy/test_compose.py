@@ -56,7 +56,7 @@ def test_nothing_starts_without_a_secret(missing: str) -> None:
 def test_no_secret_has_a_default() -> None:
     found = _VARIABLE.findall(TEXT)
     assert {name for name, sign, _ in found if sign == "?"} == {*SECRETS}
-    assert {name for name, sign, _ in found if sign != "?"} == {"PUBLISH"}
+    assert {name for name, sign, _ in found if sign != "?"} == {"PUBLISH", "PUBLISH_GRPC"}
     assert not re.search(r"(?i)(password|key):\s+[\"']?[a-z0-9]+[\"']?$", TEXT.replace('PASSWORD: "yes"', ""), re.M)
 
 
@@ -69,10 +69,12 @@ def test_example_of_the_secrets_names_each_and_holds_none() -> None:
 def test_headgate_reads_its_environment() -> None:
     service = SERVICES["headgate"]
     settings = load_settings(None, service["environment"])
-    assert needed_to_check(settings.server, settings.server.http) == "check"
-    assert not is_loopback(settings.server.http.host)
-    port = settings.server.http.port
-    assert service["ports"] == [f"127.0.0.1:8080:{port}"], "on this machine alone, unless PUBLISH says otherwise"
+    places = (settings.server.http, settings.server.grpc)
+    for place in places:
+        assert needed_to_check(settings.server, place) == "check"
+        assert not is_loopback(place.host)
+    published = [f"127.0.0.1:{shown}:{place.port}" for shown, place in zip((8080, 8081), places, strict=True)]
+    assert service["ports"] == published, "on this machine alone, unless PUBLISH and PUBLISH_GRPC say otherwise"
     assert isinstance(settings.store, str)
     assert isinstance(settings.rules_store, str)
     store, rules_store = urlsplit(settings.store), urlsplit(settings.rules_store)

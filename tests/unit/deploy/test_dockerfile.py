@@ -85,10 +85,12 @@ def test_starts_the_service() -> None:
     assert said(RUNTIME, "STOPSIGNAL") == ["SIGTERM"]
 
 
-def test_listens_for_others_where_its_port_and_its_health_check_say() -> None:
+def test_listens_for_others_where_its_ports_and_its_health_check_say() -> None:
     settings = load_settings(None, {**environment(), "HEADGATE_ADMIN_KEY": "0123456789abcdef"})
-    assert not is_loopback(settings.server.http.host)
-    assert said(RUNTIME, "EXPOSE") == [str(settings.server.http.port)]
+    server = settings.server
+    assert not is_loopback(server.http.host)
+    assert not is_loopback(server.grpc.host)
+    assert said(RUNTIME, "EXPOSE") == [f"{server.http.port} {server.grpc.port}"]
     (check,) = said(RUNTIME, "HEALTHCHECK")
     options, _, command = check.partition("CMD ")
     assert {option.partition("=")[0] for option in options.split()} >= {"--interval", "--timeout", "--start-period"}

@@ -47,7 +47,7 @@ def container(kinds: dict[str, Any]) -> Any:
 
 def environment(kinds: dict[str, Any]) -> dict[str, str]:
     """The variables of the container, on top of those of the image."""
-    found = {"HEADGATE_SERVER__HTTP": "0.0.0.0:8080"}
+    found = {"HEADGATE_SERVER__HTTP": "0.0.0.0:8080", "HEADGATE_SERVER__GRPC": "0.0.0.0:8081"}
     for variable in container(kinds)["env"]:
         reference = variable.get("valueFrom", {}).get("secretKeyRef")
         found[variable["name"]] = variable["value"] if reference is None else SECRET[reference["key"]]
@@ -101,21 +101,25 @@ def test_secrets_are_nowhere_but_in_the_secret(kinds: dict[str, Any]) -> None:
 
 def test_alone_it_listens_for_others_who_need_a_key(tmp_path: Path) -> None:
     server = settings(ALONE, tmp_path).server
-    assert not is_loopback(server.http.host)
-    assert needed_to_check(server, server.http) == "check"
-    (port,) = container(ALONE)["ports"]
-    assert port["containerPort"] == server.http.port
-    (service_port,) = ALONE["Service"]["spec"]["ports"]
-    assert service_port["targetPort"] == port["name"]
+    for place in (server.http, server.grpc):
+        assert not is_loopback(place.host)
+        assert needed_to_check(server, place) == "check"
+    ports = {port["name"]: port["containerPort"] for port in container(ALONE)["ports"]}
+    assert ports == {"http": server.http.port, "grpc": server.grpc.port}
+    assert {port["name"]: port["targetPort"] for port in ALONE["Service"]["spec"]["ports"]} == {
+        "http": "http",
+        "grpc": "grpc",
+    }, "meshes know by the name that gRPC is spoken there"
     assert {container(ALONE)[probe]["httpGet"]["path"] for probe in PROBES} == {"/healthz", "/readyz"}
     for probe, path in PROBES.items():
-        assert container(ALONE)[probe]["httpGet"] == {"path": path, "port": port["name"]}
+        assert container(ALONE)[probe]["httpGet"] == {"path": path, "port": "http"}
 
 
 def test_beside_an_application_it_listens_on_loopback_and_is_probed_there(tmp_path: Path) -> None:
     server = settings(SIDECAR, tmp_path).server
-    assert is_loopback(server.http.host)
-    assert needed_to_check(server, server.http) is None
+    for place in (server.http, server.grpc):
+        assert is_loopback(place.host)
+        assert needed_to_check(server, place) is None
     assert "ports" not in container(SIDECAR)
     for probe, path in PROBES.items():
         program, flag, code = container(SIDECAR)[probe]["exec"]["command"]

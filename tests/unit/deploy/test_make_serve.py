@@ -9,17 +9,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent.parent
-OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PORT")
+OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PORT", "GRPC_PORT")
 """What the make that runs the tests would tell this one."""
 
 
-@pytest.mark.parametrize(("given", "port"), [([], 8080), (["PORT=9000"], 9000)])
-def test_serves_on_loopback_at_the_port_that_is_asked_for(given: list[str], port: int) -> None:
+@pytest.mark.parametrize(
+    ("given", "http", "grpc"),
+    [([], 8080, 8081), (["PORT=9000"], 9000, 8081), (["PORT=9000", "GRPC_PORT=9001"], 9000, 9001)],
+)
+def test_serves_on_loopback_at_the_ports_that_are_asked_for(given: list[str], http: int, grpc: int) -> None:
     outside = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
     said = subprocess.run(
         ["make", "-n", "serve", *given], cwd=ROOT, env=outside, capture_output=True, text=True, check=True
     )
-    assert said.stdout.splitlines()[-1] == f"env HEADGATE_SERVER__HTTP=127.0.0.1:{port} .venv/bin/headgate serve"
+    where = f"HEADGATE_SERVER__HTTP=127.0.0.1:{http} HEADGATE_SERVER__GRPC=127.0.0.1:{grpc}"
+    assert said.stdout.splitlines()[-1] == f"env {where} .venv/bin/headgate serve"
 
 
 def test_what_it_makes_is_ignored_by_git() -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from headgate.config.settings import load_settings
+from headgate.config.settings import Address, Server, load_settings
 from headgate.errors import ConfigError
+from headgate.service.listening import address_of, listen
 from headgate.service.running import serve
+
+ANY_PORTS = {"HEADGATE_SERVER__HTTP": "127.0.0.1:0", "HEADGATE_SERVER__GRPC": "127.0.0.1:0"}
 
 
 @pytest.fixture(autouse=True)
@@ -22,12 +26,40 @@ def hanging_up() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-def test_no_key_is_made_for_a_service_that_cannot_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["http", "grpc"])
+def test_no_key_is_made_for_a_service_that_cannot_listen(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=f"cannot listen on {address}"):
-            serve(load_settings(None, {"HEADGATE_SERVER__HTTP": address}), {}, said.append)
+        places = {**ANY_PORTS, f"HEADGATE_SERVER__{name.upper()}": address}
+        with pytest.raises(ConfigError) as raised:
+            serve(load_settings(None, places), {}, said.append)
+    assert str(raised.value) == (
+        f"server.{name}: cannot listen on {address}: Address already in use; "
+        f"--{name} HOST:PORT or HEADGATE_SERVER__{name.upper()} names another"
+    )
     assert said == []
     assert not (tmp_path / ".headgate" / "rules.db").exists(), "the next start makes the first key, and shows it"
+
+
+def test_an_address_that_was_had_is_let_go_when_the_other_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as found:
+        places = [Address("127.0.0.1", one.getsockname()[1]) for one in (found, taken)]
+        found.close()
+        with pytest.raises(ConfigError, match=r"server\.grpc"):
+            listen(Server(http=places[0], grpc=places[1]))
+        socket.create_server(("127.0.0.1", places[0].port)).close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_that_nobody_chose_is_told(host: str) -> None:
+    with closing(listen(Server(http=Address(host, 0), grpc=Address(host, 0)))) as listening:
+        http, grpc = address_of(listening.http), address_of(listening.grpc)
+        assert (http.host, grpc.host) == (host, host)
+        assert 0 not in (http.port, grpc.port)
+        assert http != grpc
+        for one in listening:
+            socket.create_connection(one.getsockname()[:2]).close()

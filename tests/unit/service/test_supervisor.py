@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from headgate.config.settings import Server, Settings
+from headgate.service.listening import Listening
 from headgate.service.node import Node
 from headgate.service.supervisor import LONGEST_WAIT, Supervisor, _signal_name
 
@@ -32,8 +33,8 @@ def test_a_machine_without_room_is_asked_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = replace(Settings(), server=Server(workers=2))
-    with socket.socket() as listening:
-        supervisor = Supervisor(settings, Node("nowhere"), listening)
+    with socket.socket() as http, socket.socket() as grpc:
+        supervisor = Supervisor(settings, Node("nowhere"), Listening(http, grpc))
         monkeypatch.setattr(supervisor._context, "Process", NoRoom)
         supervisor._look(100.0)
     assert [place.process for place in supervisor._places] == [None, None]
