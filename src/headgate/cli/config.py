@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
 
 import typer
@@ -57,13 +57,17 @@ def _summary(path: str, settings: Settings) -> list[tuple[str, str]]:
     rules = [path, *settings.include]
     if settings.rules_store is not None:
         rules.append(masked(settings.rules_store))
-    return [
+    rows = [
         ("mode", settings.mode),
         ("store", ", ".join(map(masked, stores))),
         ("on_store_error", settings.on_store_error),
         ("rules from", ", ".join(rules)),
         ("in files", counted(settings.records)),
     ]
+    if settings.envoy.config is not None and settings.descriptor_files is not None:
+        counts = settings.descriptor_files.domains.counts
+        rows.append(("envoy", f"{settings.envoy.config}: {_limits(counts)}"))
+    return rows
 
 
 def counted(records: Iterable[Record]) -> str:
@@ -71,6 +75,11 @@ def counted(records: Iterable[Record]) -> str:
     kinds = Counter(record.kind for record in records if record.id != POLICY_IDS)
     words = [f"{kinds[kind]} {kind}{'' if kinds[kind] == 1 else 's'}" for kind in ("rule", "plan", "tier", "default")]
     return ", ".join(word for word in words if not word.startswith("0 ")) or "nothing"
+
+
+def _limits(counts: Mapping[str, int]) -> str:
+    """How many limits each domain has: `2 limits in messaging, 1 limit in storage`."""
+    return ", ".join(f"{number} limit{'' if number == 1 else 's'} in {domain}" for domain, number in counts.items())
 
 
 def _reached(settings: Settings) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from headgate.config.envoy import Envoy
 from headgate.config.observing import PRESSURE, Logs, Metrics, Tracing
 from headgate.config.section import names_of
 from headgate.config.server import Ceilings, Server, Tls
@@ -47,6 +48,7 @@ INSIDE: dict[tuple[str, ...], tuple[str, ...]] = {
     ("logs",): names_of(Logs),
     ("tracing",): names_of(Tracing),
     ("pressure",): PRESSURE,
+    ("envoy",): names_of(Envoy),
     ("default_policy",): ("type", "capacity", "refillRate", "windowSeconds"),
 }
 """Fields with fixed fields inside, as these are spelled."""
@@ -58,7 +60,7 @@ TEXTS = {
     *(("server", "tls", name) for name in names_of(Tls)),
     *(("server", "limits", name) for name in names_of(Ceilings)),
     *(("logs", name) for name in names_of(Logs)),
-    *(("headers", "reset"), ("metrics", "prefix"), ("pressure", "webhook")),
+    *(("headers", "reset"), ("metrics", "prefix"), ("pressure", "webhook"), ("envoy", "config")),
 }
 TEXT_OR_LIST = ("store", INCLUDE)
 

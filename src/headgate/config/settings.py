@@ -8,6 +8,7 @@ mode: service                             # or embedded
 server: {http: "127.0.0.1:8080", grpc: "127.0.0.1:8081", workers: 4}       # and more: see server.py
 headers: {reset: epoch}                   # and metrics, logs, tracing, pressure: see observing.py
 deprecated: […]                           # endpoints that are going to go: see deprecated.py
+envoy: {config: envoy.d}                  # limits on Envoy's descriptors: see envoy.py
 include: [limits.yaml, conf.d]            # files and folders, as seen from this file
 rules: […]                                # and the other sections: see rules/sections.py
 """
@@ -21,6 +22,7 @@ from typing import Literal
 
 from headgate.config.deprecated import Deprecation, read_deprecated
 from headgate.config.environment import read_environment
+from headgate.config.envoy import Envoy, read_envoy
 from headgate.config.observing import (
     Logs,
     Metrics,
@@ -34,6 +36,8 @@ from headgate.config.observing import (
 from headgate.config.server import Address, Ceilings, Server, Tls, read_server
 from headgate.config.urls import read_rules_store, read_store
 from headgate.engine.failure import POLICIES, OnStoreError
+from headgate.envoy.files import DescriptorFiles
+from headgate.envoy.following import Descriptors
 from headgate.errors import Invalid, Problem
 from headgate.http.headers import HeaderStyle
 from headgate.reading.fields import Fields, Problems
@@ -45,6 +49,7 @@ __all__ = [
     "Address",
     "Ceilings",
     "Deprecation",
+    "Envoy",
     "HeaderStyle",
     "Logs",
     "Metrics",
@@ -81,10 +86,13 @@ class Settings:
     webhook: str | None = field(default=None, repr=False)
     """Where transitions of pressure are sent to: `webhook` under `pressure`. Who knows it may post there."""
     deprecated: tuple[Deprecation, ...] = ()
+    envoy: Envoy = field(default_factory=Envoy)
     files: RuleFiles = field(default_factory=lambda: RuleFiles((), ()), repr=False, compare=False)
     """The rules as they were read."""
     names_store: bool = field(default=False, repr=False, compare=False)
     """Whether the file or the environment says what `store` is."""
+    descriptor_files: DescriptorFiles | None = field(default=None, repr=False, compare=False)
+    """The limits on Envoy's descriptors as they were read."""
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -100,6 +108,13 @@ class Settings:
         """The rules as a repository, which follows the files from here on; nothing is read twice for it."""
         return FileRepository(self.files.paths, self.files.variables, self.files)
 
+    def descriptors(self) -> Descriptors | None:
+        """The limits on Envoy's descriptors, which follow their files from here on; None without any. Whoever asks for
+        them closes them."""
+        if self.envoy.config is None:
+            return None
+        return Descriptors(self.envoy.config, self.refresh_seconds, self.descriptor_files)
+
 
 def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
     """The settings of a file (None: there is none) and the environment, which comes first. Invalid has all mistakes
@@ -112,6 +127,7 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
     noted = Problems()
     # What is unknown has been told; here only the fields that are known are asked for.
     fields = Fields(main.data, "", noted, main.data) if isinstance(main.data, Mapping) else Fields({}, "", noted, ())
+    envoy, descriptor_files = read_envoy(fields, "envoy", main)
     settings = Settings(
         read_store(fields, "store", DEFAULT_STORE),
         read_rules_store(fields, "rules_store"),
@@ -125,10 +141,13 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
         read_tracing(fields, "tracing"),
         read_webhook(fields, "pressure"),
         read_deprecated(fields, "deprecated"),
+        envoy,
         files,
         fields.given("store"),
+        descriptor_files,
     )
     problems = in_order([*files.problems, *map(main.place, noted.found), *problems], files)
+    problems += [] if descriptor_files is None else descriptor_files.problems
     if problems:
         raise Invalid(problems)
     return settings

@@ -8,6 +8,7 @@ by the way to it; `place` adds the file and the line.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -81,8 +82,8 @@ class Document:
         return problem._replace(file=self.file, line=line)
 
 
-def read_document(path: str) -> Document:
-    """Read a file. This never fails because of the file: `problems` says what is wrong with it.
+def read_document(path: str, texts: re.Pattern[str] | None = None) -> Document:
+    """Read a file; `texts` is as in `parse`. It never fails because of the file: `problems` says what is wrong with it.
 
     ConfigError, when the package that reads YAML is not installed.
     """
@@ -105,7 +106,7 @@ def read_document(path: str) -> Document:
         line = content.count(b"\n", 0, error.start) + 1
         shown = f"the byte 0x{content[error.start]:02x} is no UTF-8: save the file as UTF-8"
         return _refused(path, shown, stamp, digest, line)
-    parsed = parse(text)
+    parsed = parse(text, texts)
     problems = tuple(problem._replace(file=path) for problem in parsed.problems)
     return Document(
         path, {} if parsed.data is None else parsed.data, problems, parsed.place, stamp=stamp, digest=digest

@@ -52,8 +52,11 @@ class _Node(NamedTuple):
     """How many values it is, with all that aliases in it stand for."""
 
 
-def parse(text: str) -> Parsed:
-    """The data of a text and where it is written; and the problems, with the lines but without the file."""
+def parse(text: str, texts: re.Pattern[str] | None = None) -> Parsed:
+    """The data of a text and where it is written; and the problems, with the lines but without the file.
+
+    What stands at a way that matches `texts` is text whatever it looks like: `value: 1.10` is just these signs there.
+    """
     try:
         import yaml
     except ModuleNotFoundError as error:
@@ -64,7 +67,7 @@ def parse(text: str) -> Parsed:
         return Parsed(None, 1, [Problem("", message, None, text.count("\n", 0, odd.start()) + 1)])
     if text.lstrip()[:1] in ("{", "["):
         text = _PAIR.sub(_joined, text)
-    reader = _Reader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text), yaml)
+    reader = _Reader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text), yaml, texts)
     try:
         data, place = reader.document()
     except _Ended as ended:
@@ -117,8 +120,9 @@ class _Ended(Exception):  # noqa: N818 - a signal between functions of this file
 class _Reader:
     """Walks the events of one text, once."""
 
-    def __init__(self, parser: Any, yaml: Any) -> None:
+    def __init__(self, parser: Any, yaml: Any, texts: re.Pattern[str] | None) -> None:
         self.next = parser.get_event
+        self.texts = texts
         self.problems: list[Problem] = []
         self.anchors: dict[str, _Node | None] = {}
         """What was named; None while it is being read."""
@@ -234,6 +238,8 @@ class _Reader:
     def scalar(self, event: Any, at: str) -> Any:
         tag = event.tag
         if tag is None and event.implicit[0]:
+            if self.texts is not None and self.texts.fullmatch(at) and event.value not in _NULL:
+                return event.value
             return scalar(event.value)
         if tag in (None, "!", f"{_TAG}str"):
             return event.value

@@ -26,7 +26,7 @@ __all__ = ["INCLUDE", "SETTINGS", "RuleFiles", "Seen", "in_order", "look", "read
 INCLUDE = "include"
 SETTINGS = (
     *("store", "rules_store", "on_store_error", "refresh_seconds", "mode", "server"),
-    *("headers", "metrics", "logs", "tracing", "pressure", "deprecated"),
+    *("headers", "metrics", "logs", "tracing", "pressure", "deprecated", "envoy"),
 )
 """What a main file may say besides rules. What it means is read elsewhere; here it is known not to be a slip."""
 ENDINGS = (".yaml", ".yml", ".json")

@@ -24,6 +24,7 @@ METRICS = {
     "headgate_store_errors": set(),
     "headgate_fail_open": set(),
     "headgate_rules_reload_failures": set(),
+    "headgate_envoy_reload_failures": set(),
     "headgate_breaker_state": {"store"},
     "headgate_cache_hits": {"cache"},
     "headgate_cache_misses": {"cache"},

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headgate import Limit
 from headgate.config.deprecated import Deprecation
 from headgate.config.environment import INSIDE
+from headgate.config.envoy import Envoy
 from headgate.config.observing import Logs, Metrics, Tracing
 from headgate.config.section import names_of
 from headgate.config.server import Address, Ceilings, Server, Tls
@@ -184,6 +185,7 @@ def test_every_field_of_a_section_has_a_variable() -> None:
         ("metrics",): Metrics,
         ("logs",): Logs,
         ("tracing",): Tracing,
+        ("envoy",): Envoy,
     }
     names = {path: names_of(section) for path, section in sections.items()}
     names["pressure",] = ("webhook",)
@@ -192,7 +194,7 @@ def test_every_field_of_a_section_has_a_variable() -> None:
     leaves = {leaf.upper() for leaf in leaves} - {"HEADGATE_SERVER__TLS", "HEADGATE_SERVER__LIMITS"}
     known = {*ENVIRONMENT} - {"HEADGATE_DEPRECATED"}
     tls = {f"HEADGATE_SERVER__TLS__{name}" for name in ("CERTIFICATE", "KEY", "GRPC_CLIENT_CA")}
-    assert leaves == known | tls
+    assert leaves == known | tls | {"HEADGATE_ENVOY__CONFIG"}  # files of which are read: see test_envoy_settings.py
 
 
 VARIABLES = [

@@ -53,6 +53,7 @@ def test_the_names_of_the_contract() -> None:
         "headgate_cache_hits",
         "headgate_cache_misses",
         "headgate_rules_reload_failures",
+        "headgate_envoy_reload_failures",
         "headgate_rules",
         "headgate_clock_skew_seconds",
         "headgate_pressure_transitions",
