@@ -26,10 +26,10 @@ from headgate.service.rpc.frames import (
     frame,
 )
 from headgate.service.rpc.headers import ANSWER, DONE, block, refusal
+from headgate.service.rpc.stream import Messages, Stream
 
 if TYPE_CHECKING:
     from headgate.service.rpc.connection import Connection
-    from headgate.service.rpc.stream import Stream
 
 __all__ = ["Replies"]
 
@@ -194,7 +194,7 @@ class Replies:
         assert stream.method.streaming is not None
         stream.room = asyncio.Event()
         try:
-            await stream.method.streaming(stream.call, stream.incoming(), _Sender(self, stream))
+            await stream.method.streaming(stream.call, Messages(stream), _Sender(self, stream))
         except RpcError as error:
             self._over(stream, error)
         except Exception:  # noqa: BLE001 - as above

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
 from typing import Final, final
 
 from headgate.service.rpc.call import Method, RpcCall, RpcError, Status
 
-__all__ = ["MOST_MESSAGE_BYTES", "Held", "Stream"]
+__all__ = ["MOST_MESSAGE_BYTES", "Held", "Messages", "Stream"]
 
 MOST_MESSAGE_BYTES: Final = 1024 * 1024
 """As large as a body over HTTP may be."""
@@ -94,18 +93,18 @@ class Stream:
             raise RpcError(Status.INVALID_ARGUMENT, "the call has no whole message, or more than one: send just one")
         return self._messages[0]
 
-    async def incoming(self) -> AsyncIterator[bytes]:
-        """The messages of a streaming call as they come."""
-        self._arrived = asyncio.Event()
-        while True:
-            while self._messages:
-                message = self._messages.popleft()
-                self._held.size -= PREFIX_BYTES + len(message)
-                yield message
+    async def next_message(self) -> bytes | None:
+        """The next message of a streaming call; None when there are no more."""
+        if self._arrived is None:
+            self._arrived = asyncio.Event()
+        while not self._messages:
             if self.complete:
-                return
+                return None
             self._arrived.clear()
             await self._arrived.wait()
+        message = self._messages.popleft()
+        self._held.size -= PREFIX_BYTES + len(message)
+        return message
 
     def stop(self) -> None:
         """Nobody waits for this any longer."""
@@ -117,6 +116,23 @@ class Stream:
             self.timer.cancel()
         if self.task is not None:
             self.task.cancel()
+
+
+@final
+class Messages:
+    """The messages of a streaming call as they come (mypyc compiles no generators that wait)."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> Messages:
+        return self
+
+    async def __anext__(self) -> bytes:
+        message = await self._stream.next_message()
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
 
 def _refused(compressed: bool, size: int) -> RpcError:
