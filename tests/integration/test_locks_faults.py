@@ -31,7 +31,7 @@ _numbers = itertools.count()
 @pytest.fixture(params=["redis_server", "mariadb", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
     prefix = f"faults-{os.getpid()}-{next(_numbers)}"
-    return f"{request.getfixturevalue(request.param).url}?prefix={prefix}&timeout_ms=400"
+    return f"{request.getfixturevalue(request.param).url}?prefix={prefix}&timeout_ms=1500"
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def only_ours(error: StoreError) -> None:
         ("mysql://user:secret@127.0.0.1:{port}/limits", "MySQL at 127.0.0.1:{port}/limits: "),
         ("postgresql://user:secret@127.0.0.1:{port}/limits", "PostgreSQL at 127.0.0.1:{port}/limits: "),
         ("sqlite:////nowhere/{port}.db", "SQLite file /nowhere/{port}.db: "),
-        ("file:///proc/{port}", "lock files in /proc/{port}: "),
+        ("file:///proc/self/{port}", "lock files in /proc/self/{port}: "),
     ],
 )
 def test_nobody_there(url: str, where: str) -> None:
