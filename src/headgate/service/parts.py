@@ -11,6 +11,7 @@ from headgate.rules.repositories.port import Actor
 if TYPE_CHECKING:
     from headgate.config.settings import Settings
     from headgate.embedded.async_limiter import AsyncLimiter
+    from headgate.envoy.following import Descriptors
     from headgate.history.port import History
     from headgate.locks.port import LockService
     from headgate.rules.catalog import Catalog
@@ -55,6 +56,8 @@ class Parts:
     store_titles: tuple[str, ...]
     """Where counters and rules are, without any password."""
     started_us: int
+    descriptors: Descriptors | None = None
+    """The limits on Envoy's descriptors, where `envoy.config` says what they are."""
 
     @property
     def catalog(self) -> Catalog:

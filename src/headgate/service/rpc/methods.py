@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from headgate.service.auth.guard import needed_to_check
 from headgate.service.rpc.call import Method
 from headgate.service.rpc.entry import Door, Entry
+from headgate.service.rpc.envoy import Envoy
 from headgate.service.rpc.health import HealthService
-from headgate.service.rpc.limiter import ForgetDescriptors, RateLimiter
+from headgate.service.rpc.limiter import RateLimiter
 from headgate.service.rpc.reflection import Reflection
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["make_methods"]
 
 RATE_LIMITER = "headgate.v1.RateLimiter"
+ENVOY = "envoy.service.ratelimit.v3.RateLimitService"
 HEALTH = "grpc.health.v1.Health"
 REFLECTIONS = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
@@ -29,8 +31,8 @@ def make_methods(parts: Parts, guard: Guard, plane: DataPlane, health: Health, l
     """The methods of one worker."""
     door = Door(guard, parts.tally, log)
     to_check = needed_to_check(parts.settings.server, parts.settings.server.grpc)
-    forget_descriptors: ForgetDescriptors | None = None
-    limiter = RateLimiter(plane, forget_descriptors)
+    envoy = Envoy(plane, parts.descriptors)
+    limiter = RateLimiter(plane, None if parts.descriptors is None else envoy.reset)
     entries = [
         Entry(
             door,
@@ -48,7 +50,13 @@ def make_methods(parts: Parts, guard: Guard, plane: DataPlane, health: Health, l
         ),
         Entry(door, f"/{RATE_LIMITER}/GetRemainingQuota", to_check, limiter.quota),
         Entry(door, f"/{RATE_LIMITER}/ResetLimit", "write", limiter.reset),
-        # Envoy's service is added here.
+        Entry(
+            door,
+            f"/{ENVOY}/ShouldRateLimit",
+            to_check,
+            envoy.in_time,
+            envoy.at_once if plane.quick else None,
+        ),
     ]
     services = [*_services(entries), HEALTH, *REFLECTIONS]
     well = HealthService(health, services)

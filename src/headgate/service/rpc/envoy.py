@@ -1,0 +1,251 @@
+"""`envoy.service.ratelimit.v3.RateLimitService`: Envoy asks whether a request may pass, by descriptors of it.
+
+A request is answered at once where its store can: no coroutine, one lookup of what was asked (the same bytes ask the
+same, and few proxies think of new ones for every request), one call of the store, one answer put together from bytes.
+For stores across a network, or one that is busy, the same steps are made in time.
+
+Without `envoy.config` every call is refused, with FAILED_PRECONDITION: a proxy that is told OK by a service whose
+operator forgot one setting would let everything through, and nobody would notice.
+
+One request is one check, for the node's ceiling and in metrics, where the limit that decided counts it: the one that
+denied, else the one with least left. Errors are gRPC errors, and code UNKNOWN is never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, final
+
+from headgate.core.decision import Decision, combine
+from headgate.embedded.asking import PreparedMembers
+from headgate.errors import StoreError
+from headgate.http.headers import rate_limit_headers
+from headgate.service.asgi import BadRequest, Call, Headers
+from headgate.service.data.bodies import wrong
+from headgate.service.data.plane import DataPlane
+from headgate.service.observe.tracing import describe
+from headgate.service.rpc.asked import BACK, SHADOW, Asked
+from headgate.service.rpc.descriptors import MOST_DESCRIPTORS, read_request
+from headgate.service.rpc.dynamic_metadata import metadata_field
+from headgate.service.rpc.messages import RateLimitRequest
+from headgate.service.rpc.statuses import OK, OVER_LIMIT, headers_field, status
+from headgate.stores.port import Member, Op, Outcome
+
+if TYPE_CHECKING:
+    from headgate.envoy.following import Descriptors
+    from headgate.envoy.limits import Domains
+
+__all__ = ["NOT_CONFIGURED", "Envoy"]
+
+DIMENSION: Final = "descriptor"
+NOT_CONFIGURED: Final = "no Envoy limits are configured: set envoy.config to a file or directory of them"
+MOST_REMEMBERED: Final = 4096
+LONGEST_REMEMBERED: Final = 1024
+"""Bytes of a request whose meaning is kept at hand."""
+
+Entries = Sequence[tuple[str, str]]
+"""A descriptor: keys and values."""
+
+_read: Final[Any] = RateLimitRequest.FromString
+
+
+@final
+class Envoy:
+    """Answers proxies in one worker."""
+
+    def __init__(self, plane: DataPlane, descriptors: Descriptors | None) -> None:
+        self.plane = plane
+        self.limiter = plane.limiter
+        self.engine = plane.limiter._engine
+        self.tally = plane.tally
+        self.clock = plane.clock
+        self.style = plane.parts.settings.headers
+        self.descriptors = descriptors
+        self.closed = self.engine.failure.policy == "closed"
+        self.domains: Domains | None = None
+        self.known: dict[bytes, Asked] = {}
+        """What requests ask of these domains, by their bytes."""
+
+    def at_once(self, call: Call, message: bytes) -> bytes | None:
+        """`in_time`, where nothing has to be waited for: the usual case, without a coroutine."""
+        plane = self.plane
+        local = self.engine.local
+        if local is None or not plane.quick:
+            return None
+        started = perf_counter()
+        asked = self.asked(message)
+        if asked.settles and local.waits:
+            return None  # what is given back may have to be waited for
+        plane.afford(1)
+        now_us = self.clock.ticks()
+        try:
+            if asked.single:
+                member = asked.members[0]
+                if not local.waits:
+                    taken = local.take(member.algorithm, member.key, member.cost)
+                    return self.answer_single(call, asked, taken, now_us, started)
+                several = local.take_many([(member.algorithm, member.key, member.cost)])
+                if several is not None:
+                    return self.answer_single(call, asked, several[0], now_us, started)
+            outcomes: Sequence[Outcome] = ()
+            if asked.request is not None:
+                replies = local.apply_within([asked.request], 0.0)
+                if replies is None:
+                    plane.ceiling.give_back(1)  # it is counted when it is answered
+                    return None
+                outcomes = replies[0]
+            decisions = asked.seen(outcomes, self.closed)
+            over = asked.over(decisions)
+            if asked.settles:
+                second, places = asked.second(outcomes, over)
+                if second is not None:
+                    settle(decisions, places, local.apply([second])[0])
+            return self.answer(call, asked, self.noted(asked, decisions), over, now_us, started)
+        except StoreError:
+            plane.ceiling.give_back(1)
+            return None  # whoever waits for it asks again, and has a policy for it
+
+    async def in_time(self, call: Call, message: bytes) -> bytes:
+        """`ShouldRateLimit`: whether all limits that the descriptors meet have room for the request."""
+        started = perf_counter()
+        return await self.decide(call, self.asked(message), started)
+
+    async def decide(self, call: Call, asked: Asked, started: float) -> bytes:
+        """The answer to what is asked."""
+        self.plane.afford(1)
+        now_us = self.clock.ticks()
+        limiter = self.limiter
+        with self.plane.span(call, "envoy") as span:
+            request = asked.request
+            outcomes: Sequence[Outcome] = () if request is None else (await limiter._apply([request]))[0]
+            decisions = asked.seen(outcomes, self.closed)
+            over = asked.over(decisions)
+            if asked.settles:
+                second, places = asked.second(outcomes, over)
+                if second is not None:
+                    settle(decisions, places, (await limiter._apply([second]))[0])
+            decisions = self.noted(asked, decisions)
+            if span is not None and decisions:
+                describe(span, combine(tuple(decisions), not over))
+        return self.answer(call, asked, decisions, over, now_us, started)
+
+    def asked(self, message: bytes) -> Asked:
+        """What a request asks, by its bytes: read now, or known."""
+        domains = self.current()
+        if domains is not self.domains:
+            self.domains = domains
+            self.known.clear()
+        asked = self.known.get(message)
+        if asked is not None:
+            return asked
+        asked = read_request(domains, _read(message))
+        if len(message) <= LONGEST_REMEMBERED:
+            if len(self.known) >= MOST_REMEMBERED:  # what is still asked is soon here again
+                self.known.clear()
+            self.known[message] = asked
+        return asked
+
+    def current(self) -> Domains:
+        """The limits as they are now."""
+        if self.descriptors is None:
+            raise BadRequest(412, NOT_CONFIGURED)
+        return self.descriptors.current
+
+    def noted(self, asked: Asked, decisions: Sequence[Decision]) -> list[Decision]:
+        """The decisions with their states of pressure. Shadows have none, as those of rules."""
+        engine = self.engine
+        takes = asked.request is not None and asked.request.op is Op.TAKE
+        noted: list[Decision] = []
+        for place, decision in enumerate(decisions):
+            kind = asked.kinds[place]
+            key = asked.members[place].key
+            if kind == SHADOW:
+                noted.append(decision)
+            elif takes and kind != BACK:
+                noted.append(engine.note(key, decision))
+            else:
+                noted.append(engine.standing(key, decision))
+        return noted
+
+    def answer_single(self, call: Call, asked: Asked, taken: Decision, now_us: int, started: float) -> bytes:
+        """Count what the only limit of a request has decided, and say it."""
+        member = asked.members[0]
+        decision = self.engine.note(member.key, taken)
+        self.tally.at(now_us)
+        self.count(call, asked.labels[0], member.key, decision, now_us)
+        headers = rate_limit_headers(decision, self.style, now_us)
+        return self.said(asked, [decision], not decision._allowed, headers, started)
+
+    def answer(
+        self, call: Call, asked: Asked, decisions: Sequence[Decision], over: bool, now_us: int, started: float
+    ) -> bytes:
+        """Count what all the limits of a request have decided, and say it."""
+        tally = self.tally
+        tally.at(now_us)
+        for place, decision in enumerate(decisions):
+            if asked.kinds[place] == SHADOW and not decision._allowed:
+                tally.shadowed(asked.labels[place], DIMENSION)
+        parts = asked.deciding(decisions, over)
+        if not parts:
+            call.allowed = True
+            tally.decided("", "none", "", True)
+            return self.said(asked, decisions, False, (), started)
+        decision = combine(tuple(parts), not over)
+        for place, one in enumerate(decisions):
+            # Two members may have the same limit, under different keys: it is told by its numbers, too.
+            if one._algorithm is decision._algorithm and one._remaining == decision._remaining:
+                self.count(call, asked.labels[place], asked.members[place].key, decision, now_us)
+                break
+        return self.said(asked, decisions, over, rate_limit_headers(decision, self.style, now_us), started)
+
+    def count(self, call: Call, label: str, key: str, decision: Decision, now_us: int) -> None:
+        """As of every check: which limit has decided, about whom."""
+        allowed = decision._allowed
+        call.subject, call.allowed = key, allowed
+        tally = self.tally
+        tally.decided(label, DIMENSION, key, allowed)
+        if self.plane.remaining:
+            tally.left(label, key, decision._remaining, now_us)
+        if decision._detail is not None and decision._detail.reason == "fail_open":
+            tally.failed_open()
+
+    def said(self, asked: Asked, decisions: Sequence[Decision], over: bool, headers: Headers, started: float) -> bytes:
+        """The answer, in bytes."""
+        said = OVER_LIMIT if over else OK
+        places, heads, denies = asked.places, asked.heads, asked.denies
+        for i in range(len(places)):
+            place = places[i]
+            if place < 0:
+                said += heads[i]
+            else:
+                one = decisions[place]
+                said += status(heads[i], one, denies[i] and not one._allowed)
+        said += headers_field(headers)
+        if asked.message is not None:
+            said += metadata_field(asked, decisions)
+        self.tally.timed(perf_counter() - started)
+        return said
+
+    async def reset(self, call: Call, domain: str, descriptors: Sequence[Entries]) -> Sequence[Member]:
+        """Forget the counters of these descriptors, entries with keys and values each; which they were. It is in the
+        audit log."""
+        domains = self.current()
+        if not domains.knows(domain):
+            raise wrong("domain", f"there is no domain {domain!r} among the Envoy limits")
+        if not 0 < len(descriptors) <= MOST_DESCRIPTORS:
+            raise wrong("descriptors", f"has {len(descriptors)} descriptors: send 1 to {MOST_DESCRIPTORS:,}")
+        members: dict[tuple[str, str], Member] = {}
+        for entries in descriptors:
+            match = domains.match(domain, entries)
+            algorithm = None if match is None else match.limit.algorithm
+            if match is not None and algorithm is not None:
+                members[match.key, algorithm.name] = Member(match.key, algorithm, 0)
+        return await self.plane.forget(call, PreparedMembers(self.engine, Op.RESET, list(members.values())))
+
+
+def settle(decisions: list[Decision], places: Sequence[int], outcomes: Sequence[Outcome]) -> None:
+    """Something was given back: how these counters stand after that. Where the store did not answer, they stand as
+    they did."""
+    for place, outcome in zip(places, outcomes, strict=False):
+        decisions[place] = outcome.decision
