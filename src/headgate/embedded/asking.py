@@ -247,7 +247,7 @@ class Holding:
         request = self._request
         if request is None or not request.members or not charged(request, self._outcomes):
             return None
-        return returning(request, self._outcomes, request.members[0].cost)
+        return returning(request, self._outcomes)
 
     def returned(self, engine: Engine, outcomes: Sequence[Outcome]) -> Decision:
         """How the counters stand after that, by its outcomes. Those of shadow rules are not told of."""

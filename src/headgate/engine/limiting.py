@@ -172,7 +172,7 @@ class Limiting:
 def undoing(batch: Sequence[Request], replies: Replies) -> list[Request]:
     """The requests that give back what a batch has taken. What is decided once stays: it is the answer to a repeat."""
     return [
-        returning(request, reply, request.members[0].cost)
+        returning(request, reply)
         for request, reply in zip(batch, replies, strict=True)
         if request.op is Op.TAKE and request.once is None and charged(request, reply)
     ]

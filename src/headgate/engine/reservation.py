@@ -66,10 +66,13 @@ def _charges(taken: Request, outcomes: Sequence[Outcome]) -> list[tuple[Member, 
     return [(m, o) for m, o in zip(taken.members, outcomes, strict=True) if o.decision.reason == "ok"]
 
 
-def returning(taken: Request, outcomes: Sequence[Outcome], amount: int) -> Request:
-    """The request that gives back so much of what another has taken."""
-    charges = _charges(taken, outcomes)
-    return Request(Op.GIVE_BACK, [Member(m.key, m.algorithm, m.cost, True, o.tick, amount) for m, o in charges])
+def returning(taken: Request, outcomes: Sequence[Outcome], amount: int | None = None) -> Request:
+    """The request that gives back so much of what another has taken of each counter; None for all of it."""
+    back: list[Member] = []
+    for member, outcome in _charges(taken, outcomes):
+        share = member.cost if amount is None else amount
+        back.append(Member(member.key, member.algorithm, member.cost, True, outcome.tick, share))
+    return Request(Op.GIVE_BACK, back)
 
 
 class Reservation:

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headgate import AsyncLimiter, Decision, Limiter, StoreError
-from headgate.stores.port import PartlyAnswered
+from headgate import AsyncLimiter, Decision, Limit, Limiter, StoreError
+from headgate.core.algorithms import build
+from headgate.stores.port import Member, Op, PartlyAnswered, Request
 from slow_store import SlowStore
 
 
@@ -269,6 +270,26 @@ def test_what_is_decided_for_a_task_that_has_gone_is_given_back() -> None:
         with pytest.raises(asyncio.CancelledError):
             await goes
         assert store.used("key", "5/hour") == 1
+
+    asyncio.run(scenario())
+
+
+def test_members_of_different_costs_are_given_back_what_each_has_taken() -> None:
+    async def scenario() -> None:
+        store = SlowStore()
+        limiter = AsyncLimiter(store)
+        hour = build(Limit.parse("100/hour using fixed_window"), "hour")
+        earlier = [Member("dear", hour, 9), Member("cheap", hour, 9)]
+        store.inner.apply([Request(Op.CHARGE, earlier)])
+        members = [Member("dear", hour, 7), Member("cheap", hour, 2), Member("looked at", hour, 0)]
+        goes = asyncio.create_task(limiter._apply([Request(Op.TAKE, members)]))
+        await store_reached(store)
+        goes.cancel()
+        await store.answer_all()
+        with pytest.raises(asyncio.CancelledError):
+            await goes
+        (standing,) = store.inner.apply([Request(Op.PEEK, [*members])])
+        assert [outcome.decision.remaining for outcome in standing] == [91, 91, 100]
 
     asyncio.run(scenario())
 
