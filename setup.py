@@ -78,6 +78,23 @@ HOT = [
     "src/headgate/service/data/plane.py",
     "src/headgate/service/data/authorize.py",
     "src/headgate/service/dispatch.py",
+    "src/headgate/service/request_ids.py",
+    "src/headgate/envoy/keys.py",
+    "src/headgate/envoy/tree.py",
+    "src/headgate/envoy/limits.py",
+    "src/headgate/service/rpc/call.py",
+    "src/headgate/service/rpc/frames.py",
+    "src/headgate/service/rpc/headers.py",
+    "src/headgate/service/rpc/stream.py",
+    "src/headgate/service/rpc/replies.py",
+    "src/headgate/service/rpc/incoming.py",
+    "src/headgate/service/rpc/connection.py",
+    "src/headgate/service/rpc/entry.py",
+    "src/headgate/service/rpc/statuses.py",
+    "src/headgate/service/rpc/asked.py",
+    "src/headgate/service/rpc/descriptors.py",
+    "src/headgate/service/rpc/envoy.py",
+    "src/headgate/service/rpc/limiter.py",
 ]
 
 LENIENT = ["--ignore-missing-imports", "--no-warn-unused-ignores", "--no-warn-return-any", "--follow-imports=silent"]
