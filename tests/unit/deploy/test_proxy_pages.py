@@ -1,4 +1,4 @@
-"""docs/proxies.md and the pages beside the proxies' files: what they show is in the files, and what they name is there."""
+"""The pages about proxies: what they show is in the files of deploy/, and what they name is there."""
 
 from __future__ import annotations
 
