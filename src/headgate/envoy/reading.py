@@ -163,8 +163,8 @@ def _text(fields: Fields, name: str, wanted: str = "") -> str:
             fields.wrong(name, f"{'is missing' if value is None else 'is empty'}: write {wanted}")
         return ""
     if not isinstance(value, str):
-        hint = ": write it in quotes" if isinstance(value, float) else ""
-        fields.wrong(name, f"must be text, not {kind_of(value)}{hint}")
+        hint = "in quotes" if isinstance(value, float) else "a descriptor for each" if name == "value" else "one"
+        fields.wrong(name, f"must be text, not {kind_of(value)}: write {hint}")
         return ""
     if len(value.encode("utf-8", "surrogatepass")) > MOST_BYTES:
         fields.wrong(name, f"is too long: {MOST_BYTES} bytes at most")
