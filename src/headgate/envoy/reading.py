@@ -182,11 +182,11 @@ def _fields(
     data: object, way: str, problems: Problems, known: tuple[str, ...], elsewhere: tuple[str, ...], where: str
 ) -> Fields:
     """The fields of a mapping; those that belong elsewhere are told to."""
-    fields = Fields(data, way, problems, [*known, *elsewhere] if isinstance(data, dict) else known)
-    for name in fields.values:
-        if name in elsewhere and name not in known:
-            fields.wrong(name, f"belongs {where}: move it there")
-    return fields
+    misplaced = [name for name in data if name in elsewhere and name not in known] if isinstance(data, dict) else []
+    for name in misplaced:
+        problems.add(f"{way}.{name}", f"belongs {where}: move it there")
+    rest = {name: value for name, value in data.items() if name not in misplaced} if isinstance(data, dict) else data
+    return Fields(rest, way, problems, known)
 
 
 def _again(first: str, document: Document) -> str:

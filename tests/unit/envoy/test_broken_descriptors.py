@@ -58,8 +58,8 @@ def test_all_mistakes_of_all_files_are_told_in_their_order(tmp_path: Path) -> No
         "a.yml:4: descriptors[1].key: is missing: write the key that requests have",
         "b.yaml:5: descriptors[0].colour: unknown field: there are key, value, rate_limit, descriptors, shadow_mode, "
         "quota_mode, detailed_metric, value_to_metric, share_threshold, metadata",
-        "b.yaml:6: descriptors[1]: must be a mapping with key, value, rate_limit, descriptors, shadow_mode, quota_mode, "
-        "detailed_metric, value_to_metric, share_threshold, metadata, not 'a'",
+        "b.yaml:6: descriptors[1]: must be a mapping with key, value, rate_limit, descriptors, shadow_mode, "
+        "quota_mode, detailed_metric, value_to_metric, share_threshold, metadata, not 'a'",
     ]
 
 
