@@ -40,6 +40,8 @@ from headgate.service.parts import Parts, Visit
 from headgate.service.refusing import told_of
 from headgate.service.request_ids import RequestIds
 from headgate.service.request_log import RequestLog
+from headgate.service.rpc.envoy import Envoy
+from headgate.service.rpc.over_http import EnvoyOverHttp
 
 __all__ = ["Dispatch", "Page"]
 
@@ -113,12 +115,14 @@ class Dispatch:
         self.proxies = TrustedProxies(parts.settings.server.trusted_proxies)
         self.deprecations = Deprecations(parts.settings.deprecated)
         self.authorize = Authorize(plane, self.proxies, parts.settings.headers)
+        envoy = EnvoyOverHttp(Envoy(plane, parts.descriptors))
         self.routes = {
             "/api/v1/check": Route(plane.check, POST, to_check, plane.check_at_once),
             "/api/v1/check/batch": Route(plane.batch, POST, to_check, plane.batch_at_once),
             "/api/v1/quota": Route(plane.quota, POST, to_check),
-            "/api/v1/reset": Route(plane.reset, POST, "write"),
+            "/api/v1/reset": Route(envoy.reset, POST, "write"),
             "/ratelimiter/verify-api-limit": Route(plane.verify, POST, to_check),
+            "/json": Route(envoy.ask, POST, to_check),
             "/api/v1/authorize": Route(self.ask, None, to_check, forwarded=True),
         }
         for path, (page, need) in pages.items():

@@ -13,6 +13,7 @@ DATA = {
     "/api/v1/quota",
     "/api/v1/reset",
     "/api/v1/authorize",
+    "/json",
     "/ratelimiter/verify-api-limit",
     "/healthz",
     "/readyz",

@@ -21,6 +21,7 @@ _LIMIT_HEADERS = {
     "X-RateLimit-State": "`warning` or `throttled`, when it is not normal.",
 }
 _PENDING = {**problem_said(409), "description": "The first request with this idempotency key is still being decided."}
+_NO_DESCRIPTORS = {**problem_said(412), "description": "There are no limits on descriptors: `envoy.config` is not set."}
 _IDEMPOTENCY = [
     {
         "name": name,
@@ -144,11 +145,33 @@ DATA_PATHS: dict[str, Any] = {
     "/api/v1/reset": {
         "post": _operation(
             "Reset counters",
-            "Forgets the counters that a check with this body would use. It is in the audit log.",
-            {200: _json(ref("ResetShown"))},
+            "Forgets the counters that a check with this body would use, or those of Envoy's descriptors. It is in the "
+            "audit log.",
+            {200: _json(ref("ResetShown")), 412: _NO_DESCRIPTORS},
             (400, 401, 403, 413, 429, 500, 503),
             security=EITHER,
-            body=_CHECK,
+            body={"oneOf": [*_CHECK["oneOf"], ref("DescriptorsReset")]},
+        )
+    },
+    "/json": {
+        "post": _operation(
+            "Ask by descriptors",
+            "What a proxy asks over gRPC with `ShouldRateLimit`, in JSON: all limits that the descriptors meet, all or "
+            "nothing.",
+            {
+                200: _json(ref("RateLimitSaid"), "It may pass."),
+                412: _NO_DESCRIPTORS,
+                429: {
+                    **problem_said(429),
+                    "description": "Over a limit; or, as a problem, this node is asked too often.",
+                    "content": {
+                        "application/json": {"schema": ref("RateLimitSaid")},
+                        "application/problem+json": {"schema": ref("Problem")},
+                    },
+                },
+            },
+            (400, 401, 403, 413, 500, 503),
+            body=ref("RateLimitAsked"),
         )
     },
     "/api/v1/authorize": {"get": _authorize()},

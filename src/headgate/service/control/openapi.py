@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 from headgate.service.control import family_models, models
 from headgate.service.control.check_models import SHAPES
 from headgate.service.control.data_plane import DATA_PATHS
+from headgate.service.control.envoy_models import ENVOY_SHAPES
 
 __all__ = ["Description"]
 
@@ -98,7 +99,8 @@ def _described(app: FastAPI) -> dict[str, Any]:
             _mend(method, operation)
     data["paths"].update(DATA_PATHS)
     _, shapes = models_json_schema(
-        [(model, "validation") for model in (*BODIES, *SHAPES)], ref_template="#/components/schemas/{model}"
+        [(model, "validation") for model in (*BODIES, *SHAPES, *ENVOY_SHAPES)],
+        ref_template="#/components/schemas/{model}",
     )
     schemas = data["components"]["schemas"]
     schemas.update(shapes["$defs"])

@@ -23,6 +23,7 @@ from headgate.stores.port import Op
 
 __all__ = [
     "MOST_CHECKS",
+    "decoded",
     "plain_context",
     "prepare",
     "prepare_verify",
@@ -60,14 +61,14 @@ _FORMS = (
 
 
 def read_check(body: bytes) -> CheckBody:
-    check: CheckBody = _decoded(_check, body)
+    check: CheckBody = decoded(_check, body)
     if check.op is not None or check.counters is not None:
         raise wrong("op" if check.op is not None else "counters", "goes into a batch: send it to /api/v1/check/batch")
     return check
 
 
 def read_batch(body: bytes) -> BatchBody:
-    batch: BatchBody = _decoded(_batch, body)
+    batch: BatchBody = decoded(_batch, body)
     if len(batch.checks) > MOST_CHECKS:
         raise wrong(
             "checks", f"has {len(batch.checks)} checks, and may have {MOST_CHECKS}: send them in several batches"
@@ -76,7 +77,7 @@ def read_batch(body: bytes) -> BatchBody:
 
 
 def read_verify(body: bytes) -> VerifyBody:
-    asked: VerifyBody = _decoded(_verify, body)
+    asked: VerifyBody = decoded(_verify, body)
     return asked
 
 
@@ -85,11 +86,12 @@ def wrong(field: str, message: str) -> BadRequest:
     return BadRequest(400, f"{field}: {message}" if field else message, problems=[{"field": field, "message": message}])
 
 
-def _decoded(decoder: Any, body: bytes) -> Any:
+def decoded(decoder: Any, body: bytes, forms: str = _FORMS) -> Any:
+    """A body as its decoder has it. `forms` says what may be written, to those who write something else."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from None
+        raise _invalid(str(error), forms) from None
     except msgspec.DecodeError as error:
         raise wrong("", f"the body is not JSON: {error}" if body else "the body is empty: send JSON") from None
     except UnicodeDecodeError:
@@ -98,12 +100,12 @@ def _decoded(decoder: Any, body: bytes) -> Any:
         raise wrong("", "the body is nested too deeply") from None
 
 
-def _invalid(told: str) -> BadRequest:
+def _invalid(told: str, forms: str) -> BadRequest:
     """What msgspec says of a body, as the field and what is wrong with it."""
     match = _AT.search(told)
     at = match[1] if match is not None else ""
     message = told if match is None else told[: match.start()]
-    for pattern, words in ((_UNKNOWN, f"is unknown: {_FORMS}"), (_MISSING, "is missing")):
+    for pattern, words in ((_UNKNOWN, f"is unknown: {forms}"), (_MISSING, "is missing")):
         found = pattern.match(message)
         if found is not None:
             return wrong(way(at, found[1]), words)

@@ -154,11 +154,6 @@ class DataPlane:
         answer = await self.peek(read_check(body))
         return Reply(200, encode(answer), self.states.get(answer.state, ()))
 
-    async def reset(self, call: Call, body: bytes) -> Reply:
-        """`POST /api/v1/reset`: forget the counters that a check would look at. It is in the audit log."""
-        members = await self.forget(call, prepare(self.limiter, Op.RESET, read_check(body)))
-        return Reply(200, encode({"reset": [{"key": m.key, "rule": m.algorithm.label} for m in members]}))
-
     async def take(self, call: Call, asked: CheckBody) -> Answer:
         """The answer to one check; to a repeat the one that the first got."""
         (answer,) = await self._decide(call, "check", asked, [asked], self._prepared([asked], False))

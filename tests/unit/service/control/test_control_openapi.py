@@ -13,7 +13,7 @@ from headgate.service.control import family_models, models
 from unit.service.control.calling import Control
 
 DATA_PLANE = {
-    "/api/v1/check", "/api/v1/check/batch", "/api/v1/quota", "/api/v1/reset", "/api/v1/authorize",
+    "/api/v1/check", "/api/v1/check/batch", "/api/v1/quota", "/api/v1/reset", "/api/v1/authorize", "/json",
     "/ratelimiter/verify-api-limit", "/healthz", "/readyz", "/metrics",
 }  # fmt: skip
 CONTROL_PLANE = {
