@@ -19,10 +19,11 @@ test: servers $(VENV)/.ready
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check src tests examples benchmarks setup.py
+	$(BIN)/ruff format --check src tests examples benchmarks proto setup.py
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 	$(BIN)/python tests/vectors/make_vectors.py --check
+	$(BIN)/python proto/compile.py --check
 
 doctest: $(VENV)/.ready
 	DJANGO_SETTINGS_MODULE=django.conf.global_settings PYTHONPATH=src \
