@@ -1,0 +1,137 @@
+"""Health over gRPC is what /readyz says, of every service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from flaky_store import Flaky
+from headgate.service import health as service_health
+from headgate.service.rpc import messages
+from headgate.service.rpc.call import RpcCall, RpcError, Status
+from headgate.service.rpc.health import HealthService
+from unit.service.rpc.worker import Worker, status_of
+
+HEALTH = "grpc.health.v1.Health"
+SERVICES = {
+    "",
+    "headgate.v1.RateLimiter",
+    HEALTH,
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+}
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+
+
+@pytest.fixture
+def store() -> Flaky:
+    return Flaky()
+
+
+@pytest.fixture
+def worker(store: Flaky, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.setattr(service_health, "HOLDS_SECONDS", 0.0)  # every look is a new one
+    worker = Worker(store=store)
+    yield worker
+    worker.close()
+
+
+def health_of(worker: Worker, service: str) -> int:
+    status: int = worker.call(f"{HEALTH}/Check", messages.HealthCheckRequest(service=service)).status
+    return status
+
+
+def listed(worker: Worker) -> dict[str, int]:
+    answer = worker.call(f"{HEALTH}/List", messages.HealthListRequest())
+    return {service: told.status for service, told in answer.statuses.items()}
+
+
+def test_every_service_is_well_while_the_store_is_there(worker: Worker, store: Flaky) -> None:
+    for broken, expected in [(False, SERVING), (True, NOT_SERVING), (False, SERVING)]:
+        store.broken = broken
+        told = listed(worker)
+        assert set(told) >= SERVICES
+        assert set(told.values()) == {expected}
+        assert {health_of(worker, service) for service in told} == {expected}
+
+
+def test_a_worker_that_stops_serves_no_more(worker: Worker) -> None:
+    worker.health.stopping = True
+    assert health_of(worker, "") == NOT_SERVING
+    assert set(listed(worker).values()) == {NOT_SERVING}
+
+
+def test_a_service_that_is_not_here_is_not_found(worker: Worker) -> None:
+    asked = messages.HealthCheckRequest(service="planet.Mars")
+    assert status_of(worker, f"{HEALTH}/Check", asked) == ("NOT_FOUND", "there is no service 'planet.Mars' here")
+
+
+async def sent(*asked: Any) -> AsyncIterator[bytes]:
+    for message in asked:
+        yield message.SerializeToString()
+
+
+def watch(worker: Worker, service: str, steps: list[Callable[[], None]]) -> tuple[list[int], RpcError]:
+    """What somebody is told who watches, when after each thing that is told the next step is made."""
+    told: list[int] = []
+
+    async def send(message: bytes) -> None:
+        told.append(messages.HealthCheckResponse.FromString(message).status)
+        if steps:
+            steps.pop(0)()
+
+    async def watching() -> RpcError:
+        watched = HealthService(worker.health, ["headgate.v1.RateLimiter"], look_seconds=0.0)
+        with pytest.raises(RpcError) as caught:
+            await watched.watch(None, sent(messages.HealthCheckRequest(service=service)), send)  # type: ignore[arg-type]
+        return caught.value
+
+    return told, worker.runner.run(watching())
+
+
+def test_changes_are_told_until_the_worker_stops(worker: Worker, store: Flaky) -> None:
+    def breaks() -> None:
+        store.broken = True
+
+    def heals() -> None:
+        store.broken = False
+
+    def stops() -> None:
+        worker.health.stopping = True
+
+    told, error = watch(worker, "headgate.v1.RateLimiter", [breaks, heals, stops])
+    assert told == [SERVING, NOT_SERVING, SERVING, NOT_SERVING]
+    assert error.status is Status.UNAVAILABLE
+
+
+def test_a_service_that_is_not_here_is_watched_all_the_same(worker: Worker) -> None:
+    def stops() -> None:
+        worker.health.stopping = True
+
+    assert watch(worker, "planet.Mars", [stops])[0] == [SERVICE_UNKNOWN]
+
+
+def test_who_watches_nothing_is_told_so_and_who_goes_is_let_go(worker: Worker) -> None:
+    method = worker.methods[f"/{HEALTH}/Watch".encode()].streaming
+    assert method is not None
+    told: list[bytes] = []
+
+    async def send(message: bytes) -> None:
+        told.append(message)
+
+    async def watching() -> None:
+        with pytest.raises(RpcError) as caught:
+            await method(RpcCall(b"", (), None, None), sent(), send)
+        assert caught.value.status is Status.INVALID_ARGUMENT
+        task = asyncio.ensure_future(method(RpcCall(b"", (), None, None), sent(messages.HealthCheckRequest()), send))
+        while not told:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    worker.runner.run(watching())
+    assert worker.requests() == {int(Status.INVALID_ARGUMENT): 1, int(Status.CANCELLED): 1}
