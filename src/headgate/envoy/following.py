@@ -45,7 +45,7 @@ class Descriptors:
         if files.problems:
             raise Invalid(files.problems)
         self.failures = 0
-        """How often the files could not be read."""
+        """At how many looks the files could not be used."""
         self.problem: str | None = None
         """What is wrong with the files now; None while they can be read."""
         self._title = path
@@ -67,10 +67,13 @@ class Descriptors:
         with self._looking:
             again, self._again = self._again, False
             if not again and not self._changed():
+                if self.problem is not None:
+                    self.failures += 1
                 return False
             try:
                 return self._read()
             except Exception as error:  # noqa: BLE001 - whatever it is, what is known stays in force
+                self._again = True
                 self._failed(repr(error), error)
                 return False
 
@@ -116,13 +119,13 @@ class Descriptors:
             return False
         if self.problem is not None:
             self.problem = None
-            _log.warning("Envoy's descriptors can be read again: %s", self._title)
+            _log.warning("limits on descriptors can be read again: %s", self._title)
         if same:
             return False
         before, now = sum(self.current.counts.values()), sum(files.domains.counts.values())
         self.current = files.domains
         level = logging.WARNING if before and not now else logging.INFO
-        _log.log(level, "Envoy's descriptors have changed: %s: %d limits before, %d now", self._title, before, now)
+        _log.log(level, "limits on descriptors have changed: %s: %d before, %d now", self._title, before, now)
         return True
 
     def _note(self, files: DescriptorFiles) -> None:
@@ -136,7 +139,9 @@ class Descriptors:
         if told != self.problem:
             self.problem = told
             _log.error(
-                "Envoy's descriptors could not be read, and those known so far stay in force: %s", told, exc_info=error
+                "limits on descriptors could not be read, and those known so far stay in force: %s",
+                told,
+                exc_info=error,
             )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from headgate.core.algorithms import ALGORITHMS
 from headgate.core.algorithms.algorithm import LARGEST
 from headgate.envoy.rate_limit import DEFAULT_ALGORITHM, MOST_REQUESTS, UNITS, DescriptorLimit, compiled
-from headgate.envoy.tree import WILD, Branch, Node, add_node, domain_node, path_of
+from headgate.envoy.tree import WILD, Node, add_node, domain_node, path_of
 from headgate.errors import ConfigError, Problem
 from headgate.reading.document import Document
 from headgate.reading.fields import Fields, Problems, kind_of, listed
@@ -56,7 +56,7 @@ def read_domain(document: Document, problems: Problems) -> Node | None:
 
 
 def _read_level(fields: Fields, parent: Node, document: Document) -> None:
-    lines: dict[tuple[str, str], str] = {}
+    ways: dict[tuple[str, str], str] = {}
     for way, data in fields.items("descriptors"):
         inner = _fields(data, way, fields.problems, DESCRIPTOR, RATE_LIMIT, "inside of 'rate_limit'")
         if not inner.is_mapping:
@@ -65,19 +65,13 @@ def _read_level(fields: Fields, parent: Node, document: Document) -> None:
         value = _text(inner, "value")
         if WILD in key:
             inner.wrong("key", f"has a {WILD!r}, which stands for any text in a value only: write the whole key")
-        branch = parent.branches.get(key, Branch())
-        if key and branch.has(value):
-            inner.wrong("value" if value else "key", _again(lines[key, value], document))
-            parent_here = domain_node("")  # what is below is read all the same
-        else:
-            parent_here = parent
-        lines.setdefault((key, value), way)
+        first = ways.setdefault((key, value), way)
+        if key and first != way:
+            inner.wrong("value" if value else "key", _again(first, document))
         shares = _flag(inner, "share_threshold")
         if shares and WILD not in value:
             inner.wrong("share_threshold", f"is for a value with a {WILD!r} in it, such as 'files/*': take it away")
-        node = add_node(
-            parent_here, key, value, shares, _flag(inner, "value_to_metric"), _flag(inner, "detailed_metric")
-        )
+        node = add_node(parent, key, value, shares, _flag(inner, "value_to_metric"), _flag(inner, "detailed_metric"))
         node.limit = _read_limit(inner, path_of(node))
         _read_level(inner, node, document)
 

@@ -93,12 +93,6 @@ class Branch:
                 return wildcard.node
         return self.bare
 
-    def has(self, value: str) -> bool:
-        """Whether there is a descriptor with just this value; or with none, if it is empty."""
-        if not value:
-            return self.bare is not None
-        return value in self.exact
-
     def nodes(self) -> list[Node]:
         return [*self.exact.values(), *([] if self.bare is None else [self.bare])]
 

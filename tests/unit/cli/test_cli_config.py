@@ -41,6 +41,18 @@ def test_a_good_one_is_told_in_short_and_nothing_is_reached(run: Run, folder: Pa
     assert sorted(path.name for path in folder.iterdir()) == ["headgate.yaml", "more.yaml"]
 
 
+def test_limits_on_descriptors_are_counted_by_domain(run: Run, folder: Path) -> None:
+    (folder / "headgate.yaml").write_text("envoy: {config: envoy.d}\n")
+    (folder / "envoy.d").mkdir()
+    limit = "rate_limit: {unit: day, requests_per_unit: 5}"
+    (folder / "envoy.d" / "mail.yaml").write_text(
+        f"domain: mail\ndescriptors:\n  - key: to\n    {limit}\n    descriptors: [{{key: kind, {limit}}}]\n"
+    )
+    (folder / "envoy.d" / "shop.yaml").write_text(f"domain: shop\ndescriptors: [{{key: user, {limit}}}]\n")
+    code, out, _ = run("config", "check")
+    assert (code, out.splitlines()[-1]) == (0, "  envoy           envoy.d: 2 limits in mail, 1 limit in shop")
+
+
 def test_every_mistake_is_told_with_its_place(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "headgate.yaml").write_text("stroe: x\ninclude: more.yaml\nserver: {http: here}\n")
     (folder / "more.yaml").write_text("rules:\n  - {rule_id: a, dimension: ip, limit: many, window_seconds: 60}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -389,3 +390,24 @@ def test_a_stamp_tells_a_change(file: Path) -> None:
     file.write_text("a: 22\n")
     assert first.stamp != stamp_of(str(file))
     assert first.digest != digest_of(str(file))
+
+
+def test_what_is_text_at_some_ways_however_it_is_written() -> None:
+    text = (
+        "name: 1.10\nlist: [{name: True}, {name: 007}, {name: ~}, {name: }, {name: '5'}, {other: 1.10}]\n"
+        "again: &it {name: 5}\nmore: [*it]\n"
+    )
+    parsed = parse(text, re.compile(r"name|list\[[0-9]+\]\.name"))
+    assert parsed.problems == []
+    assert parsed.data == {
+        "name": "1.10",
+        "list": [{"name": "True"}, {"name": "007"}, {"name": None}, {"name": None}, {"name": "5"}, {"other": 1.1}],
+        "again": {"name": 5},
+        "more": [{"name": 5}],
+    }
+
+
+def test_a_file_is_read_with_texts(file: Path) -> None:
+    file.write_text("value: 1.10\n")
+    assert read_document(str(file), re.compile("value")).data == {"value": "1.10"}
+    assert read_document(str(file)).data == {"value": 1.1}

@@ -25,7 +25,7 @@ EVENTS = {
     "store_errors": "Checks and settlements that a store did not answer.",
     "fail_open": "Checks that were let pass because their store did not answer.",
     "rules_reload_failures": "How often rules could not be read; those known before stay in force.",
-    "envoy_reload_failures": "How often Envoy's descriptors could not be read; those known before stay in force.",
+    "envoy_reload_failures": "How often limits on descriptors could not be read; those known before stay in force.",
     "replayed": "Idempotent repeats that got the first answer.",
     "webhook_dropped": "Pressure events that were not posted: the webhook was too slow, or failed.",
     "pressure_unlogged": "Pressure events that were not logged, because there were too many at once.",

@@ -1,0 +1,120 @@
+"""Where limits on Envoy's descriptors are: in a file or in the environment, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.config.envoy import Envoy
+from headgate.config.settings import Settings, load_settings
+from headgate.errors import Invalid
+
+MAIL = "domain: mail\ndescriptors:\n  - key: to\n    rate_limit: {unit: day, requests_per_unit: 5}\n"
+VARIABLE = "HEADGATE_ENVOY__CONFIG"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The settings are in a folder of this one, and so are the descriptors."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "etc" / "envoy.d").mkdir(parents=True)
+    (tmp_path / "etc" / "envoy.d" / "mail.yaml").write_text(MAIL)
+    return tmp_path
+
+
+def loaded(text: str, environ: dict[str, str] | None = None) -> Settings:
+    Path("etc/headgate.yaml").write_text(text)
+    return load_settings("etc/headgate.yaml", environ or {})
+
+
+def told(text: str, environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(Invalid) as raised:
+        loaded(text, environ)
+    return [str(problem) for problem in raised.value.problems]
+
+
+@pytest.mark.parametrize("text", ["", "envoy:", "envoy: {}", "envoy: {config: }"])
+def test_nothing_is_said(text: str) -> None:
+    settings = loaded(text)
+    assert (settings.envoy, settings.descriptors()) == (Envoy(), None)
+    assert settings == load_settings(None, {})
+
+
+@pytest.mark.parametrize("path", ["envoy.d", "envoy.d/mail.yaml", "../etc/envoy.d"])
+def test_a_path_in_a_file_is_seen_from_the_file(path: str) -> None:
+    settings = loaded(f"envoy: {{config: {path}}}\n")
+    assert settings.envoy == Envoy(f"etc/{path}")
+    assert settings.descriptor_files is not None
+    assert settings.descriptor_files.domains.counts == {"mail": 1}
+
+
+def test_a_path_in_the_environment_is_seen_from_here_and_comes_first() -> None:
+    settings = loaded("envoy: {config: none.yaml}\n", {VARIABLE: "etc/envoy.d"})
+    assert settings.envoy == load_settings(None, {VARIABLE: "etc/envoy.d"}).envoy == Envoy("etc/envoy.d")
+
+
+def test_a_whole_path_is_that_path(here: Path) -> None:
+    assert loaded(f"envoy: {{config: {here}/etc/envoy.d}}\n").envoy == Envoy(f"{here}/etc/envoy.d")
+
+
+def test_they_follow_their_files_from_then_on() -> None:
+    settings = loaded("envoy: {config: envoy.d}\nrefresh_seconds: 3600\n")
+    descriptors = settings.descriptors()
+    assert descriptors is not None
+    try:
+        assert settings.descriptor_files is not None
+        assert descriptors.current is settings.descriptor_files.domains, "not read twice"
+        Path("etc/envoy.d/shop.yml").write_text("domain: shop\n")
+        assert descriptors.refresh() is True
+        assert descriptors.current.counts == {"mail": 1, "shop": 0}
+    finally:
+        descriptors.close()
+
+
+def test_mistakes_in_them_are_told_with_the_others() -> None:
+    Path("etc/envoy.d/mail.yaml").write_text("domain: mail\ndescriptors:\n  - value: x\n")
+    Path("etc/envoy.d/shop.yaml").write_text("domain: mail\n")
+    assert told("mode: other\nenvoy:\n  config: envoy.d\n  colour: red\n") == [
+        "etc/headgate.yaml:1: mode: must be one of service, embedded, not 'other'",
+        "etc/headgate.yaml:4: envoy.colour: unknown field: there are config",
+        "etc/envoy.d/mail.yaml:3: descriptors[0].key: is missing: write the key that requests have",
+        "etc/envoy.d/shop.yaml:1: domain: 'mail' is the domain of etc/envoy.d/mail.yaml too: put all of its "
+        "descriptors into one file",
+    ]
+
+
+MISTAKES = [
+    ("envoy: envoy.d\n", "envoy: must be a mapping: write {config: …} around the path"),
+    ("envoy: [envoy.d]\n", "envoy: must be a mapping with config, not a list"),
+    ("envoy: {config: 5}\n", "envoy.config: must be text, not 5: write it in quotes, '5'"),
+    ("envoy: {config: ''}\n", "envoy.config: must not be empty: write a text, or leave it out"),
+    ("envoy: {config: no.yaml}\n", "envoy.config: there is no file or folder 'etc/no.yaml': make it, or mend the path"),
+    (
+        "envoy: {config: empty}\n",
+        "envoy.config: there is no *.yaml or *.yml file in 'etc/empty': put one there for each domain",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[text for text, _ in MISTAKES])
+def test_mistakes_in_the_settings_have_their_line(text: str, message: str) -> None:
+    Path("etc/empty").mkdir()
+    assert told(text) == [f"etc/headgate.yaml:1: {message}"]
+
+
+def test_a_mistake_in_the_environment_names_the_variable() -> None:
+    with pytest.raises(Invalid) as raised:
+        load_settings(None, {VARIABLE: "no.d"})
+    assert (
+        str(raised.value) == f"{VARIABLE}: envoy.config: there is no file or folder 'no.d': make it, or mend the path"
+    )
+    with pytest.raises(Invalid) as raised:
+        load_settings(None, {"HEADGATE_ENVOY": "etc/envoy.d"})
+    assert str(raised.value) == f"HEADGATE_ENVOY: sets a mapping: set the fields inside of it, such as {VARIABLE}"
+
+
+def test_an_included_file_has_no_such_section() -> None:
+    Path("etc/more.yaml").write_text("envoy: {config: envoy.d}\n")
+    (problem,) = told("include: more.yaml\n")
+    assert problem.startswith("etc/more.yaml:1: envoy: belongs in etc/headgate.yaml: ")
