@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 
@@ -27,9 +28,13 @@ def replaced(text: str, changes: Mapping[str, str]) -> str:
 
 
 class Nginx(ServerProcess):
-    """nginx from deploy/nginx, in front of an application and with Headgate to ask; `changes` are further ones."""
+    """nginx from deploy/nginx, in front of an application and with Headgate to ask; `changes` are further ones.
+
+    `patient` ones wait for Headgate however busy the machine is: what they let pass was decided.
+    """
 
     kind = "nginx"
+    patient: ClassVar = {"_timeout 250ms;": "_timeout 30s;", "_timeout 500ms;": "_timeout 30s;"}
 
     def __init__(self, headgate: int, application: int, changes: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -53,6 +58,7 @@ class Envoy(ServerProcess):
     """Envoy from deploy/envoy, likewise. It shares nothing with another Envoy of the machine."""
 
     kind = "envoy"
+    patient: ClassVar = {" timeout: 0.25s": " timeout: 30s", "connect_timeout: 0.25s": "connect_timeout: 30s"}
 
     def __init__(self, headgate: int, application: int, changes: Mapping[str, str] | None = None) -> None:
         super().__init__()

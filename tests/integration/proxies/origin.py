@@ -63,8 +63,11 @@ def origin() -> Iterator[Origin]:
         def log_message(self, *_: object) -> None:
             """Nothing: what matters is in the answers."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 128  # many come at once
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         found.port = server.server_port
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
