@@ -1,0 +1,305 @@
+"""Looks, quotas and negative hits: what is decided and then settled, and that no counter is changed by a denial."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flaky_store import Flaky
+from headgate.engine.failure import OnStoreError
+from headgate.stores.memory import MemoryStore
+from headgate.stores.port import LocalStore, Op, Outcome, Request
+from headgate.testing import FakeClock
+from slow_store import SlowStore
+from unit.service.rpc.proxy import START, Proxy, descriptor, domains_of
+
+ALGORITHMS = ("fixed_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra")
+YAML = """
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 3, name: per-user}
+  - key: tokens
+    rate_limit: {unit: minute, requests_per_unit: 100}
+  - key: never
+    rate_limit: {unit: minute, requests_per_unit: 0}
+  - key: tried
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: pool
+    quota_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: reserve
+    quota_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 2}
+  - key: tried-pool
+    quota_mode: true
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 0}
+""" + "".join(
+    f"""
+  - key: {algorithm}
+    rate_limit: {{unit: minute, requests_per_unit: 10, algorithm: {algorithm}}}"""
+    for algorithm in ALGORITHMS
+)
+OK, OVER = 1, 2
+
+
+@pytest.fixture(scope="module")
+def domains(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return domains_of(Path(tmp_path_factory.mktemp("envoy")), YAML)
+
+
+class Remote:
+    """Not on this machine, as far as a limiter knows: everything takes a call that can be waited for."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(START)
+        self.inner = MemoryStore(clock=self.clock)
+        self.operations: list[str] = []
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        self.operations += [request.op.value for request in batch]
+        return self.inner.apply(batch)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Watched(LocalStore):
+    """In this process, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(START)
+        self.inner = MemoryStore(clock=self.clock)
+        self.operations: list[str] = []
+        self.waits = False
+        self.timeout = 0.1
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        self.operations += [request.op.value for request in batch]
+        return self.inner.apply(batch)
+
+    def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
+        return self.apply(batch)
+
+    def take(self, algorithm: Any, key: str, cost: int) -> Any:
+        self.operations.append(Op.TAKE.value)
+        return self.inner.take(algorithm, key, cost)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.fixture(params=[Watched, Remote])
+def proxy(domains: Any, request: pytest.FixtureRequest) -> Iterator[Proxy]:
+    made = Proxy(domains, store=request.param())
+    yield made
+    made.close()
+
+
+def codes(answer: Any) -> list[int]:
+    return [answer.overall_code, *(status.code for status in answer.statuses)]
+
+
+def use(proxy: Proxy, *entries: str, hits: int = 1) -> None:
+    assert proxy.passes(descriptor(*entries), hits=hits)
+    proxy.store.operations.clear()
+
+
+# -- looks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_takes_nothing_and_denies_when_nothing_is_left(proxy: Proxy) -> None:
+    for _ in range(2):
+        assert codes(proxy.ask(descriptor("user=a", hits=0))) == [OK, OK]
+    use(proxy, "user=a", hits=3)
+    answer = proxy.ask(descriptor("user=a", hits=0), descriptor("tokens=a", hits=0))
+    assert codes(answer) == [OVER, OVER, OK]
+    assert [status.limit_remaining for status in answer.statuses] == [0, 100]
+    assert answer.statuses[0].duration_until_reset.seconds == 60
+    assert proxy.store.operations == ["peek"]
+    proxy.clock.advance(60)
+    assert proxy.passes(descriptor("user=a", hits=0))
+
+
+def test_a_look_at_a_bucket_says_when_the_next_one_fits(proxy: Proxy) -> None:
+    use(proxy, "token_bucket=a", hits=10)
+    answer = proxy.ask(descriptor("token_bucket=a", hits=0))
+    assert codes(answer) == [OVER, OVER]
+    assert answer.statuses[0].duration_until_reset.seconds == 6
+
+
+def test_a_look_beside_others_lets_them_pass_in_one_call(proxy: Proxy) -> None:
+    answer = proxy.ask(descriptor("tokens=a", hits=0), descriptor("user=a"))
+    assert codes(answer) == [OK, OK, OK]
+    assert [status.limit_remaining for status in answer.statuses] == [100, 2]
+    assert proxy.store.operations == ["take"]
+
+
+def test_a_look_that_denies_burns_nothing_of_the_others(proxy: Proxy) -> None:
+    use(proxy, "tokens=a", hits=100)
+    answer = proxy.ask(descriptor("user=a", hits=2), descriptor("tokens=a", hits=0), descriptor("tried=a"))
+    assert codes(answer) == [OVER, OK, OVER, OK]
+    assert [status.limit_remaining for status in answer.statuses] == [3, 0, 1]
+    assert answer.statuses[1].duration_until_reset.seconds == 60
+    assert proxy.store.operations == ["take", "give back"]
+    assert (proxy.left("user=a"), proxy.left("tried=a")) == (3, 1)
+
+
+def test_a_look_beside_a_limit_that_denies_has_nothing_to_give_back(proxy: Proxy) -> None:
+    use(proxy, "user=a", hits=3)
+    use(proxy, "tokens=a", hits=100)
+    assert codes(proxy.ask(descriptor("user=a"), descriptor("tokens=a", hits=0))) == [OVER, OVER, OVER]
+    assert proxy.store.operations == ["take"]
+    assert codes(proxy.ask(descriptor("user=b"), descriptor("never=a", hits=0))) == [OVER, OK, OVER]
+    assert proxy.left("user=b") == 3
+
+
+def test_a_shadow_that_is_looked_at_denies_nothing(proxy: Proxy) -> None:
+    use(proxy, "tried=a")
+    assert codes(proxy.ask(descriptor("tried=a", hits=0))) == [OK, OK]
+    assert codes(proxy.ask(descriptor("tried=a", hits=0), descriptor("user=a"))) == [OK, OK, OK]
+    assert proxy.left("user=a") == 2
+
+
+# -- quotas -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_quota_is_a_limit_like_others(proxy: Proxy) -> None:
+    assert codes(proxy.ask(descriptor("pool=a"), descriptor("user=a"))) == [OK, OK, OK]
+    assert codes(proxy.ask(descriptor("pool=a"), descriptor("user=a"))) == [OVER, OVER, OK]
+    assert proxy.left("user=a") == 2
+    assert "give back" not in proxy.store.operations
+
+
+def test_several_quotas_deny_when_all_of_them_do_and_then_nothing_is_taken(proxy: Proxy) -> None:
+    asked = (descriptor("pool=a"), descriptor("user=a"), descriptor("reserve=a"))
+    assert codes(proxy.ask(*asked)) == [OK, OK, OK, OK]
+    assert codes(proxy.ask(*asked)) == [OK, OVER, OK, OK]
+    proxy.clock.advance(1)
+    answer = proxy.ask(*asked)
+    assert codes(answer) == [OVER, OVER, OK, OVER]
+    assert [status.limit_remaining for status in answer.statuses] == [0, 1, 0]
+    assert proxy.left("user=a") == 1
+    proxy.clock.advance(59)
+    assert codes(proxy.ask(*asked)) == [OK, OK, OK, OVER], "the pool has some again"
+
+
+def test_a_limit_that_denies_keeps_quotas_as_they_are(proxy: Proxy) -> None:
+    use(proxy, "user=a", hits=3)
+    asked = (descriptor("pool=a"), descriptor("user=a"), descriptor("reserve=a"))
+    assert codes(proxy.ask(*asked)) == [OVER, OK, OVER, OK]
+    assert (proxy.left("pool=a"), proxy.left("reserve=a")) == (1, 2)
+
+
+def test_a_quota_in_shadow_never_counts_as_over(proxy: Proxy) -> None:
+    use(proxy, "pool=a")
+    use(proxy, "reserve=a", hits=2)
+    assert codes(proxy.ask(descriptor("pool=a"), descriptor("reserve=a"))) == [OVER, OVER, OVER]
+    assert codes(proxy.ask(descriptor("tried-pool=a"))) == [OK, OK]
+
+
+def test_quotas_are_looked_at_like_limits(proxy: Proxy) -> None:
+    use(proxy, "pool=a")
+    looks = (descriptor("pool=a", hits=0), descriptor("reserve=a", hits=0))
+    assert codes(proxy.ask(*looks)) == [OK, OVER, OK]
+    use(proxy, "reserve=a", hits=2)
+    assert codes(proxy.ask(*looks)) == [OVER, OVER, OVER]
+
+
+@pytest.mark.parametrize(("policy", "passes"), [("open", True), ("closed", False)])
+def test_quotas_of_a_store_that_fails_are_answered_by_its_policy(
+    domains: Any, policy: OnStoreError, passes: bool
+) -> None:
+    store = Flaky()
+    proxy = Proxy(domains, store=store, on_store_error=policy)
+    store.broken = True
+    for asked in ((descriptor("pool=a"), descriptor("reserve=a")), (descriptor("pool=a"),)):
+        assert proxy.passes(*asked) is passes
+    proxy.close()
+
+
+# -- negative hits ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_negative_hits_are_given_back_and_never_more_than_was_used(proxy: Proxy, algorithm: str) -> None:
+    use(proxy, f"{algorithm}=a", hits=8)
+    (status,) = proxy.ask(descriptor(f"{algorithm}=a", hits=3, back=True)).statuses
+    assert (status.code, status.limit_remaining) == (OK, 5)
+    (status,) = proxy.ask(descriptor(f"{algorithm}=a", hits=1000, back=True)).statuses
+    assert (status.code, status.limit_remaining, status.duration_until_reset.seconds) == (OK, 10, 0)
+    assert not proxy.passes(descriptor(f"{algorithm}=a", hits=11))
+    assert proxy.passes(descriptor(f"{algorithm}=a", hits=10))
+
+
+def test_negative_hits_go_back_to_what_was_never_used_without_a_trace(proxy: Proxy) -> None:
+    assert codes(proxy.ask(descriptor("user=a", back=True), descriptor("never=a", back=True))) == [OK, OK, OK]
+    assert proxy.left("user=a") == 3
+    assert not proxy.passes(descriptor("never=a"))
+
+
+def test_the_hits_of_the_request_are_given_back_where_a_descriptor_has_none(proxy: Proxy) -> None:
+    use(proxy, "tokens=a", hits=50)
+    answer = proxy.ask(descriptor("tokens=a", back=True), descriptor("user=a", hits=1), hits=20)
+    assert codes(answer) == [OK, OK, OK]
+    assert [status.limit_remaining for status in answer.statuses] == [70, 2]
+
+
+def test_a_request_that_is_denied_gives_nothing_back(proxy: Proxy) -> None:
+    use(proxy, "user=a", hits=3)
+    use(proxy, "tokens=a", hits=50)
+    answer = proxy.ask(descriptor("tokens=a", hits=20, back=True), descriptor("user=a"))
+    assert codes(answer) == [OVER, OK, OVER]
+    assert answer.statuses[0].limit_remaining == 50
+
+
+def test_a_store_that_fails_gives_nothing_back_and_the_proxy_is_told_ok(domains: Any) -> None:
+    store = Flaky()
+    proxy = Proxy(domains, store=store, on_store_error="closed")
+    store.broken = True
+    assert codes(proxy.ask(descriptor("tokens=a", hits=20, back=True))) == [OK, OK]
+    proxy.close()
+
+
+# -- callers that go --------------------------------------------------------------------------------------------------
+
+
+def test_what_was_taken_for_a_caller_that_has_gone_is_given_back(domains: Any) -> None:
+    store = SlowStore()
+    proxy = Proxy(domains, store=store)
+    asked = proxy.message(descriptor("tokens=a", hits=7), descriptor("user=a", hits=2), descriptor("user=b", hits=0))
+
+    async def scenario() -> None:
+        goes = asyncio.create_task(proxy.envoy.in_time(proxy.call(), asked))
+        while not store.held:
+            await asyncio.sleep(0)
+        goes.cancel()
+        await store.answer_all()
+        with pytest.raises(asyncio.CancelledError):
+            await goes
+
+    proxy.runner.run(scenario())
+    again = Proxy(domains, store=store.inner)
+    assert (again.left("tokens=a"), again.left("user=a"), again.left("user=b")) == (100, 3, 3)
+    proxy.close()
+
+
+def test_the_same_bytes_ask_the_same_whatever_came_of_them_before(domains: Any) -> None:
+    proxy = Proxy(domains)
+    asked = (descriptor("pool=a"), descriptor("user=a"), descriptor("reserve=a"), descriptor("tokens=a", hits=0))
+    told = [codes(proxy.ask(*asked)) for _ in range(4)]
+    assert told == [
+        [OK, OK, OK, OK, OK],
+        [OK, OVER, OK, OK, OK],
+        [OVER, OVER, OK, OVER, OK],
+        [OVER, OVER, OK, OVER, OK],
+    ]
+    proxy.clock.advance(60)
+    assert codes(proxy.ask(*asked)) == [OK, OK, OK, OVER, OK]
+    proxy.close()
