@@ -19,6 +19,9 @@ from benchmarks.frameworks import picture as frameworks_picture
 from benchmarks.network import measure as network
 from benchmarks.network import page as network_page
 from benchmarks.network import picture as network_picture
+from benchmarks.rpc import measure as rpc
+from benchmarks.rpc import page as rpc_page
+from benchmarks.rpc import picture as rpc_picture
 from benchmarks.service import measure as service
 from benchmarks.service import page as service_page
 from benchmarks.service import picture as service_picture
@@ -26,8 +29,8 @@ from benchmarks.service import picture as service_picture
 __all__ = ["PARTS"]
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("machine", "network", "rules", "service", "frameworks")
-TITLES = (network_page.TITLE, rule_sets.TITLE, service_page.TITLE, frameworks_page.TITLE)
+PARTS = ("machine", "network", "rules", "service", "frameworks", "rpc")
+TITLES = (network_page.TITLE, rule_sets.TITLE, service_page.TITLE, frameworks_page.TITLE, rpc_page.TITLE)
 """What every section but the first begins with."""
 
 
@@ -74,6 +77,13 @@ def main() -> int:
         frameworks_picture.draw(limited, pages / "benchmarks-frameworks.svg")
         replace_section(pages / "benchmarks.md", 4, frameworks_page.write(limited))
         print(frameworks_page.targets(limited))
+    if arguments.only in (None, "rpc"):
+        print("gRPC:", flush=True)
+        called = rpc.measure(ROOT, arguments.quick)
+        (kept / "rpc.json").write_text(json.dumps(asdict(called), indent=1) + "\n")
+        rpc_picture.draw(called, pages / "benchmarks-rpc.svg")
+        replace_section(pages / "benchmarks.md", 5, rpc_page.write(called))
+        print(rpc_page.targets(called))
     print(f"measured in {time.monotonic() - began:.0f} s; {pages.relative_to(ROOT)}/benchmarks.md is written")
     return 0
 

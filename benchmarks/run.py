@@ -1,8 +1,8 @@
 """One command for the whole comparison, because a figure nobody can reproduce is worth nothing.
 
     python benchmarks/run.py                   the real run: some minutes; writes docs/benchmarks.md and its pictures
-    python benchmarks/run.py --only network    one part: machine, network, rules, service or frameworks; the page keeps
-                                               the others
+    python benchmarks/run.py --only network    one part: machine, network, rules, service, frameworks or rpc; the page
+                                               keeps the others
     python benchmarks/run.py --quick           a trial of a minute or two; writes the same pages into .bench-venv/quick/
 
 This file makes the two environments (Headgate compiled, and as plain Python) and goes on in the first of them, where
@@ -24,19 +24,22 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a short trial that leaves docs/ alone")
     parser.add_argument(
         "--only",
-        choices=("machine", "network", "rules", "service", "frameworks"),
-        help="one part: within a machine, across a network, how many rules there are, the service over HTTP, or "
-        "applications of web frameworks",
+        choices=("machine", "network", "rules", "service", "frameworks", "rpc"),
+        help="one part: within a machine, across a network, how many rules there are, the service over HTTP, "
+        "applications of web frameworks, or gRPC",
     )
     arguments = parser.parse_args()
     more = ["--quick"] * arguments.quick + ["--only", arguments.only] * bool(arguments.only)
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
     from benchmarks import children, environments
+    from benchmarks.rpc import h2load
     from benchmarks.service import wrk
 
     if arguments.only in (None, "service", "frameworks") and not wrk.is_there():
         sys.exit(wrk.MISSING)  # now, and not after all the others
+    if arguments.only in (None, "rpc") and not h2load.is_there():
+        sys.exit(h2load.MISSING)
     children.end_them_when_asked_to_stop()
     print("installing Headgate twice, and what it is compared with, into .bench-venv/", flush=True)
     try:

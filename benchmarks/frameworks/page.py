@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.figures import Spread
 from benchmarks.frameworks.entry import PLENTY
 from benchmarks.frameworks.measure import CONNECTIONS, DEADLINE_MS
 from benchmarks.frameworks.results import PEERS_TARGET, Measured, Results, aims
 from benchmarks.page import table
+from benchmarks.words import in_times, milliseconds, missed, targets_table
 
 __all__ = ["TITLE", "targets", "write"]
 
@@ -67,7 +67,12 @@ def write(results: Results) -> str:
     if "(compiled)" not in results.build:
         parts.append("**There was no C compiler, so this is Headgate in plain Python.**")
     parts += [OPENING, "![Requests per second, with and without limits](benchmarks-frameworks.svg)"]
-    parts += ["### Targets of the frameworks, met or missed", targets(results), _missed(results), _ceiling(results)]
+    parts += [
+        "### Targets of the frameworks, met or missed",
+        targets(results),
+        missed(aims(results)),
+        _ceiling(results),
+    ]
     on_machine = [one for one in results.measured if one.entry.store in ("memory", "shared")]
     parts += ["### Counters on this machine", LOCAL, _table(results, on_machine)]
     parts += ["### Counters in Redis", REDIS, _table(results, results.ours("redis") + results.peers("redis"))]
@@ -77,24 +82,14 @@ def write(results: Results) -> str:
 
 
 def targets(results: Results) -> str:
-    """Every target with what was measured; a table that also reads well in a terminal."""
-    rows = [[aim.what, aim.target, _times(aim.measured), "met" if aim.met else "**missed**"] for aim in aims(results)]
-    return table(["what", "target", "measured", ""], rows)
-
-
-def _missed(results: Results) -> str:
-    missed = [aim for aim in aims(results) if not aim.met]
-    if not missed:
-        narrow = [aim.what for aim in aims(results) if aim.measured.low < float(aim.target.strip("≥× "))]
-        return "All were met" + (f", though not in nine rounds of ten: {'; '.join(narrow)}." if narrow else ".")
-    return "Missed: " + "; ".join(f"{aim.what} ({aim.measured.median:.2f}, {aim.target})" for aim in missed) + "."
+    return targets_table(aims(results))
 
 
 def _ceiling(results: Results) -> str:
     """Where the application itself is too slow for a target, say so."""
     ceilings = [(peer, results.bare.ratio(peer)) for peer in results.peers("redis")]
     low = [
-        f"{_times(times)} times as many requests as with {peer.entry.library} ({peer.entry.way})"
+        f"{in_times(times)} times as many requests as with {peer.entry.library} ({peer.entry.way})"
         for peer, times in ceilings
         if times.median < PEERS_TARGET
     ]
@@ -107,7 +102,7 @@ def _table(results: Results, shown: Sequence[Measured]) -> str:
     rows = []
     for one in (results.bare, *shown):
         bare = one is results.bare
-        row = [one.entry.label, f"{one.median('per_second'):,.0f}", "" if bare else _times(one.ratio(results.bare))]
+        row = [one.entry.label, f"{one.median('per_second'):,.0f}", "" if bare else in_times(one.ratio(results.bare))]
         row += ["" if bare else f"{one.longer(results.bare).median:.0f}", _milli(one), f"{one.median('processor'):.0f}"]
         if on_redis:
             row += ["", ""] if bare else [f"{one.median('calls'):.2f}", f"{one.median('redis_processor'):.0f}"]
@@ -120,7 +115,7 @@ def _beside(results: Results) -> str:
     ours = results.ours("redis")
     rows = []
     for peer in results.peers("redis"):
-        ratios = [_times(one.ratio(peer)) for one in (*ours, results.bare)]
+        ratios = [in_times(one.ratio(peer)) for one in (*ours, results.bare)]
         rows.append([f"÷ {peer.entry.library}, {peer.entry.way}", *ratios])
     return table(["", *(one.entry.way for one in ours), "no limits"], rows)
 
@@ -139,10 +134,5 @@ def _method(results: Results) -> str:
     )
 
 
-def _times(times: Spread) -> str:
-    places = 2 if times.high < 10 else 1
-    return f"{times.median:.{places}f} ({times.low:.{places}f}–{times.high:.{places}f})"
-
-
 def _milli(one: Measured) -> str:
-    return f"{one.median('p50') / 1000:.2f} / {one.median('p99') / 1000:.2f}"
+    return milliseconds(one.median("p50"), one.median("p99"))

@@ -75,12 +75,11 @@ def targets(axes: Any, reached: Sequence[Aim]) -> None:
     """Each ratio on a scale of halves and doubles, with a mark where its target is."""
     for row, aim in enumerate(reached):
         colour = MET if aim.met else MISSED
-        target = float(aim.target.strip("≥≤× "))
         axes.plot([aim.measured.low, aim.measured.high], [row, row], color=colour, linewidth=1.3, zorder=2)
         axes.plot([aim.measured.median], [row], "o", color=colour, markersize=6, zorder=3)
-        axes.plot([target], [row], "|", color=INK, markersize=15, markeredgewidth=2, zorder=4)
+        axes.plot([aim.bound], [row], "|", color=INK, markersize=15, markeredgewidth=2, zorder=4)
         word = "met" if aim.met else "missed"
-        figure(axes, max(aim.measured.high, target), row, f"{aim.measured.median:.2f}×, {aim.target} {word}")
+        figure(axes, max(aim.measured.high, aim.bound), row, f"{aim.measured.median:.2f}×, {aim.target} {word}")
     axes.set_xscale("log", base=2)
     low, high = axes.get_xlim()
     axes.set_xlim(low, high * 4)

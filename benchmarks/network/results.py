@@ -97,6 +97,11 @@ class Aim:
     met: bool
     note: str = ""
 
+    @property
+    def bound(self) -> float:
+        """The target as a number."""
+        return float(self.target.strip("≥≤>× "))
+
 
 def aims(results: Results) -> list[Aim]:
     """Every target for which there is something measured."""

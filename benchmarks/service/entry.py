@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["BATCH", "CONTESTS", "FORMS", "USERS", "Contest", "Entry", "Served", "bodies"]
+__all__ = ["BATCH", "CONTESTS", "FORMS", "SETTINGS", "USERS", "Contest", "Entry", "Served", "bodies"]
 
 USERS = 1_000
 BATCH = 100

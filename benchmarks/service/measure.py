@@ -18,7 +18,7 @@ from benchmarks.service.entry import CONTESTS, FORMS, Contest, Entry, Served, bo
 from benchmarks.service.results import Measured, Outcome, Results, Turn
 from benchmarks.service.serving import Server
 
-__all__ = ["measure"]
+__all__ = ["counted", "measure"]
 
 LIBRARIES = ("headgate", "uvicorn", "uvloop", "httptools", "msgspec", "structlog", "hiredis")
 COUNTED_SECONDS = 5
@@ -91,7 +91,7 @@ class Run:
                         turns[entry].append(turn)
             for one in contest.servers:
                 if not one.echo:
-                    _counted(servers[one.name], one.name, asked[one.name], contest.workers)
+                    counted(servers[one.name], one.name, asked[one.name], contest.workers)
         measured = [Measured(entry, mine) for entry, mine in turns.items()]
         return Outcome(contest.workers, measured, pace.rounds, pace.seconds)
 
@@ -131,7 +131,7 @@ class Run:
         return found.requests, turn
 
 
-def _counted(server: Server, name: str, asked: int, workers: int) -> None:
+def counted(server: Server, name: str, asked: int, workers: int) -> None:
     """What the service has counted is what was answered, or a little more: wrk hangs up on the last ones."""
     deadline = time.monotonic() + COUNTED_SECONDS
     allowed, blocked, alive = server.totals()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks.figures import Spread, spread
+from benchmarks.figures import spread
 from benchmarks.page import table
 from benchmarks.service.entry import BATCH, USERS
 from benchmarks.service.results import Measured, Outcome, Results, aims
 from benchmarks.service.wrk import CONNECTIONS
+from benchmarks.words import in_times, milliseconds, missed, targets_table
 
 __all__ = ["TITLE", "targets", "write"]
 
@@ -71,7 +72,7 @@ def write(results: Results) -> str:
     if "(compiled)" not in results.build:
         parts.append("**There was no C compiler, so this is the service in plain Python.**")
     parts += [OPENING, "![Requests per second, and what they cost](benchmarks-service.svg)"]
-    parts += ["### Targets of the service, met or missed", targets(results), _missed(results)]
+    parts += ["### Targets of the service, met or missed", targets(results), missed(aims(results))]
     parts += ["### A check beside an echo", SIDE_BY_SIDE]
     for outcome in results.outcomes:
         parts += ["One worker:" if outcome.workers == 1 else f"{outcome.workers} workers:", _side_by_side(outcome)]
@@ -83,24 +84,14 @@ def write(results: Results) -> str:
 
 
 def targets(results: Results) -> str:
-    """Every target with what was measured; a table that also reads well in a terminal."""
-    rows = [[aim.what, aim.target, _times(aim.measured), "met" if aim.met else "**missed**"] for aim in aims(results)]
-    return table(["what", "target", "measured", ""], rows)
-
-
-def _missed(results: Results) -> str:
-    missed = [aim for aim in aims(results) if not aim.met]
-    if not missed:
-        narrow = [aim.what for aim in aims(results) if aim.measured.low < float(aim.target.strip("≥× "))]
-        return "All were met" + (f", though not in nine rounds of ten: {'; '.join(narrow)}." if narrow else ".")
-    return "Missed: " + "; ".join(f"{aim.what} ({aim.measured.median:.2f}, {aim.target})" for aim in missed) + "."
+    return targets_table(aims(results))
 
 
 def _side_by_side(outcome: Outcome) -> str:
     rows = []
     for one in outcome.side_by_side:
-        over = "" if one is outcome.echo else _times(outcome.ratio(one, outcome.echo))
-        single = "" if one.entry.decisions == 1 else _times(outcome.decisions_ratio(one, outcome.plain))
+        over = "" if one is outcome.echo else in_times(outcome.ratio(one, outcome.echo))
+        single = "" if one.entry.decisions == 1 else in_times(outcome.decisions_ratio(one, outcome.plain))
         decisions = "–" if one is outcome.echo else f"{one.decisions:,.0f}"
         processor = f"{one.median('processor'):,.1f}"
         rows.append(
@@ -119,7 +110,7 @@ def _costs(outcome: Outcome) -> str:
             [
                 one.entry.label,
                 f"{one.median('per_second'):,.0f}",
-                _times(times),
+                in_times(times),
                 f"{more:+.1f}",
                 _milli(one),
                 one.entry.why,
@@ -135,8 +126,8 @@ def _metrics(results: Results, outcome: Outcome) -> str:
     found = {what: spread(values) for what, values in results.counting.items()}
     processor = outcome.plain.median("processor")
     return METRICS.format(
-        rule=_times(found["rule"]),
-        key=_times(found["key"]),
+        rule=in_times(found["rule"]),
+        key=in_times(found["key"]),
         share=found["rule"].median / processor,
         processor=processor,
         publishing=found["publishing"].median / 1000,
@@ -156,10 +147,5 @@ def _method(results: Results) -> str:
     )
 
 
-def _times(times: Spread) -> str:
-    places = 2 if times.high < 10 else 1
-    return f"{times.median:.{places}f} ({times.low:.{places}f}–{times.high:.{places}f})"
-
-
 def _milli(one: Measured) -> str:
-    return f"{one.median('p50') / 1000:.2f} / {one.median('p99') / 1000:.2f}"
+    return milliseconds(one.median("p50"), one.median("p99"))

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.children import child, environment
 
-__all__ = ["Server", "application", "echo", "service"]
+__all__ = ["START_SECONDS", "Server", "application", "echo", "free_port", "service", "started"]
 
 START_SECONDS = 30
 ALLOWED, BLOCKED, WORKERS = "headgate_allowed_total", "headgate_blocked_total", "headgate_workers"
@@ -38,13 +38,20 @@ class Server:
 
     def processor_seconds(self) -> float:
         """What all its processes have used until now, as the system counts it."""
-        ticks = 0
+        ticks = sum(int(fields[11]) + int(fields[12]) for fields in self._stats())
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def resident_megabytes(self) -> float:
+        """What all its processes hold in memory; what they share is counted in each."""
+        return sum(int(fields[21]) for fields in self._stats()) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def _stats(self) -> Iterator[list[str]]:
+        """What the system says of each of its processes, from the state on."""
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):  # it has ended meanwhile
                 fields = stat.read_text().rpartition(")")[2].split()
                 if int(fields[2]) == self._process.pid:  # its process group, which its workers are in, too
-                    ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+                    yield fields
 
     def wait(self, path: str) -> None:
         """Until it answers there."""
@@ -89,10 +96,10 @@ def application(
     root: Path, python: Path, folder: Path, name: str, *options: str, variables: dict[str, str] | None = None
 ) -> Iterator[Server]:
     """An application of the benchmarks, on uvicorn as fast as that can be."""
-    port = _free_port()
+    port = free_port()
     command = [str(python), "-m", "uvicorn", name, "--port", str(port), "--loop", "uvloop", "--http", "httptools"]
     command += ["--no-access-log", "--log-level", "error", *options]
-    with _started(command, root, folder, variables or {}, port) as server:
+    with started(command, root, folder, variables or {}, port) as server:
         server.wait("/")
         yield server
 
@@ -107,7 +114,7 @@ def echo(root: Path, python: Path, workers: int, folder: Path) -> Iterator[Serve
 
 @contextmanager
 def service(
-    python: Path, workers: int, folder: Path, settings: dict[str, Any], *, needs_key: bool = False
+    python: Path, workers: int, folder: Path, settings: dict[str, Any], *, needs_key: bool = False, grpc_port: int = 0
 ) -> Iterator[Server]:
     """`headgate serve`, with counters and rules where it keeps them by default: below the folder it is started in."""
     (folder / "headgate.yaml").write_text(json.dumps(settings))  # which is YAML, too
@@ -119,11 +126,11 @@ def service(
             command, cwd=folder, env=environment(), check=True, timeout=60, capture_output=True, text=True
         )
         token = made.stdout.strip()
-    port = _free_port()
-    variables = {"HEADGATE_SERVER__HTTP": f"127.0.0.1:{port}", "HEADGATE_SERVER__GRPC": "127.0.0.1:0"}
+    port = free_port()
+    variables = {"HEADGATE_SERVER__HTTP": f"127.0.0.1:{port}", "HEADGATE_SERVER__GRPC": f"127.0.0.1:{grpc_port}"}
     variables["HEADGATE_ADMIN_KEY"] = secrets.token_hex(16)
     command = [headgate, "serve", "--workers", str(workers)]
-    with _started(command, folder, folder, variables, port, token) as server:
+    with started(command, folder, folder, variables, port, token) as server:
         server.wait("/readyz")
         deadline = time.monotonic() + START_SECONDS
         while server.totals()[2] < workers:
@@ -134,9 +141,10 @@ def service(
 
 
 @contextmanager
-def _started(
+def started(
     command: list[str], cwd: Path, folder: Path, variables: dict[str, str], port: int, token: str = ""
 ) -> Iterator[Server]:
+    """A server by its command; it need not answer yet."""
     log = folder / "log"
     variables = variables | {"TMPDIR": str(folder)}  # whatever a killed server leaves behind goes with the folder
     with (
@@ -146,7 +154,7 @@ def _started(
         yield Server(process, port, log, token, variables.get("HEADGATE_ADMIN_KEY", ""))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
     return port

@@ -23,7 +23,8 @@ SCRIPT = Path(__file__).with_name("requests.lua")
 PATIENCE_SECONDS = 30
 MISSING = """\
 The service and the frameworks are measured with wrk, which is not installed here. `make bench` installs it where there
-is apt-get (apt-get install wrk); elsewhere install it, or run the other parts: --only machine, network or rules."""
+is apt-get (apt-get install wrk); elsewhere install it, or run the other parts one by one: --only machine, network,
+rules or rpc."""
 
 
 @dataclass(frozen=True)

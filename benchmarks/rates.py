@@ -1,0 +1,68 @@
+"""The picture of the parts that ask servers: requests per second above, the targets with what was measured below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.network.picture import figure, frame, targets
+from benchmarks.network.results import Aim
+from benchmarks.picture import INK
+
+__all__ = ["Row", "draw"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A bar: whose it is, and the rates of all its turns. `more` follows the figure."""
+
+    name: str
+    colour: str
+    rates: Sequence[float]
+    more: str = ""
+
+
+def draw(rows: Sequence[Row], title: str, reached: Sequence[Aim], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "headgate"  # the same figures give the same file
+    import matplotlib.pyplot as plt
+
+    heights = [len(rows) + 2, len(reached) + 3]
+    drawing, (above, below) = plt.subplots(
+        2,
+        1,
+        figsize=(10, 0.32 * sum(heights)),
+        facecolor="white",
+        layout="constrained",
+        gridspec_kw={"height_ratios": heights},
+    )
+    _rates(above, rows, f"{title} (lines: slowest to fastest turn)")
+    targets(below, reached)
+    drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
+    plt.close(drawing)
+
+
+def _rates(axes: Any, rows: Sequence[Row], title: str) -> None:
+    medians = [median(row.rates) for row in rows]
+    lows, highs = [min(row.rates) for row in rows], [max(row.rates) for row in rows]
+    axes.barh(
+        range(len(rows)),
+        medians,
+        height=0.7,
+        color=[row.colour for row in rows],
+        xerr=[
+            [rate - low for rate, low in zip(medians, lows, strict=True)],
+            [high - rate for rate, high in zip(medians, highs, strict=True)],
+        ],
+        error_kw={"ecolor": INK, "elinewidth": 1},
+    )
+    for place, row in enumerate(rows):
+        figure(axes, highs[place], place, f"{medians[place]:,.0f}{row.more}")
+    frame(axes, [row.name for row in rows], title)
+    axes.set_xlim(0, max(highs) * 1.12)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

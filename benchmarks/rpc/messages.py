@@ -1,0 +1,59 @@
+"""What is sent and answered. All echoes read the one and write the other, with the same protobuf."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.service.rpc import messages
+
+__all__ = ["CHECK", "DOMAIN", "PLENTY", "PREFIX_BYTES", "READY", "SHOULD", "VALUES", "framed", "read", "request"]
+
+SHOULD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+CHECK = "/headgate.v1.RateLimiter/CheckRateLimit"
+DOMAIN = "benchmark"
+PLENTY = 1_000_000
+"""Requests an hour for each value: more than anybody can send it, so that nothing is denied."""
+VALUES = 3_000
+"""How many users there are, who send in turn."""
+PREFIX_BYTES = 5
+"""Of gRPC, before each message: whether it is compressed, and its length."""
+
+READY: Any = messages.RateLimitResponse(
+    overall_code=1,
+    statuses=[
+        {
+            "code": 1,
+            "current_limit": {"requests_per_unit": PLENTY, "unit": 3},
+            "limit_remaining": PLENTY - VALUES,
+            "duration_until_reset": {"seconds": 1234},
+        }
+    ],
+    response_headers_to_add=[
+        {"key": "x-ratelimit-limit", "value": f"{PLENTY}"},
+        {"key": "x-ratelimit-remaining", "value": f"{PLENTY - VALUES}"},
+        {"key": "x-ratelimit-reset", "value": "1234567890"},
+    ],
+)
+"""What every echo answers, serialized anew for every call: about what the service answers."""
+
+read: Any = messages.RateLimitRequest.FromString
+
+
+def request(form: str, user: int) -> bytes:
+    """What one user sends; all users' have the same length."""
+    if form == "check":
+        said = messages.CheckRequest(identifier=f"{user:04}", dimension=1, endpoint="/api/v1/orders", method="GET")
+    else:
+        descriptors = [{"entries": [{"key": "user", "value": f"{user:04}"}]}]
+        if form == "two":
+            descriptors.append(
+                {"entries": [{"key": "path", "value": "/orders"}, {"key": "caller", "value": f"{user:04}"}]}
+            )
+        said = messages.RateLimitRequest(domain=DOMAIN, descriptors=descriptors)
+    data: bytes = said.SerializeToString()
+    return data
+
+
+def framed(message: bytes) -> bytes:
+    """As it is sent: not compressed, its length, and the message."""
+    return len(message).to_bytes(PREFIX_BYTES, "big") + message

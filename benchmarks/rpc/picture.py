@@ -1,0 +1,32 @@
+"""The picture of gRPC: calls per second of bare echoes and of the service, and the targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import rates
+from benchmarks.network.picture import OURS as OUR_COLOUR
+from benchmarks.network.picture import SINGLE, THEIRS
+from benchmarks.rates import Row
+from benchmarks.rpc.entry import OURS, Entry
+from benchmarks.rpc.results import Results, aims
+
+__all__ = ["draw"]
+
+
+def draw(results: Results, path: Path) -> None:
+    outcome = results.outcomes[0]
+    rows = [
+        Row(
+            f"echo: {one.entry.label}" if one.entry.is_echo else one.entry.label,
+            _colour(one.entry),
+            [turn.per_second for turn in one.turns],
+        )
+        for one in outcome.measured
+    ]
+    title = f"Calls per second, {outcome.connections} connections with {outcome.calls} calls under way on each"
+    rates.draw(rows, title, aims(results), path)
+
+
+def _colour(entry: Entry) -> str:
+    return SINGLE if entry == OURS else THEIRS if entry.is_echo else OUR_COLOUR
