@@ -1,0 +1,265 @@
+"""Envoy's limits over HTTP: `/json`, and resets; who may, and what is wrong with a body, are told as everywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from headgate import AsyncLimiter, Limiter
+from headgate.config.server import Server
+from headgate.config.settings import Settings
+from headgate.rules.catalog import Catalog
+from headgate.rules.repositories.port import AuditQuery
+from headgate.service.auth.guard import CheckCeiling, Guard
+from headgate.service.auth.keys import Keys
+from headgate.service.data.plane import DataPlane
+from headgate.service.dispatch import Dispatch
+from headgate.service.health import Health
+from headgate.service.observe.tally import Tally
+from headgate.service.parts import Parts
+from headgate.service.request_log import RequestLog
+from headgate.service.rpc import messages
+from headgate.service.rpc.call import RpcCall, RpcError, Status
+from headgate.service.rpc.methods import make_methods
+from headgate.stores.memory import MemoryStore
+from headgate.testing import FakeClock
+from unit.rules.memory_repository import MemoryRepository
+from unit.service.rpc.proxy import START, Current, descriptor, domains_of
+
+YAML = """
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 2, name: per-user}
+  - key: free
+    rate_limit: {unlimited: true}
+  - key: plan
+    value: gold
+    rate_limit: {unit: hour, requests_per_unit: 9}
+    metadata: {tier: gold}
+"""
+ADMIN = "correct-horse-battery"
+WRITE = {"authorization": f"Bearer {ADMIN}"}
+ASKED = {"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}
+
+
+class Worker:
+    """HTTP and gRPC of one worker, over the same counters in memory."""
+
+    def __init__(self, domains: Any, checks: str = "open") -> None:
+        self.runner = asyncio.Runner()
+        self.clock = FakeClock(START)
+        self.repository = MemoryRepository(self.clock)
+        self.catalog = Catalog([self.repository], 3600)
+        settings = Settings(server=Server(checks=cast(Any, checks)))
+        limiter = AsyncLimiter(MemoryStore(clock=self.clock), catalog=self.catalog)
+        nothing: Any = None
+        descriptors: Any = None if domains is None else Current(domains)
+        parts = Parts(
+            settings, limiter, self.repository, nothing, nothing, Tally(), nothing, nothing, (), 0, descriptors
+        )
+        node = Limiter("memory://", clock=self.clock)
+        guard = Guard(Keys(dict, ADMIN), settings.server, node, self.clock.ticks)
+        plane = DataPlane(parts, CheckCeiling(settings.server.limits.checks, node), None, guard)
+        log = RequestLog(settings.logs)
+        need = "check" if checks == "key" else None
+        self.app = Dispatch(parts, guard, plane, nothing, {}, cast(Any, need), log)
+        self.methods = make_methods(parts, guard, plane, Health(limiter, self.repository), log)
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, self.app)), base_url="http://headgate")
+
+    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.runner.run(self.http.post(path, content=content, headers=dict(headers or {})))
+
+    def rpc(self, path: str, message: Any, metadata: Mapping[str, str] | None = None) -> bytes:
+        async def waited() -> bytes:
+            method = self.methods[path.encode()]
+            assert method.in_time is not None
+            said = [(name.encode(), value.encode()) for name, value in (metadata or {}).items()]
+            return await method.in_time(RpcCall(path.encode(), said, "192.0.2.1", None), message.SerializeToString())
+
+        return self.runner.run(waited())
+
+    def close(self) -> None:
+        self.runner.run(self.http.aclose())
+        self.runner.close()
+        self.catalog.close()
+
+
+@pytest.fixture(scope="module")
+def domains(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return domains_of(Path(tmp_path_factory.mktemp("envoy")), YAML)
+
+
+@pytest.fixture
+def worker(domains: Any) -> Iterator[Worker]:
+    made = Worker(domains)
+    yield made
+    made.close()
+
+
+def test_a_request_in_json_is_counted_and_answered_as_one_over_grpc(worker: Worker) -> None:
+    answer = worker.post("/json", ASKED)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    said = answer.json()
+    headers = {header["key"]: header["value"] for header in said.pop("responseHeadersToAdd")}
+    assert headers["ratelimit"] == '"edge.user";r=1;t=60'
+    assert said == {
+        "overallCode": "OK",
+        "statuses": [
+            {
+                "code": "OK",
+                "currentLimit": {"requestsPerUnit": 2, "unit": "MINUTE", "name": "per-user"},
+                "limitRemaining": 1,
+                "durationUntilReset": "60s",
+            }
+        ],
+    }
+    message = messages.RateLimitRequest(domain="edge", descriptors=[descriptor("user=a")])
+    data = worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
+    assert messages.RateLimitResponse.FromString(data).statuses[0].limit_remaining == 0
+    denied = worker.post("/json", ASKED)
+    assert denied.status_code == 429
+    assert denied.json()["overallCode"] == "OVER_LIMIT"
+    assert denied.headers["retry-after"] == "60"
+
+
+def test_both_spellings_and_numbers_as_text_are_read(worker: Worker) -> None:
+    entries = [{"key": "user", "value": "a"}]
+    for one in (
+        {"entries": entries, "hitsAddend": "1", "limit": {"requestsPerUnit": 5, "unit": "MINUTE"}},
+        {"entries": entries, "hits_addend": 1, "limit": {"requests_per_unit": "5", "unit": 2}},
+        {"entries": entries, "hitsAddend": None, "isNegativeHits": None, "limit": {"requestsPerUnit": 5, "unit": 2}},
+    ):
+        assert worker.post("/json", {"domain": "edge", "descriptors": [one], "hitsAddend": None}).status_code == 200
+    back = {"entries": entries, "is_negative_hits": True}
+    status = worker.post("/json", {"domain": "edge", "descriptors": [back], "hits_addend": 2}).json()["statuses"][0]
+    assert status["limitRemaining"] == 1
+
+
+def test_metadata_is_told_as_json(worker: Worker) -> None:
+    asked = {"domain": "edge", "descriptors": [{"entries": [{"key": "plan", "value": "gold"}]}]}
+    assert worker.post("/json", asked).json()["dynamicMetadata"]["metadata"] == {"tier": "gold"}
+
+
+def wrongly(**more: Any) -> dict[str, Any]:
+    return {"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "a"}], **more}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({**ASKED, "hits": 1}, "hits"),
+        (wrongly(weight=1), "descriptors[0].weight"),
+        (wrongly(entries=[{"name": "user"}]), "descriptors[0].entries[0].name"),
+        (wrongly(limit={"per": 1}), "descriptors[0].limit.per"),
+        ({**ASKED, "domain": 1}, "domain"),
+        ({"descriptors": ASKED["descriptors"]}, "domain"),
+        ({"domain": "edge"}, "descriptors"),
+        ({**ASKED, "hitsAddend": -1}, "hitsAddend"),
+        ({**ASKED, "hits_addend": "many"}, "hits_addend"),
+        ({**ASKED, "hitsAddend": 2**31}, "hits_addend"),
+        ({**ASKED, "hitsAddend": 1, "hits_addend": 1}, "hits_addend"),
+        (wrongly(hitsAddend=2**64), "descriptors[0].hitsAddend"),
+        (wrongly(isNegativeHits="yes"), "descriptors[0].isNegativeHits"),
+        (wrongly(limit={"requestsPerUnit": 2**32, "unit": "DAY"}), "descriptors[0].limit.requestsPerUnit"),
+        (wrongly(limit={"requestsPerUnit": 1, "unit": "FORTNIGHT"}), "descriptors[0].limit.unit"),
+        (wrongly(limit={"requestsPerUnit": 1}), "descriptors[0].limit.unit"),
+        (b'{"domain": "\\ud800"}', ""),
+        (b"[]", ""),
+        (b"{", ""),
+        (b"", ""),
+        (b"[" * 100_000, ""),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_body_is_told_by_its_field(worker: Worker, body: Any, field: str) -> None:
+    answer = worker.post("/json", body)
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert [problem["field"] for problem in answer.json()["problems"]] == [field]
+
+
+def test_other_methods_are_refused_and_keys_are_asked_for_as_for_checks(domains: Any) -> None:
+    worker = Worker(domains, checks="key")
+    assert worker.runner.run(worker.http.get("/json")).status_code == 405
+    assert worker.post("/json", ASKED).status_code == 401
+    assert worker.post("/json", ASKED, WRITE).status_code == 200
+    message = messages.RateLimitRequest(domain="edge", descriptors=[descriptor("user=a")])
+    with pytest.raises(RpcError) as refused:
+        worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
+    assert refused.value.status is Status.UNAUTHENTICATED
+    worker.close()
+
+
+def test_without_limits_it_says_which_setting_is_missing() -> None:
+    worker = Worker(None)
+    for path, headers in (("/json", {}), ("/api/v1/reset", WRITE)):
+        answer = worker.post(path, ASKED, headers)
+        assert answer.status_code == 412
+        assert "envoy.config" in answer.json()["detail"]
+    message = messages.RateLimitRequest(domain="edge", descriptors=[descriptor("user=a")])
+    with pytest.raises(RpcError) as refused:
+        worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
+    assert refused.value.status is Status.FAILED_PRECONDITION
+    assert "envoy.config" in refused.value.message
+    worker.close()
+
+
+# -- resets -----------------------------------------------------------------------------------------------------------
+
+
+def used_up(worker: Worker) -> None:
+    while worker.post("/json", ASKED).status_code == 200:
+        pass
+
+
+def test_counters_are_reset_by_descriptor_and_it_is_in_the_audit_log(worker: Worker) -> None:
+    used_up(worker)
+    others = [{"entries": [{"key": "free"}]}, {"entries": [{"key": "nobody", "value": "x"}]}]
+    asked = {"domain": "edge", "descriptors": [*ASKED["descriptors"], *others, *ASKED["descriptors"]]}
+    answer = worker.post("/api/v1/reset", asked, WRITE)
+    assert (answer.status_code, answer.json()) == (200, {"reset": [{"key": "edge|user=a", "rule": "edge.user"}]})
+    assert worker.post("/json", ASKED).status_code == 200
+    (entry,) = worker.repository.audit(AuditQuery())
+    assert entry.subject == "edge|user=a"
+
+
+def test_counters_are_reset_over_grpc_too(worker: Worker) -> None:
+    used_up(worker)
+    message = messages.ResetRequest(domain="edge")
+    message.descriptors.add().entries.add(key="user", value="a")
+    data = worker.rpc("/headgate.v1.RateLimiter/ResetLimit", message, WRITE)
+    answer = messages.ResetResponse.FromString(data)
+    assert (answer.reset_count, answer.reset[0].key, answer.reset[0].rule) == (1, "edge|user=a", "edge.user")
+    assert worker.post("/json", ASKED).status_code == 200
+    assert len(worker.repository.audit(AuditQuery())) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({**ASKED, "domain": "elsewhere"}, "domain"),
+        ({"domain": "edge"}, "descriptors"),
+        ({"domain": "edge", "descriptors": []}, "descriptors"),
+        ({"descriptors": ASKED["descriptors"]}, "domain"),
+        ({**ASKED, "key": "user:42"}, "key"),
+        (wrongly(hits=1), "descriptors[0].hits"),
+        ({"op": "take", "key": "a"}, "op"),
+        ({"counters": [], "key": "a"}, "counters"),
+    ],
+    ids=str,
+)
+def test_a_reset_that_cannot_be_is_refused_by_its_field(worker: Worker, body: Any, field: str) -> None:
+    answer = worker.post("/api/v1/reset", body, WRITE)
+    assert answer.status_code == 400
+    assert [problem["field"] for problem in answer.json()["problems"]] == [field]
+
+
+def test_a_reset_needs_a_key_that_may_write(worker: Worker) -> None:
+    assert worker.post("/api/v1/reset", ASKED).status_code == 401
