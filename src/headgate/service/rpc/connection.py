@@ -4,7 +4,7 @@ This is in the hot path, and so it is ours: everything that is to be sent becaus
 
 A peer can make this side hold only so much: messages are bounded (stream.py), and so are headers, streams, and what all
 streams of a connection have received and not yet used. A peer that does not read is not read from. One that takes back
-most of what it asks for is told to calm down.
+most of what it asks for, or makes this side do other things than answer, is told to calm down.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection"]
 
-MOST_RESETS: Final = 1000
-"""Calls that a peer may take back beyond those that it lets end."""
+MOST_BOTHER: Final = 1000
+"""Calls that a peer may take back, streams that it may have reset for its mistakes, and settings that it may change,
+beyond the calls that it lets end."""
 NOT_HTTP2: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"gRPC is spoken here, over HTTP/2; the HTTP API of Headgate is at another port.\n"
@@ -45,11 +46,14 @@ class Connection:
         """Streams that were ended here before the peer had: what still comes of them is put aside."""
         self.left = False
         """Whether nothing new is taken any more."""
-        self._leaving = False
+        self.leaving = False
+        """Whether the peer was told to go."""
+        self.stuck_since: float | None = None
+        """Since when the peer has not read what is sent, or not let go of a connection that ends."""
         self._listener = listener
         self._loop = listener.loop
         self._transport: Any = None
-        self._resets = 0
+        self._bother = 0
         self._reading = False
         self._flushing = False
         self.replies = Replies(self, listener.loop)
@@ -59,6 +63,9 @@ class Connection:
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        if self._listener.closed:
+            transport.abort()
+            return
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) and peer else None
         self._listener.connections.add(self)
@@ -87,27 +94,36 @@ class Connection:
         self.replies.out.clear()
 
     def pause_writing(self) -> None:
+        self.replies.paused = True
+        self.stuck_since = self._loop.time()
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
+        self.replies.paused = False
+        if self._transport is None or self._transport.is_closing():
+            return
+        self.stuck_since = None
+        self._transport.resume_reading()
+        for stream in self.streams.values():
+            if stream.room is not None:
+                stream.room.set()
 
     # What is sent.
 
     def flush(self) -> None:
         """Send all that is to be sent; while bytes are read, that is done once at their end."""
         self._flushing = False
-        out = self.replies.out
-        if not out or self._reading:
+        if self._reading:
             return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        out.clear()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-            if self.left and not self.streams:
-                self._transport.close()
+        out = self.replies.out
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.write(data)
+        if self.left and not self.streams:
+            self._close()
 
     def flush_soon(self) -> None:
         """The same, together with what else is answered in this turn of the loop."""
@@ -119,7 +135,7 @@ class Connection:
         """Somebody takes this for HTTP/1, or for something else."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(NOT_HTTP2)
-            self._transport.close()
+            self._close()
 
     # How streams end, and how all of it does.
 
@@ -128,8 +144,10 @@ class Connection:
         stream.stop()
         if self.streams.pop(stream.number, None) is None:
             return
-        if self._resets:
-            self._resets -= 1
+        if stream.pending:
+            self.replies.forget(stream)
+        if self._bother:
+            self._bother -= 1
         if not stream.complete:
             self.drop(stream.number)
             self.replies.out.append(frames.reset(stream.number, frames.NO_ERROR))
@@ -144,9 +162,13 @@ class Connection:
         """The peer has reset a stream."""
         self.dropped.pop(number, None)
         self._forget(number)
-        self._resets += 1
-        if self._resets > MOST_RESETS:
-            raise Broken(frames.ENHANCE_YOUR_CALM, "most calls are taken back")
+        self.bothered()
+
+    def bothered(self) -> None:
+        """The peer has made this side do something that is no call."""
+        self._bother += 1
+        if self._bother > MOST_BOTHER:
+            raise Broken(frames.ENHANCE_YOUR_CALM, "calls are taken back, or something else is done, more than called")
 
     def drop(self, number: int) -> None:
         self.dropped[number] = None
@@ -155,8 +177,8 @@ class Connection:
 
     def leave(self) -> None:
         """Tell the peer to go elsewhere; what it asks for before it has heard is answered still."""
-        if not self._leaving and self.incoming.greeted:
-            self._leaving = True
+        if not self.leaving and self.incoming.greeted:
+            self.leaving = True
             self.replies.out.append(frames.goaway(frames.LARGEST_WINDOW, frames.NO_ERROR, ENDING))
             self.replies.out.append(frame(frames.PING, 0, 0, LAST_CALL))
             self.flush()
@@ -172,6 +194,11 @@ class Connection:
         """End it, whatever is under way."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _close(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self.stuck_since = self._loop.time()
+            self._transport.close()
 
     def _break(self, code: int, words: str) -> None:
         self.left = True

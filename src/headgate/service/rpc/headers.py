@@ -21,21 +21,27 @@ __all__ = ["ANSWER", "DONE", "Head", "Heads", "block", "refusal", "sayable"]
 
 MOST_HEADER_BYTES: Final = 16_384
 MOST_REMEMBERED: Final = 64
+LONGEST_REMEMBERED: Final = 64
+"""Bytes of a block."""
 CONTENT: Final = b"application/grpc"
 UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 PSEUDO: Final = (b":method", b":scheme", b":path", b":authority")
 OF_CONNECTIONS: Final = frozenset([b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"])
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_BARRED: Final = re.compile(rb"[\0\r\n]")
+_RESIZED: Final = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}")
+"""A table that is resized again and again, where twice says everything (RFC 7541, 4.2)."""
 _UNSAYABLE: Final = re.compile(rb"[^\x20-\x24\x26-\x7e]")
 
 
 @final
 class Head:
     """What the headers of a call say. `wrong` is the code of an HTTP status for what is no call of gRPC at all;
-    `malformed` headers must not be answered."""
+    `malformed` headers must not be answered; `asking` ones have a method or the like, as those behind messages must
+    not."""
 
-    __slots__ = ("length", "malformed", "metadata", "path", "timeout", "wrong")
+    __slots__ = ("asking", "length", "malformed", "metadata", "path", "timeout", "wrong")
 
     def __init__(self) -> None:
         self.path = b""
@@ -45,6 +51,7 @@ class Head:
         self.length: int | None = None
         """Of the content, if it is told."""
         self.wrong = b""
+        self.asking = False
         self.malformed = False
 
 
@@ -61,6 +68,8 @@ class Heads:
         known = self._known.get(packed)
         if known is not None:
             return known
+        if _RESIZED.match(packed):
+            raise Broken(COMPRESSION_ERROR, "a table that is resized again and again")
         try:
             fields = self._decoder.decode(packed, raw=True)
         except OversizedHeaderListError:
@@ -70,7 +79,7 @@ class Heads:
         head = _head([(bytes(name), bytes(value)) for name, value in fields])
         if not _points_only(packed):
             self._known.clear()
-        elif len(self._known) < MOST_REMEMBERED:
+        elif len(self._known) < MOST_REMEMBERED and len(packed) <= LONGEST_REMEMBERED:
             self._known[packed] = head
         return head
 
@@ -85,6 +94,8 @@ def _head(fields: Metadata) -> Head:
     pseudo: dict[bytes, bytes] = {}
     content = b""
     for name, value in fields:
+        if _BARRED.search(value):
+            head.malformed = True
         if name.startswith(b":"):
             if name not in PSEUDO or name in pseudo or head.metadata:
                 head.malformed = True
@@ -99,6 +110,7 @@ def _head(fields: Metadata) -> Head:
         elif name == b"content-type":
             content = value
         head.metadata.append((name, value))
+    head.asking = bool(pseudo)
     method, head.path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
     if not method or not head.path or not pseudo.get(b":scheme"):
         head.malformed = True
@@ -146,7 +158,7 @@ def refusal(status: int, message: str, trailers: Metadata = ()) -> bytes:
     """How a call ends that is not answered, behind the headers of an answer or in their place."""
     fields = [(b"grpc-status", b"%d" % status)]
     if message:
-        fields.append((b"grpc-message", _UNSAYABLE.sub(_escaped, message.encode())))
+        fields.append((b"grpc-message", _UNSAYABLE.sub(_escaped, message.encode(errors="replace"))))
     return block([*fields, *[(name, sayable(value)) for name, value in trailers]])
 
 

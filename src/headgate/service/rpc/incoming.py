@@ -17,7 +17,7 @@ from headgate.service.rpc.call import Method, RpcCall, RpcError, Status
 from headgate.service.rpc.frames import Broken, StreamBroken, frame
 from headgate.service.rpc.headers import MOST_HEADER_BYTES, Head, Heads
 from headgate.service.rpc.replies import WRONG_HERE, Replies
-from headgate.service.rpc.stream import MOST_MESSAGE_BYTES, Held, Stream
+from headgate.service.rpc.stream import STREAM_WINDOW, Held, Stream
 
 if TYPE_CHECKING:
     from headgate.service.rpc.connection import Connection
@@ -29,7 +29,6 @@ LAST_CALL: Final = b"headgate"
 MOST_STREAMS: Final = 1000
 MOST_PIECES: Final = 64
 """Frames that headers may be spread over."""
-STREAM_WINDOW: Final = MOST_MESSAGE_BYTES + 65_536
 CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 LONGEST_TOLD: Final = 100
 """Characters."""
@@ -82,12 +81,14 @@ class Incoming:
             if data[: len(preface)] != preface[:size]:
                 self._connection.speak_plainly()
                 return
-            if size < len(preface):
+            at = len(preface)
+            if size < at + frames.HEAD_BYTES:
                 self._rest = data
                 return
-            at = len(preface)
             self.greeted = True
             self._replies.out.append(GREETING)
+            if data[at + 3] != frames.SETTINGS or data[at + 4] & frames.ACK:
+                raise Broken(frames.PROTOCOL_ERROR, "SETTINGS come first")
         while size - at >= frames.HEAD_BYTES:
             told, flags, number = frames.HEAD.unpack_from(data, at)
             length = told >> 8
@@ -100,6 +101,8 @@ class Incoming:
                 self._frame(told & 255, flags, number & frames.LARGEST_WINDOW, data[at + frames.HEAD_BYTES : end])
             except StreamBroken as broken:
                 self._connection.reset(broken.stream, broken.code)
+                if broken.code != frames.REFUSED_STREAM:
+                    self._connection.bothered()
             at = end
         self._rest = data[at:]
 
@@ -156,7 +159,7 @@ class Incoming:
         """Headers are complete: those of a new call, or those behind its messages."""
         head = self._heads.read(packed)
         if number <= self.last:
-            self._trailed(flags, number)
+            self._trailed(flags, number, head)
             return
         self.last = number
         if head.malformed:
@@ -186,7 +189,7 @@ class Incoming:
             return
         if method.streaming is not None:
             self._replies.begin_streaming(stream)
-        if stream.complete:
+        if stream.complete and not stream.ended:
             self._complete(stream)
 
     def _refuse_http(self, flags: int, number: int, head: Head) -> None:
@@ -196,7 +199,7 @@ class Incoming:
         if not flags & frames.END_STREAM:
             self._connection.reset(number, frames.NO_ERROR)
 
-    def _trailed(self, flags: int, number: int) -> None:
+    def _trailed(self, flags: int, number: int, head: Head) -> None:
         stream = self._streams.get(number)
         if stream is None:
             if number not in self._connection.dropped:
@@ -204,7 +207,7 @@ class Incoming:
             return
         if stream.complete:
             raise StreamBroken(number, frames.STREAM_CLOSED)
-        if not flags & frames.END_STREAM:
+        if head.asking or not flags & frames.END_STREAM:
             raise StreamBroken(number, frames.PROTOCOL_ERROR)
         self._complete(stream)
 
@@ -222,17 +225,22 @@ class Incoming:
             return
         if stream.complete:
             raise StreamBroken(number, frames.STREAM_CLOSED)
+        stream.receivable -= size
+        if stream.receivable < 0:
+            raise StreamBroken(number, frames.FLOW_CONTROL_ERROR)
         if stream.announced is not None:
             stream.announced -= len(payload)
         try:
             stream.take(payload)
         except RpcError as error:
+            stream.complete = flags & frames.END_STREAM != 0
             self._replies.refuse(stream, error)
             return
         if flags & frames.END_STREAM:
             self._complete(stream)
-        elif stream.method.streaming is not None and size:
-            self._replies.out.append(frames.window_update(number, size))
+        elif flags & frames.PADDED:
+            stream.uncredited += size - len(payload)
+            self._replies.credit(stream)
 
     def _data_of_nobody(self, flags: int, number: int) -> None:
         if number > self.last or not number:
@@ -249,6 +257,10 @@ class Incoming:
             raise StreamBroken(stream.number, frames.PROTOCOL_ERROR)  # another length than it had announced
         method = stream.method
         if method.streaming is not None:
+            return
+        deadline = stream.call.deadline
+        if deadline is not None and deadline <= self._loop.time():
+            self._replies.late(stream)
             return
         try:
             message = stream.only_message()
@@ -283,7 +295,7 @@ class Incoming:
             raise Broken(frames.PROTOCOL_ERROR if number else frames.FRAME_SIZE_ERROR, "no PING")
         if not flags & frames.ACK:
             self._replies.out.append(frame(frames.PING, frames.ACK, 0, payload))
-        elif payload == LAST_CALL:
+        elif payload == LAST_CALL and self._connection.leaving:
             self._connection.take_leave()
 
     def _reset_by_peer(self, number: int, payload: bytes) -> None:
@@ -300,11 +312,15 @@ class Incoming:
             if payload:
                 raise Broken(frames.FRAME_SIZE_ERROR, "an acknowledgement that says something")
             return
+        self._connection.bothered()
+        initial = self._replies.initial
         for name, value in frames.read_settings(payload):
             if name == frames.INITIAL_WINDOW:
-                self._replies.resized(self._streams, value)
+                initial = value
             elif name == frames.MOST_FRAME:
                 self._replies.longest = value
+        if initial != self._replies.initial:
+            self._replies.resized(self._streams, initial)
         self._replies.out.append(frame(frames.SETTINGS, frames.ACK, 0, b""))
 
 

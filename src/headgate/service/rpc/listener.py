@@ -19,7 +19,7 @@ LOOK_EVERY = 5.0
 MOST_SILENCE = 10.0
 """Seconds in which a peer must have said that it speaks HTTP/2."""
 MOST_PATIENCE = 60.0
-"""Seconds in which a call must have come."""
+"""Seconds in which a call must have come, and in which its answer must have been taken."""
 LAST_CALL = 1.0
 """Seconds for peers to hear that the service ends, before nothing new is taken."""
 
@@ -30,6 +30,8 @@ class Listener:
     def __init__(self, methods: Mapping[bytes, Method], tls: ssl.SSLContext | None = None) -> None:
         self.methods = dict(methods)
         self.connections: set[Connection] = set()
+        self.closed = False
+        """Whether even those that are only now through with TLS come too late."""
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -51,22 +53,27 @@ class Listener:
         self._watching = self.loop.create_task(self._watch())
 
     async def close(self, patience: float) -> None:
-        """Take nothing new, answer what is under way in so many seconds, and cut off the rest."""
+        """Take nothing new, answer what is under way in so many seconds, and cut off the rest; at once if cancelled."""
         server, self._server = self._server, None
         if server is None:
             return
         server.close()
+        try:
+            await self._last_answers(self.loop.time() + patience)
+        finally:
+            self.closed = True
+            for connection in list(self.connections):
+                connection.cut()
+            if self._watching is not None:
+                self._watching.cancel()
+
+    async def _last_answers(self, deadline: float) -> None:
         for connection in list(self.connections):
             connection.leave()
-        deadline = self.loop.time() + patience
         await self._gone(min(self.loop.time() + LAST_CALL, deadline))
         for connection in list(self.connections):
             connection.take_leave()
         await self._gone(deadline)
-        for connection in list(self.connections):
-            connection.cut()
-        if self._watching is not None:
-            self._watching.cancel()
 
     async def _gone(self, deadline: float) -> None:
         while self.connections and self.loop.time() < deadline:
@@ -87,7 +94,12 @@ class Listener:
                 if now - connection.since > MOST_SILENCE:
                     connection.cut()
                 continue
+            stuck_since = connection.stuck_since
+            if stuck_since is not None and now - stuck_since > MOST_PATIENCE:
+                connection.cut()
+                continue
             for stream in list(connection.streams.values()):
-                if not stream.complete and stream.method.streaming is None and now - stream.since > MOST_PATIENCE:
+                waits = stream.trailers is not None or not (stream.complete or stream.method.streaming)
+                if waits and now - stream.since > MOST_PATIENCE:
                     connection.reset(stream.number, frames.CANCEL)
             connection.flush()

@@ -24,9 +24,10 @@ from headgate.service.rpc.frames import (
     Broken,
     StreamBroken,
     frame,
+    window_update,
 )
 from headgate.service.rpc.headers import ANSWER, DONE, block, refusal
-from headgate.service.rpc.stream import Messages, Stream
+from headgate.service.rpc.stream import Stream
 
 if TYPE_CHECKING:
     from headgate.service.rpc.connection import Connection
@@ -35,6 +36,11 @@ __all__ = ["Replies"]
 
 MOST_PENDING_BYTES: Final = 65_536
 """What a call with many answers may have waiting before it waits itself."""
+MOST_BACKLOG_BYTES: Final = 32 * 1024 * 1024
+"""What all calls of a connection may have waiting for a peer that does not take it."""
+CREDIT_BYTES: Final = 32_768
+"""What is used of a stream before its caller is told that it may send more: less than a stream has room for beside a
+message, so that nobody waits who is in the middle of one."""
 LAST: Final = END_HEADERS | END_STREAM
 WRONG_HERE: Final = "something went wrong here: the log says what"
 _log = logging.getLogger("headgate.grpc")
@@ -50,8 +56,13 @@ class Replies:
         self.initial = DEFAULT_WINDOW
         """What the peer takes of a new stream."""
         self.longest = DEFAULT_FRAME
+        self.paused = False
+        """Whether the peer does not read."""
         self._window = DEFAULT_WINDOW
         self._waiting: dict[int, Stream] = {}
+        """Those that the peer would take more of, if it took more of all together; who waits longest comes first."""
+        self._backlog = 0
+        """Bytes that wait with their streams."""
         self._connection = connection
         self._loop = loop
 
@@ -79,10 +90,9 @@ class Replies:
 
     def refuse(self, stream: Stream, error: RpcError) -> None:
         """End a call with a status and why. What of an answer is still to be sent is not sent."""
-        if stream.ended:
-            return
-        stream.pending = b""
-        self._finish(stream, refusal(error.status, error.message, error.trailers))
+        if not stream.ended:
+            self.forget(stream)
+            self._finish(stream, refusal(error.status, error.message, error.trailers))
 
     def begin(self, stream: Stream, message: bytes) -> None:
         """Answer a unary call when that can be done."""
@@ -99,13 +109,12 @@ class Replies:
             self._window += size
             if self._window > LARGEST_WINDOW:
                 raise Broken(FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
-            for waiting in list(self._waiting.values()):
-                self._push(waiting)
+            self._serve()
         else:
             stream.window += size
             if stream.window > LARGEST_WINDOW:
                 raise StreamBroken(stream.number, FLOW_CONTROL_ERROR)
-            if stream.number in self._waiting:
+            if stream.pending:
                 self._push(stream)
 
     def resized(self, streams: dict[int, Stream], initial: int) -> None:
@@ -115,12 +124,23 @@ class Replies:
             stream.window += change
             if stream.window > LARGEST_WINDOW:
                 raise Broken(FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
-            if stream.number in self._waiting:
+            if stream.pending:
                 self._push(stream)
 
     def forget(self, stream: Stream) -> None:
-        """Nothing more is sent on a stream."""
+        """What is still to be sent of a stream is not sent."""
+        self._backlog -= len(stream.pending)
+        stream.pending = b""
+        stream.sent = 0
         self._waiting.pop(stream.number, None)
+
+    def credit(self, stream: Stream) -> None:
+        """Let the caller send as much again as was used."""
+        if stream.uncredited >= CREDIT_BYTES and not stream.complete and not stream.ended:
+            self.out.append(window_update(stream.number, stream.uncredited))
+            stream.receivable += stream.uncredited
+            stream.uncredited = 0
+            self._connection.flush_soon()
 
     def _head(self, stream: Stream) -> None:
         if not stream.answering:
@@ -129,30 +149,57 @@ class Replies:
 
     def _send(self, stream: Stream, message: bytes) -> None:
         self._head(stream)
-        stream.pending += len(message).to_bytes(5, "big") + message
+        rest = stream.pending[stream.sent :]
+        self._backlog -= stream.sent
+        stream.pending, stream.sent = rest + len(message).to_bytes(5, "big") + message, 0
+        self._backlog += 5 + len(message)
         self._push(stream)
+        if stream.pending and self._backlog > MOST_BACKLOG_BYTES:
+            self.refuse(stream, RpcError(Status.RESOURCE_EXHAUSTED, "too much waits to be read: read that first"))
 
     def _finish(self, stream: Stream, trailers: bytes) -> None:
+        if stream.ended:
+            return
         stream.trailers = trailers
-        if not stream.pending:
+        if stream.pending:
+            stream.since = self._loop.time()
+        else:
             self._end(stream)
 
+    def _serve(self) -> None:
+        """Send of those that have waited, a frame of each in turn, as much as the peer takes."""
+        while self._window > 0 and self._waiting:
+            number = next(iter(self._waiting))
+            stream = self._waiting.pop(number)
+            if self._piece(stream):
+                self._waiting[number] = stream
+
     def _push(self, stream: Stream) -> None:
-        """Send as much as the peer takes."""
-        while stream.pending:
-            size = min(len(stream.pending), self._window, stream.window, self.longest)
-            if size <= 0:
+        """Send as much of a stream as the peer takes."""
+        while self._piece(stream):
+            pass
+
+    def _piece(self, stream: Stream) -> bool:
+        """Send one frame of what is pending, if the peer takes one; and say whether another is to be tried."""
+        sent = stream.sent
+        rest = len(stream.pending) - sent
+        size = min(rest, self._window, stream.window, self.longest)
+        if size <= 0:
+            if stream.window > 0:
                 self._waiting[stream.number] = stream
-                return
-            self.out.append(frame(DATA, 0, stream.number, stream.pending[:size]))
-            stream.pending = stream.pending[size:]
-            self._window -= size
-            stream.window -= size
-        self._waiting.pop(stream.number, None)
+            return False
+        self.out.append(frame(DATA, 0, stream.number, stream.pending[sent : sent + size]))
+        stream.sent += size
+        self._window -= size
+        stream.window -= size
+        if size < rest:
+            return True
+        self.forget(stream)
         if stream.room is not None:
             stream.room.set()
         if stream.trailers is not None:
             self._end(stream)
+        return False
 
     def _end(self, stream: Stream) -> None:
         assert stream.trailers is not None
@@ -166,12 +213,13 @@ class Replies:
         if deadline is None:
             return True
         if deadline <= self._loop.time():
-            self._late(stream)
+            self.late(stream)
             return False
-        stream.timer = self._loop.call_at(deadline, self._late, stream)
+        stream.timer = self._loop.call_at(deadline, self.late, stream)
         return True
 
-    def _late(self, stream: Stream) -> None:
+    def late(self, stream: Stream) -> None:
+        """The deadline of a call has passed."""
         self.refuse(stream, RpcError(Status.DEADLINE_EXCEEDED, "this was not done by the deadline of the call"))
         self._connection.flush()
 
@@ -194,7 +242,7 @@ class Replies:
         assert stream.method.streaming is not None
         stream.room = asyncio.Event()
         try:
-            await stream.method.streaming(stream.call, Messages(stream), _Sender(self, stream))
+            await stream.method.streaming(stream.call, _Messages(self, stream), _Sender(self, stream))
         except RpcError as error:
             self._over(stream, error)
         except Exception:  # noqa: BLE001 - as above
@@ -208,18 +256,39 @@ class Replies:
                 self._connection.flush_soon()
 
     def _over(self, stream: Stream, error: RpcError) -> None:
+        """What answers a call has ended it so. What it has sent before goes first."""
         stream.task = None
-        self.refuse(stream, error)
+        self._finish(stream, refusal(error.status, error.message, error.trailers))
         self._connection.flush_soon()
 
     async def send(self, stream: Stream, message: bytes) -> None:
         """One of many messages; waits while the peer does not take those before it."""
         assert stream.room is not None
-        while len(stream.pending) > MOST_PENDING_BYTES:
+        while self.paused or len(stream.pending) - stream.sent > MOST_PENDING_BYTES:
             stream.room.clear()
             await stream.room.wait()
-        self._send(stream, message)
-        self._connection.flush_soon()
+        if not stream.ended:
+            self._send(stream, message)
+            self._connection.flush_soon()
+
+
+@final
+class _Messages:
+    """The messages of a streaming call as they come (mypyc compiles no generators that wait)."""
+
+    def __init__(self, replies: Replies, stream: Stream) -> None:
+        self._replies = replies
+        self._stream = stream
+
+    def __aiter__(self) -> _Messages:
+        return self
+
+    async def __anext__(self) -> bytes:
+        message = await self._stream.next_message()
+        if message is None:
+            raise StopAsyncIteration
+        self._replies.credit(self._stream)
+        return message
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Final, final
 
 from headgate.service.rpc.call import Method, RpcCall, RpcError, Status
 
-__all__ = ["MOST_MESSAGE_BYTES", "Held", "Messages", "Stream"]
+__all__ = ["MOST_MESSAGE_BYTES", "STREAM_WINDOW", "Held", "Stream"]
 
 MOST_MESSAGE_BYTES: Final = 1024 * 1024
 """As large as a body over HTTP may be."""
@@ -16,6 +16,10 @@ MOST_HELD_BYTES: Final = 32 * 1024 * 1024
 """What has come on one connection and is not used yet."""
 PREFIX_BYTES: Final = 5
 """Of a message: whether it is compressed, and its length."""
+KEPT_BYTES: Final = 64
+"""What it takes to keep a message, beside its bytes: many small ones are much."""
+STREAM_WINDOW: Final = MOST_MESSAGE_BYTES + 65_536
+"""What a caller may send of one stream before any of it is used: a message, and room for what goes around it."""
 
 
 @final
@@ -35,6 +39,7 @@ class Stream:
     def __init__(self, number: int, call: RpcCall, method: Method, window: int, held: Held, since: float) -> None:
         self.number = number
         self.since = since
+        """When it began; or when its answer began to wait for the caller, once that is all that is left to do."""
         self.call = call
         self.method = method
         self.window = window
@@ -47,6 +52,12 @@ class Stream:
         """Whether the headers of the answer are on their way."""
         self.pending = b""
         """What is to be sent when the caller takes more."""
+        self.sent = 0
+        """How many bytes of it are sent already."""
+        self.receivable = STREAM_WINDOW
+        """How many bytes the caller may send at present."""
+        self.uncredited = 0
+        """Bytes that were used since the caller was told last that it may send as many again."""
         self.trailers: bytes | None = None
         """How the call ends, once that is known."""
         self.ended = False
@@ -55,31 +66,54 @@ class Stream:
         self.room: asyncio.Event | None = None
         """Set when there is something to send again for who sends many messages."""
         self._held = held
-        self._received = b""
+        self._holding = 0
+        """The part of what is held that is this stream's."""
+        self._begun: bytearray | None = None
+        """The beginning of a message, and the length from which on it is worth a look."""
+        self._enough = 0
         self._messages: deque[bytes] = deque()
         self._arrived: asyncio.Event | None = None
 
     def take(self, data: bytes) -> None:
         """Put what has come to what was there. RpcError for what cannot be a message, or is too much."""
-        held = self._received + data if self._received else data
-        self._held.size += len(data)
-        while len(held) >= PREFIX_BYTES:
-            size = int.from_bytes(held[1:PREFIX_BYTES], "big")
-            if held[0] or size > MOST_MESSAGE_BYTES:
-                raise _refused(bool(held[0]), size)
-            end = PREFIX_BYTES + size
-            if len(held) < end:
+        self._hold(len(data))
+        begun = self._begun
+        if begun is not None:
+            begun += data
+            if len(begun) < self._enough:
+                return
+            data = bytes(begun)
+            self._begun = None
+        at, total = 0, len(data)
+        while total - at >= PREFIX_BYTES:
+            size = int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
+            if data[at] or size > MOST_MESSAGE_BYTES:
+                raise _refused(bool(data[at]), size)
+            end = at + PREFIX_BYTES + size
+            if end > total:
                 break
-            self._messages.append(held[PREFIX_BYTES:end])
-            held = held[end:]
-        self._received = held
+            self._hold(KEPT_BYTES)
+            self._messages.append(data[at + PREFIX_BYTES : end])
+            at = end
+        if at < total:
+            self._begin(data[at:])
+        if self._arrived is not None:
+            self._arrived.set()
+
+    def _hold(self, size: int) -> None:
+        self._holding += size
+        self._held.size += size
         if self._held.size > MOST_HELD_BYTES:
             raise RpcError(
                 Status.RESOURCE_EXHAUSTED,
                 f"calls of more than {MOST_HELD_BYTES:,} bytes are under way on this connection: send fewer at once",
             )
-        if self._arrived is not None:
-            self._arrived.set()
+
+    def _begin(self, data: bytes) -> None:
+        """Keep the beginning of a message."""
+        self._begun = bytearray(data)
+        told = len(data) >= PREFIX_BYTES
+        self._enough = PREFIX_BYTES + (int.from_bytes(data[1:PREFIX_BYTES], "big") if told else 0)
 
     def end(self) -> None:
         """The caller has sent everything."""
@@ -89,7 +123,7 @@ class Stream:
 
     def only_message(self) -> bytes:
         """The message of a unary call, which is complete."""
-        if len(self._messages) != 1 or self._received:
+        if len(self._messages) != 1 or self._begun is not None:
             raise RpcError(Status.INVALID_ARGUMENT, "the call has no whole message, or more than one: send just one")
         return self._messages[0]
 
@@ -103,36 +137,23 @@ class Stream:
             self._arrived.clear()
             await self._arrived.wait()
         message = self._messages.popleft()
-        self._held.size -= PREFIX_BYTES + len(message)
+        used = PREFIX_BYTES + len(message)
+        self.uncredited += used
+        self._holding -= used + KEPT_BYTES
+        self._held.size -= used + KEPT_BYTES
         return message
 
     def stop(self) -> None:
         """Nobody waits for this any longer."""
         self.ended = True
-        self._held.size -= len(self._received) + sum([PREFIX_BYTES + len(message) for message in self._messages])
-        self._received = b""
+        self._held.size -= self._holding
+        self._holding = 0
+        self._begun = None
         self._messages.clear()
         if self.timer is not None:
             self.timer.cancel()
         if self.task is not None:
             self.task.cancel()
-
-
-@final
-class Messages:
-    """The messages of a streaming call as they come (mypyc compiles no generators that wait)."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def __aiter__(self) -> Messages:
-        return self
-
-    async def __anext__(self) -> bytes:
-        message = await self._stream.next_message()
-        if message is None:
-            raise StopAsyncIteration
-        return message
 
 
 def _refused(compressed: bool, size: int) -> RpcError:
