@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from headgate.config.settings import Settings
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.embedded.limiter import Limiter
+from headgate.envoy.following import Descriptors
 from headgate.errors import HeadgateError, StoreError
 from headgate.history.opening import open_history
 from headgate.locks.opening import open_locks
@@ -34,6 +35,8 @@ from headgate.service.observe.webhook import Webhook
 from headgate.service.pages import Pages
 from headgate.service.parts import Parts
 from headgate.service.request_log import RequestLog
+from headgate.service.rpc.call import Method
+from headgate.service.rpc.methods import make_methods
 from headgate.service.starting import ADMIN_KEY
 
 __all__ = ["Service", "open_service"]
@@ -46,21 +49,32 @@ _log = logging.getLogger("headgate")
 
 
 class Service:
-    """What one worker runs: its application, and what is done beside it."""
+    """What one worker runs: its application, its methods over gRPC, and what is done beside them."""
 
     def __init__(
-        self, parts: Parts, app: Dispatch, publisher: Publisher, health: Health, node: Limiter, webhook: Webhook | None
+        self,
+        parts: Parts,
+        app: Dispatch,
+        rpc: Mapping[bytes, Method],
+        publisher: Publisher,
+        health: Health,
+        node: Limiter,
+        webhook: Webhook | None,
     ) -> None:
         self.parts = parts
         self.app = app
+        self.rpc = rpc
+        """What is answered over gRPC, by path."""
         self.health = health
         self._publisher = publisher
         self._node = node
         self._webhook = webhook
 
     def reload(self) -> None:
-        """Have all rules read again. A signal handler may call it."""
+        """Have all rules, and Envoy's descriptors, read again. A signal handler may call it."""
         self.parts.limiter.reload()
+        if self.parts.descriptors is not None:
+            self.parts.descriptors.reload()
 
     async def keep_house(self) -> None:
         """Publish the numbers every second, add to the history every ten, sweep it every hour; until cancelled."""
@@ -95,6 +109,8 @@ class Service:
 
     def _close_rest(self) -> None:
         self.parts.catalog.close()
+        if self.parts.descriptors is not None:
+            self.parts.descriptors.close()
         self.parts.locks.close()
         self.parts.history.close()
         self._node.close()
@@ -120,6 +136,7 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
     except StoreError as error:
         # It was there when the service started: whoever takes a dead worker's place answers by the failure policy.
         _log.error("the store cannot be reached, and on_store_error answers until it can: %s", error)
+    descriptors = await asyncio.to_thread(_descriptors, settings)
     parts = Parts(
         settings=settings,
         limiter=limiter,
@@ -131,15 +148,18 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
         neighbours=neighbours,
         store_titles=(limiter.title, repository.title),
         started_us=_now_us(),
+        descriptors=descriptors,
     )
     callers = Limiter(node.counters)
     guard = Guard(Keys(lambda: catalog.keys, environ.get(ADMIN_KEY, "").strip() or None), settings.server, callers)
     ceiling = CheckCeiling(settings.server.limits.checks, callers)
     plane = DataPlane(parts, ceiling, tracer_of(settings.tracing.enabled), guard)
     health = Health(limiter, repository)
-    publisher = Publisher(
-        tally, board, limiter, prefix=settings.metrics.prefix, keys=settings.logs.keys, totals=watch.totals
-    )
+
+    def totals() -> dict[str, int]:
+        return {**watch.totals(), "envoy_reload_failures": 0 if descriptors is None else descriptors.failures}
+
+    publisher = Publisher(tally, board, limiter, prefix=settings.metrics.prefix, keys=settings.logs.keys, totals=totals)
     pages = Pages(health, publisher)
     to_check = needed_to_check(settings.server, settings.server.http)
     shown: dict[str, tuple[Page, Scope | None]] = {
@@ -147,10 +167,21 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
         "/readyz": (pages.ready, None),
         "/metrics": (pages.metrics, None if to_check is None else "read"),
     }
-    app = Dispatch(parts, guard, plane, make_control(parts), shown, to_check, RequestLog(settings.logs))
+    log = RequestLog(settings.logs)
+    app = Dispatch(parts, guard, plane, make_control(parts), shown, to_check, log)
+    rpc = make_methods(parts, guard, plane, health, log)
     if webhook is not None:
         webhook.start()
-    return Service(parts, app, publisher, health, callers, webhook)
+    return Service(parts, app, rpc, publisher, health, callers, webhook)
+
+
+def _descriptors(settings: Settings) -> Descriptors | None:
+    """Those of the moment: the settings have them as they were at the start, and whoever takes a dead worker's place
+    comes later. Files with mistakes in them by now change nothing."""
+    descriptors = settings.descriptors()
+    if descriptors is not None:
+        descriptors.refresh()
+    return descriptors
 
 
 def _now_us() -> int:

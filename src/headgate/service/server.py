@@ -1,4 +1,4 @@
-"""One worker: uvicorn around the application, from the first connection to the last answer."""
+"""One worker: uvicorn around the application and gRPC beside it, from the first connection to the last answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import ceil
 from multiprocessing import parent_process
 from socket import socket
@@ -25,6 +25,8 @@ from headgate.service.node import Node
 from headgate.service.observe.logs import configure
 from headgate.service.protocol import Connection, Patience
 from headgate.service.quick import QuickConnection
+from headgate.service.rpc.listener import Listener
+from headgate.service.rpc.security import make_context
 from headgate.service.secrets import secrets_of
 
 __all__ = ["HELD", "Server", "run_worker"]
@@ -32,6 +34,7 @@ __all__ = ["HELD", "Server", "run_worker"]
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than proxies keep theirs, so that it is they who hang up."""
 BACKLOG = 2048
+LOOK_EVERY = 0.1
 GRACE = 2
 """Seconds for what was begun for those who were given up: it knows its own deadline, and need not be cancelled."""
 HELD = frozenset({signal.SIGINT, signal.SIGHUP})
@@ -39,12 +42,16 @@ HELD = frozenset({signal.SIGINT, signal.SIGHUP})
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends when it is told to, and says with its exit code that this was meant."""
+    """uvicorn's server, which ends when it is told to, and says with its exit code that this was meant.
 
-    def __init__(self, config: uvicorn.Config, patience: float, stopping: Callable[[], None]) -> None:
+    It ends the listener for gRPC too, at the same time and with the same patience.
+    """
+
+    def __init__(self, config: uvicorn.Config, rpc: Listener, patience: float, stopping: Callable[[], None]) -> None:
         """`patience` is how many seconds those get who are not answered when it ends; `stopping` is called as soon as
         it is told to."""
         super().__init__(config)
+        self._rpc = rpc
         self._patience = patience
         self._stopping = stopping
 
@@ -55,10 +62,16 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Answer what is under way. Who takes too long, or is not waited for, is told so: uvicorn would cancel it."""
         late = asyncio.create_task(self._lose_patience())
+        calls = asyncio.create_task(self._rpc.close(self._patience))
         try:
             await super().shutdown(sockets)
+            while not calls.done() and not self.force_exit:
+                await asyncio.wait([calls], timeout=LOOK_EVERY)
         finally:
             late.cancel()
+            calls.cancel()  # which cuts off whoever is left
+            with suppress(asyncio.CancelledError):
+                await calls
             self._give_up()
             if self.force_exit:
                 logging.getLogger("uvicorn.error").disabled = True  # what is cut off now is cut off on purpose
@@ -93,7 +106,9 @@ def run_worker(
 
 
 async def _serve(settings: Settings, node: Node, number: int, listening: Listening, ready: Callable[[], None]) -> None:
+    secured = make_context(settings.server.tls) if settings.server.tls is not None else None
     service = await open_service(settings, node, number)
+    rpc = Listener(service.rpc, secured)
     gc.collect()
     gc.freeze()  # what is there now stays: to look at all of it again and again would hold up checks
 
@@ -103,15 +118,17 @@ async def _serve(settings: Settings, node: Node, number: int, listening: Listeni
     def hang_up(_: int, __: FrameType | None) -> None:
         service.reload()
 
-    server = Server(_config(settings, service), settings.server.shutdown_seconds, stopping)
+    server = Server(_config(settings, service), rpc, settings.server.shutdown_seconds, stopping)
 
     signal.signal(signal.SIGHUP, hang_up)
     patience = asyncio.create_task(Patience(server.server_state.connections).run())
     housekeeping = asyncio.create_task(service.keep_house())
     try:
+        await rpc.start(listening.grpc)
         ready()
         await server.serve(sockets=[listening.http])
     finally:
+        await rpc.close(0)
         for task in (patience, housekeeping):
             task.cancel()
         await asyncio.gather(patience, housekeeping, return_exceptions=True)

@@ -6,6 +6,7 @@ import signal
 
 import uvicorn
 
+from headgate.service.rpc.listener import Listener
 from headgate.service.server import Server
 
 
@@ -15,7 +16,7 @@ async def nobody(scope: object, receive: object, send: object) -> None:
 
 def test_whoever_asks_hears_at_once_that_it_ends() -> None:
     told: list[str] = []
-    server = Server(uvicorn.Config(nobody), 10, lambda: told.append("stopping"))
+    server = Server(uvicorn.Config(nobody), Listener({}), 10, lambda: told.append("stopping"))
     server.handle_exit(signal.SIGTERM, None)
     assert told == ["stopping"]
     assert server.should_exit
