@@ -42,7 +42,7 @@ MOSTLY_WAITING := tests/integration/test_flood.py tests/integration/test_fresh_c
 # Whatever talks to servers, services and web applications over sockets, with the compiled build; checks over a socket
 # also from the source.
 SOCKETS := tests/examples/test_service_pages.py tests/unit/service/control tests/integration/service/processes \
-	$(addprefix tests/integration/,frameworks network rules test_retry_http.py) \
+	$(addprefix tests/integration/,frameworks network proxies rules test_retry_http.py) \
 	$(filter-out %/test_checks_http.py,$(wildcard tests/integration/service/test_*.py))
 
 compiled: servers $(VENV)/.compiled
