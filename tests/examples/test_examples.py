@@ -266,7 +266,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def test_every_example_is_run_here() -> None:
-    elsewhere = {"demo.py", "service_client.py", "service_store.py"}  # below, and in test_service_pages.py
+    elsewhere = {"demo.py", "grpc_client.py", "service_client.py", "service_store.py"}  # below, and beside this file
     assert {path.name for path in EXAMPLES} == {*PRINTED, *elsewhere}
 
 

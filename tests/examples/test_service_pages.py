@@ -41,6 +41,7 @@ SHOWN_RPC = "127.0.0.1:8081"
 OF_THE_MOMENT = {
     *("at", "created_at", "updated_at", "expires_at", "reset_at", "since", "until", "timestamp"),
     *("reset", "reset_after", "retry_after", "tick", "lastRequestTimeStamp", "uptimeSeconds"),
+    *("durationUntilReset", "value"),  # `value` is of a header, and some of them say how long
 }
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 TOKEN = re.compile(r"hg_[0-9a-f]{12}_[\w-]{43}")
@@ -85,12 +86,17 @@ def running(folder: Path, **more: str) -> Iterator[Running]:
         assert one.wait(60) == 0
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("README.md", 6), ("docs/quickstart.md", 3), ("docs/service.md", 24)])
+@pytest.mark.parametrize(("name", "blocks"), [("README.md", 6), ("docs/quickstart.md", 3), ("docs/service.md", 26)])
 def test_page_shows_what_is_answered(name: str, blocks: int, tmp_path: Path) -> None:
     runs = RUN.findall((ROOT / name).read_text())
     mine = [(script, shown) for script, shown in runs if script in STARTS or "curl " in script or "headgate " in script]
     assert len(mine) == blocks
-    with running(tmp_path) as service:
+    around = {}
+    limits = re.search(r"^```text\n(domain: .*?)^```$", (ROOT / name).read_text(), re.MULTILINE | re.DOTALL)
+    if limits is not None:
+        (tmp_path / "ratelimit.yaml").write_text(limits[1])
+        around["HEADGATE_ENVOY__CONFIG"] = "ratelimit.yaml"
+    with running(tmp_path, **around) as service:
         around = commands(service)
         for script, shown in mine:
             if script in STARTS:
@@ -265,3 +271,30 @@ def test_client_of_the_examples(tmp_path: Path) -> None:
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert wrong.stderr.startswith("401: the key that was sent opens nothing"), "the problem's detail, in one line"
     assert wrong.stderr.count("\n") == 1
+
+
+RPC_CLIENT = """
+    1: allowed, 2 left
+    2: allowed, 1 left
+    3: allowed, 0 left
+    4: denied, 0 left
+    in one call: 100 of 100 allowed
+    user:43 has 3 of 3
+    forgotten: gold of user:42
+    """
+
+
+def test_grpc_client_of_the_examples(tmp_path: Path) -> None:
+    with running(tmp_path, HEADGATE_PLANS__GOLD="3/hour using fixed_window") as service:
+        around = {**commands(service), "HEADGATE_ADMIN_KEY": service.token}
+        program = [sys.executable, str(ROOT / "examples" / "grpc_client.py"), service.rpc]
+        first = subprocess.run(program, env=around, capture_output=True, text=True, timeout=120)
+        around["HEADGATE_ADMIN_KEY"] = "hg_wrong"
+        wrong = subprocess.run(program, env=around, capture_output=True, text=True, timeout=120)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout == textwrap.dedent(RPC_CLIENT).lstrip("\n")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr.startswith("UNAUTHENTICATED: the key that was sent opens nothing")
+    assert wrong.stderr.count("\n") == 1
+    shown = "".join(f"{line}\n" for line in first.stdout.splitlines()[:4])
+    assert f"```text\n{shown}```" in (ROOT / "docs" / "grpc.md").read_text()

@@ -87,7 +87,7 @@ def _labelled(whole: Snapshot, prefix: str) -> Iterator[Metric]:
     for state in STATES:
         pressure.add_metric([state], whole.pressure.get(state, 0))
     requests = CounterMetricFamily(
-        f"{prefix}_requests", "HTTP requests, by plane and status.", labels=["plane", "status"]
+        f"{prefix}_requests", "Requests over HTTP and gRPC, by plane and status.", labels=["plane", "status"]
     )
     for plane, status, count in whole.requests:
         requests.add_metric([plane, str(status)], count)

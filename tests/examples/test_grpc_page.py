@@ -1,0 +1,92 @@
+"""The page about gRPC: its tables have every service, method, field, status and bound."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.service.data.bodies import MOST_CHECKS
+from headgate.service.rpc import messages
+from headgate.service.rpc.call import Status
+from headgate.service.rpc.descriptors import MOST_DESCRIPTORS
+from headgate.service.rpc.headers import MOST_HEADER_BYTES
+from headgate.service.rpc.incoming import MOST_STREAMS
+from headgate.service.rpc.listener import MOST_PATIENCE, MOST_SILENCE
+from headgate.service.rpc.schema import FILES
+from headgate.service.rpc.stream import MOST_HELD_BYTES, MOST_MESSAGE_BYTES
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "grpc.md").read_text()
+LIMITER: Any = messages.POOL.FindServiceByName("headgate.v1.RateLimiter")
+
+
+def section(title: str) -> str:
+    return re.split(r"^#+ ", PAGE.partition(f"# {title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def test_every_service_and_method_is_in_the_tables() -> None:
+    top = PAGE.partition("\n## ")[0]
+    files = [messages.POOL.FindFileByName(name) for name in FILES]
+    services = {service.full_name for file in files for service in file.services_by_name.values()}
+    assert {*re.findall(r"`(\w+\.[\w.]+\.\w+)`", "".join(re.findall(r"^\| `.*", top, re.MULTILINE)))} == services
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)`, `(\w+)` \|", section("Methods"), re.MULTILINE)
+    assert rows == [(method.name, method.input_type.name, method.output_type.name) for method in LIMITER.methods]
+
+
+@pytest.mark.parametrize(
+    ("title", "kind"), [("What is asked", messages.CheckRequest), ("What is answered", messages.CheckResponse)]
+)
+def test_every_field_is_in_the_table_with_its_number(title: str, kind: Any) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", section(title), re.MULTILINE)
+    assert {name: int(number) for name, number in rows} == {f.name: f.number for f in kind.DESCRIPTOR.fields}
+
+
+def test_the_other_messages_are_what_the_page_says_of_them() -> None:
+    check, said = numbers(messages.CheckRequest), numbers(messages.CheckResponse)
+    assert numbers(messages.QuotaRequest) == check
+    assert numbers(messages.QuotaResponse) == said
+    assert numbers(messages.LimitStatus) == dict(list(said.items())[:12])
+    reset = numbers(messages.ResetRequest)
+    assert {name for name in check if name not in reset} == {"cost", "timestamp"}
+    others = [
+        *(messages.CheckBatchRequest, messages.CheckBatchResponse, messages.ResetResponse, messages.ResetCounter),
+        messages.message_class("headgate.v1.Descriptor"),
+        messages.message_class("headgate.v1.Descriptor.Entry"),
+    ]
+    named = {(name, number) for name, number in reset.items() if name not in check}
+    named |= {field for other in others for field in numbers(other).items()}
+    told = " ".join((section("What is asked") + section("What is answered")).split())
+    assert [name for name, number in named if f"`{name}` ({number})" not in told] == []
+
+
+def numbers(kind: Any) -> dict[str, int]:
+    return {field.name: field.number for field in kind.DESCRIPTOR.fields}
+
+
+def test_dimensions_and_statuses_are_those_of_the_code() -> None:
+    row = next(line for line in PAGE.splitlines() if line.startswith("| `dimension`"))
+    told = {int(number): name for name, number in re.findall(r"`([A-Z_]+)` (\d)", row)}
+    assert told == {number: name for number, name in messages.Dimension.items() if number}
+    statuses = {int(number): name for name, number in re.findall(r"^\| ([A-Z_]+) \((\d+)\) \|", PAGE, re.MULTILINE)}
+    assert statuses == {status.value: status.name for status in Status if status is not Status.UNKNOWN}
+
+
+def test_bounds_are_those_of_the_listener() -> None:
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", section("Bounds"), re.MULTILINE))
+    assert {what: re.split("[:,] ", rows[what])[0] for what in rows if what in BOUNDS} == BOUNDS
+
+
+BOUNDS = {
+    "a message": f"{MOST_MESSAGE_BYTES // 1024**2} MiB",
+    "calls under way on one connection": f"{MOST_STREAMS:,}",
+    "bytes of calls under way on one connection": f"{MOST_HELD_BYTES // 1024**2} MiB",
+    "headers of a call": f"{MOST_HEADER_BYTES // 1024} KiB",
+    "checks in a batch": f"{MOST_CHECKS:,}",
+    "descriptors of one `ShouldRateLimit`": f"{MOST_DESCRIPTORS:,}",
+    "from a connection to its first bytes of HTTP/2": f"{MOST_SILENCE:.0f} seconds",
+    "from a call's headers to its message": f"{MOST_PATIENCE:.0f} seconds",
+    "an answer that the client does not read": f"{MOST_PATIENCE:.0f} seconds",
+}
