@@ -16,7 +16,8 @@ import pytest
 import requests
 
 from headgate import Limiter
-from headgate.http.headers import HeaderStyle, rate_limit_headers
+from headgate.http.headers import rate_limit_headers
+from headgate.http.style import HeaderStyle
 from headgate.retry import Outbound, Retry
 from headgate.retry.httpx import AsyncRetryTransport, NoTurn, PacedTransport, RetryTransport
 from headgate.retry.requests import PacedAdapter

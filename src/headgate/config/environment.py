@@ -23,7 +23,7 @@ from headgate.config.observing import PRESSURE, Logs, Metrics, Tracing
 from headgate.config.section import names_of
 from headgate.config.server import Ceilings, Server, Tls
 from headgate.errors import Problem
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.reading.parsing import parse, scalar
 from headgate.reading.variables import Variable
 from headgate.rules.rule_files import INCLUDE, SETTINGS

@@ -15,7 +15,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from headgate.config.section import names_of, section
-from headgate.http.headers import RESETS, HeaderStyle
+from headgate.http.style import RESETS, HeaderStyle
 from headgate.reading.fields import Fields, kind_of
 
 __all__ = [

@@ -39,7 +39,7 @@ from headgate.engine.failure import POLICIES, OnStoreError
 from headgate.envoy.files import DescriptorFiles
 from headgate.envoy.following import Descriptors
 from headgate.errors import Invalid, Problem
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.reading.fields import Fields, Problems
 from headgate.rules.repositories.files import FileRepository
 from headgate.rules.repositories.port import Record

@@ -17,36 +17,19 @@ rule of one policy, client or user have that one's key in them: it is left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.decision import NORMAL, Decision
-from headgate.errors import ConfigError
+from headgate.http.style import HeaderStyle
 
-__all__ = ["HeaderStyle", "general_name", "header_name", "rate_limit_headers"]
+__all__ = ["general_name", "header_name", "rate_limit_headers"]
 
-Reset = Literal["seconds", "epoch"]
-RESETS: Final[tuple[Reset, ...]] = ("seconds", "epoch")
 LARGEST: Final = 999_999_999_999_999
 """The largest whole number that a structured field can have."""
 MOST_REMEMBERED: Final = 4096
 MADE: Final = ("policy:", "client:", "override:")
 """How the ids begin that are made of a subject's key, which follows: see `view_id` in rules/views/ids.py."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderStyle:
-    """Which families of headers are said, and what a reset is counted from."""
-
-    ratelimit: bool = True
-    x_ratelimit: bool = True
-    retry_after: bool = True
-    reset: Reset = "seconds"
-
-    def __post_init__(self) -> None:
-        if self.reset not in RESETS:
-            raise ConfigError(f"reset must be one of {', '.join(RESETS)}, not {self.reset!r}")
 
 
 class _Words(NamedTuple):

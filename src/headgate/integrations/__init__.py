@@ -4,7 +4,7 @@
 other. What is here is the same in all of them.
 """
 
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.integrations.denial import Denial
 from headgate.integrations.request import Request, Response
 

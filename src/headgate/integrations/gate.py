@@ -20,7 +20,7 @@ from headgate.engine.limiting import decorator_cost
 from headgate.engine.plans import Limits, lasting
 from headgate.errors import ConfigError
 from headgate.http.client_address import TrustedProxies
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.integrations.exemptions import Exempt, exemption, is_preflight
 from headgate.integrations.keys import Key, is_coroutine, key_maker, one_argument, peer_key, text_key
 from headgate.integrations.request import Identity, Request

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.core.decision import Decision, combine
-from headgate.http.headers import HeaderStyle, rate_limit_headers
+from headgate.http.headers import rate_limit_headers
+from headgate.http.style import HeaderStyle
 
 __all__ = ["NAME", "Visit"]
 

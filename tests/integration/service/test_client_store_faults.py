@@ -14,7 +14,8 @@ from uuid import uuid4
 import pytest
 
 from headgate import AsyncLimiter, Limiter, RequestContext, StoreError
-from headgate.http.headers import HeaderStyle, rate_limit_headers
+from headgate.http.headers import rate_limit_headers
+from headgate.http.style import HeaderStyle
 from headgate.stores.breaker import PAUSE
 from integration.service.serving import GENEROUS, Service
 from servers.redis import self_signed

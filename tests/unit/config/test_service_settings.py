@@ -20,7 +20,7 @@ from headgate.config.server import Address, Ceilings, Server, Tls
 from headgate.config.settings import Settings, load_settings
 from headgate.errors import Invalid
 from headgate.http.client_address import TrustedProxies
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 
 EVERYTHING = """\
 server:

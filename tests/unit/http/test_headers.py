@@ -14,7 +14,8 @@ from headgate.core.algorithms import build
 from headgate.core.decision import Decision, combine
 from headgate.errors import ConfigError
 from headgate.http import headers as module
-from headgate.http.headers import HeaderStyle, header_name, rate_limit_headers
+from headgate.http.headers import header_name, rate_limit_headers
+from headgate.http.style import HeaderStyle
 from headgate.rules.views.ids import view_id
 from headgate.testing import FakeClock
 

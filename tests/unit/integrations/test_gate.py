@@ -9,7 +9,7 @@ import pytest
 
 from headgate import AsyncLimiter, Limit
 from headgate.errors import ConfigError
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.integrations.gate import Gate
 from headgate.integrations.passing import enter
 from headgate.integrations.visit import Visit

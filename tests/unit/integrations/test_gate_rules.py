@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Limiter, RequestContext
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.integrations.gate import Gate
 from headgate.integrations.passing import Passage, enter, settle
 from headgate.integrations.request import Response

@@ -10,7 +10,7 @@ import pytest
 
 from flaky_store import Flaky
 from headgate import AsyncLimiter, Limiter
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.integrations.gate import Gate
 from headgate.integrations.passing import Passage, enter, enter_async, settle, settle_async
 from headgate.integrations.request import Response

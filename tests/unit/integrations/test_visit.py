@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate import Limiter
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.integrations.gate import Gate
 from headgate.integrations.passing import enter
 from headgate.integrations.visit import Visit

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Limiter
-from headgate.http.headers import HeaderStyle, rate_limit_headers
+from headgate.http.headers import rate_limit_headers
+from headgate.http.style import HeaderStyle
 from headgate.retry import told_wait, used_up_wait
 from headgate.retry.told import LONGEST_TOLD
 from headgate.testing import FakeClock

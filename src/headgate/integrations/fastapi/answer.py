@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.errors import RateLimitExceeded
 from headgate.http.client_address import TrustedProxies
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.integrations.asgi import RateLimitMiddleware
 from headgate.integrations.asgi.denial import STARTS, Refused, denying, with_headers
 from headgate.integrations.asgi.request import App, AsgiRequest, Message, Receive, Scope, Send

@@ -16,8 +16,9 @@ from urllib.parse import parse_qs
 
 from headgate.core.masking import client_of_api_key
 from headgate.http.client_address import TrustedProxies
-from headgate.http.headers import HeaderStyle, rate_limit_headers
+from headgate.http.headers import rate_limit_headers
 from headgate.http.problem import encode_problem, exceeded
+from headgate.http.style import HeaderStyle
 from headgate.rules.context import RequestContext
 from headgate.rules.path import LONGEST_PATH
 from headgate.service.asgi import PROBLEM, BadRequest, Call, Headers, Reply

@@ -14,7 +14,7 @@ from headgate.core.limit import Limit
 from headgate.engine.failure import OnStoreError
 from headgate.envoy.files import read_descriptor_files
 from headgate.envoy.limits import Domains
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.service.asgi import Call
 from headgate.service.auth.guard import CheckCeiling
 from headgate.service.data.plane import DataPlane

@@ -10,7 +10,7 @@ import pytest
 
 from flaky_store import Flaky
 from headgate.engine.failure import OnStoreError
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.service.asgi import BadRequest
 from headgate.service.rpc import messages
 from unit.service.rpc.proxy import Proxy, descriptor, domains_of

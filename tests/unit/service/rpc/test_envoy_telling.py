@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from headgate.http.headers import HeaderStyle
+from headgate.http.style import HeaderStyle
 from headgate.service.rpc import messages
 from headgate.service.rpc.statuses import NO_LIMIT, NOT_LIMITED, OK, headers_field, varint
 from unit.service.rpc.proxy import START, Proxy, descriptor, domains_of
