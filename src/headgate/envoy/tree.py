@@ -25,7 +25,7 @@ MOST_LABEL: Final = 200
 class Node:
     """A descriptor; or a domain, which has no parent and no limit."""
 
-    __slots__ = ("branches", "detailed", "fixed", "limit", "parent", "part", "runtime", "says_value", "shared", "shown")
+    __slots__ = ("branches", "detailed", "fixed", "limit", "parent", "part", "runtime", "says_value", "shown")
 
     def __init__(self, shown: str, part: str, fixed: bool, parent: Node | None) -> None:
         self.shown = shown
@@ -36,8 +36,6 @@ class Node:
         self.parent = parent
         self.branches: dict[str, Branch] = {}
         self.limit: DescriptorLimit | None = None
-        self.shared = False
-        """All values that match count together, under the pattern."""
         self.says_value = False
         """Labels have the request's value here."""
         self.detailed = False
@@ -112,7 +110,6 @@ def add_node(parent: Node, key: str, value: str, shares: bool, says_value: bool,
         node = Node(f"{key}_{value}", entry_part(key, True) + escaped_value(value), True, parent)
     else:
         node = Node(f"{key}_{value}", entry_part(key, False), False, parent)
-    node.shared = wild and shares
     node.says_value = says_value and not node.fixed
     node.detailed = detailed
     node.runtime = _is_runtime(node)
