@@ -7,21 +7,36 @@ Signs that separate are escaped, so different descriptors never share a key, wha
 `a`, `b_c` differ, and so do a value and a pattern that read alike. A key that is too long for a store ends in a digest
 of all of it instead of being refused: a long header must not be a way around a limit. No other key can look like that,
 since all entries have a `=` or a `~`.
+
+Counters' keys are shown to operators, and labels to everybody who reads metrics. So of an entry whose name says that
+its value is a secret (`api_key`, `authorization`, `x-auth-token`, …) a digest stands in both, and the secret nowhere.
 """
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import Final
 
+from headgate.core.masking import digest
 from headgate.engine.bound import MAX_KEY_BYTES
 
-__all__ = ["SURELY_SHORT", "domain_part", "entry_part", "escaped_value", "fitting"]
+__all__ = [
+    "SURELY_SHORT",
+    "domain_part",
+    "entry_part",
+    "escaped_value",
+    "fitting",
+    "is_secret",
+    "secret_part",
+    "shown_value",
+]
 
 SURELY_SHORT: Final = MAX_KEY_BYTES // 4
 """Characters, of which none has more than four bytes."""
 DIGEST: Final = "|sha256:"
 _HEAD: Final = MAX_KEY_BYTES - len(DIGEST) - 64
+_SECRET: Final = re.compile(r"(?i)api[-_.]?key|authorization|cookie|credential|passw|secret|session|token")
 
 
 def domain_part(domain: str) -> str:
@@ -37,6 +52,25 @@ def entry_part(key: str, pattern: bool) -> str:
 
 def escaped_value(value: str) -> str:
     return value.replace("%", "%25").replace("|", "%7C")
+
+
+def is_secret(key: str) -> bool:
+    """Whether the values of an entry are to be kept to oneself, by its name.
+
+    >>> is_secret("api_key"), is_secret("X-Api-Key"), is_secret("remote_address")
+    (True, True, False)
+    """
+    return _SECRET.search(key) is not None
+
+
+def secret_part(value: str) -> str:
+    """What stands in the place of a secret: all of its digest, so that no two share a counter."""
+    return sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def shown_value(key: str, value: str) -> str:
+    """A value as labels have it."""
+    return digest(value) if is_secret(key) else value
 
 
 def fitting(key: str) -> str:

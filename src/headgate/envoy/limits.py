@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
-from headgate.envoy.keys import SURELY_SHORT, entry_part, escaped_value, fitting
+from headgate.envoy.keys import SURELY_SHORT, entry_part, escaped_value, fitting, is_secret, secret_part
 from headgate.envoy.rate_limit import DEFAULT_ALGORITHM, MOST_REQUESTS, UNIT_NUMBERS, DescriptorLimit, compiled
 from headgate.envoy.tree import MOST_LABEL, Node, runtime_label
 from headgate.errors import ConfigError
@@ -69,6 +69,8 @@ class Domains:
             node = found
             if node.fixed:
                 key += node.part
+            elif node.secret:
+                key += node.part + secret_part(value)
             elif "%" in value or "|" in value:
                 key += node.part + escaped_value(value)
             else:
@@ -97,7 +99,7 @@ class Domains:
         if configured is None:
             label = ".".join([root.shown, *[key for key, _ in entries]])[:MOST_LABEL]  # headers have it: no values
             algorithm = DEFAULT_ALGORITHM
-            key = root.part + "".join([entry_part(key, False) + escaped_value(value) for key, value in entries])
+            key = root.part + "".join([entry_part(key, False) + _part(key, value) for key, value in entries])
             if len(key) > SURELY_SHORT:
                 key = fitting(key)
         else:
@@ -121,6 +123,10 @@ class Domains:
             self._overrides.clear()
         self._overrides[label, algorithm, requests_per_unit, unit] = limit
         return limit
+
+
+def _part(key: str, value: str) -> str:
+    return secret_part(value) if is_secret(key) else escaped_value(value)
 
 
 def _limits_below(node: Node) -> int:

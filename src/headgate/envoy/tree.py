@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from headgate.envoy.keys import domain_part, entry_part, escaped_value
+from headgate.envoy.keys import domain_part, entry_part, escaped_value, is_secret, secret_part, shown_value
 from headgate.envoy.rate_limit import DescriptorLimit
 
 __all__ = ["MOST_LABEL", "WILD", "Branch", "Node", "Wildcard", "add_node", "domain_node", "path_of", "runtime_label"]
@@ -25,7 +25,7 @@ MOST_LABEL: Final = 200
 class Node:
     """A descriptor; or a domain, which has no parent and no limit."""
 
-    __slots__ = ("branches", "detailed", "fixed", "limit", "parent", "part", "runtime", "says_value", "shown")
+    __slots__ = ("branches", "detailed", "fixed", "limit", "parent", "part", "runtime", "says_value", "secret", "shown")
 
     def __init__(self, shown: str, part: str, fixed: bool, parent: Node | None) -> None:
         self.shown = shown
@@ -33,6 +33,8 @@ class Node:
         self.part = part
         """Of the counter's key. All of it if `fixed`, else the value that the request has comes behind it."""
         self.fixed = fixed
+        self.secret = False
+        """Whether a digest stands in the value's place."""
         self.parent = parent
         self.branches: dict[str, Branch] = {}
         self.limit: DescriptorLimit | None = None
@@ -105,11 +107,13 @@ def add_node(parent: Node, key: str, value: str, shares: bool, says_value: bool,
     if not value:
         node = Node(key, entry_part(key, False), False, parent)
     elif not wild:
-        node = Node(f"{key}_{value}", entry_part(key, False) + escaped_value(value), True, parent)
+        part = secret_part(value) if is_secret(key) else escaped_value(value)
+        node = Node(f"{key}_{shown_value(key, value)}", entry_part(key, False) + part, True, parent)
     elif shares:
         node = Node(f"{key}_{value}", entry_part(key, True) + escaped_value(value), True, parent)
     else:
         node = Node(f"{key}_{value}", entry_part(key, False), False, parent)
+    node.secret = is_secret(key)
     node.says_value = says_value and not node.fixed
     node.detailed = detailed
     node.runtime = _is_runtime(node)
@@ -147,7 +151,7 @@ def runtime_label(node: Node, entries: Sequence[tuple[str, str]]) -> str:
         if at.fixed or not (node.detailed or at.says_value):
             shown.append(at.shown)
         else:
-            shown.append(f"{key}_{value}" if value else key)
+            shown.append(f"{key}_{shown_value(key, value)}" if value else key)
         at = at.parent
     if at is not None:
         shown.append(at.shown)

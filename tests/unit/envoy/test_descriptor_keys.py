@@ -13,7 +13,7 @@ from headgate.engine.bound import MAX_KEY_BYTES
 from headgate.envoy.files import read_descriptor_files
 from headgate.envoy.limits import Domains
 from headgate.envoy.rate_limit import DescriptorLimit
-from headgate.envoy.tree import Node, add_node, domain_node
+from headgate.envoy.tree import Node, add_node, domain_node, path_of
 
 Entries = tuple[tuple[str, str], ...]
 SIGNS = ["", "a", "|", "=", "~", "%", "%7C", "|a=", "a_b", "_", "*", "\n", "\x00", "ü", "sha256:", "\udcff"]
@@ -118,3 +118,28 @@ def test_a_domain_may_be_long_too() -> None:
     found = Domains({"d" * 1024: root}).match("d" * 1024, [("k", "v")])
     assert found is not None
     assert len(found.key) <= MAX_KEY_BYTES
+
+
+SECRETS = ("api_key", "X-Api-Key", "apikey", "Authorization", "session_id", "x-auth-token", "cookie", "client.secret")
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_stands_in_no_key_and_no_label(name: str) -> None:
+    """Neither one that a request says, nor one that is written in the file, nor that of a limit brought along."""
+    root = domain_node("d")
+    add_node(root, name, "", False, True, True).limit = DescriptorLimit(None, "d")
+    written = add_node(root, name, "s3cret", False, False, False)
+    written.limit = DescriptorLimit(None, path_of(written))
+    domains = Domains({"d": root})
+    found = [domains.match("d", [(name, value)]) for value in ("hush", "hush2", "s3cret")]
+    found += [domains.override("d", [(name, "hush"), ("other", "x")], 1, 1)]
+    assert len({match.key for match in found if match is not None}) == len(found)
+    for match in found:
+        assert match is not None
+        assert all(secret not in match.key + match.label + match.limit.label for secret in ("hush", "s3cret"))
+
+
+def test_what_is_no_secret_is_told_as_it_is() -> None:
+    assert key_of("d", (("remote_address", "10.0.0.1"), ("keyboard", "qwerty"))) == (
+        "d|remote_address=10.0.0.1|keyboard=qwerty"
+    )
