@@ -1,7 +1,7 @@
 """One turn: h2load asks one server for some seconds, and says how often it was answered, and how soon.
 
-It sends the bytes of a file, which it reads anew for every call. So the file is written over all the time, some
-thousand times a second, and what is sent is that of one user after another.
+It sends the bytes of a file, which it reads anew for every call. So the file is written over meanwhile, every
+fraction of a millisecond, and what is sent is that of one user after another.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ h2load another. A figure such as 0.74 (0.70–0.77) is again a median of the rat
 the 90th percentile over the rounds."""
 
 ECHOES = """\
-“÷ grpcio” is beside grpcio's server for asyncio, on whichever of the two event loops was faster here. Processor time
-is that of all processes of a server for a call, and so is the memory, at the end of the run."""
+“÷ grpcio” here and elsewhere is beside grpcio's server for asyncio, on whichever of the two event loops was faster
+here. Processor time is that of all processes of a server for a call, and so is the memory, at the end of the run."""
 
 SERVICE = f"""\
 {VALUES:,} users in turn, each with a limit of {PLENTY:,} an hour for every descriptor. One descriptor names the user;
@@ -44,10 +44,11 @@ Python has several gRPC servers, and this project has written one more. That nee
   {threads:,.0f} with threads. The limiter decides many times as many, so nearly all of a call would be spent on
   carrying it. Its asyncio server has a thread of its own for the network, and hands every call over.
 - grpclib has HTTP/2 in Python (`h2`), and answered {grpclib:,.0f}.
-- pyvoy runs ASGI applications inside Envoy, and answered {pyvoy:,.0f}. But the application is then inside: an Envoy
-  of {pyvoy_mb:.0f} MB is the process, with its own sockets, signals and way to end. Either all of the service moves
-  into it, or gRPC and HTTP are two processes, and counters in `memory://` are no longer the same for both. And it is
-  a young project with few maintainers.
+- pyvoy runs ASGI applications inside Envoy, and answered {pyvoy:,.0f}. But the application is then inside: an Envoy,
+  {pyvoy_mb:.0f} MB with all that is loaded, is the process, with its own sockets, signals and way to end. Either all
+  of the service moves into it, where by pyvoy's own documentation there are no several workers, and no platform that
+  Envoy is not made for; or gRPC and HTTP are two processes, and counters in `memory://` are no longer the same for
+  both. And it is a young project with few maintainers.
 - The listener of our own answered {ours:,.0f}: {times} times grpcio's. It is on the event loop of the worker, beside
   HTTP; both ask the same limiter, count into the same metrics and end in the same way. A call that can be decided at
   once is answered while its bytes are read, without a task or a thread, and what came in one read is answered in one
@@ -68,8 +69,8 @@ METHOD = """\
   same protobuf (upb). The service remembers what requests meant by their bytes, and does not read them again.
 - A turn is one run of h2load of {turn} s, with new connections. In each round everybody has one, and who begins
   changes; a whole round is run before the first that counts. Rounds that count: {rounds}.
-- h2load sends the bytes of a file, which it reads anew for every call. The file is written over some thousand times a
-  second, with one user after another; a few calls in a row are the same user's.
+- h2load sends the bytes of a file, which it reads anew for every call. Meanwhile the file is written over, with one
+  user after another a fraction of a millisecond apart; a few calls in a row are the same user's.
 - Nothing is denied. Before and after all turns grpcio's client makes a call of each kind, whose answer must be right;
   in the turns all calls must be answered with 200, those of echoes with all the bytes of the answer; and afterwards
   the service's own metrics must have counted every call that h2load saw answered, all of them allowed.

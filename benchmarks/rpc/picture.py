@@ -24,7 +24,7 @@ def draw(results: Results, path: Path) -> None:
         )
         for one in outcome.measured
     ]
-    title = f"Calls per second, {outcome.connections} connections with {outcome.calls} calls under way on each"
+    title = f"Calls per second, {outcome.connections} connections × {outcome.calls} calls"
     rates.draw(rows, title, aims(results), path)
 
 

@@ -82,8 +82,8 @@ def aims(results: Results) -> list[Aim]:
     for entry in ONE:
         one = outcome.of(entry)
         share, times = one.ratio(outcome.ours), one.ratio(outcome.bare)
-        what = f"{entry.label} ÷ echo on the same listener"
+        what = f"{entry.label} ÷ our echo"
         found.append(Aim(what, f"≥ {ECHO_TARGET:g}×", share, share.median >= ECHO_TARGET))
-        what = f"{entry.label} ÷ echo on {outcome.bare.entry.label}"
+        what = f"{entry.label} ÷ grpcio's echo"
         found.append(Aim(what, f"> {BARE_TARGET:g}×", times, times.median > BARE_TARGET))
     return found
