@@ -1,0 +1,87 @@
+"""A gRPC call of which the last byte is still to come, frame by frame: no client sends one so slowly."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+
+from hpack import Decoder, Encoder
+
+from headgate.service.rpc import frames
+from headgate.service.rpc.frames import frame
+from headgate.service.rpc.messages import CheckRequest, CheckResponse
+from integration.service.serving import PATIENCE, Service
+
+__all__ = ["HalfCall"]
+
+PATH = "/headgate.v1.RateLimiter/CheckRateLimit"
+STREAM = 1
+MINE = b"half way"
+
+
+class HalfCall:
+    """A check of a key. That a ping was answered, which was sent behind it, shows that it is under way."""
+
+    def __init__(self, service: Service, key: str) -> None:
+        message = CheckRequest(key=key).SerializeToString()
+        data = b"\0" + len(message).to_bytes(4, "big") + message
+        head = {":method": "POST", ":scheme": "http", ":path": PATH, ":authority": "x", "te": "trailers"}
+        host, _, port = service.rpc.rpartition(":")
+        self._rest = data[-1:]
+        self._decoder = Decoder()
+        self._connection = socket.create_connection((host, int(port)), timeout=PATIENCE)
+        self._frames = self._read()
+        self._connection.sendall(
+            frames.PREFACE
+            + frames.settings({})
+            + frame(
+                frames.HEADERS,
+                frames.END_HEADERS,
+                STREAM,
+                Encoder().encode([*head.items(), ("content-type", "application/grpc")]),
+            )
+            + frame(frames.DATA, 0, STREAM, data[:-1])
+            + frame(frames.PING, 0, 0, MINE)
+        )
+        while self._next(frames.PING) != MINE:
+            pass
+
+    def told_to_go(self) -> None:
+        """Until the service has said that it ends."""
+        assert self._next(frames.GOAWAY)
+
+    def finish(self) -> tuple[dict[str, str], CheckResponse]:
+        """Send what is missing: the trailers that follow, and the answer before them."""
+        self._connection.sendall(frame(frames.DATA, frames.END_STREAM, STREAM, self._rest))
+        self._decoder.decode(self._next(frames.HEADERS))
+        answer = CheckResponse.FromString(self._next(frames.DATA)[5:])
+        trailers = self._decoder.decode(self._next(frames.HEADERS))
+        return {str(name): str(value) for name, value in trailers}, answer
+
+    def cut_off(self) -> bool:
+        """Wait for the end of the connection: whether nothing was answered before."""
+        try:
+            return not [kind for kind, _ in self._frames if kind in (frames.HEADERS, frames.DATA)]
+        except ConnectionResetError:
+            return True
+
+    def _next(self, wanted: int) -> bytes:
+        for kind, payload in self._frames:
+            if kind == wanted:
+                return payload
+        raise AssertionError(f"the connection was closed before a frame of the kind {wanted} came")
+
+    def _read(self) -> Iterator[tuple[int, bytes]]:
+        with self._connection.makefile("rb") as stream:
+            while head := stream.read(frames.HEAD_BYTES):
+                yield head[3], stream.read(int.from_bytes(head[:3], "big"))
+
+    def __enter__(self) -> HalfCall:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._frames.close()  # type: ignore[attr-defined]  # it is a generator
+        self._connection.close()
