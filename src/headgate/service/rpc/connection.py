@@ -26,6 +26,8 @@ __all__ = ["Connection"]
 MOST_BOTHER: Final = 1000
 """Calls that a peer may take back, streams that it may have reset for its mistakes, and settings that it may change,
 beyond the calls that it lets end."""
+MOST_UNREAD_BYTES: Final = 1024 * 1024
+"""What may wait for a peer that does not read, before it is not read from either."""
 NOT_HTTP2: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"gRPC is spoken here, over HTTP/2; the HTTP API of Headgate is at another port.\n"
@@ -83,6 +85,8 @@ class Connection:
             self._break(frames.INTERNAL_ERROR, "")
         self._reading = False
         self.flush()
+        if self.replies.paused:
+            self._rest_from_reading()
 
     def eof_received(self) -> None:
         return None  # which closes it: who sends nothing more cannot say what it takes either
@@ -96,8 +100,6 @@ class Connection:
     def pause_writing(self) -> None:
         self.replies.paused = True
         self.stuck_since = self._loop.time()
-        if self._transport is not None:
-            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self.replies.paused = False
@@ -108,6 +110,11 @@ class Connection:
         for stream in self.streams.values():
             if stream.room is not None:
                 stream.room.set()
+
+    def _rest_from_reading(self) -> None:
+        """Hear no more questions while the answers before are not read."""
+        if self._transport is not None and self._transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
+            self._transport.pause_reading()
 
     # What is sent.
 

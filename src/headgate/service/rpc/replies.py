@@ -269,7 +269,7 @@ class Replies:
             await stream.room.wait()
         if not stream.ended:
             self._send(stream, message)
-            self._connection.flush_soon()
+            self._connection.flush()  # at once: only so is it seen when the peer does not read
 
 
 @final
