@@ -45,8 +45,8 @@ _read_reset: Final[Any] = ResetRequest.FromString
 class RateLimiter:
     """Answers its methods in one worker. Each takes the bytes of a message, and gives those of the answer."""
 
-    def __init__(self, plane: DataPlane, forget_descriptors: ForgetDescriptors | None = None) -> None:
-        """`forget_descriptors` is for resets by domain, where there are limits on Envoy's descriptors."""
+    def __init__(self, plane: DataPlane, forget_descriptors: ForgetDescriptors) -> None:
+        """`forget_descriptors` is for resets by domain, of limits on Envoy's descriptors."""
         self.plane = plane
         self.forget_descriptors = forget_descriptors
 
@@ -109,14 +109,11 @@ class RateLimiter:
         return encoded(ResetResponse(reset_count=len(reset), reset=reset))
 
     async def _reset_descriptors(self, call: Call, told: Any) -> Sequence[Member]:
-        forget = self.forget_descriptors
-        if forget is None:
-            raise wrong("domain", "there are no limits on descriptors here: envoy.config says where they are")
         for name in ("identifier", "dimension", "endpoint", "key", "plans", "method"):
             if getattr(told, name):
                 raise wrong(name, "does not go with 'domain': set domain and descriptors alone")
         descriptors = [[(entry.key, entry.value) for entry in one.entries] for one in told.descriptors]
-        return await forget(call, told.domain, descriptors)
+        return await self.forget_descriptors(call, told.domain, descriptors)
 
 
 def checks_of(message: bytes) -> list[CheckBody]:

@@ -32,7 +32,7 @@ def make_methods(parts: Parts, guard: Guard, plane: DataPlane, health: Health, l
     door = Door(guard, parts.tally, log)
     to_check = needed_to_check(parts.settings.server, parts.settings.server.grpc)
     envoy = Envoy(plane, parts.descriptors)
-    limiter = RateLimiter(plane, None if parts.descriptors is None else envoy.reset)
+    limiter = RateLimiter(plane, envoy.reset)
     entries = [
         Entry(
             door,

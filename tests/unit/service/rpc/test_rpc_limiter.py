@@ -343,16 +343,17 @@ def test_a_reset_forgets_counters_and_is_written_down(
         ({}, "dimension: is not set"),
         ({"dimension": USER}, "identifier: is missing"),
         ({"key": "a", "plans": ["none"]}, "plans[0]: there is no plan"),
-        ({"domain": "edge"}, "domain: there are no limits on descriptors here"),
-        (
-            {"descriptors": [{"entries": [{"key": "a", "value": "b"}]}]},
-            "domain: there are no limits on descriptors here",
-        ),
     ],
 )
 def test_a_reset_of_nothing_says_so(worker: Worker, fields: dict[str, Any], told: str) -> None:
     status, said = status_of(worker, "ResetLimit", messages.ResetRequest(**fields), bearer(ADMIN))
     assert (status, said[: len(told)]) == ("INVALID_ARGUMENT", told)
+
+
+@pytest.mark.parametrize("fields", [{"domain": "edge"}, {"descriptors": [{"entries": [{"key": "a", "value": "b"}]}]}])
+def test_a_reset_of_descriptors_needs_limits_on_descriptors(worker: Worker, fields: dict[str, Any]) -> None:
+    status, said = status_of(worker, "ResetLimit", messages.ResetRequest(**fields), bearer(ADMIN))
+    assert (status, said[:41]) == ("FAILED_PRECONDITION", "no Envoy limits are configured: set envoy")
 
 
 # -- stores that are waited for -------------------------------------------------------------------------------------
