@@ -30,7 +30,7 @@ from headgate.service.rpc.descriptors import MOST_DESCRIPTORS, read_request
 from headgate.service.rpc.dynamic_metadata import metadata_field
 from headgate.service.rpc.messages import RateLimitRequest
 from headgate.service.rpc.statuses import OK, OVER_LIMIT, headers_field, status
-from headgate.stores.port import Member, Op, Outcome
+from headgate.stores.port import LocalStore, Member, Op, Outcome, Request
 
 if TYPE_CHECKING:
     from headgate.envoy.following import Descriptors
@@ -100,11 +100,19 @@ class Envoy:
             if asked.settles:
                 second, places = asked.second(outcomes, over)
                 if second is not None:
-                    settle(decisions, places, local.apply([second])[0])
+                    settle(decisions, places, self.given_back(local, second))
             return self.answer(call, asked, self.noted(asked, decisions), over, now_us, started)
         except StoreError:
             plane.ceiling.give_back(1)
             return None  # whoever waits for it asks again, and has a policy for it
+
+    def given_back(self, local: LocalStore, second: Request) -> Sequence[Outcome]:
+        """What came of the second step. If it fails it is lost, as any settlement: the first must not be made twice."""
+        try:
+            return local.apply([second])[0]
+        except StoreError as error:
+            self.engine.failure.note(error)
+            return ()
 
     async def in_time(self, call: Call, message: bytes) -> bytes:
         """`ShouldRateLimit`: whether all limits that the descriptors meet have room for the request."""

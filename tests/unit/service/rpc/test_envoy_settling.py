@@ -11,6 +11,7 @@ import pytest
 
 from flaky_store import Flaky
 from headgate.engine.failure import OnStoreError
+from headgate.errors import StoreError
 from headgate.stores.memory import MemoryStore
 from headgate.stores.port import LocalStore, Op, Outcome, Request
 from headgate.testing import FakeClock
@@ -78,10 +79,14 @@ class Watched(LocalStore):
         self.inner = MemoryStore(clock=self.clock)
         self.operations: list[str] = []
         self.waits = False
+        self.loses = False
+        """Whether nothing can be given back."""
         self.timeout = 0.1
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         self.operations += [request.op.value for request in batch]
+        if self.loses and batch[0].op is Op.GIVE_BACK:
+            raise StoreError("it is away")
         return self.inner.apply(batch)
 
     def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
@@ -165,6 +170,17 @@ def test_a_shadow_that_is_looked_at_denies_nothing(proxy: Proxy) -> None:
     assert codes(proxy.ask(descriptor("tried=a", hits=0))) == [OK, OK]
     assert codes(proxy.ask(descriptor("tried=a", hits=0), descriptor("user=a"))) == [OK, OK, OK]
     assert proxy.left("user=a") == 2
+
+
+def test_what_cannot_be_given_back_is_lost_and_nothing_is_taken_twice(domains: Any) -> None:
+    proxy = Proxy(domains, store=Watched())
+    use(proxy, "tokens=a", hits=100)
+    proxy.store.loses = True
+    assert codes(proxy.ask(descriptor("user=a"), descriptor("tokens=a", hits=0))) == [OVER, OK, OVER]
+    assert proxy.store.operations == ["take", "give back"]
+    assert proxy.limiter.store_failures == 1
+    assert proxy.left("user=a") == 2
+    proxy.close()
 
 
 # -- quotas -----------------------------------------------------------------------------------------------------------
