@@ -26,6 +26,8 @@ __all__ = ["Connection"]
 MOST_BOTHER: Final = 1000
 """Calls that a peer may take back, streams that it may have reset for its mistakes, and settings that it may change,
 beyond the calls that it lets end."""
+MOMENT: Final = 0.01
+"""Seconds. Who waits longer for an answer before it gives up does not call only to take it back."""
 MOST_UNREAD_BYTES: Final = 1024 * 1024
 """What may wait for a peer that does not read, before it is not read from either."""
 NOT_HTTP2: Final = (
@@ -168,8 +170,11 @@ class Connection:
     def taken_back(self, number: int) -> None:
         """The peer has reset a stream."""
         self.dropped.pop(number, None)
+        stream = self.streams.get(number)
+        patient = stream is not None and self._loop.time() - stream.since > MOMENT
         self._forget(number)
-        self.bothered()
+        if not patient:
+            self.bothered()
 
     def bothered(self) -> None:
         """The peer has made this side do something that is no call."""

@@ -199,6 +199,21 @@ def test_calls_that_end_make_up_for_those_that_are_taken_back() -> None:
     run(test)
 
 
+def test_who_has_waited_for_an_answer_may_give_up() -> None:
+    async def test() -> None:
+        async with house() as listener:
+            raw = await Raw.open(listener.port)
+            for _ in range(2):
+                asked = [raw.call(b"/t.T/Waits", b"a") for _ in range(MOST_BOTHER - 100)]
+                await raw.pong()
+                for stream in listener.every[0].streams.values():
+                    stream.since -= 1.0
+                raw.send(*[frames.reset(number, frames.CANCEL) for number in asked])
+            assert (await raw.answer(raw.call(b"/t.T/AtOnce", b"a"))).status == 0
+
+    run(test)
+
+
 def test_noise_never_gets_further_than_its_connection() -> None:
     async def test() -> None:
         noise = random.Random(7)
