@@ -87,6 +87,11 @@ def headers_field(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         head = _names.get(name)
         if head is None:
             head = _names[name] = b"\x0a" + varint(len(name)) + name + b"\x12"
-        length = varint(len(value))
-        said += b"\x1a" + varint(len(head) + len(length) + len(value)) + head + length + value
+        size = len(value)
+        inner = len(head) + 1 + size
+        if inner < 128:  # nearly always; a length of one byte each
+            said += b"\x1a%c%b%c%b" % (inner, head, size, value)
+        else:
+            length = varint(size)
+            said += b"\x1a" + varint(len(head) + len(length) + size) + head + length + value
     return said
