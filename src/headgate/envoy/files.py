@@ -8,10 +8,12 @@ So a mounted ConfigMap is read as it is: its files are links by way of a hidden 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headgate.envoy.limits import Domains
 from headgate.envoy.reading import TEXTS, read_domain
+from headgate.envoy.travelling import Row, packed, unpacked
 from headgate.envoy.tree import Node
 from headgate.errors import Problem
 from headgate.reading.document import Document, Stamp, read_document, stamp_of
@@ -38,6 +40,20 @@ class DescriptorFiles:
     """The path and every file that was read, as they were then."""
     digests: dict[str, bytes | None] = field(default_factory=dict)
     """Every file that was read, and its contents in short."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Settings travel to every worker, and these with them."""
+        return _arrived, (self.path, packed(self.domains), self.problems, self.seen, self.digests)
+
+
+def _arrived(
+    path: str,
+    rows: Sequence[Row],
+    problems: list[Problem],
+    seen: dict[str, Seen],
+    digests: dict[str, bytes | None],
+) -> DescriptorFiles:
+    return DescriptorFiles(path, unpacked(rows), problems, seen, digests)
 
 
 def read_descriptor_files(path: str) -> DescriptorFiles:
