@@ -43,6 +43,9 @@ NOT_CONFIGURED: Final = "no Envoy limits are configured: set envoy.config to a f
 MOST_REMEMBERED: Final = 4096
 LONGEST_REMEMBERED: Final = 1024
 """Bytes of a request whose meaning is kept at hand."""
+MOST_TELLING: Final = 500
+"""Labels with values of requests in them (`detailed_metric`, `value_to_metric`). Beyond it limits are counted under
+their own: a flood of values would else push those of all others out of the metrics, which are bounded."""
 
 Entries = Sequence[tuple[str, str]]
 """A descriptor: keys and values."""
@@ -66,6 +69,7 @@ class Envoy:
         self.domains: Domains | None = None
         self.known: dict[bytes, Asked] = {}
         """What requests ask of these domains, by their bytes."""
+        self.telling: set[str] = set()
 
     def at_once(self, call: Call, message: bytes) -> bytes | None:
         """`in_time`, where nothing has to be waited for: the usual case, without a coroutine."""
@@ -148,11 +152,22 @@ class Envoy:
         if asked is not None:
             return asked
         asked = read_request(domains, _read(message))
+        self.bound_labels(asked)
         if len(message) <= LONGEST_REMEMBERED:
             if len(self.known) >= MOST_REMEMBERED:  # what is still asked is soon here again
                 self.known.clear()
             self.known[message] = asked
         return asked
+
+    def bound_labels(self, asked: Asked) -> None:
+        for place, label in enumerate(asked.labels):
+            own = asked.members[place].algorithm.label
+            if label == own or label in self.telling:
+                continue
+            if len(self.telling) < MOST_TELLING:
+                self.telling.add(label)
+            else:
+                asked.labels[place] = own
 
     def current(self) -> Domains:
         """The limits as they are now."""

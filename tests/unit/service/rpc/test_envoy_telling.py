@@ -11,6 +11,7 @@ from google.protobuf import json_format
 
 from headgate.http.style import HeaderStyle
 from headgate.service.rpc import messages
+from headgate.service.rpc.envoy import MOST_TELLING
 from headgate.service.rpc.statuses import NO_LIMIT, NOT_LIMITED, OK, headers_field, varint
 from unit.service.rpc.proxy import START, Proxy, descriptor, domains_of
 
@@ -225,3 +226,13 @@ def test_what_is_encoded_by_hand_is_what_protobuf_encodes(proxies: Callable[...,
     assert parsed.statuses[0].current_limit.name == "größte"
     assert parsed.statuses[0].limit_remaining == 3_999_999_998
     assert parsed.SerializeToString() == data
+
+
+def test_a_flood_of_values_leaves_room_for_the_labels_of_others(proxies: Callable[..., Proxy]) -> None:
+    proxy = proxies()
+    for number in range(2 * MOST_TELLING):
+        assert proxy.passes(descriptor(f"path=/{number}"))
+    assert proxy.passes(descriptor("user=a"))
+    counted = {rule for rule, _ in proxy.tally._rules}
+    assert {"edge.path_/0", f"edge.path_/{MOST_TELLING - 1}", "edge.path", "edge.user"} <= counted
+    assert len(counted) == MOST_TELLING + 2
