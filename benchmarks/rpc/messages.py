@@ -29,12 +29,14 @@ READY: Any = messages.RateLimitResponse(
         }
     ],
     response_headers_to_add=[
+        {"key": "ratelimit-policy", "value": f'"{DOMAIN}.user";q={PLENTY};w=3600'},
+        {"key": "ratelimit", "value": f'"{DOMAIN}.user";r={PLENTY - VALUES};t=1234'},
         {"key": "x-ratelimit-limit", "value": f"{PLENTY}"},
         {"key": "x-ratelimit-remaining", "value": f"{PLENTY - VALUES}"},
-        {"key": "x-ratelimit-reset", "value": "1234567890"},
+        {"key": "x-ratelimit-reset", "value": "1234"},
     ],
 )
-"""What every echo answers, serialized anew for every call: about what the service answers."""
+"""What every echo answers, serialized anew for every call: such as the service answers."""
 
 read: Any = messages.RateLimitRequest.FromString
 
