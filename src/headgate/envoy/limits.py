@@ -13,7 +13,7 @@ from typing import Final, final
 
 from headgate.envoy.keys import SURELY_SHORT, entry_part, escaped_value, fitting, is_secret, secret_part
 from headgate.envoy.rate_limit import DEFAULT_ALGORITHM, MOST_REQUESTS, UNIT_NUMBERS, DescriptorLimit, compiled
-from headgate.envoy.tree import MOST_LABEL, Node, runtime_label
+from headgate.envoy.tree import Node, runtime_label
 from headgate.errors import ConfigError
 
 __all__ = ["DescriptorLimit", "Domains", "Match"]
@@ -97,7 +97,7 @@ class Domains:
             raise ValueError(f"requests_per_unit must be a whole number from 0 to {MOST_REQUESTS}")
         configured = self.match(domain, entries)
         if configured is None:
-            label = ".".join([root.shown, *[key for key, _ in entries]])[:MOST_LABEL]  # headers have it: no values
+            label = f"{root.shown}.override"  # nothing of the entries: else callers could make up labels
             algorithm = DEFAULT_ALGORITHM
             key = root.part + "".join([entry_part(key, False) + _part(key, value) for key, value in entries])
             if len(key) > SURELY_SHORT:

@@ -14,7 +14,7 @@ from typing import Final, final
 from headgate.envoy.keys import domain_part, entry_part, escaped_value, is_secret, secret_part, shown_value
 from headgate.envoy.rate_limit import DescriptorLimit
 
-__all__ = ["MOST_LABEL", "WILD", "Branch", "Node", "Wildcard", "add_node", "domain_node", "path_of", "runtime_label"]
+__all__ = ["WILD", "Branch", "Node", "Wildcard", "add_node", "domain_node", "path_of", "runtime_label"]
 
 WILD: Final = "*"
 MOST_LABEL: Final = 200

@@ -74,10 +74,10 @@ def test_it_limits_what_is_unlimited_otherwise(domains: Domains) -> None:
     assert limit_of(overridden(domains, "unlimited", [("directory", "x")], 0, MINUTE)).count == 0
 
 
-def test_without_a_configured_one_no_label_has_a_value(domains: Domains) -> None:
+def test_without_a_configured_one_the_label_has_nothing_of_the_entries(domains: Domains) -> None:
     found = overridden(domains, "mail", [("user", "a|b"), ("pa=th", "")], 7, MINUTE)
     assert found.key == "mail|user=a%7Cb|pa%3Dth="
-    assert found.label == found.limit.label == "mail.user.pa=th"
+    assert found.label == found.limit.label == "mail.override"
     assert limit_of(found) == Limit(7, 60, algorithm="fixed_window")
 
 

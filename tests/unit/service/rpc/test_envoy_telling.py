@@ -236,3 +236,11 @@ def test_a_flood_of_values_leaves_room_for_the_labels_of_others(proxies: Callabl
     counted = {rule for rule, _ in proxy.tally._rules}
     assert {"edge.path_/0", f"edge.path_/{MOST_TELLING - 1}", "edge.path", "edge.user"} <= counted
     assert len(counted) == MOST_TELLING + 2
+
+
+def test_a_flood_of_keys_that_bring_a_limit_along_makes_one_label(proxies: Callable[..., Proxy]) -> None:
+    proxy = proxies(style=HeaderStyle(x_ratelimit=False))
+    for number in range(50):
+        answer = proxy.ask(descriptor(f"made-up-{number}=x", limit=(5, 2)))
+        assert headers(answer)["ratelimit"] == '"edge.override";r=4;t=60'
+    assert {rule for rule, _ in proxy.tally._rules} == {"edge.override"}
