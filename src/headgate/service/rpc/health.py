@@ -18,7 +18,8 @@ SERVING: Final = 1
 NOT_SERVING: Final = 2
 SERVICE_UNKNOWN: Final = 3
 LOOK_SECONDS: Final = 0.5
-"""How often Watch looks. The stores are asked once a second, however many watch: see service/health.py."""
+"""How often somebody looks while anybody watches: one for all of them. The stores are asked once a second at most, see
+service/health.py."""
 
 
 @final
@@ -29,6 +30,11 @@ class HealthService:
         self.health = health
         self.services = ("", *services)
         self.look_seconds = look_seconds
+        self._seen = (0, False)
+        """The status, and whether this worker stops, as of the last look."""
+        self._changed = asyncio.Event()
+        self._watchers = 0
+        self._looking: asyncio.Task[None] | None = None
 
     async def check(self, call: Call, message: bytes) -> bytes:
         service: str = HealthCheckRequest.FromString(message).service
@@ -54,16 +60,44 @@ class HealthService:
             break
         if service is None:
             raise RpcError(Status.INVALID_ARGUMENT, "nothing says what is to be watched: send a HealthCheckRequest")
-        last = 0
+        self._watchers += 1
+        try:
+            await self._begin()
+            last = 0
+            while True:
+                seen, stopping = self._seen
+                status = seen if service in self.services else SERVICE_UNKNOWN
+                if status != last:
+                    await send(_said(status))
+                    last = status
+                if stopping:
+                    raise RpcError(Status.UNAVAILABLE, "the service is stopping")
+                if (seen, stopping) == self._seen:  # else it has changed while that was sent
+                    await self._changed.wait()
+        finally:
+            self._watchers -= 1
+            if not self._watchers and self._looking is not None:
+                self._looking.cancel()
+                self._looking = None
+
+    async def _begin(self) -> None:
+        """The first who watches sets the looking off, and has to be told how things are."""
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+            await self._note()
+
+    async def _look(self) -> None:
         while True:
-            stopping = self.health.stopping
-            status = await self._status() if service in self.services else SERVICE_UNKNOWN
-            if status != last:
-                await send(_said(status))
-                last = status
-            if stopping:
-                raise RpcError(Status.UNAVAILABLE, "the service is stopping")
             await asyncio.sleep(self.look_seconds)
+            await self._note()
+
+    async def _note(self) -> None:
+        stopping = self.health.stopping
+        seen = (await self._status(), stopping)
+        if seen != self._seen:
+            self._seen = seen
+            self._changed.set()
+            self._changed = asyncio.Event()
 
     async def _status(self) -> int:
         return SERVING if (await self.health.readiness()).ready else NOT_SERVING

@@ -135,3 +135,46 @@ def test_who_watches_nothing_is_told_so_and_who_goes_is_let_go(worker: Worker) -
 
     worker.runner.run(watching())
     assert worker.requests() == {int(Status.INVALID_ARGUMENT): 1, int(Status.CANCELLED): 1}
+
+
+class Counted:
+    """Readiness that is counted, and changes when it is told to."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.ready = True
+        self.looks = 0
+
+    async def readiness(self) -> Counted:
+        self.looks += 1
+        return self
+
+
+def test_one_look_serves_all_who_watch_and_nobody_looks_for_nobody() -> None:
+    health = Counted()
+    told: list[int] = []
+
+    async def send(message: bytes) -> None:
+        told.append(messages.HealthCheckResponse.FromString(message).status)
+
+    async def until(count: int) -> None:
+        while len(told) < count:
+            await asyncio.sleep(0)
+
+    async def watching() -> int:
+        watched = HealthService(health, [], look_seconds=0.001)  # type: ignore[arg-type]
+        asked = messages.HealthCheckRequest()
+        everybody = [asyncio.ensure_future(watched.watch(None, sent(asked), send)) for _ in range(100)]  # type: ignore[arg-type]
+        await until(100)
+        health.looks, health.ready = 0, False
+        await until(200)
+        looks = health.looks
+        for one in everybody:
+            one.cancel()
+        await asyncio.gather(*everybody, return_exceptions=True)
+        assert len(asyncio.all_tasks()) == 1
+        return looks
+
+    looks = asyncio.run(watching())
+    assert told == [SERVING] * 100 + [NOT_SERVING] * 100
+    assert looks <= 2
