@@ -319,9 +319,9 @@ class Incoming:
                 initial = value
             elif name == frames.MOST_FRAME:
                 self._replies.longest = value
+        self._replies.out.append(frame(frames.SETTINGS, frames.ACK, 0, b""))  # before anything is sent because of them
         if initial != self._replies.initial:
             self._replies.resized(self._streams, initial)
-        self._replies.out.append(frame(frames.SETTINGS, frames.ACK, 0, b""))
 
 
 def _unpadded(payload: bytes) -> bytes:

@@ -73,6 +73,20 @@ def test_a_window_that_is_made_smaller_goes_below_nothing() -> None:
     run(test)
 
 
+def test_settings_are_acknowledged_before_they_are_made_use_of() -> None:
+    async def test() -> None:
+        async with house() as listener:
+            raw = await Raw.open(listener.port, small(0))
+            number = raw.call(b"/t.T/AtOnce", b"a")
+            await raw.pong()
+            at = len(raw.came)
+            raw.send(frames.settings({frames.INITIAL_WINDOW: 10}))
+            assert (await raw.answer(number)).data == message(b"a")
+            assert [came.kind for came in raw.came[at:]] == [frames.SETTINGS, frames.DATA, frames.HEADERS]
+
+    run(test)
+
+
 def test_streams_that_wait_for_the_window_of_all_take_turns() -> None:
     async def test() -> None:
         async with house() as listener:

@@ -98,7 +98,7 @@ MISTAKES = {
         b"".join(
             [
                 frame(frames.HEADERS, END_HEADERS, n, FIELDS) + frames.reset(n, 8)
-                for n in range(1, 2 * MOST_BOTHER + 3, 2)
+                for n in range(1, 2 * MOST_BOTHER + 400, 2)
             ]
         ),
         CALM,
@@ -107,7 +107,7 @@ MISTAKES = {
         b"".join(
             [
                 frame(frames.HEADERS, END_HEADERS, n, FIELDS) + frames.window_update(n, 0)
-                for n in range(1, 2 * MOST_BOTHER + 3, 2)
+                for n in range(1, 2 * MOST_BOTHER + 400, 2)
             ]
         ),
         CALM,
