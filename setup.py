@@ -137,7 +137,7 @@ def extensions() -> list[object]:
 
     print("headgate: compiling the hot modules with mypyc", file=sys.stderr)
     try:
-        return list(mypycify([*LENIENT, *HOT], opt_level="3", strip_asserts=False))
+        return list(mypycify([*LENIENT, *HOT], opt_level="3", strip_asserts=False, multi_file=True))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - mypyc leaves when it finds a mistake
         print(f"headgate: mypyc failed ({error}); pure Python build instead", file=sys.stderr)
         return []

@@ -1,8 +1,8 @@
 """The headers of calls and of answers: what a caller asks for, and what it is told, packed as HTTP/2 packs them.
 
 Callers send nearly the same headers with every call, and most of a block is numbers that point into the table that
-both sides keep. A block of nothing but such numbers means the same until the table changes: so it is remembered, with
-all that was made of it. Ours are written out in full and never enter the table: an answer has three, and two of them
+both sides keep, or text that does not enter it. Such a block means the same until the table changes: so it is
+remembered, with all that was made of it, since to unpack it costs more than all else of a call. Ours are written out in full and never enter the table: an answer has three, and two of them
 are the same bytes every time.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["ANSWER", "DONE", "Head", "Heads", "block", "refusal", "sayable"]
 
 MOST_HEADER_BYTES: Final = 16_384
 MOST_REMEMBERED: Final = 64
-LONGEST_REMEMBERED: Final = 64
+LONGEST_REMEMBERED: Final = 256
 """Bytes of a block."""
 CONTENT: Final = b"application/grpc"
 UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -77,16 +77,47 @@ class Heads:
         except (HPACKError, IndexError, ValueError):
             raise Broken(COMPRESSION_ERROR, "headers that cannot be unpacked") from None
         head = _head([(bytes(name), bytes(value)) for name, value in fields])
-        if not _points_only(packed):
+        if not _keeps_table(packed):
             self._known.clear()
-        elif len(self._known) < MOST_REMEMBERED and len(packed) <= LONGEST_REMEMBERED:
+        elif len(packed) <= LONGEST_REMEMBERED:
+            if len(self._known) >= MOST_REMEMBERED:  # what is still sent is soon here again
+                self._known.clear()
             self._known[packed] = head
         return head
 
 
-def _points_only(packed: bytes) -> bool:
-    """Whether a block has nothing but entries of the table in it, each in one byte."""
-    return bool(packed) and min(packed) > 0x80 and max(packed) < 0xFF
+def _keeps_table(packed: bytes) -> bool:
+    """Whether a block leaves the table as it is: nothing but entries of it, and headers that are written out and not
+    to be kept (some callers never keep `:path`). The block has been unpacked, so it is well formed."""
+    at, size = 0, len(packed)
+    while at < size:
+        first = packed[at]
+        if first >= 0x80:
+            at = _number(packed, at, 0x7F)[1]
+        elif first >= 0x20:
+            return False
+        else:
+            name, at = _number(packed, at, 0x0F)
+            for _ in range(1 if name else 2):
+                length, at = _number(packed, at, 0x7F)
+                at += length
+    return size > 0
+
+
+def _number(packed: bytes, at: int, most: int) -> tuple[int, int]:
+    """A number as HPACK writes it into the last bits of a byte and those behind it; and where it ends."""
+    value = packed[at] & most
+    at += 1
+    if value == most:
+        shift = 0
+        while True:
+            more = packed[at]
+            at += 1
+            value += (more & 0x7F) << shift
+            shift += 7
+            if more < 0x80:
+                break
+    return value, at
 
 
 def _head(fields: Metadata) -> Head:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import unquote_to_bytes
 
 import pytest
-from hpack import Decoder, Encoder
+from hpack import Decoder, Encoder, NeverIndexedHeaderTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,10 +136,23 @@ def test_a_table_may_be_resized_twice_at_once() -> None:
 
 def test_long_blocks_are_not_remembered() -> None:
     heads = Heads()
-    for size in range(1, 200):
+    for size in range(1, 380):
         heads.read(b"\x82" * size)
-    assert all(len(packed) <= 64 for packed in heads._known)
+    assert all(len(packed) <= 256 for packed in heads._known)
     assert len(heads._known) <= 64
+
+
+def test_blocks_that_leave_the_table_alone_are_remembered_until_it_changes() -> None:
+    heads, encoder = Heads(), Encoder()
+    first = encoder.encode(USUAL)
+    assert not heads._known  # since all of it enters the table
+    heads.read(first)
+    path = NeverIndexedHeaderTuple(b":path", b"/t.T/Another")
+    again = encoder.encode([field if field[0] != b":path" else path for field in USUAL])
+    assert heads.read(again) is heads.read(again)
+    assert heads.read(again).path == b"/t.T/Another"
+    heads.read(encoder.encode([*USUAL, (b"x-new", b"1")]))
+    assert not heads._known
 
 
 fields = st.lists(
@@ -147,16 +160,16 @@ fields = st.lists(
     min_size=1,
     max_size=4,
 )
-writing = st.tuples(fields, st.sampled_from([None, None, None, 0, 60, 200, 4096]), st.booleans())
+writing = st.tuples(fields, st.sampled_from([None, None, None, 0, 60, 200, 4096]), st.booleans(), st.booleans())
 
 
 @given(st.lists(writing, min_size=1, max_size=30))
 def test_what_is_remembered_is_what_a_block_means_now(
-    blocks: list[tuple[list[tuple[bytes, bytes]], int | None, bool]],
+    blocks: list[tuple[list[tuple[bytes, bytes]], int | None, bool, bool]],
 ) -> None:
     heads, encoder, decoder = Heads(), Encoder(), Decoder(MOST_HEADER_BYTES)
-    for headers, size, huffman in blocks:
+    for headers, size, huffman, never in blocks:
         if size is not None:
             encoder.header_table_size = size
-        packed = encoder.encode(headers, huffman=huffman)
+        packed = encoder.encode([NeverIndexedHeaderTuple(*one) if never else one for one in headers], huffman=huffman)
         assert heads.read(packed).metadata == decoder.decode(packed, raw=True) == headers
