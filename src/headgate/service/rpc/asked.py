@@ -49,6 +49,7 @@ class Asked:
 
     __slots__ = (
         "amounts",
+        "checks",
         "denies",
         "heads",
         "kinds",
@@ -81,6 +82,8 @@ class Asked:
         """What is to be given back."""
         self.labels: list[str] = []
         self.quotas = 0
+        self.checks = 1
+        """What it counts for where the checks of a node are counted: a counter each, and one at least."""
         self.request: Request | None = None
         """None when there is nothing to ask."""
         self.single = False
@@ -128,6 +131,7 @@ class Asked:
         members, kinds = self.members, self.kinds
         if not members:
             return
+        self.checks = len(members)
         quotas = kinds.count(QUOTA)
         if quotas == 1:
             kinds[kinds.index(QUOTA)] = BINDS

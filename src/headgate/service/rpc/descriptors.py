@@ -15,9 +15,12 @@ from headgate.service.data.bodies import wrong
 from headgate.service.rpc.asked import BINDS, QUOTA, SHADOW, Asked
 from headgate.service.rpc.statuses import NO_LIMIT, NOT_LIMITED, current_limit
 
-__all__ = ["MOST_DESCRIPTORS", "read_request"]
+__all__ = ["MOST_DESCRIPTORS", "MOST_ENTRIES", "check_size", "read_request"]
 
 MOST_DESCRIPTORS: Final = 1000
+MOST_ENTRIES: Final = 10_000
+"""Of all descriptors of a request. In a message of the usual bound there is room for many more, and everybody else
+would wait while they are read."""
 
 
 def read_request(domains: Domains, message: Any) -> Asked:
@@ -26,9 +29,7 @@ def read_request(domains: Domains, message: Any) -> Asked:
     if not domain:
         raise wrong("domain", "must not be empty: name a domain of the Envoy limits")
     descriptors = message.descriptors
-    count = len(descriptors)
-    if not 0 < count <= MOST_DESCRIPTORS:
-        raise wrong("descriptors", f"has {count} descriptors: send 1 to {MOST_DESCRIPTORS:,}")
+    check_size(descriptors, MOST_DESCRIPTORS)
     usual: int = message.hits_addend
     if usual > MAX_COST:
         raise wrong("hits_addend", f"must be a whole number from 0 to {MAX_COST}, not {usual}")
@@ -51,6 +52,19 @@ def read_request(domains: Domains, message: Any) -> Asked:
         hits.append(-told if descriptor.is_negative_hits else told)
         matches.append(match)
     return _asked(message, matches, hits, replaced)
+
+
+def check_size(descriptors: Sequence[Any], most: int) -> None:
+    """Refuse more descriptors than may be, or more entries, before any of them is read."""
+    count = len(descriptors)
+    if not 0 < count <= most:
+        raise wrong("descriptors", f"has {count} descriptors: send 1 to {most:,}")
+    entries = 0
+    for place in range(count):
+        entries += len(descriptors[place].entries or ())
+        if entries > MOST_ENTRIES:
+            field = f"descriptors[{place}].entries"
+            raise wrong(field, f"with these the request has more than {MOST_ENTRIES:,} entries: send fewer")
 
 
 def _override(

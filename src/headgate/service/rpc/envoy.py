@@ -7,8 +7,8 @@ For stores across a network, or one that is busy, the same steps are made in tim
 Without `envoy.config` every call is refused, with FAILED_PRECONDITION: a proxy that is told OK by a service whose
 operator forgot one setting would let everything through, and nobody would notice.
 
-One request is one check, for the node's ceiling and in metrics, where the limit that decided counts it: the one that
-denied, else the one with least left. Errors are gRPC errors, and code UNKNOWN is never sent.
+For the node's ceiling a request is as many checks as it has counters. In metrics it is one, and counted for the limit
+that decided: the one that denied, else the one with least left. Errors are gRPC errors, and code UNKNOWN is never sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headgate.service.data.bodies import wrong
 from headgate.service.data.plane import DataPlane
 from headgate.service.observe.tracing import describe
 from headgate.service.rpc.asked import BACK, SHADOW, Asked
-from headgate.service.rpc.descriptors import MOST_DESCRIPTORS, read_request
+from headgate.service.rpc.descriptors import check_size, read_request
 from headgate.service.rpc.dynamic_metadata import metadata_field
 from headgate.service.rpc.messages import RateLimitRequest
 from headgate.service.rpc.statuses import OK, OVER_LIMIT, headers_field, status
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["NOT_CONFIGURED", "Envoy"]
 
 DIMENSION: Final = "descriptor"
+MOST_RESET: Final = 100
+"""Descriptors whose counters are forgotten in one call. Each has a line in the audit log."""
 NOT_CONFIGURED: Final = "no Envoy limits are configured: set envoy.config to a file or directory of them"
 MOST_REMEMBERED: Final = 4096
 LONGEST_REMEMBERED: Final = 1024
@@ -46,9 +48,6 @@ LONGEST_REMEMBERED: Final = 1024
 MOST_TELLING: Final = 500
 """Labels with values of requests in them (`detailed_metric`, `value_to_metric`). Beyond it limits are counted under
 their own: a flood of values would else push those of all others out of the metrics, which are bounded."""
-
-Entries = Sequence[tuple[str, str]]
-"""A descriptor: keys and values."""
 
 _read: Final[Any] = RateLimitRequest.FromString
 
@@ -81,7 +80,7 @@ class Envoy:
         asked = self.asked(message)
         if asked.settles and local.waits:
             return None  # what is given back may have to be waited for
-        plane.afford(1)
+        plane.afford(asked.checks)
         now_us = self.clock.ticks()
         try:
             if asked.single:
@@ -96,7 +95,7 @@ class Envoy:
             if asked.request is not None:
                 replies = local.apply_within([asked.request], 0.0)
                 if replies is None:
-                    plane.ceiling.give_back(1)  # it is counted when it is answered
+                    plane.ceiling.give_back(asked.checks)  # it is counted when it is answered
                     return None
                 outcomes = replies[0]
             decisions = asked.seen(outcomes, self.closed)
@@ -107,7 +106,7 @@ class Envoy:
                     settle(decisions, places, self.given_back(local, second))
             return self.answer(call, asked, self.noted(asked, decisions), over, now_us, started)
         except StoreError:
-            plane.ceiling.give_back(1)
+            plane.ceiling.give_back(asked.checks)
             return None  # whoever waits for it asks again, and has a policy for it
 
     def given_back(self, local: LocalStore, second: Request) -> Sequence[Outcome]:
@@ -125,7 +124,7 @@ class Envoy:
 
     async def decide(self, call: Call, asked: Asked, started: float) -> bytes:
         """The answer to what is asked."""
-        self.plane.afford(1)
+        self.plane.afford(asked.checks)
         now_us = self.clock.ticks()
         limiter = self.limiter
         with self.plane.span(call, "envoy") as span:
@@ -250,17 +249,16 @@ class Envoy:
         self.tally.timed(perf_counter() - started)
         return said
 
-    async def reset(self, call: Call, domain: str, descriptors: Sequence[Entries]) -> Sequence[Member]:
-        """Forget the counters of these descriptors, entries with keys and values each; which they were. It is in the
-        audit log."""
+    async def reset(self, call: Call, domain: str, descriptors: Sequence[Any]) -> Sequence[Member]:
+        """Forget the counters of these descriptors, which have `entries` with `key` and `value` each; which counters
+        they were. It is in the audit log."""
         domains = self.current()
         if not domains.knows(domain):
             raise wrong("domain", f"there is no domain {domain!r} among the Envoy limits")
-        if not 0 < len(descriptors) <= MOST_DESCRIPTORS:
-            raise wrong("descriptors", f"has {len(descriptors)} descriptors: send 1 to {MOST_DESCRIPTORS:,}")
+        check_size(descriptors, MOST_RESET)
         members: dict[tuple[str, str], Member] = {}
-        for entries in descriptors:
-            match = domains.match(domain, entries)
+        for descriptor in descriptors:
+            match = domains.match(domain, [(entry.key or "", entry.value or "") for entry in descriptor.entries])
             algorithm = None if match is None else match.limit.algorithm
             if match is not None and algorithm is not None:
                 members[match.key, algorithm.name] = Member(match.key, algorithm, 0)

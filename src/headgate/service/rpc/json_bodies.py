@@ -13,6 +13,7 @@ import msgspec
 
 from headgate.service.data.bodies import decoded, way, wrong
 from headgate.service.data.shapes import CheckBody
+from headgate.service.rpc.descriptors import MOST_DESCRIPTORS, check_size
 from headgate.service.rpc.messages import POOL, RateLimitRequest
 
 __all__ = ["DescriptorBody", "ResetBody", "read_rate_limit", "read_reset"]
@@ -74,6 +75,8 @@ _reset = msgspec.json.Decoder(ResetBody)
 def read_rate_limit(body: bytes) -> Any:
     """The RateLimitRequest that a body stands for. BadRequest when it is none."""
     asked: RateLimitBody = decoded(_asked, body, FORMS)
+    if asked.descriptors:
+        check_size(asked.descriptors, MOST_DESCRIPTORS)
     try:
         message = RateLimitRequest(domain=asked.domain, hits_addend=_number(asked, "hitsAddend", "hits_addend", ""))
         for place, one in enumerate(asked.descriptors or ()):

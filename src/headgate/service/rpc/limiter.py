@@ -27,8 +27,7 @@ from headgate.stores.port import Member, Op
 
 __all__ = ["ForgetDescriptors", "RateLimiter"]
 
-Entries = Sequence[tuple[str, str]]
-ForgetDescriptors = Callable[[Call, str, Sequence[Entries]], Awaitable[Sequence[Member]]]
+ForgetDescriptors = Callable[[Call, str, Sequence[Any]], Awaitable[Sequence[Member]]]
 """Forgets the counters of Envoy's descriptors in a domain, and tells which they were."""
 
 NEVER: Final = -1
@@ -112,8 +111,7 @@ class RateLimiter:
         for name in ("identifier", "dimension", "endpoint", "key", "plans", "method"):
             if getattr(told, name):
                 raise wrong(name, "does not go with 'domain': set domain and descriptors alone")
-        descriptors = [[(entry.key, entry.value) for entry in one.entries] for one in told.descriptors]
-        return await self.forget_descriptors(call, told.domain, descriptors)
+        return await self.forget_descriptors(call, told.domain, told.descriptors)
 
 
 def checks_of(message: bytes) -> list[CheckBody]:

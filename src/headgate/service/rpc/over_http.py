@@ -53,6 +53,5 @@ class EnvoyOverHttp:
         if asked.domain is None or asked.descriptors is None:
             members = await plane.forget(call, prepare(plane.limiter, Op.RESET, asked))
         else:
-            descriptors = [[(e.key or "", e.value or "") for e in one.entries] for one in asked.descriptors]
-            members = await self.envoy.reset(call, asked.domain, descriptors)
+            members = await self.envoy.reset(call, asked.domain, asked.descriptors)
         return Reply(200, encode({"reset": [{"key": m.key, "rule": m.algorithm.label} for m in members]}))

@@ -166,6 +166,8 @@ def wrongly(**more: Any) -> dict[str, Any]:
         ({**ASKED, "hits_addend": "many"}, "hits_addend"),
         ({**ASKED, "hitsAddend": 2**31}, "hits_addend"),
         ({**ASKED, "hitsAddend": 1, "hits_addend": 1}, "hits_addend"),
+        (wrongly(entries=[{}] * 10_001), "descriptors[0].entries"),
+        ({"domain": "edge", "descriptors": [{}] * 1_001}, "descriptors"),
         (wrongly(hitsAddend=2**64), "descriptors[0].hitsAddend"),
         (wrongly(isNegativeHits="yes"), "descriptors[0].isNegativeHits"),
         (wrongly(limit={"requestsPerUnit": 2**32, "unit": "DAY"}), "descriptors[0].limit.requestsPerUnit"),
@@ -177,7 +179,7 @@ def wrongly(**more: Any) -> dict[str, Any]:
         (b"", ""),
         (b"[" * 100_000, ""),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 def test_what_is_wrong_with_a_body_is_told_by_its_field(worker: Worker, body: Any, field: str) -> None:
     answer = worker.post("/json", body)
@@ -247,13 +249,15 @@ def test_counters_are_reset_over_grpc_too(worker: Worker) -> None:
         ({**ASKED, "domain": "elsewhere"}, "domain"),
         ({"domain": "edge"}, "descriptors"),
         ({"domain": "edge", "descriptors": []}, "descriptors"),
+        ({"domain": "edge", "descriptors": [{"entries": []}] * 101}, "descriptors"),
+        (wrongly(entries=[{"key": "user"}] * 10_001), "descriptors[0].entries"),
         ({"descriptors": ASKED["descriptors"]}, "domain"),
         ({**ASKED, "key": "user:42"}, "key"),
         (wrongly(hits=1), "descriptors[0].hits"),
         ({"op": "take", "key": "a"}, "op"),
         ({"counters": [], "key": "a"}, "counters"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 def test_a_reset_that_cannot_be_is_refused_by_its_field(worker: Worker, body: Any, field: str) -> None:
     answer = worker.post("/api/v1/reset", body, WRITE)

@@ -208,6 +208,12 @@ MOST = 2**31 - 1
         (messages.RateLimitRequest(descriptors=[descriptor("user=a")]), "domain"),
         (messages.RateLimitRequest(domain="edge"), "descriptors"),
         (messages.RateLimitRequest(domain="edge", descriptors=[descriptor("x=y")] * 1001), "descriptors"),
+        (
+            messages.RateLimitRequest(
+                domain="edge", descriptors=[descriptor("user=a"), descriptor(*["user=a"] * 9_999), descriptor("x=y")]
+            ),
+            "descriptors[2].entries",
+        ),
         (messages.RateLimitRequest(domain="edge", descriptors=[descriptor()], hits_addend=MOST + 1), "hits_addend"),
         (
             messages.RateLimitRequest(domain="edge", descriptors=[descriptor(), descriptor(hits=MOST + 1)]),
@@ -267,15 +273,28 @@ def test_without_any_limits_configured_every_call_is_refused(waits: bool) -> Non
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_request_is_one_check_for_the_ceiling_of_the_node(proxies: Callable[..., Proxy], waits: bool) -> None:
-    proxy = proxies(checks="2/minute", waits=waits)
-    for _ in range(2):
-        proxy.ask(descriptor("user=a"), descriptor("route=/a"))
+def test_a_request_is_as_many_checks_for_the_ceiling_of_the_node_as_it_has_counters(
+    proxies: Callable[..., Proxy], waits: bool
+) -> None:
+    proxy = proxies(checks="4/minute", waits=waits)
+    proxy.ask(descriptor("nobody=a"), descriptor("free=a"))  # one, at least
+    proxy.ask(descriptor("user=a"), descriptor("nobody=a"), descriptor("route=/a"), descriptor("user=a", hits=0))
     with pytest.raises(BadRequest) as refused:
-        proxy.ask(descriptor("user=a"))
+        proxy.ask(descriptor("route=/a"), descriptor("route=/b"))
     assert refused.value.status == 429
+    assert proxy.passes(descriptor("route=/a")), "one was left"
+    with pytest.raises(BadRequest):
+        proxy.ask(descriptor("nobody=a"))
     proxy.clock.advance(60)
     assert proxy.passes(descriptor("user=a"))
+
+
+def test_what_is_not_answered_at_once_is_counted_when_it_is_answered(proxies: Callable[..., Proxy]) -> None:
+    proxy = proxies(checks="3/minute")
+    proxy.store.close()
+    for asked in ([descriptor("user=a"), descriptor("route=/a"), descriptor("odd=a")], [descriptor("user=a")]):
+        for _ in range(4):
+            assert proxy.envoy.at_once(proxy.call(), proxy.message(*asked)) is None
 
 
 def test_a_change_of_the_limits_counts_from_the_next_request_on(proxy: Proxy, tmp_path: Path) -> None:
