@@ -136,7 +136,7 @@ def test_deadlines_end_what_is_under_way(path: bytes) -> None:
     async def test() -> None:
         async with house() as listener:
             raw = await Raw.open(listener.port)
-            answer = await raw.answer(raw.call(path, b"a", [(b"grpc-timeout", b"20m")]))
+            answer = await raw.answer(raw.call(path, b"a", [(b"grpc-timeout", b"200m")]))
             assert answer.status == Status.DEADLINE_EXCEEDED
             await until(lambda: listener.did.cancelled == 1)
 

@@ -133,9 +133,10 @@ def test_a_deadline_ends_an_answer_that_waits_and_nothing_comes_behind() -> None
     async def test() -> None:
         async with house() as listener:
             raw = await Raw.open(listener.port, small(10**6))
-            number = raw.call(b"/t.T/Waits", b"x" * 90_000, [(b"grpc-timeout", b"300m")])
-            await until(lambda: listener.did.begun)
-            listener.did.go_on.set()
+            number = raw.call(b"/t.T/Large", b"90000", [(b"grpc-timeout", b"1H")])
+            await raw.pong()
+            connection = listener.every[0]
+            connection.replies.late(connection.streams[number])
             answer = await raw.answer(number)
             assert (answer.status, len(answer.data)) == (Status.DEADLINE_EXCEEDED, 65_535)
             raw.send(frames.window_update(0, 10**6), frames.window_update(number, 10**6))
