@@ -2,8 +2,8 @@
 
 Callers send nearly the same headers with every call, and most of a block is numbers that point into the table that
 both sides keep, or text that does not enter it. Such a block means the same until the table changes: so it is
-remembered, with all that was made of it, since to unpack it costs more than all else of a call. Ours are written out in full and never enter the table: an answer has three, and two of them
-are the same bytes every time.
+remembered, with all that was made of it, since to unpack it costs more than all else of a call. Ours are written out in
+full and never enter the table: an answer has three, and two of them are the same bytes every time.
 """
 
 from __future__ import annotations
