@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import typer
@@ -64,9 +64,8 @@ def _summary(path: str, settings: Settings) -> list[tuple[str, str]]:
         ("rules from", ", ".join(rules)),
         ("in files", counted(settings.records)),
     ]
-    if settings.envoy.config is not None and settings.descriptor_files is not None:
-        counts = settings.descriptor_files.domains.counts
-        rows.append(("envoy", f"{settings.envoy.config}: {_limits(counts)}"))
+    if settings.descriptors_told is not None:
+        rows.append(("envoy", settings.descriptors_told))
     return rows
 
 
@@ -75,11 +74,6 @@ def counted(records: Iterable[Record]) -> str:
     kinds = Counter(record.kind for record in records if record.id != POLICY_IDS)
     words = [f"{kinds[kind]} {kind}{'' if kinds[kind] == 1 else 's'}" for kind in ("rule", "plan", "tier", "default")]
     return ", ".join(word for word in words if not word.startswith("0 ")) or "nothing"
-
-
-def _limits(counts: Mapping[str, int]) -> str:
-    """How many limits each domain has: `2 limits in messaging, 1 limit in storage`."""
-    return ", ".join(f"{number} limit{'' if number == 1 else 's'} in {domain}" for domain, number in counts.items())
 
 
 def _reached(settings: Settings) -> bool:

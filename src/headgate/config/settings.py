@@ -108,6 +108,15 @@ class Settings:
         """The rules as a repository, which follows the files from here on; nothing is read twice for it."""
         return FileRepository(self.files.paths, self.files.variables, self.files)
 
+    @property
+    def descriptors_told(self) -> str | None:
+        """Which limits on Envoy's descriptors there are, in words: `envoy.d: 2 limits in mail, 1 limit in shop`."""
+        if self.envoy.config is None or self.descriptor_files is None:
+            return None
+        counts = self.descriptor_files.domains.counts
+        said = [f"{count} limit{'' if count == 1 else 's'} in {domain}" for domain, count in counts.items()]
+        return f"{self.envoy.config}: {', '.join(said)}"
+
     def descriptors(self) -> Descriptors | None:
         """The limits on Envoy's descriptors, which follow their files from here on; None without any. Whoever asks for
         them closes them."""

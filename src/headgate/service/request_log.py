@@ -54,6 +54,11 @@ class RequestLog:
         said = self._said(call, status=status, seconds=round(seconds, 6), caller=caller, address=address)
         _log.info("request", **said)
 
+    def turned_away(self, call: Call, why: str) -> None:
+        """Somebody who calls over gRPC may not."""
+        address = call.visit.address if call.visit is not None else None
+        _log.warning("calls over gRPC are refused", **self._said(call, problem=why, address=address))
+
     def failed(self, call: Call, error: HeadgateError) -> None:
         """What was asked for could not be done, and it is known why."""
         _log.warning("request failed", **self._said(call, problem=str(error)))

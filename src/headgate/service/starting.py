@@ -37,6 +37,8 @@ class Start:
     """Where they are, without any password."""
     rules: str
     rule_count: int
+    descriptors: str | None
+    """The limits on Envoy's descriptors, in words; None where there are none."""
     http_needs_key: bool
     """For checks."""
     grpc_needs_key: bool
@@ -53,6 +55,8 @@ class Start:
         yield f"  gRPC       {grpc}{_secured(server.tls)}"
         yield f"  counters   {self.counters}"
         yield f"  rules      {self.rules} ({self.rule_count} now)"
+        if self.descriptors is not None:
+            yield f"  envoy      {self.descriptors}"
         yield f"  checks     {_checks(self.http_needs_key, self.grpc_needs_key)}"
         if self.new_token is not None:
             yield f"  admin key  {self.new_token}"
@@ -102,6 +106,7 @@ def start(settings: Settings, environ: Mapping[str, str]) -> Start:
             counters,
             repository.title,
             len(catalog.current.rules),
+            settings.descriptors_told,
             needed_to_check(settings.server, settings.server.http) is not None,
             needed_to_check(settings.server, settings.server.grpc) is not None,
             token,

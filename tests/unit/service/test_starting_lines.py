@@ -12,7 +12,7 @@ from headgate.errors import ConfigError
 from headgate.service.starting import Start, completed, start
 
 HTTP, GRPC = Address("127.0.0.1", 8080), Address("::1", 8081)
-FOUND = Start("here", "there", 3, False, False, None, True, 1)
+FOUND = Start("here", "there", 3, None, False, False, None, True, 1)
 PAIR = Tls("server.pem", "server.key")
 OPEN = "are open: no key is needed"
 
@@ -31,6 +31,11 @@ def test_both_addresses_are_told() -> None:
         "  admin key  the one in HEADGATE_ADMIN_KEY",
         "  API        http://127.0.0.1:8080/docs",
     ]
+
+
+def test_limits_on_descriptors_are_told() -> None:
+    found = replace(FOUND, descriptors="envoy.d: 2 limits in mail, 1 limit in shop")
+    assert "  envoy      envoy.d: 2 limits in mail, 1 limit in shop" in said(Server(), found)
 
 
 @pytest.mark.parametrize(

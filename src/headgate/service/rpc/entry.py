@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Final, NoReturn, final
 
 from headgate.http.client_address import peer_address
@@ -35,6 +35,8 @@ PLANE: Final = "grpc"
 """What metrics call it. The status beside it is gRPC's, as a number."""
 OK: Final = 0
 UNREADABLE: Final = "the message cannot be read as what this method takes: it was made by another .proto, or is broken"
+WARN_EVERY: Final = 60.0
+"""Seconds between two lines of the log about callers who are not let in."""
 LONGEST_TOLD: Final = 500
 """Characters of what a caller is told. It travels in a header, which many clients take up to 8 KiB of."""
 RETRY_AFTER: Final = b"retry-after"
@@ -64,6 +66,7 @@ class Door:
         self.ids = RequestIds()
         self.known: Metadata = ()
         self.fields: Fields = {}
+        self.warned = -WARN_EVERY
 
     def fields_of(self, metadata: Metadata) -> Fields:
         """Metadata by name. Callers that always send the same have it as one object, and it is taken apart once."""
@@ -72,10 +75,19 @@ class Door:
             self.known = metadata
         return self.fields
 
+    def turned_away(self, call: Call, refusal: Refusal) -> None:
+        """Somebody is not let in. It may be a proxy that lets everything through instead, and nobody would notice: so
+        the log says so, now and then."""
+        now = monotonic()
+        if now - self.warned >= WARN_EVERY:
+            self.warned = now
+            self.log.turned_away(call, refusal.detail)
+
 
 @final
 class Entry:
-    """One method: what answers it, and what it takes to be let in (`need`, None where it is open)."""
+    """One method: what answers it, and what it takes to be let in (`need`, None where it is open). A `public` one does
+    not look at keys at all: a probe with a key that was revoked is to be told how the service is."""
 
     def __init__(
         self,
@@ -85,7 +97,9 @@ class Entry:
         in_time: InTime | None = None,
         at_once: AtOnce | None = None,
         streaming: Streaming | None = None,
+        public: bool = False,
     ) -> None:
+        self.public = public
         self.door = door
         self.path = path
         self.need = need
@@ -154,12 +168,13 @@ class Entry:
     def enter(self, call: Call, rpc: RpcCall) -> None:
         """Find out who calls; BadRequest for who may not."""
         fields = call.fields
-        if self.need is None and b"authorization" not in fields and b"x-api-key" not in fields:
+        if self.need is None and (self.public or (b"authorization" not in fields and b"x-api-key" not in fields)):
             return
         address = peer_address(rpc.peer)
         admitted = self.door.guard.admit(self.need, rpc.metadata, address, self.write)
         if isinstance(admitted, Refusal):
             call.visit = Visit(None, address, call.request_id)
+            self.door.turned_away(call, admitted)
             raise BadRequest(admitted.status, admitted.detail, admitted.headers)
         call.visit = Visit(admitted, address, call.request_id)
 

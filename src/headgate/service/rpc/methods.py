@@ -61,12 +61,14 @@ def make_methods(parts: Parts, guard: Guard, plane: DataPlane, health: Health, l
     services = [*_services(entries), HEALTH, *REFLECTIONS]
     well = HealthService(health, services)
     entries += [
-        Entry(door, f"/{HEALTH}/Check", in_time=well.check),
-        Entry(door, f"/{HEALTH}/List", in_time=well.every),
-        Entry(door, f"/{HEALTH}/Watch", streaming=well.watch),
+        Entry(door, f"/{HEALTH}/Check", in_time=well.check, public=True),
+        Entry(door, f"/{HEALTH}/List", in_time=well.every, public=True),
+        Entry(door, f"/{HEALTH}/Watch", streaming=well.watch, public=True),
     ]
     reflection = Reflection(services)
-    entries += [Entry(door, f"/{name}/ServerReflectionInfo", streaming=reflection.answer) for name in REFLECTIONS]
+    entries += [
+        Entry(door, f"/{name}/ServerReflectionInfo", streaming=reflection.answer, public=True) for name in REFLECTIONS
+    ]
     return {entry.path.encode(): entry.method() for entry in entries}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from headgate.config.server import Address
 from headgate.config.settings import Logs
 from headgate.errors import Conflict, HeadgateError, NotFound, ReadOnly, Stale, StoreError
 from headgate.service.asgi import BadRequest, Call
-from headgate.service.rpc import messages
+from headgate.service.rpc import entry, messages
 from headgate.service.rpc.call import Method, RpcCall, RpcError, Status
 from headgate.service.rpc.entry import LONGEST_TOLD, Door, Entry
 from slow_store import SlowStore
@@ -98,6 +98,35 @@ def test_a_wrong_key_is_told_also_where_none_is_needed(start: Callable[..., Work
     worker = start()
     assert status_of(worker, "CheckRateLimit", ASKED, bearer("hg_nothing"))[0] == "UNAUTHENTICATED"
     assert worker.check(dimension=1, identifier="42").remaining == 2
+
+
+def test_how_the_service_is_and_what_it_has_is_told_whatever_key_is_sent(start: Callable[..., Worker]) -> None:
+    """Probes that send a key which was revoked must not take a service out of its place."""
+    worker = start(server=BEYOND)
+    method = worker.methods[b"/grpc.health.v1.Health/Check"].in_time
+    assert method is not None
+    call = RpcCall(b"/grpc.health.v1.Health/Check", bearer("hg_nothing"), None, None)
+    assert messages.HealthCheckResponse.FromString(worker.runner.run(_of(method(call, b"")))).status == 1
+
+
+async def _of(answer: Awaitable[bytes]) -> bytes:
+    return await answer
+
+
+def test_who_is_turned_away_is_in_the_log_now_and_then(
+    start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy that is refused may let everything through, and nobody would notice."""
+    worker = start(server=BEYOND)
+    moments = iter([1000.0, 1000.1, 1059.9, 1060.1])
+    monkeypatch.setattr(entry, "monotonic", lambda: next(moments))
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(4):
+            status_of(worker, "CheckRateLimit", ASKED)
+    assert [(line["event"], line["log_level"], line["path"]) for line in lines] == [
+        ("calls over gRPC are refused", "warning", CHECK.decode())
+    ] * 2
+    assert lines[0]["problem"].startswith("this needs a key")
 
 
 def test_resets_come_from_where_admins_are(start: Callable[..., Worker]) -> None:
@@ -185,6 +214,7 @@ def test_the_log_has_a_line_for_each_call_where_that_is_asked_for(start: Callabl
     with structlog.testing.capture_logs() as lines:
         worker.check([once], dimension=1, identifier="42")
         status_of(worker, "ResetLimit", RESET, [once])
+    lines = [line for line in lines if line["event"] == "check"]
     for line in lines:
         assert line.pop("seconds") >= 0
         assert line.pop("request_id") == "mine"
