@@ -3,9 +3,8 @@
     python proto/compile.py            writes it
     python proto/compile.py --check    exits with 1 if it is not what the files here say
 
-What is written is data: the descriptors of the files, without what only compilers put there, so that whichever version
-of protoc is at hand writes the same. The service makes its messages from them when it starts, so no generated code has
-to fit the protobuf that is installed there.
+What is written is data: the descriptors of the files. The service makes its messages from them when it starts, so no
+generated code has to fit the protobuf that is installed there.
 """
 
 from __future__ import annotations
@@ -61,22 +60,7 @@ def compiled() -> list[descriptor_pb2.FileDescriptorProto]:
         if failed:
             raise SystemExit(f"protoc could not read the files in {HERE.name}/")
         every = descriptor_pb2.FileDescriptorSet.FromString(output.read())
-    return [plain(file) for file in every.file if file.name in names]
-
-
-def plain(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
-    """A file without what follows from the rest of it, and which not every compiler writes."""
-    file.ClearField("source_code_info")
-    for message in file.message_type:
-        _without_json_names(message)
-    return file
-
-
-def _without_json_names(message: descriptor_pb2.DescriptorProto) -> None:
-    for field in message.field:
-        field.ClearField("json_name")
-    for nested in message.nested_type:
-        _without_json_names(nested)
+    return [file for file in every.file if file.name in names]
 
 
 def written(files: list[descriptor_pb2.FileDescriptorProto]) -> str:
