@@ -248,8 +248,7 @@ def _ask(op: Op, question: Question, cost: int) -> Answer:
         except ValueError as error:  # a key or a cost that cannot be
             raise ConfigError(str(error)) from None
         if noting is not None:
-            for subject in dict.fromkeys(key for key, _ in answer.counters):
-                noting.note_reset(subject)
+            noting.note_reset(*dict.fromkeys(key for key, _ in answer.counters))
     return answer
 
 

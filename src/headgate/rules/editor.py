@@ -212,9 +212,10 @@ class Editor:
                 raise NotFound(f"client {client!r} was never configured")
             self._write([Edit("rule", limit.rule_id, None) for limit in limits])
 
-    def note_reset(self, subject: str) -> None:
+    def note_reset(self, *subjects: str) -> None:
         """Put a reset of counters into the audit log; an API key is secret, and a digest stands there for it."""
-        self._repository.note(self._actor, "reset", without_secrets(subject))
+        if subjects:
+            self._repository.note(self._actor, "reset", *map(without_secrets, subjects))
 
     def _alone(self, client: str) -> AbstractContextManager[object]:
         return nullcontext() if self._locks is None else _held(self._locks, f"client:{client}")

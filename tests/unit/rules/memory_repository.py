@@ -87,9 +87,9 @@ class MemoryRepository:
             wake()
         return revision.answers
 
-    def note(self, actor: Actor, action: str, subject: str) -> None:
+    def note(self, actor: Actor, action: str, *subjects: str) -> None:
         self._open()
-        self.entries.append(AuditEntry(self.clock.ticks(), actor.name, actor.address, action, subject))
+        self.entries += [AuditEntry(self.clock.ticks(), actor.name, actor.address, action, one) for one in subjects]
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         self._open()

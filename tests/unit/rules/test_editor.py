@@ -297,6 +297,13 @@ def test_resets_are_in_the_audit_log(editor: Editor, repository: MemoryRepositor
     editor.note_reset("user:42")
     (entry,) = repository.audit(AuditQuery())
     assert (entry.actor, entry.action, entry.subject) == ("alice", "reset", "user:42")
+    editor.note_reset()
+    editor.note_reset("user:43", "apikey:secret")
+    assert [entry.subject for entry in repository.audit(AuditQuery())] == [
+        "apikey:sha256:ca195b975018",
+        "user:43",
+        "user:42",
+    ]
 
 
 def test_a_reset_of_an_api_keys_counters_does_not_tell_the_key(editor: Editor, repository: MemoryRepository) -> None:

@@ -87,7 +87,7 @@ class FileRepository:
     def write(self, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
         raise self._read_only()
 
-    def note(self, actor: Actor, action: str, subject: str) -> None:
+    def note(self, actor: Actor, action: str, *subjects: str) -> None:
         raise self._read_only()
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:

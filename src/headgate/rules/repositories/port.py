@@ -171,8 +171,9 @@ class Repository(Source, Lookup, Protocol):
     def write(self, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
         """Write all of the edits, or none: the records as they stand afterwards, None where one was deleted."""
 
-    def note(self, actor: Actor, action: str, subject: str) -> None:
-        """Add an audit entry for something that was done elsewhere, such as a counter's reset."""
+    def note(self, actor: Actor, action: str, *subjects: str) -> None:
+        """Add audit entries for something that was done elsewhere, such as the reset of counters: one for each of its
+        subjects, all of them or none."""
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         """Entries of the audit log, the newest first."""

@@ -162,8 +162,7 @@ class Operations:
             return
         assert visit is not None
         editor = self.plane.parts.editor(visit.actor)
-        for subject in dict.fromkeys([member.key for member in item.request.members]):
-            await asyncio.to_thread(editor.note_reset, subject)
+        await asyncio.to_thread(editor.note_reset, *dict.fromkeys([member.key for member in item.request.members]))
 
     def reply(self, call: Call, body: BatchBody, items: Sequence[Item], started: float) -> Reply:
         """Count what was decided, and say it."""

@@ -26,12 +26,15 @@ from headgate.service.data.bodies import (
 from headgate.service.data.operations import Operations, is_plain, refuse_repeats
 from headgate.service.data.repeats import once_of, replayed
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, ContextBody
+from headgate.service.finishing import to_the_end
 from headgate.service.observe.tracing import Tracer, describe
 from headgate.service.parts import Parts
 from headgate.stores.port import Member, Once, Op
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
+
+    from headgate.rules.repositories.port import Actor
 
 __all__ = ["DataPlane"]
 
@@ -172,14 +175,17 @@ class DataPlane:
         return answer_of(decisions[0], now_us)
 
     async def forget(self, call: Call, prepared: Prepared | PreparedChain) -> Sequence[Member]:
-        """Forget counters, and write down who had that done; the counters."""
+        """Write down who has counters forgotten, and forget them; the counters. Who goes in between changes nothing:
+        the audit log would else tell of what was not done."""
         members = [] if prepared.request is None else prepared.request.members
         assert call.visit is not None
-        editor = self.parts.editor(call.visit.actor)
-        for subject in dict.fromkeys(member.key for member in members):
-            await asyncio.to_thread(editor.note_reset, subject)
-        await self.limiter.reset_prepared(prepared)
+        await to_the_end(self._forget(call.visit.actor, [member.key for member in members], prepared))
         return members
+
+    async def _forget(self, actor: Actor, subjects: Sequence[str], prepared: Prepared | PreparedChain) -> None:
+        if subjects:
+            await asyncio.to_thread(self.parts.editor(actor).note_reset, *dict.fromkeys(subjects))
+        await self.limiter.reset_prepared(prepared)
 
     async def verify(self, call: Call, body: bytes) -> Reply:
         """`POST /ratelimiter/verify-api-limit`: a check in the words of the client family."""

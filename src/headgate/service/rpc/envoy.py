@@ -24,6 +24,7 @@ from headgate.http.headers import rate_limit_headers
 from headgate.service.asgi import BadRequest, Call, Headers
 from headgate.service.data.bodies import wrong
 from headgate.service.data.plane import DataPlane
+from headgate.service.finishing import to_the_end
 from headgate.service.observe.tracing import describe
 from headgate.service.rpc.asked import BACK, SHADOW, Asked
 from headgate.service.rpc.descriptors import check_size, read_request
@@ -135,7 +136,7 @@ class Envoy:
             if asked.settles:
                 second, places = asked.second(outcomes, over)
                 if second is not None:
-                    settle(decisions, places, (await limiter._apply([second]))[0])
+                    settle(decisions, places, (await to_the_end(limiter._apply([second])))[0])
             decisions = self.noted(asked, decisions)
             if span is not None and decisions:
                 describe(span, combine(tuple(decisions), not over))

@@ -194,6 +194,13 @@ class ReadingKit:
         assert [told(e) for e in repository.audit(AuditQuery())] == [("alice", "192.0.2.1", "reset", "user:42")]
         assert repository.changes(0) is None
 
+    def test_several_subjects_are_noted_in_one_go(self, repository: Repository) -> None:
+        names = [f"user:{number}" for number in range(100)]
+        repository.note(BOB, "reset", *names)
+        entries = repository.audit(AuditQuery())
+        assert [told(entry) for entry in reversed(entries)] == [("bob", "2001:db8::1", "reset", name) for name in names]
+        assert len({entry.at_us for entry in entries}) == 1
+
     def test_whom_and_what_to_show(self, repository: Repository) -> None:
         for name, actor in (("a", ALICE), ("b", BOB), ("a", BOB), ("A", ALICE), ("a ", Actor("Alice"))):
             put(repository, name, {}, actor=actor)

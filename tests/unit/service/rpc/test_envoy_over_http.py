@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -241,6 +242,44 @@ def test_counters_are_reset_over_grpc_too(worker: Worker) -> None:
     assert (answer.reset_count, answer.reset[0].key, answer.reset[0].rule) == (1, "edge|user=a", "edge.user")
     assert worker.post("/json", ASKED).status_code == 200
     assert len(worker.repository.audit(AuditQuery())) == 1
+
+
+def test_a_reset_whose_caller_goes_is_done_all_the_same_and_noted_once(worker: Worker) -> None:
+    used_up(worker)
+    message = messages.ResetRequest(domain="edge")
+    for name in ("a", "b", "c"):
+        message.descriptors.add().entries.add(key="user", value=name)
+    method = worker.methods[b"/headgate.v1.RateLimiter/ResetLimit"]
+    call = RpcCall(b"/", [(b"authorization", WRITE["authorization"].encode())], "192.0.2.1", None)
+    noted, may_note = threading.Event(), threading.Event()
+    note = worker.repository.note
+
+    def slowly(*arguments: Any) -> None:
+        note(*arguments)
+        noted.set()
+        may_note.wait(20)
+
+    worker.repository.note = slowly  # type: ignore[method-assign, assignment]
+
+    async def goes() -> None:
+        assert method.in_time is not None
+        waits = asyncio.ensure_future(method.in_time(call, message.SerializeToString()))
+        await asyncio.to_thread(noted.wait, 20)
+        waits.cancel()
+        with pytest.raises((asyncio.CancelledError, RpcError)):
+            await waits
+        may_note.set()
+        async with asyncio.timeout(20):
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0.001)
+
+    worker.runner.run(goes())
+    assert worker.post("/json", ASKED).status_code == 200
+    assert [entry.subject for entry in worker.repository.audit(AuditQuery())] == [
+        "edge|user=c",
+        "edge|user=b",
+        "edge|user=a",
+    ]
 
 
 @pytest.mark.parametrize(

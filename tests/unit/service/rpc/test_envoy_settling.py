@@ -295,6 +295,37 @@ def test_what_was_taken_for_a_caller_that_has_gone_is_given_back(domains: Any) -
     proxy.close()
 
 
+def test_what_a_denied_request_took_is_given_back_also_when_its_caller_goes_in_between(domains: Any) -> None:
+    proxy = Proxy(domains, waits=True)
+    use(proxy, "user=a", hits=3)
+    asked = proxy.message(descriptor("user=a", hits=0), descriptor("tokens=a", hits=7))
+    apply = proxy.limiter._apply
+
+    async def scenario() -> None:
+        waits, free = asyncio.Event(), asyncio.Event()
+
+        async def busy(batch: Sequence[Request]) -> list[list[Outcome]]:
+            """As a store on this machine that another process holds: it is asked again later."""
+            if batch[0].op is Op.GIVE_BACK:
+                waits.set()
+                await free.wait()
+            return await apply(batch)
+
+        proxy.limiter._apply = busy  # type: ignore[method-assign]
+        goes = asyncio.create_task(proxy.envoy.in_time(proxy.call(), asked))
+        await waits.wait()
+        goes.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await goes
+        free.set()
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+
+    proxy.runner.run(scenario())
+    assert proxy.left("tokens=a") == 100
+    proxy.close()
+
+
 def test_the_same_bytes_ask_the_same_whatever_came_of_them_before(domains: Any) -> None:
     proxy = Proxy(domains)
     asked = (descriptor("pool=a"), descriptor("user=a"), descriptor("reserve=a"), descriptor("tokens=a", hits=0))

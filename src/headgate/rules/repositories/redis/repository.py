@@ -174,11 +174,13 @@ class RedisRepository:
             raise StoreError(f"{self.title}: nothing could be written {waited}: {reasons[0]}")
         return answers
 
-    def note(self, actor: Actor, action: str, subject: str) -> None:
-        fields = audit_fields(AuditEntry(0, actor.name, actor.address, action, subject))
-        del fields["at_us"]  # the script's
-        words = [word for pair in fields.items() for word in pair]
-        self._script(NOTE, AUDIT_MS // 1000, *words, writes=True)
+    def note(self, actor: Actor, action: str, *subjects: str) -> None:
+        words: builtins.list[str | bytes] = []
+        for subject in subjects:
+            fields = audit_fields(AuditEntry(0, actor.name, actor.address, action, subject))
+            del fields["at_us"]  # the script's
+            words += [word for pair in fields.items() for word in pair]
+        self._script(NOTE, AUDIT_MS // 1000, len(subjects), *words, writes=True)
 
     # -- both ---------------------------------------------------------------------------------------------------------
 

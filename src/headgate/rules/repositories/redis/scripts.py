@@ -87,6 +87,10 @@ end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
 local oldest = string.format('%.0f', (time[1] - tonumber(ARGV[1])) * 1000)
-return redis.call('XADD', KEYS[9], 'MINID', oldest, '*', 'at_us', now, unpack(ARGV, 2))
+local words = (#ARGV - 2) / ARGV[2]
+for entry = 0, ARGV[2] - 1 do
+  local first = 3 + entry * words
+  redis.call('XADD', KEYS[9], 'MINID', oldest, '*', 'at_us', now, unpack(ARGV, first, first + words - 1))
+end
 """
-"""ARGV: for how many seconds entries are kept, and the fields of this one but its time."""
+"""ARGV: for how many seconds entries are kept, how many these are, and the fields of each but its time."""

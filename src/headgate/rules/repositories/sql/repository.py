@@ -136,9 +136,9 @@ class SqlRepository:
             return []
         return self._transactions.write(lambda connection: self._write(connection, edits, actor))
 
-    def note(self, actor: Actor, action: str, subject: str) -> None:
+    def note(self, actor: Actor, action: str, *subjects: str) -> None:
         self._check_open()
-        self._transactions.write(lambda connection: self._note(connection, actor, action, subject))
+        self._transactions.write(lambda connection: self._note(connection, actor, action, subjects))
 
     def listen(self, wake: Callable[[], None]) -> None:
         self._check_open()
@@ -185,10 +185,10 @@ class SqlRepository:
         self._store(connection, mark, now_us, revision, touched)
         return revision.answers
 
-    def _note(self, connection: Connection, actor: Actor, action: str, subject: str) -> None:
+    def _note(self, connection: Connection, actor: Actor, action: str, subjects: Sequence[str]) -> None:
         mark, now_us = self._alone(connection)
-        entry = AuditEntry(now_us, actor.name, actor.address, action, subject)
-        self._store(connection, mark, now_us, Revision(audit=[entry]), set())
+        entries = [AuditEntry(now_us, actor.name, actor.address, action, subject) for subject in subjects]
+        self._store(connection, mark, now_us, Revision(audit=entries), set())
 
     def _alone(self, connection: Connection) -> tuple[Mark, int]:
         """Keep other writers of this prefix out; how far they have come, and the moment from then on."""
