@@ -153,8 +153,6 @@ class Connection:
         stream.stop()
         if self.streams.pop(stream.number, None) is None:
             return
-        if stream.pending:
-            self.replies.forget(stream)
         if self._bother:
             self._bother -= 1
         if not stream.complete:

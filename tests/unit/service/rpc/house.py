@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from socket import create_server
 from typing import Any
 
@@ -53,6 +53,7 @@ class Methods:
             b"/t.T/InTime": Method(self.in_time),
             b"/t.T/Large": Method(self.in_time, self.large),
             b"/t.T/Waits": Method(self.waits),
+            b"/t.T/Stubborn": Method(self.stubborn),
             b"/t.T/Refuses": Method(self.in_time, self.refuses),
             b"/t.T/Fails": Method(self.in_time, self.fails),
             b"/t.T/Stream": Method(streaming=self.stream),
@@ -78,6 +79,12 @@ class Methods:
 
     async def waits(self, call: RpcCall, message: bytes) -> bytes:
         await self._watched(self.go_on.wait())
+        return message
+
+    async def stubborn(self, call: RpcCall, message: bytes) -> bytes:
+        """Answers, whether or not anybody still wants it."""
+        with suppress(asyncio.CancelledError):
+            await self._watched(self.go_on.wait())
         return message
 
     async def _watched(self, work: Awaitable[object]) -> None:

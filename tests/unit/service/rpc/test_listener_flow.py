@@ -313,3 +313,15 @@ def test_a_peer_that_reads_again_is_read_from_again() -> None:
             await until(lambda: listener.did.cancelled == 1)
 
     run(test)
+
+
+def test_what_was_asked_while_nothing_was_read_is_answered_in_the_end() -> None:
+    async def test() -> None:
+        async with house() as listener:
+            raw = await Raw.open(listener.port, HELLO + frames.window_update(0, 2**31 - 70_000))
+            asked = [raw.call(b"/t.T/AtOnce", b"x" * 16_000) for _ in range(1000)]
+            await until(lambda: listener.every and listener.every[0]._transport.get_write_buffer_size() > 1_000_000)
+            assert not listener.every[0]._transport.is_reading()
+            assert len((await raw.answer(asked[-1])).data) == 16_005
+
+    run(test)
