@@ -6,7 +6,7 @@ frames. Between them stand the types of this file.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import final
 
@@ -21,7 +21,6 @@ class Status(IntEnum):
 
     OK = 0
     CANCELLED = 1
-    UNKNOWN = 2
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
@@ -49,12 +48,21 @@ class RpcError(Exception):
 class RpcCall:
     """One call: what is called, by whom, and until when it is waited for."""
 
-    __slots__ = ("deadline", "metadata", "path", "peer", "said")
+    __slots__ = ("deadline", "fields", "metadata", "path", "peer", "said")
 
-    def __init__(self, path: bytes, metadata: Metadata, peer: str | None, deadline: float | None) -> None:
+    def __init__(
+        self,
+        path: bytes,
+        metadata: Metadata,
+        peer: str | None,
+        deadline: float | None,
+        fields: Mapping[bytes, bytes] | None = None,
+    ) -> None:
         self.path = path
         """As in `/package.Service/Method`."""
         self.metadata = metadata
+        self.fields: Mapping[bytes, bytes] = dict(metadata) if fields is None else fields
+        """The same by name; of several with one name, the last. Headers that are sent again are taken apart once."""
         self.peer = peer
         """The address that the connection came from; None for a socket without."""
         self.deadline = deadline

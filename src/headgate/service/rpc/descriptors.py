@@ -82,12 +82,15 @@ def _asked(message: Any, matches: Sequence[Match | None], hits: Sequence[int], r
     known: dict[tuple[str, str], int] = {}
     for place, match in enumerate(matches):
         limit = None if match is None else match.limit
-        if match is None or limit is None or (limit.name and limit.name in replaced):
+        if match is None or limit is None:
             asked.free(NO_LIMIT)
             continue
         algorithm = limit.algorithm
-        if algorithm is None:
+        if algorithm is None:  # also where it is replaced
             asked.free(NOT_LIMITED)
+            continue
+        if limit.name and limit.name in replaced:
+            asked.free(NO_LIMIT)
             continue
         if hits[place] < 0 and algorithm.keeps_log:
             raise wrong(

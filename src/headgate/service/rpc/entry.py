@@ -13,7 +13,7 @@ from time import monotonic, perf_counter
 from typing import Final, NoReturn, final
 
 from headgate.http.client_address import peer_address
-from headgate.service.asgi import BadRequest, Call, Fields
+from headgate.service.asgi import BadRequest, Call
 from headgate.service.auth.guard import Guard, Refusal
 from headgate.service.auth.keys import Scope
 from headgate.service.observe.tally import Tally
@@ -21,7 +21,7 @@ from headgate.service.parts import Visit
 from headgate.service.refusing import told_of
 from headgate.service.request_ids import RequestIds
 from headgate.service.request_log import RequestLog
-from headgate.service.rpc.call import Metadata, Method, RpcCall, RpcError, Send, Status
+from headgate.service.rpc.call import Method, RpcCall, RpcError, Send, Status
 from headgate.service.rpc.messages import DecodeError
 
 __all__ = ["AtOnce", "Door", "Entry", "InTime", "Streaming"]
@@ -64,16 +64,7 @@ class Door:
         self.tally = tally
         self.log = log
         self.ids = RequestIds()
-        self.known: Metadata = ()
-        self.fields: Fields = {}
         self.warned = -WARN_EVERY
-
-    def fields_of(self, metadata: Metadata) -> Fields:
-        """Metadata by name. Callers that always send the same have it as one object, and it is taken apart once."""
-        if metadata is not self.known:
-            self.fields = dict(metadata)
-            self.known = metadata
-        return self.fields
 
     def turned_away(self, call: Call, refusal: Refusal) -> None:
         """Somebody is not let in. It may be a proxy that lets everything through instead, and nobody would notice: so
@@ -158,12 +149,10 @@ class Entry:
 
     def call(self, rpc: RpcCall) -> Call:
         """The call as the planes know calls. Its id is said back."""
-        door = self.door
-        metadata = rpc.metadata
-        fields = door.fields_of(metadata)
-        request_id = door.ids.of(fields)
+        fields = rpc.fields
+        request_id = self.door.ids.of(fields)
         rpc.said = ((b"x-request-id", request_id.encode()),)
-        return Call({"method": "POST", "path": self.path, "headers": metadata}, fields, request_id)
+        return Call({"method": "POST", "path": self.path, "headers": rpc.metadata}, fields, request_id)
 
     def enter(self, call: Call, rpc: RpcCall) -> None:
         """Find out who calls; BadRequest for who may not."""

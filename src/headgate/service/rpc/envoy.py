@@ -46,6 +46,8 @@ NOT_CONFIGURED: Final = "no Envoy limits are configured: set envoy.config to a f
 MOST_REMEMBERED: Final = 4096
 LONGEST_REMEMBERED: Final = 1024
 """Bytes of a request whose meaning is kept at hand."""
+MOST_MEMBERS: Final = 8
+"""And its counters: each takes as much memory as a small request."""
 MOST_TELLING: Final = 500
 """Labels with values of requests in them (`detailed_metric`, `value_to_metric`). Beyond it limits are counted under
 their own: a flood of values would else push those of all others out of the metrics, which are bounded."""
@@ -153,7 +155,7 @@ class Envoy:
             return asked
         asked = read_request(domains, _read(message))
         self.bound_labels(asked)
-        if len(message) <= LONGEST_REMEMBERED:
+        if len(message) <= LONGEST_REMEMBERED and len(asked.members) <= MOST_MEMBERS:
             if len(self.known) >= MOST_REMEMBERED:  # what is still asked is soon here again
                 self.known.clear()
             self.known[message] = asked

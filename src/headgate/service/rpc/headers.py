@@ -41,11 +41,12 @@ class Head:
     `malformed` headers must not be answered; `asking` ones have a method or the like, as those behind messages must
     not."""
 
-    __slots__ = ("asking", "length", "malformed", "metadata", "path", "timeout", "wrong")
+    __slots__ = ("asking", "fields", "length", "malformed", "metadata", "path", "timeout", "wrong")
 
     def __init__(self) -> None:
         self.path = b""
         self.metadata: list[tuple[bytes, bytes]] = []
+        self.fields: dict[bytes, bytes] = {}
         self.timeout: float | None = None
         """Seconds."""
         self.length: int | None = None
@@ -141,6 +142,7 @@ def _head(fields: Metadata) -> Head:
         elif name == b"content-type":
             content = value
         head.metadata.append((name, value))
+        head.fields[name] = value
     head.asking = bool(pseudo)
     method, head.path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
     if not method or not head.path or not pseudo.get(b":scheme"):

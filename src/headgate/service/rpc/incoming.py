@@ -174,7 +174,7 @@ class Incoming:
         method = self._methods.get(head.path)
         stream = Stream(
             number,
-            RpcCall(head.path, head.metadata, self._connection.peer, deadline),
+            RpcCall(head.path, head.metadata, self._connection.peer, deadline, head.fields),
             NOWHERE if method is None else method,
             self._replies.initial,
             self._held,

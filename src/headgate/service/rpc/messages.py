@@ -25,19 +25,13 @@ __all__ = [
     "CheckRequest",
     "CheckResponse",
     "DecodeError",
-    "DescriptorStatus",
     "Dimension",
-    "Duration",
-    "HeaderValue",
     "HealthCheckRequest",
     "HealthCheckResponse",
-    "HealthListRequest",
     "HealthListResponse",
     "LimitStatus",
     "QuotaRequest",
     "QuotaResponse",
-    "RateLimit",
-    "RateLimitDescriptor",
     "RateLimitRequest",
     "RateLimitResponse",
     "ReflectionRequest",
@@ -84,15 +78,9 @@ Dimension: Final[dict[int, str]] = {
 
 RateLimitRequest: Final[Any] = message_class("envoy.service.ratelimit.v3.RateLimitRequest")
 RateLimitResponse: Final[Any] = message_class("envoy.service.ratelimit.v3.RateLimitResponse")
-RateLimit: Final[Any] = message_class("envoy.service.ratelimit.v3.RateLimitResponse.RateLimit")
-DescriptorStatus: Final[Any] = message_class("envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus")
-RateLimitDescriptor: Final[Any] = message_class("envoy.extensions.common.ratelimit.v3.RateLimitDescriptor")
-HeaderValue: Final[Any] = message_class("envoy.config.core.v3.HeaderValue")
-Duration: Final[Any] = message_class("google.protobuf.Duration")
 
 HealthCheckRequest: Final[Any] = message_class("grpc.health.v1.HealthCheckRequest")
 HealthCheckResponse: Final[Any] = message_class("grpc.health.v1.HealthCheckResponse")
-HealthListRequest: Final[Any] = message_class("grpc.health.v1.HealthListRequest")
 HealthListResponse: Final[Any] = message_class("grpc.health.v1.HealthListResponse")
 
 ReflectionRequest: Final[Any] = message_class("grpc.reflection.v1.ServerReflectionRequest")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from headgate.service.auth.guard import needed_to_check
 from headgate.service.rpc.call import Method
 from headgate.service.rpc.entry import Door, Entry
-from headgate.service.rpc.envoy import Envoy
 from headgate.service.rpc.health import HealthService
 from headgate.service.rpc.limiter import RateLimiter
 from headgate.service.rpc.reflection import Reflection
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from headgate.service.health import Health
     from headgate.service.parts import Parts
     from headgate.service.request_log import RequestLog
+    from headgate.service.rpc.envoy import Envoy
 
 __all__ = ["make_methods"]
 
@@ -27,11 +27,12 @@ HEALTH = "grpc.health.v1.Health"
 REFLECTIONS = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
 
-def make_methods(parts: Parts, guard: Guard, plane: DataPlane, health: Health, log: RequestLog) -> dict[bytes, Method]:
+def make_methods(
+    parts: Parts, guard: Guard, plane: DataPlane, health: Health, log: RequestLog, envoy: Envoy
+) -> dict[bytes, Method]:
     """The methods of one worker."""
     door = Door(guard, parts.tally, log)
     to_check = needed_to_check(parts.settings.server, parts.settings.server.grpc)
-    envoy = Envoy(plane, parts.descriptors)
     limiter = RateLimiter(plane, envoy.reset)
     entries = [
         Entry(
