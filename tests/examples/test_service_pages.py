@@ -100,7 +100,8 @@ def test_page_shows_what_is_answered(name: str, blocks: int, tmp_path: Path) -> 
         around = commands(service)
         for script, shown in mine:
             if script in STARTS:
-                printed = service.said
+                # Whoever starts it at the top of a page has no limits on descriptors yet.
+                printed = re.sub(r"^  envoy .*\n", "", service.said, flags=re.MULTILINE)
             else:
                 script = script.replace(SHOWN[0], service.address).replace(SHOWN[1], service.address)
                 # One shell for each block; what a reader exports once is in the environment.
