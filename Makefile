@@ -76,10 +76,11 @@ servers:
 	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing
 
 # Side by side with other libraries; writes docs/benchmarks.md and its charts. BENCH="--only network" runs one part.
-# wrk asks the service; where it cannot be installed, the other parts do without, and the service's says so.
+# wrk and h2load ask the service; where they cannot be installed, the other parts do without, and its own say so.
 bench: servers
-	@command -v wrk >/dev/null || ! command -v apt-get >/dev/null || \
-		(apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends wrk)
+	@missing=""; command -v wrk >/dev/null || missing="wrk"; command -v h2load >/dev/null || missing="$$missing nghttp2-client"; \
+	[ -z "$$missing" ] || ! command -v apt-get >/dev/null || \
+		(apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing)
 	$(PYTHON) benchmarks/run.py $(BENCH)
 
 $(VENV)/.ready: pyproject.toml
