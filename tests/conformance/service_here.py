@@ -34,6 +34,7 @@ from headgate.service.observe.tally import Tally
 from headgate.service.parts import Parts
 from headgate.service.quick import QuickConnection
 from headgate.service.request_log import RequestLog
+from headgate.service.rpc.envoy import Envoy
 from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Store
 from headgate.stores.service.place import Place
@@ -109,7 +110,8 @@ class ServiceHere:
 
     def _dispatch(self, parts: Parts) -> Dispatch:
         plane = DataPlane(parts, CheckCeiling(PLENTY, self.node), None, self.guard)
-        return Dispatch(parts, self.guard, plane, self.control, {}, None, RequestLog(parts.settings.logs))
+        envoy = Envoy(plane, parts.descriptors)
+        return Dispatch(parts, self.guard, plane, self.control, {}, None, RequestLog(parts.settings.logs), envoy)
 
     @property
     def quick(self) -> dict[bytes, Any]:

@@ -36,6 +36,7 @@ from headgate.service.pages import Pages
 from headgate.service.parts import Parts
 from headgate.service.request_log import RequestLog
 from headgate.service.rpc.call import Method
+from headgate.service.rpc.envoy import Envoy
 from headgate.service.rpc.methods import make_methods
 from headgate.service.starting import ADMIN_KEY
 
@@ -168,8 +169,9 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
         "/metrics": (pages.metrics, None if to_check is None else "read"),
     }
     log = RequestLog(settings.logs)
-    app = Dispatch(parts, guard, plane, make_control(parts), shown, to_check, log)
-    rpc = make_methods(parts, guard, plane, health, log)
+    envoy = Envoy(plane, descriptors)  # of HTTP and gRPC: what it remembers and its labels are bounded together
+    app = Dispatch(parts, guard, plane, make_control(parts), shown, to_check, log, envoy)
+    rpc = make_methods(parts, guard, plane, health, log, envoy)
     if webhook is not None:
         webhook.start()
     return Service(parts, app, rpc, publisher, health, callers, webhook)

@@ -104,6 +104,7 @@ class Dispatch:
         pages: Mapping[str, tuple[Page, KeyScope | None]],
         to_check: KeyScope | None,
         log: RequestLog,
+        envoy: Envoy,
     ) -> None:
         """`pages` are health and metrics by path, each with the scope it needs; `to_check` is the scope that checks
         need, None where they are open."""
@@ -115,14 +116,14 @@ class Dispatch:
         self.proxies = TrustedProxies(parts.settings.server.trusted_proxies)
         self.deprecations = Deprecations(parts.settings.deprecated)
         self.authorize = Authorize(plane, self.proxies, parts.settings.headers)
-        envoy = EnvoyOverHttp(Envoy(plane, parts.descriptors))
+        proxies = EnvoyOverHttp(envoy)
         self.routes = {
             "/api/v1/check": Route(plane.check, POST, to_check, plane.check_at_once),
             "/api/v1/check/batch": Route(plane.batch, POST, to_check, plane.batch_at_once),
             "/api/v1/quota": Route(plane.quota, POST, to_check),
-            "/api/v1/reset": Route(envoy.reset, POST, "write"),
+            "/api/v1/reset": Route(proxies.reset, POST, "write"),
             "/ratelimiter/verify-api-limit": Route(plane.verify, POST, to_check),
-            "/json": Route(envoy.ask, POST, to_check),
+            "/json": Route(proxies.ask, POST, to_check),
             "/api/v1/authorize": Route(self.ask, None, to_check, forwarded=True),
         }
         for path, (page, need) in pages.items():

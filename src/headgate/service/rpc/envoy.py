@@ -153,15 +153,16 @@ class Envoy:
         asked = self.known.get(message)
         if asked is not None:
             return asked
-        asked = read_request(domains, _read(message))
-        self.bound_labels(asked)
+        asked = self.read(domains, _read(message))
         if len(message) <= LONGEST_REMEMBERED and len(asked.members) <= MOST_MEMBERS:
             if len(self.known) >= MOST_REMEMBERED:  # what is still asked is soon here again
                 self.known.clear()
             self.known[message] = asked
         return asked
 
-    def bound_labels(self, asked: Asked) -> None:
+    def read(self, domains: Domains, message: Any) -> Asked:
+        """What a RateLimitRequest asks, under labels of which there are so many and no more."""
+        asked = read_request(domains, message)
         for place, label in enumerate(asked.labels):
             own = asked.members[place].algorithm.label
             if label == own or label in self.telling:
@@ -170,6 +171,7 @@ class Envoy:
                 self.telling.add(label)
             else:
                 asked.labels[place] = own
+        return asked
 
     def current(self) -> Domains:
         """The limits as they are now."""

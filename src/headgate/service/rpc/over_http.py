@@ -15,7 +15,6 @@ from google.protobuf import json_format
 from headgate.service.asgi import Call, Reply
 from headgate.service.data.answers import encode
 from headgate.service.data.bodies import prepare
-from headgate.service.rpc.descriptors import read_request
 from headgate.service.rpc.envoy import Envoy
 from headgate.service.rpc.json_bodies import read_rate_limit, read_reset
 from headgate.service.rpc.messages import RateLimitResponse
@@ -37,7 +36,7 @@ class EnvoyOverHttp:
         """`POST /json`: what ShouldRateLimit would answer."""
         started = perf_counter()
         domains = self.envoy.current()
-        asked = read_request(domains, read_rate_limit(body))
+        asked = self.envoy.read(domains, read_rate_limit(body))
         answer: Any = RateLimitResponse.FromString(await self.envoy.decide(call, asked, started))
         said = json_format.MessageToJson(answer, indent=None, ensure_ascii=False).encode()
         if answer.overall_code != OVER_LIMIT:

@@ -16,7 +16,6 @@ from headgate.service.rpc.messages import (
     CheckResponse,
     HealthCheckRequest,
     HealthCheckResponse,
-    RateLimitDescriptor,
     RateLimitRequest,
     RateLimitResponse,
 )
@@ -68,7 +67,7 @@ def health(asked: grpc.Channel) -> int:
 def limits(service: Service) -> dict[str, int]:
     """How many a user may have in Envoy's limits, as each worker knows them."""
     entry = {"key": "user", "value": "somebody"}
-    request = RateLimitRequest(domain="shop", descriptors=[RateLimitDescriptor(entries=[entry])])
+    request = RateLimitRequest(domain="shop", descriptors=[{"entries": [entry]}])
     found: dict[str, int] = {}
     for _ in range(8 * WORKERS):
         with channel(service.rpc) as one:

@@ -29,7 +29,7 @@ __all__ = ["START", "Proxy", "descriptor", "domains_of"]
 
 START = 1_700_000_040
 """The beginning of a minute."""
-OVER_LIMIT = 2
+Descriptor = messages.message_class("envoy.extensions.common.ratelimit.v3.RateLimitDescriptor")
 NO_HEADERS = HeaderStyle(ratelimit=False, x_ratelimit=False, retry_after=False)
 
 
@@ -50,7 +50,7 @@ def domains_of(folder: Path, text: str) -> Domains:
 
 def descriptor(*entries: str, hits: int | None = None, back: bool = False, limit: tuple[int, int] | None = None) -> Any:
     """A descriptor of entries such as `plan=gold`, with what it says beside them."""
-    made = messages.RateLimitDescriptor(is_negative_hits=back)
+    made = Descriptor(is_negative_hits=back)
     for entry in entries:
         key, _, value = entry.partition("=")
         made.entries.add(key=key, value=value)

@@ -27,6 +27,7 @@ from headgate.service.parts import Parts
 from headgate.service.request_log import RequestLog
 from headgate.service.rpc import messages
 from headgate.service.rpc.call import RpcCall, RpcError, Status
+from headgate.service.rpc.envoy import MOST_TELLING, Envoy
 from headgate.service.rpc.methods import make_methods
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
@@ -44,6 +45,9 @@ descriptors:
     value: gold
     rate_limit: {unit: hour, requests_per_unit: 9}
     metadata: {tier: gold}
+  - key: path
+    detailed_metric: true
+    rate_limit: {unit: hour, requests_per_unit: 9}
 """
 ADMIN = "correct-horse-battery"
 WRITE = {"authorization": f"Bearer {ADMIN}"}
@@ -70,8 +74,9 @@ class Worker:
         plane = DataPlane(parts, CheckCeiling(settings.server.limits.checks, node), None, guard)
         log = RequestLog(settings.logs)
         need = "check" if checks == "key" else None
-        self.app = Dispatch(parts, guard, plane, nothing, {}, cast(Any, need), log)
-        self.methods = make_methods(parts, guard, plane, Health(limiter, self.repository), log)
+        self.envoy = Envoy(plane, descriptors)
+        self.app = Dispatch(parts, guard, plane, nothing, {}, cast(Any, need), log, self.envoy)
+        self.methods = make_methods(parts, guard, plane, Health(limiter, self.repository), log, self.envoy)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, self.app)), base_url="http://headgate")
 
     def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> httpx.Response:
@@ -147,6 +152,17 @@ def test_both_spellings_and_numbers_as_text_are_read(worker: Worker) -> None:
 def test_metadata_is_told_as_json(worker: Worker) -> None:
     asked = {"domain": "edge", "descriptors": [{"entries": [{"key": "plan", "value": "gold"}]}]}
     assert worker.post("/json", asked).json()["dynamicMetadata"]["metadata"] == {"tier": "gold"}
+
+
+def test_values_make_no_more_labels_here_than_over_grpc(worker: Worker) -> None:
+    worker.envoy.telling |= {str(number) for number in range(MOST_TELLING - 2)}
+    for name in ("a", "b", "c", "d"):
+        asked = {"domain": "edge", "descriptors": [{"entries": [{"key": "path", "value": name}]}]}
+        assert worker.post("/json", asked).status_code == 200
+        message = messages.RateLimitRequest(domain="edge", descriptors=[descriptor(f"path={name}")])
+        worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
+    labels = {rule for rule, _ in worker.envoy.tally._rules}
+    assert labels == {"edge.path_a", "edge.path_b", "edge.path"}
 
 
 def wrongly(**more: Any) -> dict[str, Any]:

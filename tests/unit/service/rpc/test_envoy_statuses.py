@@ -34,7 +34,9 @@ descriptors:
   - key: never
     rate_limit: {unit: minute, requests_per_unit: 0}
   - key: free
-    rate_limit: {unlimited: true}
+    rate_limit: {unlimited: true, name: free}
+  - key: freer
+    rate_limit: {unlimited: true, replaces: [{name: free}]}
   - key: vip
     rate_limit: {unlimited: true, replaces: [{name: per-user}]}
   - key: special
@@ -159,6 +161,21 @@ def test_a_limit_that_is_replaced_counts_nothing(proxy: Proxy, by: str) -> None:
     assert proxy.left("user=a") == 3
     assert proxy.left("route=/a") == 8
     assert proxy.passes(descriptor(f"{by}=x")) is (by == "vip")
+
+
+def test_what_is_unlimited_stays_so_where_it_is_replaced(proxy: Proxy) -> None:
+    answer = proxy.ask(descriptor("free=x"), descriptor("freer=x"))
+    assert codes(answer) == [OK, OK, OK]
+    assert [status.limit_remaining for status in answer.statuses] == [2**32 - 1] * 2
+
+
+@pytest.mark.parametrize(("counters", "kept"), [(8, True), (9, False)])
+def test_what_requests_of_many_counters_ask_is_not_kept_at_hand(proxy: Proxy, counters: int, kept: bool) -> None:
+    asked = [descriptor(f"route=/{number}") for number in range(counters)]
+    for _ in range(2):
+        assert proxy.passes(*asked)
+    assert bool(proxy.envoy.known) is kept
+    assert proxy.left("route=/0") == 8
 
 
 def test_a_request_that_brings_its_limit_along_shares_the_counter_of_that_period(proxy: Proxy) -> None:

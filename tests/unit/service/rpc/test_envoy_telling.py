@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import json_format
+from google.protobuf import duration_pb2, json_format
 
 from headgate.http.style import HeaderStyle
 from headgate.service.rpc import messages
@@ -207,7 +207,7 @@ def test_pressure_is_told_as_of_every_check(proxies: Callable[..., Proxy]) -> No
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 16383, 16384, 2**31, 2**32 - 1, 2**53])
 def test_numbers_are_encoded_as_protobuf_does(number: int) -> None:
-    decoded = messages.Duration.FromString(b"\x08" + varint(number))
+    decoded = duration_pb2.Duration.FromString(b"\x08" + varint(number))
     assert decoded.seconds == number
 
 

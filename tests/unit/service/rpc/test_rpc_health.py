@@ -45,7 +45,7 @@ def health_of(worker: Worker, service: str) -> int:
 
 
 def listed(worker: Worker) -> dict[str, int]:
-    answer = worker.call(f"{HEALTH}/List", messages.HealthListRequest())
+    answer = worker.call(f"{HEALTH}/List", messages.message_class("grpc.health.v1.HealthListRequest")())
     return {service: told.status for service, told in answer.statuses.items()}
 
 

@@ -52,30 +52,36 @@ def test_other_definitions_of_the_same_names_do_not_clash_and_no_grpcio_is_neede
     ("name", "fields"),
     [
         (
-            "CheckRequest",
+            "headgate.v1.CheckRequest",
             "identifier=1 dimension=2 endpoint=3 cost=4 timestamp=5 key=6 plans=7 method=8",
         ),
         (
-            "CheckResponse",
+            "headgate.v1.CheckResponse",
             "allowed=1 current_count=2 limit=3 remaining=4 reset_at=5 retry_after=6 reason=7 rule=8 state=9 delay=10 "
             "queue_position=11 reset_after=12 parts=13 shadows=14",
         ),
-        ("ResetResponse", "reset_count=1 reset=2"),
-        ("RateLimitRequest", "domain=1 descriptors=2 hits_addend=3"),
+        ("headgate.v1.ResetResponse", "reset_count=1 reset=2"),
+        ("envoy.service.ratelimit.v3.RateLimitRequest", "domain=1 descriptors=2 hits_addend=3"),
         (
-            "RateLimitResponse",
+            "envoy.service.ratelimit.v3.RateLimitResponse",
             "overall_code=1 statuses=2 response_headers_to_add=3 request_headers_to_add=4 raw_body=5 "
             "dynamic_metadata=6",
         ),
-        ("DescriptorStatus", "code=1 current_limit=2 limit_remaining=3 duration_until_reset=4"),
-        ("RateLimit", "requests_per_unit=1 unit=2 name=3"),
-        ("RateLimitDescriptor", "entries=1 limit=2 hits_addend=3 is_negative_hits=4"),
-        ("HeaderValue", "key=1 value=2 raw_value=3"),
-        ("HealthCheckResponse", "status=1"),
+        (
+            "envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus",
+            "code=1 current_limit=2 limit_remaining=3 duration_until_reset=4",
+        ),
+        ("envoy.service.ratelimit.v3.RateLimitResponse.RateLimit", "requests_per_unit=1 unit=2 name=3"),
+        (
+            "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor",
+            "entries=1 limit=2 hits_addend=3 is_negative_hits=4",
+        ),
+        ("envoy.config.core.v3.HeaderValue", "key=1 value=2 raw_value=3"),
+        ("grpc.health.v1.HealthCheckResponse", "status=1"),
     ],
 )
 def test_fields_have_the_numbers_that_callers_know(name: str, fields: str) -> None:
-    described = getattr(messages, name).DESCRIPTOR.fields
+    described = messages.message_class(name).DESCRIPTOR.fields
     assert " ".join(f"{field.name}={field.number}" for field in described) == fields
 
 

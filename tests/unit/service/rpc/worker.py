@@ -22,6 +22,7 @@ from headgate.service.parts import Parts
 from headgate.service.request_log import RequestLog
 from headgate.service.rpc import messages
 from headgate.service.rpc.call import Method, RpcCall, RpcError
+from headgate.service.rpc.envoy import Envoy
 from headgate.service.rpc.methods import make_methods
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
@@ -36,7 +37,10 @@ MESSAGES = {
     f"{LIMITER}/GetRemainingQuota": (messages.QuotaRequest, messages.QuotaResponse),
     f"{LIMITER}/ResetLimit": (messages.ResetRequest, messages.ResetResponse),
     "grpc.health.v1.Health/Check": (messages.HealthCheckRequest, messages.HealthCheckResponse),
-    "grpc.health.v1.Health/List": (messages.HealthListRequest, messages.HealthListResponse),
+    "grpc.health.v1.Health/List": (
+        messages.message_class("grpc.health.v1.HealthListRequest"),
+        messages.HealthListResponse,
+    ),
 }
 ADMIN = "correct-horse-battery"
 PEER = "192.0.2.1"
@@ -71,9 +75,10 @@ class Worker:
         self.plane = DataPlane(self.parts, CheckCeiling(settings.server.limits.checks, node), None, self.guard)
         self.health = Health(limiter, self.repository)
         log = RequestLog(settings.logs)
-        self.methods: Mapping[bytes, Method] = make_methods(self.parts, self.guard, self.plane, self.health, log)
+        envoy = Envoy(self.plane, self.parts.descriptors)
+        self.methods: Mapping[bytes, Method] = make_methods(self.parts, self.guard, self.plane, self.health, log, envoy)
         to_check = needed_to_check(settings.server, settings.server.http)
-        self.http = Dispatch(self.parts, self.guard, self.plane, nothing, {}, to_check, log)
+        self.http = Dispatch(self.parts, self.guard, self.plane, nothing, {}, to_check, log, envoy)
         self.said: dict[bytes, bytes] = {}
         """What the last answer said in its headers."""
 
