@@ -111,9 +111,14 @@ class FailurePolicy:
             return [self._outcome(member, policy if member.binds else "open") for member in members]
         # Of limits that only the store knows there is nothing to go by here.
         known = [member for member in members if not known_far(member.algorithm)]
-        (reply,) = self._stand_in().apply([Request(op, known)])
-        decided = iter([Outcome(_because(outcome.decision, "fallback"), outcome.tick) for outcome in reply])
+        decided = iter(self.locally(Request(op, known)))
         return [self._outcome(m, "open") if known_far(m.algorithm) else next(decided) for m in members]
+
+    def locally(self, request: Request) -> list[Outcome]:
+        """What the limiter of this process, which stands in under `local`, makes of a request: also of one that gives
+        back what was taken there."""
+        (reply,) = self._stand_in().apply([request])
+        return [Outcome(_because(outcome.decision, "fallback"), outcome.tick) for outcome in reply]
 
     def _stand_in(self) -> MemoryStore:
         """The limiter of this process, made when it is first needed."""

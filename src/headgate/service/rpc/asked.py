@@ -13,6 +13,10 @@ Quotas      deny when all of them do. A single one is a limit like others. Sever
 Give-backs  (negative hits) need the tick that the store is at, which a member of cost 0 tells; they follow when the
             request is allowed, and no counter gets back more than was used of it. A log of single requests cannot tell
             which of them is meant, so its limits refuse negative hits.
+
+Where the store does not answer, its failure policy does, which looks at limits that bind and lets others pass. But
+quotas deny under `closed` (`seen`); and under `local` they and give-backs are counted by what stands in (`unmet`), to
+which is given back as to the store.
 """
 
 from __future__ import annotations
@@ -152,6 +156,16 @@ class Asked:
         first = members[0]
         self.single = len(members) == 1 and kinds[0] == BINDS and first.cost <= first.algorithm.ceiling
 
+    def unmet(self, outcomes: Sequence[Outcome]) -> tuple[Request | None, list[int]]:
+        """What the store did not decide, and was let pass since it does not bind by itself; and which members that is.
+        Nothing is taken where another limit denies."""
+        places = [place for place, outcome in enumerate(outcomes) if outcome.decision.reason == "fail_open"]
+        if not places or self.request is None:
+            return None, []
+        members = self.members
+        denied = any(members[place].binds and not one.decision._allowed for place, one in enumerate(outcomes))
+        return Request(Op.PEEK if denied else self.request.op, [members[place] for place in places]), places
+
     def seen(self, outcomes: Sequence[Outcome], closed: bool) -> list[Decision]:
         """What each member says, that of a look included. `closed` if what a store cannot decide is denied: to the
         failure policy a quota is one that holds up nothing."""
@@ -179,9 +193,10 @@ class Asked:
                     left -= 1
         return self.quotas > 0 and left == 0
 
-    def second(self, outcomes: Sequence[Outcome], over: bool) -> tuple[Request | None, list[int]]:
+    def second(self, outcomes: Sequence[Outcome], over: bool, reason: str = "ok") -> tuple[Request | None, list[int]]:
         """What is to be given back: all that was taken for a request that is denied after all, or what it asks to be.
-        And which members that is for. Where the store did not decide, nothing was taken."""
+        And which members that is for: those that were decided for this reason, `ok` by the store, `fallback` by what
+        stands in for it. Of all others nothing was taken."""
         members = self.members
         back: list[Member] = []
         places: list[int] = []
@@ -190,7 +205,7 @@ class Asked:
             if over and member.binds and not outcome.decision._allowed:
                 return None, []  # the store has denied it, and nothing was taken
             amount = member.cost if over else self.amounts[place]
-            if amount and outcome.decision.reason == "ok":
+            if amount and outcome.decision._allowed and outcome.decision.reason == reason:
                 back.append(Member(member.key, member.algorithm, amount, True, outcome.tick, amount))
                 places.append(place)
         return (Request(Op.GIVE_BACK, back) if back else None), places

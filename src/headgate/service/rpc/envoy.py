@@ -68,6 +68,7 @@ class Envoy:
         self.style = plane.parts.settings.headers
         self.descriptors = descriptors
         self.closed = self.engine.failure.policy == "closed"
+        self.local = self.engine.failure.policy == "local"
         self.domains: Domains | None = None
         self.known: dict[bytes, Asked] = {}
         """What requests ask of these domains, by their bytes."""
@@ -133,16 +134,30 @@ class Envoy:
         with self.plane.span(call, "envoy") as span:
             request = asked.request
             outcomes: Sequence[Outcome] = () if request is None else (await limiter._apply([request]))[0]
+            if self.local and (asked.quotas or asked.settles):
+                outcomes = self.stood_in(asked, outcomes)
             decisions = asked.seen(outcomes, self.closed)
             over = asked.over(decisions)
             if asked.settles:
                 second, places = asked.second(outcomes, over)
                 if second is not None:
                     settle(decisions, places, (await to_the_end(limiter._apply([second])))[0])
+                if self.local:
+                    second, places = asked.second(outcomes, over, "fallback")
+                    if second is not None:
+                        settle(decisions, places, self.engine.failure.locally(second))
             decisions = self.noted(asked, decisions)
             if span is not None and decisions:
                 describe(span, combine(tuple(decisions), not over))
         return self.answer(call, asked, decisions, over, now_us, started)
+
+    def stood_in(self, asked: Asked, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """The outcomes, with those of quotas and give-backs that the store did not decide from what stands in."""
+        missed, places = asked.unmet(outcomes)
+        if missed is None:
+            return outcomes
+        replies = dict(zip(places, self.engine.failure.locally(missed), strict=True))
+        return [replies.get(place, outcome) for place, outcome in enumerate(outcomes)]
 
     def asked(self, message: bytes) -> Asked:
         """What a request asks, by its bytes: read now, or known."""

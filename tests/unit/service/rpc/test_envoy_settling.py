@@ -229,6 +229,27 @@ def test_quotas_of_a_store_that_fails_are_answered_by_its_policy(
     proxy.close()
 
 
+def test_what_stands_in_for_a_store_that_fails_counts_quotas_and_is_given_back_to(domains: Any) -> None:
+    store = Flaky()
+    proxy = Proxy(domains, store=store, on_store_error="local")
+    store.broken = True
+    quotas = (descriptor("pool=a"), descriptor("reserve=a"))
+    assert [codes(proxy.ask(*quotas)) for _ in range(3)] == [[OK, OK, OK], [OK, OVER, OK], [OVER, OVER, OVER]]
+    assert codes(proxy.ask(*quotas, descriptor("tokens=a", hits=7))) == [OVER, OVER, OVER, OK]
+    assert proxy.left("tokens=a") == 100
+    assert codes(proxy.ask(descriptor("pool=b", hits=0), descriptor("reserve=b", hits=0))) == [OK, OK, OK]
+    use(proxy, "user=a", hits=3)
+    assert codes(proxy.ask(descriptor("tokens=a", hits=7), descriptor("user=a", hits=0))) == [OVER, OK, OVER]
+    assert proxy.left("tokens=a") == 100
+    assert codes(proxy.ask(*quotas[:1], descriptor("reserve=c"), descriptor("user=a"))) == [OVER, OVER, OK, OVER]
+    assert proxy.left("reserve=c") == 2
+    use(proxy, "tokens=a", hits=50)
+    answer = proxy.ask(descriptor("tokens=a", hits=20, back=True))
+    assert (codes(answer), answer.statuses[0].limit_remaining) == ([OK, OK], 70)
+    assert proxy.tally.snapshot(proxy.clock.ticks(), {}).events["fail_open"] == 0
+    proxy.close()
+
+
 # -- negative hits ----------------------------------------------------------------------------------------------------
 
 
