@@ -41,8 +41,10 @@ SHOWN_RPC = "127.0.0.1:8081"
 OF_THE_MOMENT = {
     *("at", "created_at", "updated_at", "expires_at", "reset_at", "since", "until", "timestamp"),
     *("reset", "reset_after", "retry_after", "tick", "lastRequestTimeStamp", "uptimeSeconds"),
-    *("durationUntilReset", "value"),  # `value` is of a header, and some of them say how long
+    "durationUntilReset",
 }
+HEADERS_OF_THE_MOMENT = ("ratelimit", "x-ratelimit-reset")
+"""Those that end with the seconds that are left."""
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 TOKEN = re.compile(r"hg_[0-9a-f]{12}_[\w-]{43}")
 
@@ -150,19 +152,32 @@ def settled(value: Any) -> Any:
     if isinstance(value, list):
         return [settled(item) for item in value]
     if isinstance(value, dict):
+        if value.get("key") in HEADERS_OF_THE_MOMENT:
+            value = {**value, "value": re.sub(r"\d+$", "seconds", value["value"])}
         return {name: kind(item) if name in OF_THE_MOMENT else settled(item) for name, item in value.items()}
     return value
 
 
-def kind(value: Any) -> str:
+def kind(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        return settled(value)  # it has the name of a moment, and is none
     return "number" if isinstance(value, int | float) else type(value).__name__
 
 
 def test_times_of_the_moment_are_held_to_their_kind() -> None:
     assert settled({"retry_after": 19.9, "limit": 3}) == settled({"retry_after": 20, "limit": 3})
     assert settled({"retry_after": None}) != settled({"retry_after": 20})
-    with pytest.raises(AssertionError):
-        compare("", '{"limit": 3}', '{"limit": 4}')
+    assert settled({"reset": 1}) == settled({"reset": 2})
+    header = {"key": "ratelimit", "value": '"shop";r=59;t=1843'}
+    assert settled([header]) == settled([{**header, "value": '"shop";r=59;t=9'}])
+    for shown, printed in (
+        ('{"limit": 3}', '{"limit": 4}'),
+        ('{"reset": [{"key": "a"}]}', '{"reset": [{"key": "b"}]}'),
+        ('{"key": "ratelimit", "value": "r=59;t=7"}', '{"key": "ratelimit", "value": "r=58;t=7"}'),
+        ('{"key": "x-ratelimit-limit", "value": "60"}', '{"key": "x-ratelimit-limit", "value": "61"}'),
+    ):
+        with pytest.raises(AssertionError):
+            compare("", shown, printed)
 
 
 # -- the table of calls -----------------------------------------------------------------------------------------------
