@@ -13,6 +13,7 @@ that decided: the one that denied, else the one with least left. Errors are gRPC
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, final
@@ -51,8 +52,13 @@ MOST_MEMBERS: Final = 8
 MOST_TELLING: Final = 500
 """Labels with values of requests in them (`detailed_metric`, `value_to_metric`). Beyond it limits are counted under
 their own: a flood of values would else push those of all others out of the metrics, which are bounded."""
+LONGEST_TOLD: Final = 100
+"""Characters."""
+MOST_STRANGE: Final = 20
+"""Domains that no file has, and that the log tells of, each once."""
 
 _read: Final[Any] = RateLimitRequest.FromString
+_log = logging.getLogger("headgate.grpc")
 
 
 @final
@@ -73,6 +79,7 @@ class Envoy:
         self.known: dict[bytes, Asked] = {}
         """What requests ask of these domains, by their bytes."""
         self.telling: set[str] = set()
+        self.strange: set[str] = set()
 
     def at_once(self, call: Call, message: bytes) -> bytes | None:
         """`in_time`, where nothing has to be waited for: the usual case, without a coroutine."""
@@ -178,6 +185,8 @@ class Envoy:
     def read(self, domains: Domains, message: Any) -> Asked:
         """What a RateLimitRequest asks, under labels of which there are so many and no more."""
         asked = read_request(domains, message)
+        if not domains.knows(message.domain):
+            self.wonder(message.domain)
         for place, label in enumerate(asked.labels):
             own = asked.members[place].algorithm.label
             if label == own or label in self.telling:
@@ -187,6 +196,12 @@ class Envoy:
             else:
                 asked.labels[place] = own
         return asked
+
+    def wonder(self, domain: str) -> None:
+        """A proxy that asks for the wrong domain is not limited, and nobody would notice: the log says so, once."""
+        if domain not in self.strange and len(self.strange) < MOST_STRANGE:
+            self.strange.add(domain)
+            _log.warning("no file of envoy.config has the domain %r, which is asked for", domain[:LONGEST_TOLD])
 
     def current(self) -> Domains:
         """The limits as they are now."""

@@ -11,7 +11,7 @@ from google.protobuf import duration_pb2, json_format
 
 from headgate.http.style import HeaderStyle
 from headgate.service.rpc import messages
-from headgate.service.rpc.envoy import MOST_TELLING
+from headgate.service.rpc.envoy import MOST_STRANGE, MOST_TELLING
 from headgate.service.rpc.statuses import NO_LIMIT, NOT_LIMITED, OK, headers_field, varint
 from unit.service.rpc.proxy import START, Proxy, descriptor, domains_of
 
@@ -244,3 +244,16 @@ def test_a_flood_of_keys_that_bring_a_limit_along_makes_one_label(proxies: Calla
         answer = proxy.ask(descriptor(f"made-up-{number}=x", limit=(5, 2)))
         assert headers(answer)["ratelimit"] == '"edge.override";r=4;t=60'
     assert {rule for rule, _ in proxy.tally._rules} == {"edge.override"}
+
+
+def test_domains_that_nobody_has_are_in_the_log_once(
+    proxies: Callable[..., Proxy], caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = proxies()
+    for number in range(2 * MOST_STRANGE):
+        for user in ("a", "b"):
+            assert proxy.passes(descriptor(f"user={user}"), domain=f"shop{number}")
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        f"no file of envoy.config has the domain 'shop{number}', which is asked for" for number in range(MOST_STRANGE)
+    ]
