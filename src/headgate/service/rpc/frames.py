@@ -5,7 +5,17 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-__all__ = ["Broken", "StreamBroken", "frame", "goaway", "read_settings", "reset", "window_update"]
+__all__ = [
+    "Broken",
+    "StreamBroken",
+    "frame",
+    "goaway",
+    "number",
+    "read_settings",
+    "reset",
+    "settings",
+    "window_update",
+]
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD: Final = Struct(">IBI")
