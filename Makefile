@@ -34,8 +34,11 @@ NEVER_COMPILED := tests/servers tests/model \
 	$(addprefix tests/unit/,cli config deploy history locks reading retry rules/repositories) \
 	tests/unit/service/auth \
 	tests/integration/test_locks.py tests/integration/test_locks_faults.py
-# Floods of a million keys tell the same of both builds, and the compiled one is done sooner.
-MOSTLY_WAITING := tests/integration/test_flood.py tests/integration/test_fresh_clients.py \
+# Floods of a million keys tell the same of both builds, and so do processes that are killed and forked, and the programs
+# of the pages: the compiled one is done sooner.
+MOSTLY_WAITING := tests/examples tests/unit/test_package.py \
+	tests/integration/test_flood.py tests/integration/test_fresh_clients.py tests/integration/test_sqlite_forks.py \
+	$(addprefix tests/integration/test_shared_,fork.py killed.py processes.py stopped.py) \
 	$(addprefix tests/integration/test_sql_,processes.py faults.py racing_repeats.py changing.py) \
 	$(addprefix tests/conformance/,test_redis.py test_redis_kinds.py test_sql.py test_twins.py)
 
