@@ -201,7 +201,7 @@ class Envoy:
         """A proxy that asks for the wrong domain is not limited, and nobody would notice: the log says so, once."""
         if domain not in self.strange and len(self.strange) < MOST_STRANGE:
             self.strange.add(domain)
-            _log.warning("no file of envoy.config has the domain %r, which is asked for", domain[:LONGEST_TOLD])
+            _log.warning("no file of envoy.config has the domain %s, which is asked for", repr(domain[:LONGEST_TOLD]))
 
     def current(self) -> Domains:
         """The limits as they are now."""
