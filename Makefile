@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py') setup.py pyproject.toml
 
-.PHONY: serve test check compiled pure sockets doctest servers bench clean
+.PHONY: serve test check compiled pure early sockets doctest servers bench clean
 
 # The service on loopback, until Ctrl-C. Its counters and rules stay in .headgate, which git does not look at.
 serve: $(VENV)/.compiled
@@ -15,7 +15,7 @@ serve: $(VENV)/.compiled
 # Lint, types and imports, and the tests on the compiled and on the pure build, and those over sockets, all at once:
 # they wait a lot, and what is not compiled need not wait for the compiler.
 test: servers $(VENV)/.ready
-	$(MAKE) -j3 --keep-going --output-sync=target check doctest pure compiled sockets
+	$(MAKE) -j4 --keep-going --output-sync=target doctest check early pure compiled sockets
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -42,19 +42,25 @@ MOSTLY_WAITING := tests/examples tests/unit/test_package.py \
 	$(addprefix tests/integration/test_sql_,processes.py faults.py racing_repeats.py changing.py) \
 	$(addprefix tests/conformance/,test_redis.py test_redis_kinds.py test_sql.py test_twins.py)
 
-# Whatever talks to servers, services and web applications over sockets, with the compiled build; checks over a socket
-# also from the source.
-SOCKETS := tests/examples/test_service_pages.py tests/unit/service/control tests/integration/service/processes \
-	$(addprefix tests/integration/,frameworks network proxies rules test_retry_http.py) \
+# What waits for others most of the time, from the source: it need not wait for the compiler, too.
+EARLY := tests/unit/service/control $(addprefix tests/integration/,proxies rules test_retry_http.py)
+
+# Whatever else talks to servers, services and web applications over sockets, with the compiled build; checks over a
+# socket also from the source.
+SOCKETS := tests/examples/test_service_pages.py tests/integration/service/processes \
+	$(addprefix tests/integration/,frameworks network) \
 	$(filter-out %/test_checks_http.py,$(wildcard tests/integration/service/test_*.py))
 
 compiled: servers $(VENV)/.compiled
 	HEADGATE_EXPECT=compiled $(BIN)/python -m pytest -q --durations=10 tests \
-		$(addprefix --ignore=,$(NEVER_COMPILED) $(SOCKETS))
+		$(addprefix --ignore=,$(NEVER_COMPILED) $(EARLY) $(SOCKETS))
+
+early: servers $(VENV)/.ready
+	HEADGATE_EXPECT="pure Python" PYTHONPATH=src $(BIN)/python -m pytest -q --durations=10 $(EARLY)
 
 pure: servers $(VENV)/.ready
 	HEADGATE_EXPECT="pure Python" PYTHONPATH=src $(BIN)/python -m pytest -q --durations=10 tests \
-		$(addprefix --ignore=,$(MOSTLY_WAITING) $(SOCKETS))
+		$(addprefix --ignore=,$(MOSTLY_WAITING) $(EARLY) $(SOCKETS))
 
 sockets: servers $(VENV)/.compiled
 	HEADGATE_EXPECT=compiled $(BIN)/python -m pytest -q --durations=10 $(SOCKETS)
