@@ -16,15 +16,13 @@ from headgate.envoy.reading import TEXTS, read_domain
 from headgate.envoy.travelling import Row, packed, unpacked
 from headgate.envoy.tree import Node
 from headgate.errors import Problem
-from headgate.reading.document import Document, Stamp, read_document, stamp_of
+from headgate.reading.document import Document, read_document, stamp_of
 from headgate.reading.fields import Problems, kind_of
+from headgate.reading.traces import Seen
 
-__all__ = ["DescriptorFiles", "Seen", "look", "read_descriptor_files"]
+__all__ = ["DescriptorFiles", "look", "read_descriptor_files"]
 
 ENDINGS = (".yaml", ".yml")
-
-Seen = Stamp | tuple[str, ...] | None
-"""By what a change is noticed: a file's stamp, the names in a folder, None for what is not there."""
 
 
 @dataclass(slots=True)

@@ -1,9 +1,8 @@
 """What a process knows of Envoy's descriptors, kept up to date behind its back.
 
 The files are read at the start, which fails when they have mistakes. From then on a thread looks whether they have
-changed, by their stamps, as for rules (rules/repositories/files.py says why the first look after a reading compares the
-bytes too). What they say is swapped as a whole, so no request ever sees half of a change. A reading with mistakes
-changes nothing: the last good one stays in force, and that is logged and counted.
+changed, as for rules (reading/traces.py). What they say is swapped as a whole: no request ever sees half of a change.
+A reading with mistakes changes nothing: the last good one stays in force, and that is logged and counted.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
 from weakref import ref
 
-from headgate.envoy.files import DescriptorFiles, Seen, look, read_descriptor_files
+from headgate.envoy.files import DescriptorFiles, look, read_descriptor_files
 from headgate.envoy.limits import Domains
 from headgate.errors import Invalid
-from headgate.reading.document import digest_of
+from headgate.reading.traces import Traces
 from headgate.stores.forking import renew_after_fork
 
 __all__ = ["REFRESH_SECONDS", "Descriptors"]
@@ -51,13 +50,11 @@ class Descriptors:
         self._title = path
         self._path = os.path.abspath(path)  # a program may go to another folder; its files stay where they are
         self._seconds = refresh_seconds
-        self._seen: dict[str, Seen] = {}
-        self._digests: dict[str, bytes | None] = {}
-        self._settled = False
+        self._traces = Traces()
         self._again = False
         self._closed = False
         self._looking = Lock()
-        self._note(files)
+        self._traces.take(files.seen, files.digests)
         self.current = files.domains
         renew_after_fork(self)
         self._watch()
@@ -66,7 +63,7 @@ class Descriptors:
         """Look at the files now; whether anything was new. What cannot be read stays as it was, and is told."""
         with self._looking:
             again, self._again = self._again, False
-            if not again and not self._changed():
+            if not again and not self._traces.changed(look):
                 if self.problem is not None:
                     self.failures += 1
                 return False
@@ -102,18 +99,10 @@ class Descriptors:
         )
         self._watcher.start()
 
-    def _changed(self) -> bool:
-        if any(look(path) != seen for path, seen in self._seen.items()):
-            return True
-        if self._settled:
-            return False
-        self._settled = True
-        return any(digest_of(path) != digest for path, digest in self._digests.items())
-
     def _read(self) -> bool:
         files = read_descriptor_files(self._path)
-        same = self.problem is None and files.digests == self._digests
-        self._note(files)
+        same = self.problem is None and self._traces.same(files.digests)
+        self._traces.take(files.seen, files.digests)
         if files.problems:
             self._failed(str(Invalid(files.problems)))
             return False
@@ -127,11 +116,6 @@ class Descriptors:
         level = logging.WARNING if before and not now else logging.INFO
         _log.log(level, "limits on descriptors have changed: %s: %d before, %d now", self._title, before, now)
         return True
-
-    def _note(self, files: DescriptorFiles) -> None:
-        self._seen = {os.path.abspath(path): seen for path, seen in files.seen.items()}
-        self._digests = {os.path.abspath(path): digest for path, digest in files.digests.items()}
-        self._settled = False
 
     def _failed(self, told: str, error: Exception | None = None) -> None:
         """Count it, and say it once as long as it is the same."""

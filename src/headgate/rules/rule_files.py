@@ -11,17 +11,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from headgate.errors import Problem
 from headgate.reading.document import Document, Stamp, read_document, stamp_of
 from headgate.reading.fields import Fields, Problems, kind_of, listed
+from headgate.reading.traces import Seen
 from headgate.reading.variables import Variable, overlaid
 from headgate.rules.repositories.port import Record
 from headgate.rules.sections import SECTIONS, read_sections
 from headgate.stores.options import masked
 
-__all__ = ["INCLUDE", "SETTINGS", "RuleFiles", "Seen", "in_order", "look", "read_rule_files"]
+__all__ = ["INCLUDE", "SETTINGS", "RuleFiles", "in_order", "look", "read_rule_files"]
 
 INCLUDE = "include"
 SETTINGS = (
@@ -30,9 +31,6 @@ SETTINGS = (
 )
 """What a main file may say besides rules. What it means is read elsewhere; here it is known not to be a slip."""
 ENDINGS = (".yaml", ".yml", ".json")
-
-Seen: TypeAlias = "Stamp | tuple[str, ...] | None"
-"""By what a change is noticed: a file's stamp, the names in a folder, None for what is not there."""
 
 
 @dataclass(slots=True)

@@ -108,11 +108,13 @@ def test_two_edits_within_one_tick_of_the_file_system(tmp_path: Path) -> None:
     path = tmp_path / "limits.yaml"
     path.write_text(domain("shop", 1))
     with followed(path) as descriptors:
-        descriptors._seen = {name: look(name) for name in descriptors._seen}
+        descriptors._traces._seen = {name: look(name) for name in descriptors._traces._seen}
         was = path.stat()
         path.write_text(domain("shop", 2))
         os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
-        descriptors._seen = {name: look(name) for name in descriptors._seen}  # as if nothing could be seen
+        descriptors._traces._seen = {
+            name: look(name) for name in descriptors._traces._seen
+        }  # as if nothing could be seen
         assert descriptors.refresh() is True
         assert limits(descriptors, "shop") == {"shop": [2]}
 
@@ -342,3 +344,19 @@ def test_a_forked_child_follows_by_itself(tmp_path: Path) -> None:
             finally:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_file_that_was_only_touched_is_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the settings name it as seen from a folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("limits.yaml").write_text("domain: edge\ndescriptors: []\n")
+    followed = Descriptors("limits.yaml", 3600)
+    try:
+        os.utime("limits.yaml", ns=(1, 1))
+        with caplog.at_level("INFO", "headgate"):
+            assert not followed.refresh()
+        assert caplog.records == []
+    finally:
+        followed.close()

@@ -1,11 +1,7 @@
 """Rules in files, as a repository that is read and never written to: people edit the files.
 
-Whether anything has changed is told by stamps (which file it is, its size and times), which costs a look at each
-file. A new stamp has the files read, whether they were edited in place, replaced by another file, or a link on the
-way to them was switched.
-
-A file system counts time in steps of some milliseconds, and two edits within one step leave one stamp. So the first
-look after a reading compares the bytes once more.
+Whether anything has changed is told by stamps (see reading/traces.py). A new stamp has the files read, whether they
+were edited in place, replaced by another file, or a link on the way to them was switched.
 
 Files that cannot be used are an error, every time somebody asks, until they change; they are not read again for it.
 Until they are mended there is no new revision, and whoever has the last one keeps it.
@@ -20,10 +16,10 @@ import os
 from collections.abc import Callable, Sequence
 
 from headgate.errors import Invalid, ReadOnly
-from headgate.reading.document import digest_of
+from headgate.reading.traces import Traces
 from headgate.reading.variables import Variable
 from headgate.rules.repositories.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
-from headgate.rules.rule_files import INCLUDE, RuleFiles, Seen, look, read_rule_files
+from headgate.rules.rule_files import INCLUDE, RuleFiles, look, read_rule_files
 from headgate.stores.forking import fork_safe_lock
 
 __all__ = ["FileRepository"]
@@ -41,9 +37,7 @@ class FileRepository:
         self._paths = [os.path.abspath(path) for path in self._named]
         self._variables = [_anchored(variable) for variable in variables]
         self._lock = fork_safe_lock()
-        self._seen: dict[str, Seen] = {}
-        self._digests: dict[str, bytes | None] = {}
-        self._settled = False
+        self._traces = Traces()
         self._forced = False
         self._begun = self._taken = 0 if files is None else 1
         """Readings are numbered: the last that was begun, and the last whose outcome was taken."""
@@ -107,7 +101,7 @@ class FileRepository:
     def _refresh(self) -> None:
         with self._lock:
             forced, self._forced = self._forced, False
-            if self._taken and not forced and not self._changed():
+            if self._taken and not forced and not self._traces.changed(look):
                 return
             self._begun += 1
             number = self._begun
@@ -121,18 +115,8 @@ class FileRepository:
                 self._taken = number
                 self._take(files)
 
-    def _changed(self) -> bool:
-        if any(look(path) != seen for path, seen in self._seen.items()):
-            return True
-        if self._settled:
-            return False
-        self._settled = True
-        return any(digest_of(path) != digest for path, digest in self._digests.items())
-
     def _take(self, files: RuleFiles) -> None:
-        self._seen = {os.path.abspath(path): seen for path, seen in files.seen.items()}
-        self._digests = {os.path.abspath(path): digest for path, digest in files.digests.items()}
-        self._settled = False
+        self._traces.take(files.seen, files.digests)
         if files.problems:
             self._failure = Invalid(files.problems)
             return

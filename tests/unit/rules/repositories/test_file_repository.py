@@ -11,12 +11,14 @@ from typing import TypeAlias
 import pytest
 
 from headgate.errors import Invalid, ReadOnly
+from headgate.reading import traces
 from headgate.reading.document import Document
+from headgate.reading.traces import Seen
 from headgate.reading.variables import Variable
 from headgate.rules.repositories import files as files_module
 from headgate.rules.repositories.files import FileRepository
 from headgate.rules.repositories.port import Actor, AuditQuery, Changes, Edit, Repository
-from headgate.rules.rule_files import RuleFiles, Seen, read_rule_files
+from headgate.rules.rule_files import RuleFiles, read_rule_files
 
 Reading: TypeAlias = tuple[RuleFiles, Document]
 ALICE = Actor("alice")
@@ -161,7 +163,7 @@ def test_edits_within_one_step_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> 
     follower.new()
     repository = follower.repository
     assert isinstance(repository, FileRepository)
-    seen: dict[str, Seen] = dict(repository._seen)
+    seen: dict[str, Seen] = dict(repository._traces._seen)
 
     def stamped(paths: Sequence[str], variables: Sequence[Variable] = ()) -> Reading:
         files, main = read_rule_files(paths, variables)
@@ -183,7 +185,7 @@ def test_an_unchanged_file_is_looked_at_and_not_opened(monkeypatch: pytest.Monke
     def refuse(*_: object) -> None:
         raise AssertionError("opened")
 
-    monkeypatch.setattr(files_module, "digest_of", refuse)
+    monkeypatch.setattr(traces, "digest_of", refuse)
     monkeypatch.setattr(files_module, "read_rule_files", refuse)
     assert [follower.new() for _ in range(3)] == [None] * 3
 
