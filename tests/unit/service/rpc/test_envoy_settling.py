@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Op, Outcome, Request
 from headgate.testing import FakeClock
 from slow_store import SlowStore
-from unit.service.rpc.proxy import START, Proxy, descriptor, domains_of
+from unit.service.rpc.proxy import START, Proxy, descriptor
 
 ALGORITHMS = ("fixed_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra")
 YAML = """
@@ -48,11 +47,6 @@ descriptors:
     for algorithm in ALGORITHMS
 )
 OK, OVER = 1, 2
-
-
-@pytest.fixture(scope="module")
-def domains(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return domains_of(Path(tmp_path_factory.mktemp("envoy")), YAML)
 
 
 class Remote:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,24 +44,6 @@ descriptors:
 """
 OK, OVER = 1, 2
 SECOND, MINUTE, HOUR, DAY, MONTH, YEAR, WEEK = range(1, 8)
-
-
-@pytest.fixture(scope="module")
-def domains(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return domains_of(Path(tmp_path_factory.mktemp("envoy")), YAML)
-
-
-@pytest.fixture
-def proxies(domains: Any) -> Iterator[Callable[..., Proxy]]:
-    made: list[Proxy] = []
-
-    def make(**options: Any) -> Proxy:
-        made.append(Proxy(domains, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from headgate.http.style import HeaderStyle
 from headgate.service.rpc import messages
 from headgate.service.rpc.envoy import MOST_STRANGE, MOST_TELLING
 from headgate.service.rpc.statuses import NO_LIMIT, NOT_LIMITED, OK, headers_field, varint
-from unit.service.rpc.proxy import START, Proxy, descriptor, domains_of
+from unit.service.rpc.proxy import START, Proxy, descriptor
 
 YAML = """
 domain: edge
@@ -44,24 +43,6 @@ descriptors:
   - key: grössen
     rate_limit: {unit: minute, requests_per_unit: 4000000000, name: "größte"}
 """
-
-
-@pytest.fixture(scope="module")
-def domains(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return domains_of(Path(tmp_path_factory.mktemp("envoy")), YAML)
-
-
-@pytest.fixture
-def proxies(domains: Any) -> Iterator[Callable[..., Proxy]]:
-    made: list[Proxy] = []
-
-    def make(**options: Any) -> Proxy:
-        made.append(Proxy(domains, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def headers(answer: Any) -> dict[str, str]:
