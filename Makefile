@@ -47,7 +47,7 @@ EARLY := tests/unit/service/control $(addprefix tests/integration/,proxies rules
 
 # Whatever else talks to servers, services and web applications over sockets, with the compiled build; checks over a
 # socket also from the source.
-SOCKETS := tests/examples/test_service_pages.py tests/integration/service/processes \
+SOCKETS := tests/examples/test_service_pages.py tests/integration/service/processes tests/security \
 	$(addprefix tests/integration/,frameworks network) \
 	$(filter-out %/test_checks_http.py,$(wildcard tests/integration/service/test_*.py))
 

@@ -2,12 +2,15 @@
 
 Whoever has servers already names them: `HEADGATE_TEST_REDIS_URL`, and its like. A server that is neither named nor
 installed is an error, never a skip.
+
+What a test measures (how much was admitted too much, how long others waited) is worth seeing also when all is well:
+`report` takes such a figure, and it is shown at the end of the run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,6 +18,8 @@ from servers.mariadb import MariaDB, MariaDBPair
 from servers.postgres import Postgres
 from servers.process import GivenServer
 from servers.redis import RedisCluster, RedisSentinels, RedisServer
+
+_figures: list[str] = []
 
 
 def given(variable: str) -> GivenServer | None:
@@ -65,3 +70,20 @@ def postgres() -> Iterator[Postgres | GivenServer]:
     else:
         with Postgres() as started:
             yield started
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Takes a figure to be shown at the end."""
+
+    def take(figure: str) -> None:
+        _figures.append(f"{request.node.name}: {figure}")
+
+    return take
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _figures:
+        terminalreporter.section("figures")
+        for figure in _figures:
+            terminalreporter.write_line(figure)

@@ -1,8 +1,4 @@
-"""What the integration tests share: children, and a place for figures.
-
-What a test measures (how much was admitted too much, how long a change took) is worth seeing also when all is well. It
-is shown at the end of the run.
-"""
+"""What the integration tests share: children, and where their counters are."""
 
 from __future__ import annotations
 
@@ -13,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from integration.children import Child
-
-_figures: list[str] = []
 
 
 @pytest.fixture
@@ -32,20 +26,3 @@ def start() -> Iterator[Callable[..., Child]]:
 def counters(tmp_path: Path) -> Path:
     """Where a test keeps its file of counters, which is not there yet."""
     return tmp_path / "counters"
-
-
-@pytest.fixture
-def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Takes a figure to be shown at the end."""
-
-    def take(figure: str) -> None:
-        _figures.append(f"{request.node.name}: {figure}")
-
-    return take
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _figures:
-        terminalreporter.section("figures")
-        for figure in _figures:
-            terminalreporter.write_line(figure)
