@@ -248,7 +248,7 @@ def fork_behind_a_stopped_one(url: str, key: str) -> None:
     store = shared(limiter)
     stripe = store.place(CHAIN[0], key)[1]
     deadline = time.monotonic() + LONG
-    while not store.locks.threads[FIRST_STRIPE + stripe].locked() and time.monotonic() < deadline:
+    while not store.locks.threads.locks[FIRST_STRIPE + stripe].locked() and time.monotonic() < deadline:
         time.sleep(0.001)
     asked, answer = os.pipe()
 
@@ -275,7 +275,7 @@ def fork_between_locks(url: str, limits: list[str]) -> None:
     worker = threading.Thread(target=lambda: said.append(bound.check("key").reason))
     worker.start()
     deadline = time.monotonic() + LONG
-    while not store.locks.threads[first].locked() and time.monotonic() < deadline:
+    while not store.locks.threads.locks[first].locked() and time.monotonic() < deadline:
         time.sleep(0.001)
     say("waiting")
     child = Fork(lambda: bound.check("key").reason)

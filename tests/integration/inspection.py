@@ -6,7 +6,7 @@ import struct
 import zlib
 
 from headgate.stores.shared import SharedStore
-from headgate.stores.shared.layout import BLOCK_BYTES, HEADER_BYTES
+from headgate.stores.shared.layout import BLOCK_BYTES
 
 __all__ = ["leaked_blocks", "log_entries", "owned_blocks", "used_blocks"]
 
@@ -33,7 +33,7 @@ def used_blocks(store: SharedStore) -> dict[int, int]:
     found: dict[int, int] = {}
     for stripe in range(store.stripes):
         for slot in range(store.slots):
-            digest_at = HEADER_BYTES + stripe * store.stripe_bytes + slot * 16
+            digest_at = store.stripes_at + stripe * store.stripe_bytes + slot * 16
             if not struct.unpack_from("@q", store.memory, digest_at)[0]:
                 continue
             words = committed(store, stripe, slot)

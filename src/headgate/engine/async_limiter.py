@@ -219,11 +219,10 @@ class AsyncLimiter(Limiting):
         return coalescer
 
     async def _apply_between(self, store: LocalStore, batch: Sequence[Request]) -> Replies:
-        """Ask a local store that is busy again and again, until its deadline, and let the others run in between."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + store.timeout
+        """Ask a local store that is busy again and again, until it is held up, and let the others run in between."""
+        stalled = store.watch(batch)
         nap = SHORTEST_NAP
-        while loop.time() + nap < deadline:
+        while not stalled():
             await asyncio.sleep(nap)
             reply = store.apply_within(batch, 0.0)
             if reply is not None:

@@ -229,6 +229,11 @@ class LocalStore:
         """Decide if that can be done within so many seconds; None when it cannot, and nothing was done."""
         raise NotImplementedError
 
+    def watch(self, batch: Sequence[Request]) -> Callable[[], bool]:
+        """For whoever calls `apply_within` again and again: says when to stop. Not before the timeout, and then not
+        while those who are waited for go on."""
+        raise NotImplementedError
+
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
         raise NotImplementedError
 

@@ -21,11 +21,13 @@ from headgate.core.algorithms import ALGORITHMS, build
 from headgate.core.algorithms.algorithm import Algorithm
 from headgate.core.limit import Limit
 from headgate.core.state import ListLog, State
+from headgate.core.words import i64
 from headgate.errors import ConfigError
 from headgate.stores.shared.blocks import BlockLog, LogOwner
 from headgate.stores.shared.layout import CELL_BYTES
 
 if TYPE_CHECKING:
+    from headgate.stores.shared.journal import ChainCommit
     from headgate.stores.shared.store import SharedStore
 
 __all__ = ["SlotCell", "Writers", "committed_log", "holds_log"]
@@ -99,8 +101,13 @@ class SlotCell(LogOwner):
         slot: int,
         now: int,
         pinned: set[int],
+        chain: ChainCommit | None = None,
     ) -> None:
         self.store = store
+        self.chain = chain
+        self.entry: i64 = 0
+        """Where the chain's journal has this cell, in words; zero if it has not."""
+        self.is_new = False
         self.memory: mmap = store.memory
         self.digest = digest
         self.stripe = stripe
@@ -172,10 +179,12 @@ class SlotCell(LogOwner):
         self.writer = algorithm
         self.signature = store.signature(algorithm)
         self.find_copies()
+        self.is_new = is_new
         self.changed()
+        self.is_new = False
         if is_new:
             store.name_slot(self.stripe, self.slot, self.digest)
-        store.arena.give(stale)
+        self.give(stale)
 
     def changed(self) -> None:
         """Commit the state, then let go of what it no longer needs."""
@@ -187,6 +196,8 @@ class SlotCell(LogOwner):
         meta = store.meta_at(self.stripe, self.slot) >> 3
         store.words[meta] = writer.frees(state, self.now, 0)
         store.words[meta + 1] = self.now
+        if self.chain is not None:
+            self.chain.before_commit(self, self.is_new)
         log = state.log
         if not isinstance(log, BlockLog):
             count, capacity, period_us, code = self.signature
@@ -197,8 +208,15 @@ class SlotCell(LogOwner):
             return
         self.commit((state.time, state.a, state.b, *self.signature, log.head, log.tail, log.entries, log.moved))
         if log.unused:
-            store.arena.give(log.unused)
+            self.give(log.unused)
             log.unused = []
+
+    def give(self, blocks: list[int]) -> None:
+        """Set blocks free that this cell no longer needs, once that is certain."""
+        if self.chain is None:
+            self.store.arena.give(blocks)
+        else:
+            self.chain.unused += blocks
 
     def touch(self) -> None:
         """Note the use of a counter that is not changed: one that denies must not be evicted as idle."""

@@ -1,6 +1,9 @@
 """The file: what lies where, how it is made, and which files are refused.
 
     header      magic, layout version, geometry, salt, clock                         4,096 bytes
+    marks       8 bytes a lock: who took it last (see holders.py)
+    chains      8 bytes a lock: the stripe whose journal has the chain that is under way here, plus one; zero: none
+    journals    2,048 bytes a stripe: what a chain is about to change (see journal.py)
     stripes     one after the other, each with room for `slots` counters:
       digests   16 bytes a slot: which counter it holds; first 8 bytes zero: none
       meta      16 bytes a slot: expiry and last use, in microseconds
@@ -34,6 +37,8 @@ __all__ = [
     "BLOCK_BYTES",
     "CELL_BYTES",
     "DEFAULT_MAX_KEYS",
+    "JOURNAL_BYTES",
+    "OTHER_LOCKS",
     "Geometry",
     "boot_id",
     "make_file",
@@ -43,8 +48,11 @@ __all__ = [
 ]
 
 MAGIC = b"HEADGATE"
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 4096
+OTHER_LOCKS = 32
+"""Locks that are not those of stripes have room for a mark, too: see locks.py and record_file.py."""
+JOURNAL_BYTES = 2048
 CELL_BYTES = 184
 BLOCK_BYTES = 1024
 DEFAULT_MAX_KEYS = 50_000
@@ -86,8 +94,24 @@ class Geometry(NamedTuple):
         return self.slots * (16 + 16 + CELL_BYTES)
 
     @property
+    def marks_at(self) -> int:
+        return HEADER_BYTES
+
+    @property
+    def chains_at(self) -> int:
+        return self.marks_at + 8 * (self.stripes + OTHER_LOCKS)
+
+    @property
+    def journals_at(self) -> int:
+        return self.chains_at + 8 * (self.stripes + OTHER_LOCKS)
+
+    @property
+    def stripes_at(self) -> int:
+        return self.journals_at + self.stripes * JOURNAL_BYTES
+
+    @property
     def owners_at(self) -> int:
-        return HEADER_BYTES + self.stripes * self.stripe_bytes
+        return self.stripes_at + self.stripes * self.stripe_bytes
 
     @property
     def blocks_at(self) -> int:

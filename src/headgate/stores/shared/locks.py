@@ -2,8 +2,12 @@
 
 Each stripe has a byte range of the file that is locked through the kernel by open file description (OFD): whoever
 is killed lets go, whoever is stopped keeps what it has, and nobody ever blocks on it: a taken lock is tried again
-until the deadline. Such locks exclude neither the threads of a process nor a forked child that inherited the
-descriptor, so a thread lock comes first, and a child opens a descriptor of its own.
+until it is had, or its holder is found to be stopped (see holders.py). Such locks exclude neither the threads of a
+process nor a forked child that inherited the descriptor, so a thread lock comes first (see thread_locks.py), and a
+child opens a descriptor of its own.
+
+Whoever has taken a lock leaves its mark in the file, and sees whether somebody was killed in the middle of a chain that
+changed this stripe: then that is put right before anything else (see journal.py).
 """
 
 from __future__ import annotations
@@ -12,14 +16,18 @@ import fcntl
 import os
 import struct
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
+from typing import Protocol, final
 
+from headgate.core.words import i64
 from headgate.errors import ConfigError, StoreClosed, StoreError
-from headgate.stores.forking import OwnDescriptor, fork_safe_lock
+from headgate.stores.forking import OwnDescriptor, Renewal
+from headgate.stores.shared.holders import COUNT_MASK, StallWatch, first_mark
+from headgate.stores.shared.thread_locks import ThreadLocks
 
-__all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "WIDE", "FileLocks", "LockBusy"]
+__all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "WIDE", "FileLocks", "LockBusy", "Recovery"]
 
 HEADER = 0
 ARENA = 1
@@ -36,47 +44,119 @@ class LockBusy(StoreError):  # noqa: N818 - says what it is; never leaves the st
     """A lock was not free by the deadline."""
 
 
-class FileLocks:
-    """The numbered locks of one open file, for the threads of this process. Owns `file`, a descriptor of it."""
+class Recovery(Protocol):
+    """Puts right what a killed process left behind in a stripe."""
 
-    def __init__(self, path: str, file: int, count: int, timeout: float) -> None:
+    def recover(self, number: int) -> None:
+        """Called with a lock's number, by whoever has just taken it."""
+
+
+@final
+class FileLocks:
+    """The numbered locks of one open file, for the threads of this process. Owns `file`, a descriptor of it.
+
+    `words` is the file's memory: each lock has one at `marks_at` for its holder's mark, and one at `chains_at` that is
+    not zero after somebody was killed in the middle of a chain (both count words). `recovery` is called then.
+    """
+
+    def __init__(
+        self, path: str, file: int, count: int, timeout: float, words: memoryview, marks_at: int, chains_at: int
+    ) -> None:
         if not hasattr(fcntl, "F_OFD_SETLK"):
             raise ConfigError("shared:// needs open file description locks, which this system does not have")
         self.path = path
         self.timeout = timeout
         self.fcntl: Callable[[int, int, bytes], object] = fcntl.fcntl
         self.command: int = fcntl.F_OFD_SETLK
-        # Made in the order in which they are taken: stripes rising, then the arena, then the header (see forking).
-        stripes = [fork_safe_lock() for _ in range(FIRST_STRIPE, count)]
-        arena, header = fork_safe_lock(), fork_safe_lock()
-        self.threads: list[Lock] = [header, arena, *stripes]
+        self.threads = ThreadLocks(count)
         self.locking = [struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
         self.unlocking = [struct.pack("@hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, i, 1, 0) for i in range(count)]
         self.own = OwnDescriptor(file)
         self.descriptor: list[int] = self.own.number
+        self.words = words
+        self.marks_at = marks_at
+        self.chains_at = chains_at
+        self.recovery: Recovery | None = None
+        self.stalled: dict[int, int] = {}
+        """Locks whose holders were given up although they were not stopped, and their marks."""
+        self.mark: i64 = 0
+        self.new_marks()
+        self.renewal = Renewal(self.new_marks)
 
-    def acquire(self, number: int, patience: float) -> None:
-        """Take one lock, or raise LockBusy when it is not free within so many seconds."""
-        thread = self.threads[number]
-        deadline = 0.0  # read the clock only when there is something to wait for
-        if not thread.acquire(False):
-            deadline = time.monotonic() + patience
-            if patience <= 0 or not thread.acquire(True, patience):
-                raise self.too_late()
+    def new_marks(self) -> None:
+        self.mark = first_mark()
+
+    def mark_of(self, number: int) -> int:
+        """The mark of whoever took this lock last."""
+        mark: int = self.words[self.marks_at + number]
+        return mark
+
+    def watch(self, seconds: float) -> StallWatch:
+        """Says when to stop waiting for a lock that should be had within so many seconds."""
+        return StallWatch(self, seconds)
+
+    def is_stalled(self, numbers: Sequence[int], watch: StallWatch) -> bool:
+        """Whether to stop trying to take these locks, for whoever does so again and again."""
+        if not watch.is_due():
+            return False
+        for number in numbers:
+            if not self.try_acquire(number):
+                watch.waits_for(number)
+                return watch.expired()
+            self.release(number)
+        return False
+
+    def acquire(self, number: int, seconds: float) -> None:
+        """Take one lock, or raise LockBusy when it is not free within so many seconds and its holder does not go on."""
+        threads = self.threads
+        if (not threads.lines or not threads.is_kept(number)) and threads.locks[number].acquire(False):
+            try:
+                if not self.try_file(number):
+                    self.wait_for_file(number, self.watch(seconds))
+            except BaseException:
+                threads.release(number)
+                raise
+        else:
+            self.wait(number, self.watch(seconds))
+        self.taken(number)
+
+    def wait(self, number: int, watch: StallWatch) -> None:
+        """Take one lock, in turn, or raise LockBusy."""
+        watch.waits_for(number)
+        if not self.threads.acquire(number, watch):
+            raise self.too_late()
         try:
             if not self.try_file(number):
-                self.wait_for_file(number, deadline or time.monotonic() + patience)
+                self.wait_for_file(number, watch)
         except BaseException:
-            thread.release()
+            self.threads.release(number)
             raise
 
-    def acquire_all(self, numbers: Sequence[int], patience: float) -> None:
+    def taken(self, number: int) -> None:
+        """Leave this process's mark, and recover what the last holder left undone."""
+        self.mark += 1
+        if self.mark & COUNT_MASK == 0:
+            self.new_marks()  # the count has run over
+        self.words[self.marks_at + number] = self.mark
+        if self.words[self.chains_at + number]:
+            self.recover(number)
+
+    def recover(self, number: int) -> None:
+        try:
+            if self.recovery is not None:
+                self.recovery.recover(number)
+        except BaseException:
+            self.release(number)
+            raise
+
+    def acquire_all(self, numbers: Sequence[int], watch: StallWatch) -> None:
         """Take several locks, or none and raise LockBusy. Nobody waits while holding another: a participant that is
         stopped holds up those who need what it has, and not those who need what they have."""
-        deadline = time.monotonic() + patience
         busy = numbers[0]
         while True:
-            self.acquire(busy, max(deadline - time.monotonic(), 0.0))
+            if not self.try_acquire(busy):
+                self.wait(busy, watch)
+                self.taken(busy)
             held = [busy]
             try:
                 for number in numbers:
@@ -95,14 +175,17 @@ class FileLocks:
 
     def try_acquire(self, number: int) -> bool:
         """Take one lock if it is free at this instant."""
-        if not self.threads[number].acquire(False):
+        threads = self.threads
+        if (threads.lines and threads.is_kept(number)) or not threads.locks[number].acquire(False):
             return False
         free = False
         try:
             free = self.try_file(number)
         finally:
             if not free:
-                self.threads[number].release()
+                threads.release(number)
+        if free:
+            self.taken(number)
         return free
 
     def try_all(self, numbers: Sequence[int]) -> bool:
@@ -121,16 +204,33 @@ class FileLocks:
         """Take all locks from one number to another if they are free at this instant: one call of the kernel instead of
         one for each. Those of other threads count, too: what they hold would be let go with the range."""
         held = first
+        locked = False
         try:
-            while held <= last and self.threads[held].acquire(False):
+            while held <= last and self.threads.try_acquire(held):
                 held += 1
-            if held > last and self.try_file_range(fcntl.F_WRLCK, first, last):
-                return True
+            locked = held > last and self.try_file_range(fcntl.F_WRLCK, first, last)
+        finally:
+            if not locked:
+                self.release_threads(first, held)
+        if not locked:
+            return False
+        self.mark += 1
+        count = last - first + 1
+        marks_at = self.marks_at + first
+        self.words[marks_at : marks_at + count] = memoryview(array("q", [self.mark]) * count)
+        chains_at = self.chains_at + first
+        if any(self.words[chains_at : chains_at + count].tolist()):
+            self.recover_range(first, last)
+        return True
+
+    def recover_range(self, first: int, last: int) -> None:
+        try:
+            for number in range(first, last + 1):
+                if self.recovery is not None and self.words[self.chains_at + number]:
+                    self.recovery.recover(number)
         except BaseException:
-            self.release_threads(first, held)
+            self.release_range(first, last)
             raise
-        self.release_threads(first, held)
-        return False
 
     def release_range(self, first: int, last: int) -> None:
         try:
@@ -140,13 +240,13 @@ class FileLocks:
 
     def release_threads(self, first: int, end: int) -> None:
         for number in range(first, end):
-            self.threads[number].release()
+            self.threads.release(number)
 
     def release(self, number: int) -> None:
         try:
             self.fcntl(self.descriptor[0], self.command, self.unlocking[number])
         finally:
-            self.threads[number].release()
+            self.threads.release(number)
 
     def try_file_range(self, kind: int, first: int, last: int) -> bool:
         """Lock or unlock a range of the file."""
@@ -167,11 +267,12 @@ class FileLocks:
             raise StoreError(f"shared store {self.path}: cannot lock the file: {error.strerror}") from error
         return True
 
-    def wait_for_file(self, number: int, deadline: float) -> None:
+    def wait_for_file(self, number: int, watch: StallWatch) -> None:
+        watch.waits_for(number)
         nap = SHORTEST_NAP
         tries = 0
         while not self.try_file(number):
-            if time.monotonic() >= deadline:
+            if watch.expired():
                 raise self.too_late()
             tries += 1
             if tries < SPINS:
@@ -183,13 +284,13 @@ class FileLocks:
     def too_late(self) -> LockBusy:
         return LockBusy(
             f"shared store {self.path}: a lock was not free within {self.timeout * 1000:.0f} ms; "
-            "another process that holds it may be stopped"
+            "the process that holds it is stopped, or is held up"
         )
 
     @contextmanager
     def all_threads(self) -> Iterator[None]:
         """Keep the other threads of this process out, or at least for so long as a check may take."""
-        held = [thread for thread in self.threads[FIRST_STRIPE:] if thread.acquire(True, self.timeout)]
+        held = [thread for thread in self.threads.locks[FIRST_STRIPE:] if thread.acquire(True, self.timeout)]
         try:
             yield
         finally:

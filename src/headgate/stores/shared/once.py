@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headgate.stores.deciding import decide
 from headgate.stores.keeping import pack_kept
 from headgate.stores.port import Once, Op, Outcome, Request
 from headgate.stores.records import answered_before, check_kept, grouped
@@ -31,7 +30,7 @@ def apply_once(store: SharedStore, batch: Sequence[Request], patience: float) ->
     places = [[store.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
     numbers += {FIRST_STRIPE + stripe for request in places for _, stripe in request}
     numbers.sort()
-    store.locks.acquire_all(numbers, max(deadline - time.monotonic(), 0.0))
+    store.locks.acquire_all(numbers, store.locks.watch(max(deadline - time.monotonic(), 0.0)))
     decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
     kept: list[Once] = []
     replies: list[list[Outcome]] = []
@@ -48,8 +47,7 @@ def apply_once(store: SharedStore, batch: Sequence[Request], patience: float) ->
                 continue
             for request in group:
                 where = places[len(replies)]
-                cells = store.cells(request.op, request.members, where, now)
-                outcomes = decide(request.op, request.members, cells, now)
+                outcomes = store.decide(request.op, request.members, where, now)
                 decided.append((request, where, outcomes))
                 replies.append(outcomes)
             if once is not None:

@@ -5,7 +5,7 @@ read and written only under the stripe's lock, which the kernel takes back from 
 the stripes of its counters in order, a batch each stripe once; then it reads the clock, decides with the same steps
 as every other store, and commits each changed counter with a single word (cell.py). So a participant that is killed
 at any instruction has either counted its request or not, and one that is stopped costs the others their deadline at
-most, and only in the stripes it holds.
+most, and only in the stripes it holds. A chain commits several cells, and is all or nothing by a journal (journal.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from headgate.stores.deciding import decide, decision_of, undoing
 from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request, Take
 from headgate.stores.shared.arena import Arena
 from headgate.stores.shared.cell import SlotCell, Writers, holds_log
-from headgate.stores.shared.layout import CELL_BYTES, HEADER_BYTES, open_file, set_anchor
+from headgate.stores.shared.journal import ChainCommit, Journals
+from headgate.stores.shared.layout import CELL_BYTES, OTHER_LOCKS, open_file, set_anchor
 from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, WIDE, FileLocks, LockBusy
 from headgate.stores.shared.once import apply_once
 from headgate.stores.shared.record_file import RECORD_STRIPES
@@ -72,11 +73,18 @@ class SharedStore(LocalStore):
         self.pack_plain: Callable[[mmap, int, int, int, int, int, int, int, int], None] = _PLAIN.pack_into
         self.stripes = geometry.stripes
         self.slots = geometry.slots
+        self.stripes_at = geometry.stripes_at
         self.stripe_bytes = geometry.stripe_bytes
         self.blocks_at = geometry.blocks_at
         # The locks of records come after those of the stripes. Their file is opened when it is first needed.
         self.first_record = FIRST_STRIPE + geometry.stripes
-        self.locks = FileLocks(path, file, self.first_record + RECORD_STRIPES, self.timeout)
+        count = self.first_record + RECORD_STRIPES
+        assert count <= geometry.stripes + OTHER_LOCKS
+        self.locks = FileLocks(
+            path, file, count, self.timeout, self.words, geometry.marks_at >> 3, geometry.chains_at >> 3
+        )
+        self.journals = Journals(self)
+        self.locks.recovery = self.journals
         self.prefix = prefix
         self.ours_alone = ours_alone
         self.records: SharedRecords | None = None
@@ -173,6 +181,11 @@ class SharedStore(LocalStore):
         except LockBusy:
             return None
 
+    def watch(self, batch: Sequence[Request]) -> Callable[[], bool]:
+        watch = self.locks.watch(self.timeout)
+        places = [self.place(m.algorithm.name, m.key) for request in batch for m in request.members]
+        return partial(self.locks.is_stalled, sorted({FIRST_STRIPE + stripe for _, stripe in places}), watch)
+
     def apply_by(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]]:
         """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done."""
         if self.closed:
@@ -186,7 +199,7 @@ class SharedStore(LocalStore):
         if len(stripes) == 1:
             self.locks.acquire(FIRST_STRIPE + stripes[0], patience)
         elif stripes and not wide:
-            self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], patience)
+            self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], self.locks.watch(patience))
         decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
         now = 0
         try:
@@ -194,8 +207,7 @@ class SharedStore(LocalStore):
             for request, where in zip(batch, places, strict=True):
                 outcomes = self.decide_plain(request, where, now)
                 if outcomes is None:
-                    cells = self.cells(request.op, request.members, where, now)
-                    outcomes = decide(request.op, request.members, cells, now)
+                    outcomes = self.decide(request.op, request.members, where, now)
                 decided.append((request, where, outcomes))
             return [outcomes for _, _, outcomes in decided]
         except BaseException:
@@ -235,10 +247,26 @@ class SharedStore(LocalStore):
         """All or nothing, for a batch too: who is told of an error must not have been charged."""
         for request, where, outcomes in reversed(decided):
             if request.op is Op.TAKE and all(o.decision.allowed for o in outcomes):
-                members = undoing(request.members, outcomes)
-                decide(Op.GIVE_BACK, members, self.cells(Op.GIVE_BACK, members, where, now), now)
+                self.decide(Op.GIVE_BACK, undoing(request.members, outcomes), where, now)
 
-    def cells(self, op: Op, members: Sequence[Member], places: list[tuple[bytes, int]], now: int) -> list[SlotCell]:
+    def decide(self, op: Op, members: Sequence[Member], places: list[tuple[bytes, int]], now: int) -> list[Outcome]:
+        """One request, all or nothing, under the locks of its stripes."""
+        if len(members) < 2 or op is Op.PEEK:
+            return decide(op, members, self.cells(op, members, places, now, None), now)
+        chain = ChainCommit(self.journals, min(stripe for _, stripe in places))
+        try:
+            return decide(op, members, self.cells(op, members, places, now, chain), now)
+        finally:  # what could not be decided has been given back
+            chain.done()
+
+    def cells(
+        self,
+        op: Op,
+        members: Sequence[Member],
+        places: list[tuple[bytes, int]],
+        now: int,
+        chain: ChainCommit | None,
+    ) -> list[SlotCell]:
         """The counters of one request, which hold their slots until it is decided."""
         pinned: set[int] = set()
         cells = []
@@ -246,7 +274,7 @@ class SharedStore(LocalStore):
             slot = self.find_slot(stripe, digest)
             if slot >= 0:
                 pinned.add(stripe * self.slots + slot)
-            cell = SlotCell(self, member.algorithm, digest, stripe, slot, now, pinned)
+            cell = SlotCell(self, member.algorithm, digest, stripe, slot, now, pinned, chain)
             if op is Op.TAKE:
                 cell.touch()
             cells.append(cell)
@@ -285,7 +313,7 @@ class SharedStore(LocalStore):
 
     def find_slot(self, stripe: int, digest: bytes) -> int:
         """The slot that holds this counter, or -1. Most sit in the slot their digest points at."""
-        start = HEADER_BYTES + stripe * self.stripe_bytes
+        start = self.stripes_at + stripe * self.stripe_bytes
         home = digest[12] % self.slots
         if self.memory[start + home * 16 : start + home * 16 + 16] == digest:
             return home
@@ -319,7 +347,7 @@ class SharedStore(LocalStore):
 
     def name_slot(self, stripe: int, slot: int, digest: bytes) -> None:
         """Give a slot to a counter: its first half last, which makes it count."""
-        at = HEADER_BYTES + stripe * self.stripe_bytes + slot * 16
+        at = self.stripes_at + stripe * self.stripe_bytes + slot * 16
         self.memory[at + 8 : at + 16] = digest[8:]
         self.words[at >> 3] = _WORD.unpack_from(digest)[0]
 
@@ -330,7 +358,7 @@ class SharedStore(LocalStore):
 
     def free(self, stripe: int, slot: int, blocks: Sequence[int]) -> None:
         """Let a slot go, and these blocks of its log."""
-        at = HEADER_BYTES + stripe * self.stripe_bytes + slot * 16
+        at = self.stripes_at + stripe * self.stripe_bytes + slot * 16
         meta_at = self.meta_at(stripe, slot)
         self.words[at >> 3] = 0
         self.arena.give(blocks)
@@ -343,10 +371,10 @@ class SharedStore(LocalStore):
         return expiry, used
 
     def meta_at(self, stripe: int, slot: int) -> int:
-        return HEADER_BYTES + stripe * self.stripe_bytes + self.slots * 16 + slot * 16
+        return self.stripes_at + stripe * self.stripe_bytes + self.slots * 16 + slot * 16
 
     def cell_at(self, stripe: int, slot: int) -> int:
-        return HEADER_BYTES + stripe * self.stripe_bytes + self.slots * 32 + slot * CELL_BYTES
+        return self.stripes_at + stripe * self.stripe_bytes + self.slots * 32 + slot * CELL_BYTES
 
     def signature(self, algorithm: Algorithm) -> tuple[int, int, int, int]:
         """What a slot keeps of the limit that wrote it."""
