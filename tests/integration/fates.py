@@ -19,7 +19,19 @@ from headgate import Limiter, RateLimitExceeded
 from headgate.stores.port import Member, Op, Request
 from integration.participants import hear, run, say
 
-__all__ = ["BRIEF", "KINDS", "RESERVED", "USED", "Kind", "nursery", "settle_for_ever", "use_for_ever", "worker"]
+__all__ = [
+    "BRIEF",
+    "CHAIN",
+    "KINDS",
+    "RESERVED",
+    "USED",
+    "Kind",
+    "chain_for_ever",
+    "nursery",
+    "settle_for_ever",
+    "use_for_ever",
+    "worker",
+]
 
 
 class Kind(NamedTuple):
@@ -40,6 +52,12 @@ KINDS = [
     Kind("brief", "300/200ms using sliding_window_log", False),
 ]
 BRIEF = KINDS[3]
+CHAIN = [
+    f"1000000/{period} using {algorithm}"
+    for period in ("50 years", "60 years")
+    for algorithm in ("token_bucket", "gcra", "fixed_window", "sliding_window_counter")
+]
+"""Eight limits of which none gives anything back while a test runs: the fastest needs 26 minutes for one."""
 RESERVED = 5
 USED = 2
 """A reservation takes so much, and so much of it is used."""
@@ -82,6 +100,14 @@ def use_for_ever(url: str, key: str, limit: str) -> None:
     bound = limiter.bind(limit)
     while True:
         bound.check(key)
+
+
+def chain_for_ever(url: str, keys: int, seed: int) -> None:
+    """Take the chain of one key after the other until killed."""
+    chance = random.Random(seed)
+    bound = Limiter(url).bind(CHAIN)
+    while True:
+        bound.check(f"key:{chance.randrange(keys)}")
 
 
 def settle_for_ever(url: str, key: str) -> None:

@@ -15,7 +15,7 @@ from headgate import AsyncLimiter, Decision, Limiter
 from headgate.stores.shared import SharedStore
 from integration.participants import hear, say
 
-__all__ = ["hammer", "hammer_async", "hammer_until_told", "hold"]
+__all__ = ["hammer", "hammer_async", "hammer_until_told", "hold", "hold_for", "keep_busy"]
 
 
 class Tally:
@@ -113,3 +113,25 @@ def hold(url: str, locks: list[int]) -> None:
             store.locks.release(lock)
         say("released")
         hear()
+
+
+def hold_for(url: str, lock: int, seconds: float) -> None:
+    """Take a lock of the file and keep it for so long, without being stopped."""
+    with Limiter(url) as limiter:
+        store = limiter._store
+        assert isinstance(store, SharedStore)
+        store.locks.acquire(lock, 10.0)
+        say("held")
+        time.sleep(seconds)
+        store.locks.release(lock)
+        say("released")
+        hear()
+
+
+def keep_busy(seconds: float) -> None:
+    """Use a core until the test says something, or for so long."""
+    say("ready")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not select.select([0], [], [], 0)[0]:
+        for _ in range(100_000):
+            pass

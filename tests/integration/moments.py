@@ -25,6 +25,7 @@ READING = {"entry", "after", "positions", "expired", "freed", "charged", "total"
 """Functions that only look."""
 BUCKET = "1000/year"
 LOG = "1000/hour using sliding_window_log"
+CHAIN = f"{BUCKET}; {LOG}; 500/year using fixed_window; 700/year using gcra"
 PLAN = Limit(100, 3600, name="plan")
 PLAN_GROWN = Limit(200, 3600, name="plan")
 PLAN_OF_LOG = Limit(200, 3600, algorithm="sliding_window_log", name="plan")
@@ -47,6 +48,8 @@ class Scenario:
     """What the act takes at first, and does not keep."""
     leaks: int = 8
     """Blocks that may have no use: one for each that was killed while it took one."""
+    chained: bool = False
+    """Whether the act is one chain, which is counted in all of the counters or in none."""
 
 
 def checks(key: str, limit: str | Limit, times: int = 1) -> Act:
@@ -116,7 +119,35 @@ SCENARIOS: dict[str, Scenario] = {
         later=1,
         evicted=("old:0", "old:1"),
     ),
-    "a chain": Scenario(checks("key", LOG, 63), checks("key", f"{LOG}; {BUCKET}"), [("key", LOG), ("key", BUCKET)]),
+    "a chain": Scenario(
+        checks("key", LOG, 63), checks("key", f"{LOG}; {BUCKET}"), [("key", LOG), ("key", BUCKET)], chained=True
+    ),
+    "a chain of new counters": Scenario(
+        checks("other", BUCKET),
+        checks("key", CHAIN),
+        [("key", limit) for limit in CHAIN.split("; ")],
+        chained=True,
+    ),
+    "a chain of old counters": Scenario(
+        checks("key", CHAIN, 3),
+        checks("key", CHAIN),
+        [("key", limit) for limit in CHAIN.split("; ")],
+        chained=True,
+    ),
+    "a chain after a clock that had jumped": Scenario(
+        checks("key", CHAIN, 3),
+        checks("key", CHAIN),
+        [("key", limit) for limit in CHAIN.split("; ")],
+        later=-7 * 365 * 86400,
+        chained=True,
+    ),
+    "a chain whose log lets a block go": Scenario(
+        two_spans,
+        checks("key", f"{BUCKET}; {LOG}"),
+        [("key", BUCKET), ("key", LOG)],
+        later=1801,
+        chained=True,
+    ),
     "a limit that grew": Scenario(checks("key", PLAN, 60), checks("key", PLAN_GROWN), [("key", PLAN_GROWN)]),
     "a bucket that becomes a log": Scenario(
         checks("key", PLAN, 60), checks("key", PLAN_OF_LOG), [("key", PLAN_OF_LOG)]

@@ -21,8 +21,8 @@ from headgate.cli import version
 from headgate.stores.shared import SharedStore
 from headgate.stores.shared.layout import BLOCK_BYTES
 from headgate.testing import FakeClock
-from integration.children import Child
-from integration.fates import BRIEF, KINDS, RESERVED, USED
+from integration.children import Child, until
+from integration.fates import BRIEF, CHAIN, KINDS, RESERVED, USED
 from integration.inspection import leaked_blocks, owned_blocks
 from integration.moments import SCENARIOS, Scenario, moments, opened, used
 
@@ -206,6 +206,36 @@ def test_random_kills(tmp_path: Path, start: Start) -> None:
         assert len(owned_blocks(store)) <= ROUNDS // 40, "a forgotten log leaves no block behind"
 
 
+def test_chains_are_whole_after_kills(tmp_path: Path, start: Start, report: Callable[[str], None]) -> None:
+    """Whoever is killed in the middle of a chain has counted it in all of its limits, or in none."""
+    url = f"shared://{tmp_path / 'counters'}?max_keys=5000&timeout_ms=10000"
+    chance = random.Random(20_261_116)
+    nursery = start("fates.nursery")
+    pids: list[int] = []
+    with Limiter(url) as limiter:
+        store = limiter._store
+        assert isinstance(store, SharedStore)
+        chains_at = store.locks.chains_at
+        for number in range(ROUNDS + 3):
+            nursery.say({"program": "fates.chain_for_ever", "arguments": {"url": url, "keys": 20, "seed": number}})
+            pids.append(nursery.hear())
+            time.sleep(chance.uniform(0.001, 0.02))  # the random moment
+            if len(pids) > 3:
+                os.kill(pids.pop(chance.randrange(3)), signal.SIGKILL)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            until("it is gone", lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
+        totals = []
+        for key in range(20):
+            used = {limit: 10**6 - limiter.peek(f"key:{key}", limit, 0).remaining for limit in CHAIN}
+            assert len(set(used.values())) == 1, used
+            totals.append(used[CHAIN[0]])
+        assert min(totals) > 0
+        assert not any(store.words[chains_at : chains_at + store.stripes].tolist()), "nothing is left to be undone"
+    report(f"{ROUNDS} kills, {sum(totals):,} chains of {len(CHAIN)} limits counted, none in part")
+
+
 def test_a_living_counter_never_looks_free(counters: Path, start: Start) -> None:
     """Whoever is killed in the middle of a write leaves the old number or the new one, never none.
 
@@ -264,6 +294,8 @@ def test_every_moment(name: str, tmp_path: Path) -> None:
     assert len(first) > 2
     for victim in first:
         left = seen(path, victim, now, scenario)
+        if scenario.chained:
+            assert left in (before, after), "a part of the chain"
         for i, (key, _) in enumerate(scenario.watched):
             allowed = {before[i], after[i]} | ({0} if key in scenario.evicted[:1] else set())
             if scenario.reserves:

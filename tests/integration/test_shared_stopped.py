@@ -103,6 +103,26 @@ def test_a_stopped_holder_costs_the_deadline(policy: Policy, counters: Path, sta
         assert (decision.reason, decision.remaining) == ("ok", 998), "what the store did not answer was not counted"
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_slow_holder_is_waited_for(asynchronous: bool, counters: Path, start: Start) -> None:
+    """A holder that is not stopped goes on within moments: giving up on it would let requests pass uncounted."""
+    with Limiter(at(counters)) as limiter:
+        store = shared(limiter)
+        key = next(keys_on(store, 2))
+        child = start("hammers.hold_for", url=at(counters), lock=FIRST_STRIPE + 2, seconds=5 * store.timeout)
+        assert child.hear() == "held"
+
+        async def check() -> str:
+            async with AsyncLimiter(at(counters), on_store_error="closed") as limiter:
+                return (await limiter.check(key, LIMIT)).reason
+
+        if asynchronous:
+            assert asyncio.run(asyncio.wait_for(check(), PATIENCE)) == "ok"
+        else:
+            assert limiter.check(key, LIMIT).reason == "ok"
+        assert child.hear() == "released"
+
+
 def test_a_chain_through_a_stopped_stripe_charges_nothing(counters: Path, start: Start) -> None:
     other = "500/year using fixed_window"
     with Limiter(at(counters), on_store_error="closed") as limiter:
