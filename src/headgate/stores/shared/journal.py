@@ -5,7 +5,7 @@ cell that is and how it stood, and in the cell's stripe, where that journal is. 
 emptied: one word, and the chain counts. Whoever next locks a stripe that points to a journal finds a chain that was
 broken off, or one that had just come to its end, and sets the stripe's cells back to what the journal says.
 
-    journal     one for each stripe; a chain uses that of its first stripe, which it has locked
+    journal     one for each stripe; a chain uses that of one of its stripes, which it has locked
       count     8 bytes: entries that hold; zero: none is under way, or it is done
       entries   16 bytes each: where the cell is, plus one if it was new; zero when it was set back. Its commit word
 
@@ -120,7 +120,7 @@ class ChainCommit:
         self.lead = lead
         self.journal: i64 = journals.journal_of(lead)
         self.count: i64 = 0
-        self.stripes: set[int] = set()
+        self.stripes: list[int] = []
         self.unused: list[int] = []
         """Log blocks to be set free when the chain counts: until then it may be undone, and they are needed."""
 
@@ -138,7 +138,7 @@ class ChainCommit:
         words[entry + 1] = cell.commits
         words[entry] = cell.at + NEW if is_new else cell.at
         if cell.stripe not in self.stripes:
-            self.stripes.add(cell.stripe)
+            self.stripes.append(cell.stripe)
             words[self.journals.chains + cell.stripe] = self.lead + 1
         self.count += 1
         words[self.journal] = self.count

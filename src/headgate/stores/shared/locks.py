@@ -149,9 +149,12 @@ class FileLocks:
             self.release(number)
             raise
 
-    def acquire_all(self, numbers: Sequence[int], watch: StallWatch) -> None:
+    def acquire_all(self, numbers: Sequence[int], seconds: float) -> None:
         """Take several locks, or none and raise LockBusy. Nobody waits while holding another: a participant that is
         stopped holds up those who need what it has, and not those who need what they have."""
+        if self.try_all(numbers):
+            return
+        watch = self.watch(seconds)
         busy = numbers[0]
         while True:
             if not self.try_acquire(busy):

@@ -30,7 +30,7 @@ def apply_once(store: SharedStore, batch: Sequence[Request], patience: float) ->
     places = [[store.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
     numbers += {FIRST_STRIPE + stripe for request in places for _, stripe in request}
     numbers.sort()
-    store.locks.acquire_all(numbers, store.locks.watch(max(deadline - time.monotonic(), 0.0)))
+    store.locks.acquire_all(numbers, max(deadline - time.monotonic(), 0.0))
     decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
     kept: list[Once] = []
     replies: list[list[Outcome]] = []

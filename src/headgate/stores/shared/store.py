@@ -199,7 +199,7 @@ class SharedStore(LocalStore):
         if len(stripes) == 1:
             self.locks.acquire(FIRST_STRIPE + stripes[0], patience)
         elif stripes and not wide:
-            self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], self.locks.watch(patience))
+            self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], patience)
         decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
         now = 0
         try:
@@ -253,7 +253,7 @@ class SharedStore(LocalStore):
         """One request, all or nothing, under the locks of its stripes."""
         if len(members) < 2 or op is Op.PEEK:
             return decide(op, members, self.cells(op, members, places, now, None), now)
-        chain = ChainCommit(self.journals, min(stripe for _, stripe in places))
+        chain = ChainCommit(self.journals, places[0][1])
         try:
             return decide(op, members, self.cells(op, members, places, now, chain), now)
         finally:  # what could not be decided has been given back
