@@ -91,7 +91,7 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Ou
 def undoing(members: Sequence[Member], outcomes: Sequence[Outcome]) -> list[Member]:
     """What gives back all that members have taken (as many of them as there are outcomes)."""
     taken = zip(members, outcomes, strict=False)
-    return [Member(m.key, m.algorithm, m.cost, True, o.tick, m.cost) for m, o in taken]
+    return [Member(m.key, m.algorithm, m.cost, True, o.tick, m.cost, None, o.token) for m, o in taken]
 
 
 def _write(member: Member, cell: Cell, step: Step) -> None:

@@ -41,7 +41,8 @@ class Place:
         return decisions
 
     def at_once(self, asked: list[tuple[RequestContext, int]]) -> list[Decision] | None:
-        taken = self.limiter.take_at_once([context for context, _ in asked], [cost for _, cost in asked])
+        simple = self.limiter.simple([context for context, _ in asked], [cost for _, cost in asked])
+        taken = None if simple is None else self.limiter.take_simple(simple)
         return None if taken is None else [decision for decision, _, _ in taken]
 
     def close(self) -> None:

@@ -46,6 +46,8 @@ class CounterBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_
     binds: bool = True
     tick: int = 0
     amount: int = 0
+    token: str | None = None
+    """Of `give_back` and `charge`: what the answer to the take said."""
 
 
 class CheckBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -112,6 +114,8 @@ class Counter(msgspec.Struct, omit_defaults=True):
     reason: str
     tick: int
     """What `give_back` is to name."""
+    token: str | UnsetType = UNSET
+    """What `give_back` and `charge` are to show; of counters that were charged."""
     at: int | UnsetType = UNSET
     """Which of the counters that the check has named it is for."""
     key: str | UnsetType = UNSET
