@@ -57,10 +57,10 @@ class Parts:
     store_titles: tuple[str, ...]
     """Where counters and rules are, without any password."""
     started_us: int
-    token_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
-    """What settlement tokens are signed with: see auth/signing.py. Of its own unless all share one."""
     descriptors: Descriptors | None = None
     """The limits on Envoy's descriptors, where `envoy.config` says what they are."""
+    token_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    """What settlement tokens are signed with: see auth/signing.py. Of its own unless all share one."""
 
     @property
     def catalog(self) -> Catalog:

@@ -145,8 +145,25 @@ def test_both_spellings_and_numbers_as_text_are_read(worker: Worker) -> None:
     ):
         assert worker.post("/json", {"domain": "edge", "descriptors": [one], "hitsAddend": None}).status_code == 200
     back = {"entries": entries, "is_negative_hits": True}
-    status = worker.post("/json", {"domain": "edge", "descriptors": [back], "hits_addend": 2}).json()["statuses"][0]
-    assert status["limitRemaining"] == 1
+    asked = {"domain": "edge", "descriptors": [back], "hits_addend": 2}
+    assert worker.post("/json", asked, WRITE).json()["statuses"][0]["limitRemaining"] == 1
+
+
+def test_negative_hits_need_scope_write(worker: Worker) -> None:
+    used_up(worker)
+    asked = {**ASKED, "descriptors": [{**ASKED["descriptors"][0], "is_negative_hits": True}]}  # type: ignore[dict-item]
+    answer = worker.post("/json", asked)
+    assert answer.status_code == 403
+    assert "envoy.negative_hits" in answer.json()["detail"]
+    back = descriptor("user=a")
+    back.is_negative_hits = True
+    message = messages.RateLimitRequest(domain="edge", descriptors=[back])
+    with pytest.raises(RpcError) as refused:
+        worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
+    assert refused.value.status is Status.PERMISSION_DENIED
+    assert worker.post("/json", ASKED).status_code == 429, "nothing was given back"
+    assert worker.post("/json", asked, WRITE).status_code == 200
+    assert worker.post("/json", ASKED).status_code == 200
 
 
 def test_metadata_is_told_as_json(worker: Worker) -> None:
@@ -233,6 +250,11 @@ def test_without_limits_it_says_which_setting_is_missing() -> None:
 # -- resets -----------------------------------------------------------------------------------------------------------
 
 
+def audited(worker: Worker) -> list[tuple[str, str]]:
+    """What the audit log has, the oldest first."""
+    return [(entry.action, entry.subject) for entry in reversed(worker.repository.audit(AuditQuery()))]
+
+
 def used_up(worker: Worker) -> None:
     while worker.post("/json", ASKED).status_code == 200:
         pass
@@ -245,8 +267,7 @@ def test_counters_are_reset_by_descriptor_and_it_is_in_the_audit_log(worker: Wor
     answer = worker.post("/api/v1/reset", asked, WRITE)
     assert (answer.status_code, answer.json()) == (200, {"reset": [{"key": "edge|user=a", "rule": "edge.user"}]})
     assert worker.post("/json", ASKED).status_code == 200
-    (entry,) = worker.repository.audit(AuditQuery())
-    assert entry.subject == "edge|user=a"
+    assert audited(worker) == [("reset requested", "edge|user=a"), ("reset", "edge|user=a")]
 
 
 def test_counters_are_reset_over_grpc_too(worker: Worker) -> None:
@@ -257,7 +278,7 @@ def test_counters_are_reset_over_grpc_too(worker: Worker) -> None:
     answer = messages.ResetResponse.FromString(data)
     assert (answer.reset_count, answer.reset[0].key, answer.reset[0].rule) == (1, "edge|user=a", "edge.user")
     assert worker.post("/json", ASKED).status_code == 200
-    assert len(worker.repository.audit(AuditQuery())) == 1
+    assert audited(worker) == [("reset requested", "edge|user=a"), ("reset", "edge|user=a")]
 
 
 def test_a_reset_whose_caller_goes_is_done_all_the_same_and_noted_once(worker: Worker) -> None:
@@ -291,11 +312,8 @@ def test_a_reset_whose_caller_goes_is_done_all_the_same_and_noted_once(worker: W
 
     worker.runner.run(goes())
     assert worker.post("/json", ASKED).status_code == 200
-    assert [entry.subject for entry in worker.repository.audit(AuditQuery())] == [
-        "edge|user=c",
-        "edge|user=b",
-        "edge|user=a",
-    ]
+    subjects = [f"edge|user={name}" for name in ("a", "b", "c")]
+    assert audited(worker) == [(action, subject) for action in ("reset requested", "reset") for subject in subjects]
 
 
 @pytest.mark.parametrize(
