@@ -7,17 +7,21 @@ nothing may have been counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from headgate.core.decision import Decision
 from headgate.embedded.asking import Prepared, PreparedChain, Simple
 from headgate.service.asgi import Call
+from headgate.service.data.answers import encode
 from headgate.service.data.shapes import Answer, CheckBody
-from headgate.service.data.slices import LOCAL_SLICE, REMOTE_SLICE, groups, next_turn, weigh
+from headgate.service.data.slices import LOCAL_SLICE, REMOTE_SLICE, decisions_of, groups, next_turn, weigh
 
 if TYPE_CHECKING:
     from headgate.service.data.plane import DataPlane
 
-__all__ = ["decide_slices", "prepare_slices"]
+__all__ = ["answer_slices", "decide_slices", "encode_slices", "prepare_slices"]
+
+ENCODE_SLICE: Final = 128
 
 
 class Slice:
@@ -62,6 +66,33 @@ async def decide_slices(plane: DataPlane, call: Call, checks: Sequence[CheckBody
             if answers:
                 await next_turn()
             await _decide(plane, call, some, size, answers)
+    return answers
+
+
+async def encode_slices(answers: Sequence[Answer]) -> bytes:
+    """The body of an answer with these decisions."""
+    pieces = [encode(answers[:ENCODE_SLICE])]
+    for first in range(ENCODE_SLICE, len(answers), ENCODE_SLICE):
+        await next_turn()
+        pieces.append(encode(answers[first : first + ENCODE_SLICE]))
+    return decisions_of(pieces)
+
+
+async def answer_slices(
+    plane: DataPlane,
+    call: Call,
+    checks: Sequence[CheckBody],
+    prepared: Sequence[Prepared | PreparedChain],
+    decisions: Sequence[Decision],
+    now_us: int,
+) -> list[Answer]:
+    """Count and say decisions that were made in one step."""
+    answers: list[Answer] = []
+    for start, end in groups([one.request for one in prepared], LOCAL_SLICE):
+        if start:
+            await next_turn()
+            plane.tally.at(now_us)
+        answers += plane.answers(call, checks[start:end], prepared[start:end], decisions[start:end], now_us)
     return answers
 
 

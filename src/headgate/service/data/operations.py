@@ -23,7 +23,15 @@ from headgate.service.data.answers import answer_of, encode
 from headgate.service.data.bodies import wrong
 from headgate.service.data.inline import Proof, op_of, prepare_item
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, Counter, Counters, Mistake
-from headgate.service.data.slices import LOCAL_SLICE, REMOTE_SLICE, groups, next_turn, weigh
+from headgate.service.data.slices import (
+    LOCAL_SLICE,
+    PREPARE_SLICE,
+    REMOTE_SLICE,
+    decisions_of,
+    groups,
+    next_turn,
+    weigh,
+)
 from headgate.service.data.tokens import Tokens
 from headgate.service.finishing import to_the_end
 from headgate.stores.port import Member, Once, Op, Outcome, Replies, Request
@@ -113,19 +121,17 @@ class Operations:
             return None
         for item, reply in zip(asked, replies, strict=True):
             item.outcomes = reply
-        answers: list[Answer | Counters | Mistake] = []
-        self.answer(call, body, items, answers)
-        return self.reply(answers, started)
+        return self.reply(len(items), decisions_of([self.answers(call, body, items)]), started)
 
     async def in_time(self, call: Call, body: BatchBody) -> Reply:
         """The same, in time: in slices, between which others are answered."""
         started = perf_counter()
         self.plane.afford(weigh(body.checks))
         items: list[Item] = []
-        members = self.prepare(call, body, items, 0, LOCAL_SLICE)
+        members = self.prepare(call, body, items, 0, PREPARE_SLICE)
         while len(items) < len(body.checks):
             await next_turn()
-            members = self.prepare(call, body, items, members, LOCAL_SLICE)
+            members = self.prepare(call, body, items, members, PREPARE_SLICE)
         for item in items:
             if item.request is not None and (item.op is Op.RESET or item.proof.missing is not None):
                 self.permit(call, item, body.exact)
@@ -134,12 +140,12 @@ class Operations:
                 await to_the_end(self.ask_audited(call, items, body.exact))
             else:
                 await self.ask_all(items, body.exact, True)
-        answers: list[Answer | Counters | Mistake] = []
-        self.answer(call, body, items, answers)
-        while len(answers) < len(items):
-            await next_turn()
-            self.answer(call, body, items, answers)
-        return self.reply(answers, started)
+        pieces: list[bytes] = []
+        for start, end in groups([item.request for item in items], LOCAL_SLICE):
+            if start:
+                await next_turn()
+            pieces.append(self.answers(call, body, items[start:end]))
+        return self.reply(len(items), decisions_of(pieces), started)
 
     def prepare(self, call: Call, body: BatchBody, items: list[Item], members: int, size: int) -> int:
         """Prepare the next checks, of about so many counters; how many counters all of them have so far."""
@@ -244,18 +250,14 @@ class Operations:
             if not exact:
                 raise item.problem
 
-    def answer(
-        self, call: Call, body: BatchBody, items: Sequence[Item], answers: list[Answer | Counters | Mistake]
-    ) -> None:
-        """Count what was decided, and say it, for the next slice of the items."""
+    def answers(self, call: Call, body: BatchBody, items: Sequence[Item]) -> bytes:
+        """Count what was decided, and say it, as a list in JSON."""
         plane = self.plane
         now_us = plane.clock.ticks()
         plane.tally.at(now_us)
         caller = caller_of(call)
-        budget = 2 * LOCAL_SLICE
-        while len(answers) < len(items) and budget > 0:
-            item = items[len(answers)]
-            budget -= 1 + item.members
+        answers: list[Answer | Counters | Mistake] = []
+        for item in items:
             if item.problem is not None:
                 told = item.problem
                 answers.append(Mistake(problem(told.status, told.detail, **told.more)))
@@ -269,12 +271,13 @@ class Operations:
             elif item.op is Op.RESET:
                 one.forgotten()
             answers.append(self.exact(item, caller, now_us) if body.exact else answer_of(decision, now_us))
+        return encode(answers)
 
-    def reply(self, answers: Sequence[Answer | Counters | Mistake], started: float) -> Reply:
+    def reply(self, checks: int, body: bytes, started: float) -> Reply:
         tally = self.plane.tally
-        tally.batch(len(answers))
+        tally.batch(checks)
         tally.timed(perf_counter() - started)
-        return Reply(200, encode({"decisions": answers}))
+        return Reply(200, body)
 
     def exact(self, item: Item, caller: str, now_us: int) -> Counters:
         """What came of an item, in whole numbers, with tokens for what was charged."""

@@ -24,7 +24,7 @@ from headgate.service.data.bodies import (
     read_check,
     read_verify,
 )
-from headgate.service.data.large_batches import decide_slices, prepare_slices
+from headgate.service.data.large_batches import answer_slices, decide_slices, encode_slices, prepare_slices
 from headgate.service.data.operations import Operations, caller_of, is_plain, refuse_repeats
 from headgate.service.data.repeats import once_of, replayed
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, ContextBody
@@ -155,7 +155,7 @@ class DataPlane:
         answers = await self.take_batch(call, asked)
         self.tally.batch(len(asked.checks))
         self.tally.timed(perf_counter() - started)
-        return Reply(200, encode({"decisions": answers}))
+        return Reply(200, await encode_slices(answers))
 
     async def quota(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/quota`: what a check would be answered, and nothing is consumed."""
@@ -272,7 +272,7 @@ class DataPlane:
             return replayed(once, once.kept)
         if once is not None:
             self.tally.cached("idempotency", False)
-        return self.answers(call, checks, prepared, decisions, now_us)
+        return await answer_slices(self, call, checks, prepared, decisions, now_us)
 
     def answer_taken(
         self, call: Call, checks: Sequence[CheckBody], taken: Sequence[Taken], now_us: int, answers: list[Answer]

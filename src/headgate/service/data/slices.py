@@ -14,10 +14,21 @@ from typing import Final
 from headgate.service.data.shapes import CheckBody
 from headgate.stores.port import Request
 
-__all__ = ["LOCAL_SLICE", "MAX_AT_ONCE_BYTES", "REMOTE_SLICE", "groups", "next_turn", "weigh"]
+__all__ = [
+    "LOCAL_SLICE",
+    "MAX_AT_ONCE_BYTES",
+    "PREPARE_SLICE",
+    "REMOTE_SLICE",
+    "decisions_of",
+    "groups",
+    "next_turn",
+    "weigh",
+]
 
 LOCAL_SLICE: Final = 128
 """Checks, or counters, that are handled in one turn of the loop when the store is on this machine."""
+PREPARE_SLICE: Final = 32
+"""Counters that callers write out, which are read in one turn: a limit that is not known yet costs most of all."""
 REMOTE_SLICE: Final = 500
 """When it is across a network: the loop is free while it is asked, and each slice costs a round trip."""
 MAX_AT_ONCE_BYTES: Final = 16 * 1024
@@ -27,6 +38,11 @@ MAX_AT_ONCE_BYTES: Final = 16 * 1024
 async def next_turn() -> None:
     """Let the event loop do what else is due."""
     await asyncio.sleep(0)
+
+
+def decisions_of(pieces: Sequence[bytes]) -> bytes:
+    """The body of an answer, from its decisions: lists in JSON, one for each slice."""
+    return b'{"decisions":[%b]}' % b",".join([piece[1:-1] for piece in pieces])
 
 
 def weigh(checks: Sequence[CheckBody]) -> int:

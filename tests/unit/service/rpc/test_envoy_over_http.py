@@ -201,7 +201,7 @@ def wrongly(**more: Any) -> dict[str, Any]:
         ({**ASKED, "hitsAddend": 2**31}, "hits_addend"),
         ({**ASKED, "hitsAddend": 1, "hits_addend": 1}, "hits_addend"),
         (wrongly(entries=[{}] * 10_001), "descriptors[0].entries"),
-        ({"domain": "edge", "descriptors": [{}] * 1_001}, "descriptors"),
+        ({"domain": "edge", "descriptors": [{}] * 251}, "descriptors"),
         (wrongly(hitsAddend=2**64), "descriptors[0].hitsAddend"),
         (wrongly(isNegativeHits="yes"), "descriptors[0].isNegativeHits"),
         (wrongly(limit={"requestsPerUnit": 2**32, "unit": "DAY"}), "descriptors[0].limit.requestsPerUnit"),
