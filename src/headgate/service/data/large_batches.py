@@ -14,7 +14,7 @@ from headgate.embedded.asking import Prepared, PreparedChain, Simple
 from headgate.service.asgi import Call
 from headgate.service.data.answers import encode
 from headgate.service.data.shapes import Answer, CheckBody
-from headgate.service.data.slices import LOCAL_SLICE, REMOTE_SLICE, decisions_of, groups, next_turn, weigh
+from headgate.service.data.slices import LOCAL_SLICE, MEMBER_SLICE, REMOTE_SLICE, decisions_of, groups, next_turn, weigh
 
 if TYPE_CHECKING:
     from headgate.service.data.plane import DataPlane
@@ -65,7 +65,7 @@ async def decide_slices(plane: DataPlane, call: Call, checks: Sequence[CheckBody
         for some in slices:
             if answers:
                 await next_turn()
-            await _decide(plane, call, some, size, answers)
+            await _decide(plane, call, some, MEMBER_SLICE if size == LOCAL_SLICE else size, answers)
     return answers
 
 
@@ -88,7 +88,7 @@ async def answer_slices(
 ) -> list[Answer]:
     """Count and say decisions that were made in one step."""
     answers: list[Answer] = []
-    for start, end in groups([one.request for one in prepared], LOCAL_SLICE):
+    for start, end in groups([one.request for one in prepared], MEMBER_SLICE):
         if start:
             await next_turn()
             plane.tally.at(now_us)

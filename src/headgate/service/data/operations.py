@@ -25,6 +25,7 @@ from headgate.service.data.inline import Proof, op_of, prepare_item
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, Counter, Counters, Mistake
 from headgate.service.data.slices import (
     LOCAL_SLICE,
+    MEMBER_SLICE,
     PREPARE_SLICE,
     REMOTE_SLICE,
     decisions_of,
@@ -91,7 +92,7 @@ class Operations:
         self.limiter = plane.limiter
         self.most_members = most_members
         self.tokens = Tokens(plane.parts.token_key)
-        self.slice = LOCAL_SLICE if plane.limiter.answers_at_once else REMOTE_SLICE
+        self.slice = MEMBER_SLICE if plane.limiter.answers_at_once else REMOTE_SLICE
 
     def at_once(self, call: Call, body: BatchBody) -> Reply | None:
         """The answer, from a store that is free; None where something has to be waited for, or takes long."""
@@ -141,7 +142,7 @@ class Operations:
             else:
                 await self.ask_all(items, body.exact, True)
         pieces: list[bytes] = []
-        for start, end in groups([item.request for item in items], LOCAL_SLICE):
+        for start, end in groups([item.request for item in items], MEMBER_SLICE):
             if start:
                 await next_turn()
             pieces.append(self.answers(call, body, items[start:end]))

@@ -17,6 +17,7 @@ from headgate.stores.port import Request
 __all__ = [
     "LOCAL_SLICE",
     "MAX_AT_ONCE_BYTES",
+    "MEMBER_SLICE",
     "PREPARE_SLICE",
     "REMOTE_SLICE",
     "decisions_of",
@@ -26,7 +27,9 @@ __all__ = [
 ]
 
 LOCAL_SLICE: Final = 128
-"""Checks, or counters, that are handled in one turn of the loop when the store is on this machine."""
+"""Checks that are handled in one turn of the loop when the store is on this machine."""
+MEMBER_SLICE: Final = 64
+"""Counters that are decided, or answered, in one turn: they cost more than the checks themselves."""
 PREPARE_SLICE: Final = 32
 """Counters that callers write out, which are read in one turn: a limit that is not known yet costs most of all."""
 REMOTE_SLICE: Final = 500
