@@ -272,6 +272,8 @@ class DataPlane:
             return replayed(once, once.kept)
         if once is not None:
             self.tally.cached("idempotency", False)
+        if len(checks) == 1:
+            return self.answers(call, checks, prepared, decisions, now_us)
         return await answer_slices(self, call, checks, prepared, decisions, now_us)
 
     def answer_taken(

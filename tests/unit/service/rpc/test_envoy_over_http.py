@@ -12,11 +12,14 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from headgate import AsyncLimiter, Limiter
+from flaky_store import Flaky
+from headgate import AsyncLimiter, Limiter, StoreError
 from headgate.config.server import Server
 from headgate.config.settings import Settings
 from headgate.rules.catalog import Catalog
-from headgate.rules.repositories.port import AuditQuery
+from headgate.rules.records import edit_of
+from headgate.rules.repositories.port import Actor, AuditQuery
+from headgate.rules.rule import Rule
 from headgate.service.auth.guard import CheckCeiling, Guard
 from headgate.service.auth.keys import Keys
 from headgate.service.data.plane import DataPlane
@@ -57,13 +60,13 @@ ASKED = {"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value":
 class Worker:
     """HTTP and gRPC of one worker, over the same counters in memory."""
 
-    def __init__(self, domains: Any, checks: str = "open") -> None:
+    def __init__(self, domains: Any, checks: str = "open", store: Any = None) -> None:
         self.runner = asyncio.Runner()
         self.clock = FakeClock(START)
         self.repository = MemoryRepository(self.clock)
         self.catalog = Catalog([self.repository], 3600)
         settings = Settings(server=Server(checks=cast(Any, checks)))
-        limiter = AsyncLimiter(MemoryStore(clock=self.clock), catalog=self.catalog)
+        limiter = AsyncLimiter(store or MemoryStore(clock=self.clock), catalog=self.catalog)
         nothing: Any = None
         descriptors: Any = None if domains is None else Current(domains)
         parts = Parts(
@@ -336,6 +339,41 @@ def test_a_reset_that_cannot_be_is_refused_by_its_field(worker: Worker, body: An
     answer = worker.post("/api/v1/reset", body, WRITE)
     assert answer.status_code == 400
     assert [problem["field"] for problem in answer.json()["problems"]] == [field]
+
+
+@pytest.mark.parametrize("body", [ASKED, {"key": "k"}, {"dimension": "USER", "identifier": "42"}], ids=str)
+def test_a_reset_that_fails_is_in_the_audit_log_as_failed(domains: Any, body: dict[str, Any]) -> None:
+    store = Flaky()
+    worker = Worker(domains, store=store)
+    rule = Rule.read({"name": "users", "dimension": "user", "limit": 5, "window_seconds": 60})
+    worker.repository.write([edit_of(rule)], Actor("test"))
+    worker.catalog.refresh()
+    written = len(audited(worker))
+    store.broken = True
+    assert worker.post("/api/v1/reset", body, WRITE).status_code == 503
+    batch = {"checks": [{"op": "reset", "key": "k"}], "exact": True}
+    (told,) = worker.post("/api/v1/check/batch", batch, WRITE).json()["decisions"]
+    assert told["error"]["status"] == 503
+    message = messages.ResetRequest(key="k")
+    with pytest.raises(RpcError):
+        worker.rpc("/headgate.v1.RateLimiter/ResetLimit", message, WRITE)
+    entries = audited(worker)[written:]
+    assert [action for action, _ in entries] == ["reset requested", "reset failed"] * 3
+    store.broken = False
+    assert worker.post("/api/v1/reset", body, WRITE).status_code == 200
+    assert [action for action, _ in audited(worker)[-2:]] == ["reset requested", "reset"]
+    worker.close()
+
+
+def test_a_reset_that_cannot_be_audited_is_not_done(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    used_up(worker)
+
+    def fails(*_: Any) -> None:
+        raise StoreError("the rule database does not answer")
+
+    monkeypatch.setattr(worker.repository, "note", fails)
+    assert worker.post("/api/v1/reset", ASKED, WRITE).status_code == 503
+    assert worker.post("/json", ASKED).status_code == 429
 
 
 def test_a_reset_needs_a_key_that_may_write(worker: Worker) -> None:
