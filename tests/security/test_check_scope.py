@@ -161,7 +161,7 @@ def test_inline_counters_of_all_callers_are_one(caller: Caller, other: Caller) -
 
 def settled(told: dict[str, Any], counter: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A counter to be settled, as the answer to its take told of it."""
-    named = {name: told[name] for name in ("key", "name", "limit") if name in told}
+    named: dict[str, Any] = {name: told[name] for name in ("key", "name", "limit") if name in told}
     return {
         **{name: value for name, value in counter.items() if name != "plan"},
         **named,

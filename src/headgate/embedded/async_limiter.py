@@ -37,8 +37,13 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
         """Whether the store is on this machine, so that most can be decided without waiting."""
         return self._engine.local is not None
 
+    def take_at_once(self, contexts: Sequence[Asked], costs: Sequence[int]) -> list[Taken] | None:
+        """The simplest requests, decided without waiting and without ceremony; None where `decide` is needed."""
+        simple = self.simple(contexts, costs)
+        return None if simple is None else self.take_simple(simple)
+
     def simple(self, contexts: Sequence[Asked], costs: Sequence[int]) -> Simple | None:
-        """The simplest requests, ready for `take_simple`; None where `decide` is needed."""
+        """Such requests, ready for `take_simple`; None where `decide` is needed."""
         local = self._engine.local
         return None if local is None else self._rules().simple(contexts, costs, local.clock.ticks())
 

@@ -41,8 +41,7 @@ class Place:
         return decisions
 
     def at_once(self, asked: list[tuple[RequestContext, int]]) -> list[Decision] | None:
-        simple = self.limiter.simple([context for context, _ in asked], [cost for _, cost in asked])
-        taken = None if simple is None else self.limiter.take_simple(simple)
+        taken = self.limiter.take_at_once([context for context, _ in asked], [cost for _, cost in asked])
         return None if taken is None else [decision for decision, _, _ in taken]
 
     def close(self) -> None:
