@@ -118,3 +118,13 @@ def test_an_included_file_has_no_such_section() -> None:
     Path("etc/more.yaml").write_text("envoy: {config: envoy.d}\n")
     (problem,) = told("include: more.yaml\n")
     assert problem.startswith("etc/more.yaml:1: envoy: belongs in etc/headgate.yaml: ")
+
+
+def test_negative_hits_are_off_unless_said() -> None:
+    assert not loaded("").envoy.negative_hits
+    assert loaded("envoy: {negative_hits: true}\n").envoy == Envoy(None, True)
+    assert loaded("envoy: {config: envoy.d, negative_hits: true}\n").envoy.negative_hits
+    assert load_settings(None, {"HEADGATE_ENVOY__NEGATIVE_HITS": "true"}).envoy.negative_hits
+    assert told("envoy: {negative_hits: 1}\n") == [
+        "etc/headgate.yaml:1: envoy.negative_hits: must be true or false, not 1"
+    ]
