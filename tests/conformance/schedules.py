@@ -77,9 +77,8 @@ class Pair:
         if operation in ("take", "retry", "peek"):
             self.compare(operation, now, cost if operation != "retry" else 1)
         elif operation == "charge":
-            if self.model.units(now) + cost <= 2 * self.algorithm.capacity:
-                self.model.charge(now, cost)
-                self.ask(Op.CHARGE, Member("key", self.algorithm, cost))
+            self.model.charge(now, cost)
+            self.ask(Op.CHARGE, Member("key", self.algorithm, cost))
         elif operation == "reset":
             self.model.reset()
             self.ask(Op.RESET, Member("key", self.algorithm, 0))

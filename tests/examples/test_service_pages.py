@@ -40,7 +40,7 @@ SHOWN = ("localhost:8080", "127.0.0.1:8080")
 SHOWN_RPC = "127.0.0.1:8081"
 OF_THE_MOMENT = {
     *("at", "created_at", "updated_at", "expires_at", "reset_at", "since", "until", "timestamp"),
-    *("reset", "reset_after", "retry_after", "tick", "lastRequestTimeStamp", "uptimeSeconds"),
+    *("reset", "reset_after", "retry_after", "tick", "token", "lastRequestTimeStamp", "uptimeSeconds"),
     "durationUntilReset",
 }
 HEADERS_OF_THE_MOMENT = ("ratelimit", "x-ratelimit-reset")

@@ -234,7 +234,8 @@ class Naive:
         self._state = None
 
     def charge(self, now: int, cost: int) -> None:
-        """What was used already cannot be refused, so this may leave a debt."""
+        """What was used already cannot be refused, so this may leave a debt: at most one limit beyond the limit."""
+        cost = min(cost, 2 * self._limit.capacity - self.units(now))
         if cost > 0 and self._limit.count > 0:
             self._add(now, cost)
 

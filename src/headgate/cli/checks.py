@@ -242,13 +242,11 @@ def _ask(op: Op, question: Question, cost: int) -> Answer:
             catalog = stack.enter_context(_catalog(settings, rules_store))
         store = stack.enter_context(_opened(url))
         try:
-            answer = _answer(op, question, cost, store, catalog)
+            answer = _answer(op, question, cost, store, catalog, noting)
         except HeadgateError:
             raise
         except ValueError as error:  # a key or a cost that cannot be
             raise ConfigError(str(error)) from None
-        if noting is not None:
-            noting.note_reset(*dict.fromkeys(key for key, _ in answer.counters))
     return answer
 
 
@@ -267,7 +265,14 @@ def _check_use(question: Question) -> None:
         raise ConfigError("who asks? Write a KEY with --limit, or a request: --user, --ip, --path, …")
 
 
-def _answer(op: Op, question: Question, cost: int, store: LocalStore | RemoteStore, catalog: Catalog | None) -> Answer:
+def _answer(
+    op: Op,
+    question: Question,
+    cost: int,
+    store: LocalStore | RemoteStore,
+    catalog: Catalog | None,
+    noting: Editor | None,
+) -> Answer:
     engine = Engine(store, FailurePolicy("closed", store.clock), None)
     if question.key is not None:
         key = check_input(question.key, cost)
@@ -276,19 +281,22 @@ def _answer(op: Op, question: Question, cost: int, store: LocalStore | RemoteSto
         if isinstance(store, RemoteStore):
             resolver.plan_of = store.plan_of
         bound = Bound(engine, resolver.chain([*question.limits, *question.plans]))
-        outcomes = _apply(store, bound.request(op, key, cost))
+        outcomes = _apply(store, bound.request(op, key, cost), noting)
         counters = [(key, name) for name in bound.names]
         return Answer(None if op is Op.RESET else bound.finish(op, key, outcomes), counters)
     assert catalog is not None
     asking = Asking(catalog, engine)
     prepared = asking.prepare(op, question.context, cost)
-    outcomes = [] if prepared.request is None else _apply(store, prepared.request)
+    outcomes = [] if prepared.request is None else _apply(store, prepared.request, noting)
     members = [] if prepared.request is None else prepared.request.members
     counters = [(member.key, member.algorithm.label) for member in members]
     return Answer(None if op is Op.RESET else prepared.decision(outcomes), counters)
 
 
-def _apply(store: LocalStore | RemoteStore, request: Request) -> list[Outcome]:
+def _apply(store: LocalStore | RemoteStore, request: Request, noting: Editor | None) -> list[Outcome]:
+    if noting is not None:
+        with noting.resetting(*dict.fromkeys([member.key for member in request.members])):
+            return _apply(store, request, None)
     if isinstance(store, RemoteStore):
         (outcomes,) = store.call([request], time.monotonic() + max(store.timeout, PATIENCE))
     else:

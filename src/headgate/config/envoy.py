@@ -1,9 +1,9 @@
 """Where the limits on Envoy's descriptors are: a file as envoyproxy/ratelimit reads it, or a folder of such files.
 
-envoy: {config: envoy.d}
+envoy: {config: envoy.d, negative_hits: true}
 
-They are read with the settings, so that a start does not fail on them. As with `include`, a relative path in a file is
-seen from that file, and one in a variable from the folder in which the program was started.
+The limits are read with the settings, so that a start does not fail on them. As with `include`, a relative path in a
+file is seen from that file, and one in a variable from the folder in which the program was started.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class Envoy:
 
     config: str | None = None
     """The path of the file or folder, as seen from here."""
+    negative_hits: bool = False
+    """Whether whoever may check may also give back (`is_negative_hits`). Else it needs scope `write`."""
 
 
 def read_envoy(fields: Fields, name: str, main: Document) -> tuple[Envoy, DescriptorFiles | None]:
@@ -33,9 +35,10 @@ def read_envoy(fields: Fields, name: str, main: Document) -> tuple[Envoy, Descri
         fields.wrong(name, "must be a mapping: write {config: …} around the path")
         return Envoy(), None
     inner = section(fields, name, names_of(Envoy))
+    negative_hits = inner.yes("negative_hits", False)
     written: str | None = inner.text("config")
     if written is None:
-        return Envoy(), None
+        return Envoy(None, negative_hits), None
     folder = "" if inner.way("config") in main.variables else os.path.dirname(main.file)
     path = os.path.join(folder, written)
     seen = look(path)
@@ -44,5 +47,5 @@ def read_envoy(fields: Fields, name: str, main: Document) -> tuple[Envoy, Descri
     elif seen == ():
         inner.wrong("config", f"there is no *.yaml or *.yml file in {kind_of(path)}: put one there for each domain")
     else:
-        return Envoy(path), read_descriptor_files(path)
-    return Envoy(path), None
+        return Envoy(path, negative_hits), read_descriptor_files(path)
+    return Envoy(path, negative_hits), None

@@ -31,6 +31,7 @@ __all__ = [
     "Prepared",
     "PreparedChain",
     "PreparedMembers",
+    "Simple",
     "Taken",
     "decided_at_once",
     "decisions_of",
@@ -69,15 +70,13 @@ class Asking:
             self.seen.see(context.client, now_us)
         return Prepared(self, op, chosen, whole)
 
-    def take_at_once(self, store: LocalStore, contexts: Sequence[Asked], costs: Sequence[int]) -> list[Taken] | None:
-        """Check several requests, each under the one rule that applies to it, without waiting. None, and nothing is
-        done, where that cannot be: other numbers of rules, shadow rules, a store that is busy."""
+    def simple(self, contexts: Sequence[Asked], costs: Sequence[int], now_us: int) -> Simple | None:
+        """Several requests, each under the one rule that applies to it; None where that cannot be: other numbers of
+        rules, or shadow rules."""
         rules = self.catalog.current
-        now_us = store.clock.ticks()
-        count = len(contexts)
         takes: list[Take] = []
         entries: list[Entry] = []
-        for i in range(count):  # and not `zip`, which would cost as much as what is done here
+        for i in range(len(contexts)):  # and not `zip`, which would cost as much as what is done here
             cost = costs[i]
             if not 0 <= cost <= MAX_COST:
                 check_input("-", cost)
@@ -89,16 +88,25 @@ class Asking:
                 return None
             takes.append((entry.algorithm, key, cost))
             entries.append(entry)
+        return Simple(contexts, takes, entries)
+
+    def take_simple(self, store: LocalStore, simple: Simple) -> list[Taken] | None:
+        """Check them, without waiting. None, and nothing is done, where that cannot be: the store is busy."""
+        takes, entries, contexts = simple.takes, simple.entries, simple.contexts
         decisions = store.take_many(takes)
         if decisions is None:
             return None
+        rules = self.catalog.current
+        now_us = 0
         taken: list[Taken] = []
-        for i in range(count):
+        for i in range(len(takes)):
             key = takes[i][1]
             taken.append((self._engine.note(key, decisions[i]), entries[i].dimension, key))
             client = contexts[i].client
-            if client is not None and not rules.knows_client(client, now_us):
-                self.seen.see(client, now_us)
+            if client is not None:
+                now_us = now_us or store.clock.ticks()
+                if not rules.knows_client(client, now_us):
+                    self.seen.see(client, now_us)
         return taken
 
     def finish(self, op: Op, chosen: Sequence[Chosen], outcomes: Sequence[Outcome]) -> Decision:
@@ -141,6 +149,15 @@ class Asking:
         if rule.algorithm not in self._supports:
             self._engine.check_support(build(rule.compiled(), rule.counter))
             self._supports.add(rule.algorithm)
+
+
+class Simple:
+    """Requests under one rule each, ready to be taken."""
+
+    def __init__(self, contexts: Sequence[Asked], takes: Sequence[Take], entries: Sequence[Entry]) -> None:
+        self.contexts = contexts
+        self.takes = takes
+        self.entries = entries
 
 
 class Prepared:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import SupportsIndex
 
 from headgate.core.decision import Decision
-from headgate.embedded.asking import Holding, Prepared, PreparedChain, Taken, decided_at_once, decisions_of
+from headgate.embedded.asking import Holding, Prepared, PreparedChain, Simple, Taken, decided_at_once, decisions_of
 from headgate.embedded.ruled import Ruled
 from headgate.engine import async_limiter
 from headgate.errors import StoreError
@@ -39,11 +39,21 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
 
     def take_at_once(self, contexts: Sequence[Asked], costs: Sequence[int]) -> list[Taken] | None:
         """The simplest requests, decided without waiting and without ceremony; None where `decide` is needed."""
+        simple = self.simple(contexts, costs)
+        return None if simple is None else self.take_simple(simple)
+
+    def simple(self, contexts: Sequence[Asked], costs: Sequence[int]) -> Simple | None:
+        """Such requests, ready for `take_simple`; None where `decide` is needed."""
+        local = self._engine.local
+        return None if local is None else self._rules().simple(contexts, costs, local.clock.ticks())
+
+    def take_simple(self, simple: Simple) -> list[Taken] | None:
+        """Decide them without waiting and without ceremony; None where that cannot be, and nothing was done then."""
         local = self._engine.local
         if local is None:
             return None
         try:
-            return self._rules().take_at_once(local, contexts, costs)
+            return self._rules().take_simple(local, simple)
         except StoreError:
             return None
 

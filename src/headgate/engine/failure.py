@@ -96,7 +96,7 @@ class FailurePolicy:
         if request.op is not Op.TAKE or denied or not refused:
             return outcomes, None
         back = [
-            Member(member.key, member.algorithm, member.cost, True, outcome.tick, member.cost)
+            Member(member.key, member.algorithm, member.cost, True, outcome.tick, member.cost, None, outcome.token)
             for member, outcome in reached
             if outcome.decision.allowed and member.cost
         ]

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import count
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from headgate.core.algorithms import Algorithm, build
 from headgate.core.limit import Limit
 from headgate.errors import ConfigError
 
-__all__ = ["Limits", "Plan", "Plans", "Resolver", "lasting"]
+__all__ = ["INLINE_PREFIX", "Limits", "Plan", "Plans", "Resolver", "lasting"]
 
 Plan: TypeAlias = "str | Limit | Sequence[str | Limit]"
 """What a plan name stands for: a limit, in notation or as an object, or several of them."""
@@ -28,6 +28,10 @@ Limits: TypeAlias = "str | Limit | Iterable[str | Limit]"
 """What a check is made against: notation, a limit, a plan's name, or a chain of these."""
 
 MOST_REMEMBERED = 4096
+INLINE_PREFIX: Final = "inline|"
+"""Begins the name of every counter of a service whose limit was written out by the caller. No rule and no plan has a
+name that begins so: what callers make up never reaches the counters of others."""
+RESERVED_PREFIXES: Final = ("rule|", "shadow|", INLINE_PREFIX)
 
 
 def lasting(limits: Limits) -> Limits:
@@ -111,10 +115,10 @@ class Resolver:
                 f"a plan's name may not end like {name!r}, since '#2' is how a plan's second counter is named: "
                 "call it something else"
             )
-        if name.startswith(("rule|", "shadow|")):
+        if name.startswith(RESERVED_PREFIXES):
             raise ConfigError(
-                f"a plan's name may not begin like {name!r}, since the counters of rules are named so: "
-                "call it something else"
+                f"a plan's name may not begin like {name!r}, since the counters of rules, and of limits that callers "
+                "of a service write out, are named so: call it something else"
             )
         items = [plan] if isinstance(plan, str | Limit) else plan
         if not isinstance(items, Sequence) or not items:

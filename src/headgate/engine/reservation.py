@@ -42,9 +42,8 @@ class Held:
             return None
         if used > self._cost:
             more = used - self._cost
-            return Request(
-                Op.CHARGE, [Member(m.key, m.algorithm, more) for m, _ in _charges(self._taken, self._outcomes)]
-            )
+            charges = _charges(self._taken, self._outcomes)
+            return Request(Op.CHARGE, [Member(m.key, m.algorithm, more, True, 0, 0, None, o.token) for m, o in charges])
         return returning(self._taken, self._outcomes, self._cost - used)
 
     def leave(self, failed: bool) -> Request | None:
@@ -71,7 +70,7 @@ def returning(taken: Request, outcomes: Sequence[Outcome], amount: int | None = 
     back: list[Member] = []
     for member, outcome in _charges(taken, outcomes):
         share = member.cost if amount is None else amount
-        back.append(Member(member.key, member.algorithm, member.cost, True, outcome.tick, share))
+        back.append(Member(member.key, member.algorithm, member.cost, True, outcome.tick, share, None, outcome.token))
     return Request(Op.GIVE_BACK, back)
 
 

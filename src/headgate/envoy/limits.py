@@ -18,6 +18,7 @@ from headgate.errors import ConfigError
 
 __all__ = ["DescriptorLimit", "Domains", "Match"]
 
+BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
 MOST_OVERRIDES: Final = 1024
 """Limits that requests brought along and that are at hand. When there are more, all are made again."""
 
@@ -86,8 +87,8 @@ class Domains:
         self, domain: str, entries: Sequence[tuple[str, str]], requests_per_unit: int, unit: int
     ) -> Match | None:
         """The limit that a request brings along, in place of the configured one: with the same counter if it is for
-        the same period, and by the same algorithm. None for a domain that is not known. ValueError for what is no
-        limit."""
+        the same period, and a window; buckets have one of their own for each number. None for a domain that is not
+        known. ValueError for what is no limit."""
         root = self._roots.get(domain)
         if root is None:
             return None
@@ -115,9 +116,10 @@ class Domains:
     def _made(self, label: str, algorithm: str, requests_per_unit: int, unit: int) -> DescriptorLimit:
         seconds = UNIT_NUMBERS[unit]
         try:
-            steps, _ = compiled(requests_per_unit, seconds, algorithm, label)
+            # A bucket that is filled under a much higher limit drains at once, for all who count on it.
+            steps, _ = compiled(requests_per_unit, seconds, algorithm, label, apart=algorithm in BUCKETS)
         except ConfigError:  # more than this algorithm counts exactly
-            steps, _ = compiled(requests_per_unit, seconds, DEFAULT_ALGORITHM, label)
+            steps, _ = compiled(requests_per_unit, seconds, DEFAULT_ALGORITHM, label, apart=True)
         limit = DescriptorLimit(steps, label, requests_per_unit=requests_per_unit, unit=unit)
         if len(self._overrides) >= MOST_OVERRIDES:
             self._overrides.clear()

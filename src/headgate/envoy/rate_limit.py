@@ -63,13 +63,15 @@ class DescriptorLimit:
 
 
 def compiled(
-    requests: int, seconds: int, algorithm: str, label: str, burst: int | None = None
+    requests: int, seconds: int, algorithm: str, label: str, burst: int | None = None, apart: bool = False
 ) -> tuple[Algorithm, int]:
-    """A limit's algorithm, and the number of its unit. ConfigError for what cannot be counted exactly.
+    """A limit's algorithm, and the number of its unit. ConfigError for what cannot be counted exactly. `apart` if it
+    has a counter of its own, which no limit with another number shares.
 
     >>> algorithm, unit = compiled(5, 86_400, "fixed_window", "messaging.to_number")
     >>> algorithm.name, algorithm.label, unit
     ('envoy:86400', 'messaging.to_number', 4)
     """
     limit = Limit(requests, seconds, burst, algorithm)
-    return build(limit, f"envoy:{seconds}", label), _NUMBERS.get(seconds, 0)
+    name = f"envoy:{seconds}:{requests}" if apart else f"envoy:{seconds}"
+    return build(limit, name, label), _NUMBERS.get(seconds, 0)

@@ -213,9 +213,25 @@ class Editor:
             self._write([Edit("rule", limit.rule_id, None) for limit in limits])
 
     def note_reset(self, *subjects: str) -> None:
-        """Put a reset of counters into the audit log; an API key is secret, and a digest stands there for it."""
+        """Put a reset of counters that was done into the audit log."""
+        self.note("reset", *subjects)
+
+    def note(self, action: str, *subjects: str) -> None:
+        """Put what is done to counters into the audit log; an API key is secret, and a digest stands there for it."""
         if subjects:
-            self._repository.note(self._actor, "reset", *map(without_secrets, subjects))
+            self._repository.note(self._actor, action, *map(without_secrets, subjects))
+
+    @contextmanager
+    def resetting(self, *subjects: str) -> Iterator[None]:
+        """Reset counters inside this block. The audit log has that it was requested before it is tried, and then
+        whether it was done or failed: what is not in the log was not tried, whoever is killed in between."""
+        self.note("reset requested", *subjects)
+        try:
+            yield
+        except BaseException:
+            self.note("reset failed", *subjects)
+            raise
+        self.note_reset(*subjects)
 
     def _alone(self, client: str) -> AbstractContextManager[object]:
         return nullcontext() if self._locks is None else _held(self._locks, f"client:{client}")

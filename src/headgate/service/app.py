@@ -19,6 +19,7 @@ from headgate.rules.catalog import Catalog
 from headgate.rules.repositories.opening import open_repository
 from headgate.service.auth.guard import CheckCeiling, Guard, needed_to_check
 from headgate.service.auth.keys import Keys, Scope
+from headgate.service.auth.signing import signing_key
 from headgate.service.control.api import make_control
 from headgate.service.data.plane import DataPlane
 from headgate.service.dispatch import Dispatch, Page
@@ -149,6 +150,7 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
         neighbours=neighbours,
         store_titles=(limiter.title, repository.title),
         started_us=_now_us(),
+        token_key=await asyncio.to_thread(signing_key, repository),
         descriptors=descriptors,
     )
     callers = Limiter(node.counters)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headgate.rules.editor import Editor
@@ -58,6 +59,8 @@ class Parts:
     started_us: int
     descriptors: Descriptors | None = None
     """The limits on Envoy's descriptors, where `envoy.config` says what they are."""
+    token_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    """What settlement tokens are signed with: see auth/signing.py. Of its own unless all share one."""
 
     @property
     def catalog(self) -> Catalog:

@@ -91,7 +91,7 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Ou
 def undoing(members: Sequence[Member], outcomes: Sequence[Outcome]) -> list[Member]:
     """What gives back all that members have taken (as many of them as there are outcomes)."""
     taken = zip(members, outcomes, strict=False)
-    return [Member(m.key, m.algorithm, m.cost, True, o.tick, m.cost) for m, o in taken]
+    return [Member(m.key, m.algorithm, m.cost, True, o.tick, m.cost, None, o.token) for m, o in taken]
 
 
 def _write(member: Member, cell: Cell, step: Step) -> None:
@@ -106,17 +106,20 @@ def _write(member: Member, cell: Cell, step: Step) -> None:
 
 
 def _charge(member: Member, cell: Cell, now: i64) -> None:
+    """Charge the cost whether or not it fits. A debt is at most one full limit beyond the limit: what would go beyond
+    is not charged, so that no single charge locks a counter for longer than it takes to work off twice the limit."""
     algorithm = member.algorithm
-    if not member.cost or not algorithm.capacity:
+    state, writer = cell.state, cell.writer
+    units = writer.used(state, now) if state is not None and writer is not None else 0
+    cost = min(member.cost, 2 * algorithm.capacity - units)
+    if cost <= 0:
         return
-    state = cell.state
-    if state is not None and _same_shape(cell.writer, algorithm):
-        time, a, b = algorithm.charge(state, now, member.cost)
-        state.put(time, a, b, member.cost)
+    if state is not None and _same_shape(writer, algorithm):
+        time, a, b = algorithm.charge(state, now, cost)
+        state.put(time, a, b, cost)
         cell.changed()
         return
-    units = cell.writer.used(state, now) if state is not None and cell.writer is not None else 0
-    cell.replace(fresh(algorithm, now, units + member.cost), algorithm)
+    cell.replace(fresh(algorithm, now, units + cost), algorithm)
 
 
 def _give_back(member: Member, cell: Cell, now: i64) -> None:

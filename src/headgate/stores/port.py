@@ -81,10 +81,11 @@ class Member:
     """One counter of a request.
 
     A member that does not bind is decided and charged beside the chain: it never makes a request denied. `policy`
-    is what to do when the store cannot decide (see engine/failure.py); None leaves it to the limiter.
+    is what to do when the store cannot decide (see engine/failure.py); None leaves it to the limiter. `token` is that
+    of the outcome which a GIVE_BACK or CHARGE settles, for stores that ask for one.
     """
 
-    __slots__ = ("algorithm", "amount", "binds", "cost", "key", "policy", "tick")
+    __slots__ = ("algorithm", "amount", "binds", "cost", "key", "policy", "tick", "token")
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class Member:
         tick: i64 = 0,
         amount: i64 = 0,
         policy: str | None = None,
+        token: str | None = None,
     ) -> None:
         self.key = key
         self.algorithm = algorithm
@@ -103,6 +105,7 @@ class Member:
         self.tick = tick
         self.amount = amount
         self.policy = policy
+        self.token = token
 
 
 @final
@@ -162,14 +165,16 @@ class Request:
 class Outcome:
     """What came of one member: its own decision, and the tick a later GIVE_BACK must name.
 
-    After RESET, CHARGE and GIVE_BACK the decision tells how the counter stands (as a PEEK of cost 0 would).
+    After RESET, CHARGE and GIVE_BACK the decision tells how the counter stands (as a PEEK of cost 0 would). `token` is
+    what a service issues for a TAKE, and wants to see when it is settled; stores of one's own need none.
     """
 
-    __slots__ = ("decision", "tick")
+    __slots__ = ("decision", "tick", "token")
 
-    def __init__(self, decision: Decision, tick: i64) -> None:
+    def __init__(self, decision: Decision, tick: i64, token: str | None = None) -> None:
         self.decision = decision
         self.tick = tick
+        self.token = token
 
 
 Take = tuple[Algorithm, str, int]

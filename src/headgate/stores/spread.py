@@ -211,7 +211,8 @@ class _Journey:
         for position, member in zip(part.positions, part.members, strict=True):
             result = self.results[position]
             if position in charged and isinstance(result, Outcome):
-                members.append(Member(member.key, member.algorithm, member.cost, True, result.tick, member.cost))
+                tick, token, cost = result.tick, result.token, member.cost
+                members.append(Member(member.key, member.algorithm, cost, True, tick, cost, None, token))
         return _Part(self, Op.GIVE_BACK, part.place, charged, members)
 
 

@@ -176,6 +176,21 @@ class StoreConformance:
             clock.advance(owing.retry_after)
             assert take(store, algorithm).allowed, algorithm.limit
 
+    def test_a_debt_is_at_most_one_full_limit_beyond_the_limit(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            for cost in (2**31 - 1, 3, 2**31 - 1):
+                apply(store, Op.CHARGE, Member("key", algorithm, cost))
+            assert not peek(store, algorithm).allowed, algorithm.limit
+            clock.advance(2 * 60)
+            assert take(store, algorithm).allowed, algorithm.limit
+
+    def test_a_charge_never_lowers_what_a_larger_limit_used(self) -> None:
+        for store, _, algorithm in self._stores(1, 60):
+            larger = self._build(algorithm.limit.algorithm, 100, 60)
+            take(store, larger, cost=90)
+            apply(store, Op.CHARGE, Member("key", algorithm, 50))
+            assert peek(store, larger).remaining <= 10, algorithm.limit
+
     # -- chains and batches -----------------------------------------------------------------------------------------
 
     def test_a_chain_is_all_or_nothing(self) -> None:

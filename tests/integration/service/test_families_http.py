@@ -97,7 +97,7 @@ def test_how_a_key_stands(admin: httpx.Client, name: str) -> None:
     assert told.status_code == 200
     assert admin.get(path).json()["currentTokens"] == 5
     entries = admin.get("/api/v1/audit", params={"subject": f"key:{name}"}).json()["entries"]
-    assert [entry["action"] for entry in entries] == ["reset"]
+    assert [entry["action"] for entry in entries] == ["reset", "reset requested"]
 
 
 def test_keys_that_were_seen_are_listed_with_those_that_have_policies(admin: httpx.Client, name: str) -> None:

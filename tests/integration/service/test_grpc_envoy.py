@@ -57,7 +57,7 @@ def one(key: str, value: str, **more: Any) -> dict[str, Any]:
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder: Path = tmp_path_factory.mktemp("envoy")
     (folder / "descriptors.yaml").write_text(DESCRIPTORS)
-    config = "envoy: {config: descriptors.yaml}\n"
+    config = "envoy: {config: descriptors.yaml, negative_hits: true}\n"
     arguments: tuple[str, ...] = ()
     if request.param == "memory":
         config += "store: memory://\n"

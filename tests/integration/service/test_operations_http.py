@@ -130,7 +130,7 @@ def test_a_counter_that_does_not_bind(anyone: httpx.Client, key: str) -> None:
 @pytest.mark.parametrize(
     ("check", "message"),
     [
-        ({"counters": []}, "counters: has 0 counters: name 1 to 1,000"),
+        ({"counters": []}, "counters: has 0 counters: name 1 to 100"),
         ({"counters": [{"key": "a"}]}, "counters[0].limit: is missing: write a limit such as 100/minute"),
         ({"counters": [{"key": "a", "limit": "5/fortnight"}]}, "counters[0].limit: "),
         ({"counters": [{"key": "a", "limit": "5/s; 6/s"}]}, "counters[0].limit: '5/s; 6/s' is 2 limits"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -220,8 +221,25 @@ def test_a_reset_is_in_the_audit_log(run: Run, settings: Path, monkeypatch: pyte
     with closing(open_repository(rules)) as repository:
         entries = [(e.actor, e.address, e.action, e.subject) for e in repository.audit(AuditQuery())]
     assert entries == [
-        ("cli:operator", "bastion", "reset", subject) for subject in ("ip:192.0.2.1", "user:bob", "user:42")
+        ("cli:operator", "bastion", action, subject)
+        for subjects in (("ip:192.0.2.1", "user:bob"), ("user:42",))
+        for action in ("reset", "reset requested")
+        for subject in subjects
     ]
+
+
+def test_a_reset_that_fails_is_in_the_audit_log_as_failed(run: Run, settings: Path) -> None:
+    rules = "sqlite:///rules.db?timeout_ms=30000"
+    assert run("db", "upgrade", "--rules-store", rules).code == 0
+    code, _, _ = run("reset", "user:42", "-l", "1/day", "--store", "sqlite:///counters.db", "--rules-store", rules)
+    assert code == 0
+    with sqlite3.connect("counters.db") as database:
+        database.execute("DROP TABLE headgate_counters")
+    code, _, err = run("reset", "user:42", "-l", "1/day", "--store", "sqlite:///counters.db", "--rules-store", rules)
+    assert code != 0, err
+    with closing(open_repository(rules)) as repository:
+        actions = [entry.action for entry in repository.audit(AuditQuery())]
+    assert actions == ["reset failed", "reset requested", "reset", "reset requested"]
 
 
 def test_a_reset_that_cannot_be_noted_is_not_done(run: Run, settings: Path) -> None:
@@ -319,4 +337,5 @@ def test_redis(run: Run, redis_server: RedisServer | GivenServer, folder: Path) 
     assert run("reset", *limited, "--rules-store", store).code == 0
     assert run("peek", *limited).code == 0
     with closing(open_repository(store)) as repository:
-        assert [entry.subject for entry in repository.audit(AuditQuery())] == ["user:42"]
+        entries = [(entry.action, entry.subject) for entry in repository.audit(AuditQuery())]
+    assert entries == [("reset", "user:42"), ("reset requested", "user:42")]

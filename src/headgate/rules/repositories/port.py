@@ -41,7 +41,7 @@ __all__ = [
 
 Kind = Literal["rule", "tier", "plan", "default", "key"]
 """A rule; a user's tier, by the user; a plan, by its name; what applies where nothing else is said (see records.py); a
-key of the service, by its id: its body has a digest, which the audit log never shows."""
+key of the service, by its id: its body has a digest or a secret, which the audit log never shows."""
 DAY_US = 24 * 3600 * 1_000_000
 AUDIT_DAYS = 90
 
@@ -103,7 +103,8 @@ class AuditEntry:
     actor: str
     address: str
     action: str
-    """`create`, `update`, `delete`, `expire` (by Headgate itself), `reset`."""
+    """`create`, `update`, `delete`, `expire` (by Headgate itself). Of what is done to counters two entries: before
+    it is tried `reset requested`, and then `reset`, or `reset failed`; likewise `charge` and `give_back`."""
     subject: str
     """The kind and the id: `rule:orders-per-user`, `tier:alice`; for a reset, whatever was reset."""
     before: Mapping[str, Any] | None = None

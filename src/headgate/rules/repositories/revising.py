@@ -16,7 +16,7 @@ __all__ = ["Found", "Revision", "expired_away", "revise"]
 
 HEADGATE = Actor("headgate")
 """Who removes what has ended."""
-UNTOLD: Mapping[Kind, frozenset[str]] = {"key": frozenset(["digest"])}
+UNTOLD: Mapping[Kind, frozenset[str]] = {"key": frozenset(["digest", "secret"])}
 """Fields that stay out of the audit log: it is read by many, and a digest is the next best thing to the secret."""
 
 

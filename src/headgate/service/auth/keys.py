@@ -28,6 +28,7 @@ from headgate.errors import ConfigError, Invalid, Problem
 from headgate.reading.fields import kind_of
 from headgate.rules.comparing import all_records
 from headgate.rules.repositories.port import Actor, Edit, Record, Repository
+from headgate.service.auth.signing import SIGNING_KEY
 
 __all__ = ["SCOPES", "TOKEN", "ApiKey", "Caller", "Keys", "Scope", "create_key", "includes", "list_keys", "revoke_key"]
 
@@ -87,7 +88,8 @@ def create_key(
 
 def list_keys(repository: Repository) -> list[ApiKey]:
     """All keys there are, also those that have expired and were not removed yet, the oldest first."""
-    return sorted(map(key_of, all_records(repository, "key")), key=lambda key: (key.created_us, key.key_id))
+    records = [record for record in all_records(repository, "key") if record.id != SIGNING_KEY]
+    return sorted(map(key_of, records), key=lambda key: (key.created_us, key.key_id))
 
 
 def revoke_key(repository: Repository, actor: Actor, key_id: str) -> None:

@@ -110,6 +110,13 @@ class NamedCounter(Shape):
     amount: Annotated[
         int, Field(ge=0, le=2**31 - 1, description="Of `give_back`: how much of the cost is returned.")
     ] = 0
+    token: Annotated[
+        str | None,
+        Field(
+            max_length=200,
+            description="Of `give_back` and `charge`: what the answer to the `take` said. Without one, scope `write`.",
+        ),
+    ] = None
 
 
 class CountersItem(Shape):
@@ -127,12 +134,12 @@ class CountersItem(Shape):
         },
     )
 
-    counters: Annotated[list[NamedCounter], Field(min_length=1, max_length=1000)]
+    counters: Annotated[list[NamedCounter], Field(min_length=1, max_length=100)]
     op: Annotated[
         Literal["take", "peek", "charge", "give_back", "reset"],
         Field(
-            description="`charge` takes whether or not it fits, `give_back` returns what was taken, `reset` forgets "
-            "the counters (and needs scope `write`)."
+            description="`charge` takes whether or not it fits, `give_back` returns what was taken: both show the "
+            "token of the take, or need scope `write`. `reset` forgets the counters, and needs scope `write`."
         ),
     ] = "take"
     timestamp: Timestamp = None
@@ -189,6 +196,9 @@ class ExactCounter(Shape):
     reset: int
     reason: Reason
     tick: int
+    token: Annotated[
+        str, Field(description="For `give_back` and `charge`, once, by the same caller; of counters that were charged.")
+    ] = ""
     at: Annotated[int, Field(description="Which of the counters that the check has named.")] = 0
     key: str = ""
     name: str = ""

@@ -19,12 +19,14 @@ from headgate.rules.rule import Rule
 from headgate.rules.ruleset import Chosen, RuleSet
 from headgate.rules.views.ids import view_id
 from headgate.rules.views.policies import Policy, policy_of, read_policy
+from headgate.service.auditing import audited
 from headgate.service.control.asking import Name, PageQuery, link_to, location, page_of
 from headgate.service.control.bodies import JsonBody
 from headgate.service.control.counters import forget, standing
 from headgate.service.control.desk import Desk, TheDesk, TheEditor
 from headgate.service.control.family_models import KeyMetrics, PolicyBody, PolicyNumbers, PolicyShown, Status
 from headgate.service.control.saying import answer, empty, says
+from headgate.service.finishing import to_the_end
 
 __all__ = ["router"]
 
@@ -73,10 +75,11 @@ async def key_metrics(desk: TheDesk, key: Name) -> Response:
 
 @router.post("/reset/{key:name}", **says("Reset a key", KeyMetrics, 400))
 async def reset_key(desk: TheDesk, editor: TheEditor, key: Name) -> Response:
-    """Forget what a key has used. It is in the audit log before it is done. Answers how the key stands then."""
+    """Forget what a key has used. The audit log has that it was requested, and whether it was done. Answers how the key
+    stands then."""
     rules = await asyncio.to_thread(desk.rules)
-    await asyncio.to_thread(editor.note_reset, f"key:{key}")
-    await forget(desk.parts.limiter, _of_key(rules, key, desk.now_us()))
+    forgetting = forget(desk.parts.limiter, _of_key(rules, key, desk.now_us()))
+    await to_the_end(audited(editor, "reset", [f"key:{key}"], forgetting))
     (shown,) = await _metrics(desk, rules, [key])
     return answer(shown)
 

@@ -5,13 +5,17 @@
 
 All of a check's counters are one request to the store, all or nothing. `op` is what is to be done with them, `take`
 unless said; it may also stand beside a context, or a key. What clients make up never becomes a label: all limits that
-were written out are counted as one rule, INLINE.
+were written out are counted as one rule, INLINE. Nor does it ever name a counter of a rule or a plan: the names of such
+counters all begin with INLINE_PREFIX, which those of rules and plans never do.
+
+To give back or charge needs the token of the take (see tokens.py), which may be of a rule's counter, or a plan's. What
+comes without one is `unproven`, and for callers with scope `write`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, final
 
 from headgate.core.algorithms import build
 from headgate.core.algorithms.algorithm import LARGEST, Algorithm
@@ -19,23 +23,57 @@ from headgate.core.limit import Limit
 from headgate.embedded.asking import Prepared, PreparedChain, PreparedMembers
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.engine.bound import check_input
+from headgate.engine.plans import INLINE_PREFIX
 from headgate.errors import ConfigError
 from headgate.service.data.bodies import prepare, way, wrong
 from headgate.service.data.shapes import CheckBody, CounterBody
+from headgate.service.data.tokens import Claimed, Tokens, is_expired
 from headgate.stores.port import Member, Op
 
-__all__ = ["INLINE", "MOST_COUNTERS", "op_of", "prepare_item"]
+__all__ = ["INLINE", "MOST_COUNTERS", "Proof", "op_of", "prepare_item"]
 
 INLINE: Final = "inline"
-MOST_COUNTERS: Final = 1000
+MOST_COUNTERS: Final = 100
+"""Of one check: all of them are decided in one step, and everybody else waits for it."""
 MOST_REMEMBERED: Final = 4096
 LONGEST_NAME: Final = 1024
 """Characters of a counter's name."""
 LONGEST_LIMIT: Final = 256
 OPS: Final = {"take": Op.TAKE, "peek": Op.PEEK, "charge": Op.CHARGE, "give_back": Op.GIVE_BACK, "reset": Op.RESET}
+AMOUNT: Final = "is what is given back of the cost: 0, or no more than that"
 OF_RULES: Final = (Op.TAKE, Op.PEEK, Op.RESET)
 
 _built: dict[tuple[str, str], Algorithm] = {}
+
+
+@final
+class Proof:
+    """Whether the caller shows that it took what a check gives back or charges."""
+
+    def __init__(self, tokens: Tokens, caller: str, now: int) -> None:
+        self.tokens = tokens
+        self.caller = caller
+        self.now = now
+        """In unix seconds."""
+        self.take: str | None = None
+        """The take that is settled."""
+        self.missing: str | None = None
+        """What is wrong with the tokens, if anything is."""
+
+    def add(self, op: Op, counter: CounterBody, claimed: Claimed | None, algorithm: Algorithm) -> None:
+        """One more counter, with what its token says."""
+        if claimed is None or not self.tokens.check(claimed, self.caller, counter.key, algorithm):
+            self.missing = (
+                "without the token that this caller got for taking it"
+                if counter.token is None
+                else ("with a token that was not issued to this caller for this counter")
+            )
+        elif is_expired(op, claimed.issued, self.now):
+            self.missing = "with a token that is too old"
+        elif self.take is not None and self.take != claimed.take:
+            self.missing = "with tokens of two takes: send a check for each of them"
+        else:
+            self.take = claimed.take
 
 
 def op_of(check: CheckBody, at: str) -> Op:
@@ -52,7 +90,7 @@ def op_of(check: CheckBody, at: str) -> Op:
 
 
 def prepare_item(
-    limiter: AsyncLimiter, op: Op, check: CheckBody, at: str
+    limiter: AsyncLimiter, op: Op, check: CheckBody, at: str, proof: Proof
 ) -> tuple[Prepared | PreparedChain, Sequence[int]]:
     """What is to be asked about a check of a batch; for each member which of the counters it names that is of."""
     if check.counters is None:
@@ -64,7 +102,7 @@ def prepare_item(
     members: list[Member] = []
     places: list[int] = []
     for place, counter in enumerate(counters):
-        found = _members(limiter, op, counter, f"{at}.counters[{place}]")
+        found = _members(limiter, op, counter, f"{at}.counters[{place}]", proof)
         members += found
         places += [place] * len(found)
     if len(members) > 1 and len({(member.key, member.algorithm.name) for member in members}) < len(members):
@@ -72,7 +110,7 @@ def prepare_item(
     return PreparedMembers(limiter._engine, op, members), places
 
 
-def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, at: str) -> list[Member]:
+def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, at: str, proof: Proof) -> list[Member]:
     """The counters that one entry stands for: one, or those of a plan."""
     key, cost = counter.key, counter.cost
     try:
@@ -80,19 +118,41 @@ def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, at: str) -> li
     except ValueError as error:
         field = str(error).partition(" ")[0]
         raise wrong(way(at, field), str(error).removeprefix(f"{field} ")) from None
+    settles = op is Op.GIVE_BACK or op is Op.CHARGE
+    if counter.token is not None and not settles:
+        raise wrong(way(at, "token"), "goes with give_back and charge alone: it says what was taken")
     if counter.plan is not None:
+        if settles:
+            proof.missing = "without the tokens that this caller got for taking it"
         return [Member(key, algorithm, cost) for algorithm in _plan(limiter, counter, at)]
     if not 0 <= counter.tick <= LARGEST:
         raise wrong(way(at, "tick"), f"must be a whole number from 0 to {LARGEST}")
-    if not 0 <= counter.amount <= cost or (counter.amount and op is not Op.GIVE_BACK):
-        raise wrong(way(at, "amount"), "is what is given back of the cost: 0, or no more than that")
-    return [Member(key, _algorithm(counter, at), cost, counter.binds, counter.tick, counter.amount)]
+    if not settles:
+        if counter.amount:
+            raise wrong(way(at, "amount"), AMOUNT)
+        return [Member(key, _algorithm(counter, at, True), cost, counter.binds)]
+    claimed = None if counter.token is None else proof.tokens.read(counter.token)
+    algorithm = _algorithm(counter, at, claimed is None or claimed.inline)
+    proof.add(op, counter, claimed, algorithm)
+    tick = counter.tick
+    if op is Op.GIVE_BACK and claimed is not None:
+        cost, tick = claimed.cost, claimed.tick
+    if not 0 <= counter.amount <= cost or (counter.amount and op is Op.CHARGE):
+        raise wrong(way(at, "amount"), AMOUNT)
+    return [Member(key, algorithm, cost, counter.binds, tick, counter.amount)]
 
 
 def _plan(limiter: AsyncLimiter, counter: CounterBody, at: str) -> tuple[Algorithm, ...]:
     name = counter.plan
     assert name is not None
-    if counter.limit is not None or counter.name is not None or counter.tick or counter.amount or not counter.binds:
+    if (
+        counter.limit is not None
+        or counter.name is not None
+        or counter.token is not None
+        or counter.tick
+        or counter.amount
+        or not counter.binds
+    ):
         raise wrong(way(at, "plan"), "stands alone with key and cost: its limits are known here")
     chain = limiter._resolver.plan(name)
     if chain is None:
@@ -100,22 +160,28 @@ def _plan(limiter: AsyncLimiter, counter: CounterBody, at: str) -> tuple[Algorit
     return chain
 
 
-def _algorithm(counter: CounterBody, at: str) -> Algorithm:
+def _algorithm(counter: CounterBody, at: str, inline: bool) -> Algorithm:
+    """The limit that was written out, under the name of its counter: one that only such limits have, or, for a token of
+    the counter of a rule or plan, the name that the service told."""
     text = counter.limit
     if text is None:
         raise wrong(way(at, "limit"), "is missing: write a limit such as 100/minute, or the name of a plan as plan")
     told = counter.name
-    known = None if told is None else _built.get((told, text))
+    if not inline and told is None:
+        raise wrong(way(at, "name"), "is missing: send key, name and limit as the answer to the take has them")
+    if told is not None and not 0 < len(told) <= LONGEST_NAME:
+        raise wrong(way(at, "name"), f"has {len(told)} characters: write 1 to {LONGEST_NAME:,}, or leave it out")
+    name = told or ""
+    if inline:
+        name = INLINE_PREFIX + name
+    known = _built.get((name, text))
     if known is not None:
         return known
     if len(text) > LONGEST_LIMIT:
         raise wrong(way(at, "limit"), f"has {len(text)} characters, and may have {LONGEST_LIMIT}")
-    if told is not None and not 0 < len(told) <= LONGEST_NAME:
-        raise wrong(way(at, "name"), f"has {len(told)} characters: write 1 to {LONGEST_NAME:,}, or leave it out")
     try:
         limit = Limit.parse(text)
-        name = str(limit) if told is None else told
-        known = build(limit, name, INLINE)
+        known = build(limit, f"{INLINE_PREFIX}{limit}" if told is None else name, INLINE)
     except ConfigError as error:
         raise wrong(way(at, "limit"), str(error)) from None
     if len(_built) >= MOST_REMEMBERED:

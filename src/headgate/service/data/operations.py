@@ -10,23 +10,40 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headgate.embedded.asking import Prepared, PreparedChain
+from headgate.engine.reservation import charged
 from headgate.errors import HeadgateError, StoreError
 from headgate.http.problem import problem, problem_of
 from headgate.service.asgi import BadRequest, Call, Reply
+from headgate.service.auditing import note_outcome, note_request
 from headgate.service.auth.guard import Guard, Refusal
 from headgate.service.data.answers import answer_of, encode
 from headgate.service.data.bodies import wrong
-from headgate.service.data.inline import op_of, prepare_item
+from headgate.service.data.inline import Proof, op_of, prepare_item
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, Counter, Counters, Mistake
-from headgate.stores.port import Member, Op, Outcome, Replies, Request
+from headgate.service.data.slices import (
+    LOCAL_SLICE,
+    MEMBER_SLICE,
+    PREPARE_SLICE,
+    REMOTE_SLICE,
+    decisions_of,
+    groups,
+    next_turn,
+    weigh,
+)
+from headgate.service.data.tokens import Tokens
+from headgate.service.finishing import to_the_end
+from headgate.stores.port import Member, Once, Op, Outcome, Replies, Request
 
 if TYPE_CHECKING:
     from headgate.service.data.plane import DataPlane
 
-__all__ = ["Operations", "is_plain", "refuse_repeats"]
+__all__ = ["Operations", "caller_of", "is_plain", "refuse_repeats"]
+
+SETTLED: Final = bytes(16)
+"""What the record of a take that was settled says was asked: there is nothing to compare."""
 
 DECIDES = 0
 SETTLES = 1
@@ -42,7 +59,7 @@ def is_plain(body: BatchBody) -> bool:
 class Item:
     """One check of a batch on its way: what is asked for it, what came of it, or why nothing did."""
 
-    def __init__(self, check: CheckBody, at: str) -> None:
+    def __init__(self, check: CheckBody, at: str, proof: Proof) -> None:
         self.check = check
         self.at = at
         self.op = Op.TAKE
@@ -52,7 +69,18 @@ class Item:
         self.outcomes: Sequence[Outcome] = ()
         self.places: Sequence[int] = ()
         """For each member which of the counters that the check names it is of."""
+        self.proof = proof
+        self.audited = False
+        """Whether it is done in the name of somebody with scope `write`, and is in the audit log."""
         self.problem: BadRequest | None = None
+
+    @property
+    def members(self) -> int:
+        return 0 if self.request is None else len(self.request.members)
+
+    @property
+    def subjects(self) -> list[str]:
+        return [] if self.request is None else [member.key for member in self.request.members]
 
 
 class Operations:
@@ -63,70 +91,140 @@ class Operations:
         self.guard = guard
         self.limiter = plane.limiter
         self.most_members = most_members
+        self.tokens = Tokens(plane.parts.token_key)
+        self.slice = MEMBER_SLICE if plane.limiter.answers_at_once else REMOTE_SLICE
 
     def at_once(self, call: Call, body: BatchBody) -> Reply | None:
-        """The answer, from a store that is free; None where something has to be waited for."""
+        """The answer, from a store that is free; None where something has to be waited for, or takes long."""
         local = self.limiter._engine.local
-        if local is None:
+        if local is None or len(body.checks) > LOCAL_SLICE:
+            return None
+        for check in body.checks:
+            if check.op not in (None, "take", "peek"):
+                return None  # it is settled once, or is in the audit log
+        weight = weigh(body.checks)
+        if weight > LOCAL_SLICE:
             return None
         started = perf_counter()
-        items = self.prepared(body)
-        if any(item.op is Op.RESET for item in items):  # it is in the audit log first
-            return None
+        items: list[Item] = []
+        self.prepare(call, body, items, 0, 4 * LOCAL_SLICE)
+        if len(items) < len(body.checks):
+            return None  # many rules or limits of plans apply
         asked = [item for item in items if item.request is not None]
-        self.plane.afford(len(items))
+        self.plane.afford(weight)
         try:
             requests = [item.request for item in asked if item.request is not None]
             replies = local.apply_within(requests, 0.0) if requests else []
         except StoreError:
             replies = None
         if replies is None:
-            self.plane.ceiling.give_back(len(items))
+            self.plane.ceiling.give_back(weight)
             return None
         for item, reply in zip(asked, replies, strict=True):
             item.outcomes = reply
-        return self.reply(call, body, items, started)
+        return self.reply(len(items), decisions_of([self.answers(call, body, items)]), started)
 
     async def in_time(self, call: Call, body: BatchBody) -> Reply:
-        """The same, in time."""
+        """The same, in time: in slices, between which others are answered."""
         started = perf_counter()
-        items = self.prepared(body)
-        self.plane.afford(len(items))
-        for item in items:
-            if item.op is Op.RESET and item.request is not None:
-                await self.note_reset(call, item, body.exact)
-        with self.plane.span(call, "batch"):
-            runs = _runs(items)
-            if len(runs) == 1:
-                await self.ask(runs[0], body.exact)
-            else:  # they leave in this order, and together
-                await asyncio.gather(*[self.ask(run, body.exact) for run in runs])
-        return self.reply(call, body, items, started)
-
-    def prepared(self, body: BatchBody) -> list[Item]:
-        """What is to be asked about each check."""
+        self.plane.afford(weigh(body.checks))
         items: list[Item] = []
-        members = 0
-        for place, check in enumerate(body.checks):
-            item = Item(check, f"checks[{place}]")
+        members = self.prepare(call, body, items, 0, PREPARE_SLICE)
+        while len(items) < len(body.checks):
+            await next_turn()
+            members = self.prepare(call, body, items, members, PREPARE_SLICE)
+        for item in items:
+            if item.request is not None and (item.op is Op.RESET or item.proof.missing is not None):
+                self.permit(call, item, body.exact)
+        with self.plane.span(call, "batch"):
+            if any(item.audited for item in items):
+                await to_the_end(self.ask_audited(call, items, body.exact))
+            else:
+                await self.ask_all(items, body.exact, True)
+        pieces: list[bytes] = []
+        for start, end in groups([item.request for item in items], MEMBER_SLICE):
+            if start:
+                await next_turn()
+            pieces.append(self.answers(call, body, items[start:end]))
+        return self.reply(len(items), decisions_of(pieces), started)
+
+    def prepare(self, call: Call, body: BatchBody, items: list[Item], members: int, size: int) -> int:
+        """Prepare the next checks, of about so many counters; how many counters all of them have so far."""
+        checks = body.checks
+        caller = caller_of(call)
+        now = self.plane.clock.ticks() // 1_000_000
+        until = members + size
+        last = len(items) + LOCAL_SLICE
+        unneeded = Proof(self.tokens, caller, now)
+        while len(items) < len(checks) and members < until and len(items) < last:
+            check = checks[len(items)]
+            settles = check.op in ("give_back", "charge")
+            item = Item(check, f"checks[{len(items)}]", Proof(self.tokens, caller, now) if settles else unneeded)
             items.append(item)
             try:
                 item.op = op_of(check, item.at)
-                item.prepared, item.places = prepare_item(self.limiter, item.op, check, item.at)
+                item.prepared, item.places = prepare_item(self.limiter, item.op, check, item.at, item.proof)
             except BadRequest as error:
                 if not body.exact:
                     raise
                 item.problem = error
                 continue
             item.request = item.prepared.request
-            members += 0 if item.request is None else len(item.request.members)
+            members += item.members
             if members > self.most_members:
                 raise BadRequest(
                     413,
-                    f"the first {place + 1:,} checks have more than {self.most_members:,} limits: "
+                    f"the first {len(items):,} checks have more than {self.most_members:,} limits: "
                     "send fewer in one batch",
                 )
-        return items
+            if item.request is not None and item.proof.take is not None and item.proof.missing is None:
+                # Whoever gives back twice would be given what somebody else took.
+                once = Once(f"settled:{item.proof.take}", SETTLED, b"")
+                item.request = Request(item.op, item.request.members, once)
+        return members
+
+    def permit(self, call: Call, item: Item, exact: bool) -> None:
+        """Let only those forget counters, or settle what they did not take, who may call /api/v1/reset."""
+        visit = call.visit
+        admitted = self.guard.admit(
+            "write", call.scope["headers"], None if visit is None else visit.address, write=True
+        )
+        if not isinstance(admitted, Refusal):
+            item.audited = True
+            return
+        missing = "" if item.proof.missing is None else f"{item.check.op} {item.proof.missing}; "
+        item.problem = BadRequest(admitted.status, f"{item.at}: {missing}{admitted.detail}", admitted.headers)
+        item.request = None
+        if not exact:
+            raise item.problem
+
+    async def ask_audited(self, call: Call, items: Sequence[Item], exact: bool) -> None:
+        """Ask for all items, with entries in the audit log before and after for those that need it."""
+        assert call.visit is not None
+        editor = self.plane.parts.editor(call.visit.actor)
+        audited = [item for item in items if item.audited]
+        for item in audited:
+            await note_request(editor, item.check.op or "take", item.subjects)
+        try:
+            await self.ask_all(items, exact, False)
+        finally:
+            for item in audited:
+                done = item.problem is None and len(item.outcomes) == item.members
+                await note_outcome(editor, item.check.op or "take", item.subjects, done)
+
+    async def ask_all(self, items: Sequence[Item], exact: bool, together: bool) -> None:
+        """Ask the store for all items, in their order; those of several kinds `together` if they are few."""
+        runs = _runs(items)
+        if together and sum([item.members for item in items]) <= self.slice:
+            if len(runs) == 1:
+                await self.ask(runs[0], exact)
+            else:  # they leave in this order, and together
+                await asyncio.gather(*[self.ask(run, exact) for run in runs])
+            return
+        for run in runs:
+            for start, end in groups([item.request for item in run], self.slice):
+                await self.ask(run[start:end], exact)
+                await next_turn()
 
     async def ask(self, run: Sequence[Item], exact: bool) -> None:
         """Ask the store for items of one kind: how a store that fails is answered depends on it."""
@@ -142,33 +240,23 @@ class Operations:
             return
         for item, reply in zip(run, replies, strict=True):
             item.outcomes = reply
-            if item.request is not None and len(reply) != len(item.request.members):
+            request = item.request
+            if request is None or len(reply) == len(request.members):
+                continue
+            once = request.once
+            if once is not None and (once.kept is not None or once.pending):
+                item.problem = BadRequest(409, f"{item.at}: what was taken is settled already: a token counts once")
+            else:
                 item.problem = BadRequest(503, "the store could not be asked, so nothing was settled")
-                if not exact:
-                    raise item.problem
-
-    async def note_reset(self, call: Call, item: Item, exact: bool) -> None:
-        """Let only those forget counters who may call /api/v1/reset, and put it into the audit log as that does."""
-        assert item.request is not None
-        visit = call.visit
-        admitted = self.guard.admit(
-            "write", call.scope["headers"], None if visit is None else visit.address, write=True
-        )
-        if isinstance(admitted, Refusal):
-            item.problem = BadRequest(admitted.status, f"{item.at}: {admitted.detail}", admitted.headers)
-            item.request = None
             if not exact:
                 raise item.problem
-            return
-        assert visit is not None
-        editor = self.plane.parts.editor(visit.actor)
-        await asyncio.to_thread(editor.note_reset, *dict.fromkeys([member.key for member in item.request.members]))
 
-    def reply(self, call: Call, body: BatchBody, items: Sequence[Item], started: float) -> Reply:
-        """Count what was decided, and say it."""
+    def answers(self, call: Call, body: BatchBody, items: Sequence[Item]) -> bytes:
+        """Count what was decided, and say it, as a list in JSON."""
         plane = self.plane
         now_us = plane.clock.ticks()
         plane.tally.at(now_us)
+        caller = caller_of(call)
         answers: list[Answer | Counters | Mistake] = []
         for item in items:
             if item.problem is not None:
@@ -183,10 +271,46 @@ class Operations:
                 plane.note(item.check, now_us)
             elif item.op is Op.RESET:
                 one.forgotten()
-            answers.append(_exact(item) if body.exact else answer_of(decision, now_us))
-        plane.tally.batch(len(items))
-        plane.tally.timed(perf_counter() - started)
-        return Reply(200, encode({"decisions": answers}))
+            answers.append(self.exact(item, caller, now_us) if body.exact else answer_of(decision, now_us))
+        return encode(answers)
+
+    def reply(self, checks: int, body: bytes, started: float) -> Reply:
+        tally = self.plane.tally
+        tally.batch(checks)
+        tally.timed(perf_counter() - started)
+        return Reply(200, body)
+
+    def exact(self, item: Item, caller: str, now_us: int) -> Counters:
+        """What came of an item, in whole numbers, with tokens for what was charged."""
+        if item.request is None:
+            return Counters([])
+        counters: list[Counter] = []
+        named, places = item.check.counters, item.places
+        members = item.request.members
+        take = self.tokens.next_take() if item.op is Op.TAKE and charged(item.request, item.outcomes) else None
+        for place, member in enumerate(members):
+            outcome = item.outcomes[place]
+            decision = outcome.decision
+            reason = decision.reason
+            told = Counter(
+                decision._allowed, decision._remaining, decision._wait, decision._reset, reason, outcome.tick
+            )
+            if take is not None and reason == "ok" and member.cost:
+                told.token = self.tokens.issue(
+                    take, now_us // 1_000_000, caller, member.key, member.algorithm, member.cost, outcome.tick
+                )
+            if named is not None:
+                told.at = places[place]
+            if named is None or named[places[place]].plan is not None:
+                _describe(told, member)
+            counters.append(told)
+        return Counters(counters)
+
+
+def caller_of(call: Call) -> str:
+    """Who calls, for what belongs to a caller alone: the id of its key, or nothing where none is needed."""
+    caller = call.visit.caller if call.visit is not None else None
+    return "" if caller is None else caller.key_id
 
 
 def refuse_repeats(call: Call) -> None:
@@ -208,26 +332,6 @@ def _runs(items: Sequence[Item]) -> list[list[Item]]:
             last = kind
         runs[-1].append(item)
     return runs
-
-
-def _exact(item: Item) -> Counters:
-    """What came of an item, in whole numbers."""
-    if item.request is None:
-        return Counters([])
-    counters: list[Counter] = []
-    named, places = item.check.counters, item.places
-    for place, member in enumerate(item.request.members):
-        outcome = item.outcomes[place]
-        decision = outcome.decision
-        told = Counter(
-            decision._allowed, decision._remaining, decision._wait, decision._reset, decision.reason, outcome.tick
-        )
-        if named is not None:
-            told.at = places[place]
-        if named is None or named[places[place]].plan is not None:
-            _describe(told, member)
-        counters.append(told)
-    return Counters(counters)
 
 
 def _describe(told: Counter, member: Member) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from headgate.core.decision import Decision
 from headgate.core.masking import without_client
-from headgate.embedded.asking import Prepared, PreparedChain, Taken
+from headgate.embedded.asking import Prepared, PreparedChain, Simple, Taken
 from headgate.service.asgi import BadRequest, Call, Headers, Reply
+from headgate.service.auditing import audited
 from headgate.service.auth.guard import CheckCeiling, Guard
 from headgate.service.data.answers import answer_of, encode
 from headgate.service.data.bodies import (
@@ -23,9 +24,11 @@ from headgate.service.data.bodies import (
     read_check,
     read_verify,
 )
-from headgate.service.data.operations import Operations, is_plain, refuse_repeats
+from headgate.service.data.large_batches import answer_slices, decide_slices, encode_slices, prepare_slices
+from headgate.service.data.operations import Operations, caller_of, is_plain, refuse_repeats
 from headgate.service.data.repeats import once_of, replayed
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, ContextBody
+from headgate.service.data.slices import LOCAL_SLICE, MAX_AT_ONCE_BYTES, weigh
 from headgate.service.finishing import to_the_end
 from headgate.service.observe.tracing import Tracer, describe
 from headgate.service.parts import Parts
@@ -33,8 +36,6 @@ from headgate.stores.port import Member, Once, Op
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
-
-    from headgate.rules.repositories.port import Actor
 
 __all__ = ["DataPlane"]
 
@@ -77,7 +78,7 @@ class DataPlane:
 
     def batch_at_once(self, call: Call, body: bytes) -> Reply | None:
         """`batch`, in the same way."""
-        if not self.is_quick(call):
+        if len(body) > MAX_AT_ONCE_BYTES or not self.is_quick(call):
             return None
         started = perf_counter()
         asked = read_batch(body)
@@ -98,38 +99,42 @@ class DataPlane:
     def take_at_once(self, call: Call, checks: Sequence[CheckBody], several: bool) -> list[Answer] | None:
         """The answers to checks, from a store that is free; None where it has to be waited for. `several` says that
         they are a batch, so messages name the one that they mean."""
-        self.afford(len(checks))
+        weight = weigh(checks)
+        self.afford(weight)
         now_us = self.clock.ticks()
         self.tally.at(now_us)
         taken = self._taken(checks, several)
         if taken is not None:
             answers: list[Answer] = []
-            for i in range(len(checks)):
-                decision, dimension, key = taken[i]
-                self._counted(call, decision, dimension, key)
-                self.note(checks[i], now_us)
-                answers.append(answer_of(decision, now_us))
+            self.answer_taken(call, checks, taken, now_us, answers)
             return answers
-        prepared = self._prepared(checks, several)
-        decisions = self.limiter.decide_at_once(prepared)
+        prepared: list[Prepared | PreparedChain] = []
+        members = self.prepare(checks, 0, 0, several, prepared)
+        decisions = self.limiter.decide_at_once(prepared) if members <= 4 * LOCAL_SLICE else None
         if decisions is None:
-            self.ceiling.give_back(len(checks))  # they are counted when they are answered
+            self.ceiling.give_back(weight)  # they are counted when they are answered
             return None
-        return self._answers(call, checks, prepared, decisions, now_us)
+        return self.answers(call, checks, prepared, decisions, now_us)
 
     def _taken(self, checks: Sequence[CheckBody], several: bool) -> list[Taken] | None:
         """The decisions on the simplest checks, under one rule each; None for all others."""
+        simple = self.simple(checks, 0, several)
+        return None if simple is None else self.limiter.take_simple(simple)
+
+    def simple(self, checks: Sequence[CheckBody], first: int, several: bool) -> Simple | None:
+        """The simplest checks, under one rule each, ready to be taken; None for all others. `first` is the place of
+        the first one in its batch."""
         contexts: list[ContextBody] = []
         costs: list[int] = []
         for asked in checks:
             if asked.plans is not None:
                 return None
-            context = plain_context(asked, f"checks[{len(costs)}]" if several else "")
+            context = plain_context(asked, f"checks[{first + len(costs)}]" if several else "")
             assert context is not None
             contexts.append(context)
             costs.append(asked.cost)
         try:
-            return self.limiter.take_at_once(contexts, costs)
+            return self.limiter.simple(contexts, costs)
         except (ValueError, TypeError):
             return None  # to prepare them says what is wrong, and where
 
@@ -150,7 +155,7 @@ class DataPlane:
         answers = await self.take_batch(call, asked)
         self.tally.batch(len(asked.checks))
         self.tally.timed(perf_counter() - started)
-        return Reply(200, encode({"decisions": answers}))
+        return Reply(200, await encode_slices(answers))
 
     async def quota(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/quota`: what a check would be answered, and nothing is consumed."""
@@ -163,8 +168,11 @@ class DataPlane:
         return answer
 
     async def take_batch(self, call: Call, asked: BatchBody) -> list[Answer]:
-        """The answers to a batch of plain checks, likewise."""
-        return await self._decide(call, "batch", asked, asked.checks, self._prepared(asked.checks, True))
+        """The answers to a batch of plain checks, likewise; a large one is decided in slices."""
+        if b"idempotency-key" in call.fields or b"x-idempotency-key" in call.fields:
+            # What is decided once is decided in one step, so such a batch may not be as large: see `once_of`.
+            return await self._decide(call, "batch", asked, asked.checks, await prepare_slices(self, asked.checks))
+        return await decide_slices(self, call, asked.checks)
 
     async def peek(self, asked: CheckBody) -> Answer:
         """What a check would be answered now."""
@@ -175,17 +183,14 @@ class DataPlane:
         return answer_of(decisions[0], now_us)
 
     async def forget(self, call: Call, prepared: Prepared | PreparedChain) -> Sequence[Member]:
-        """Write down who has counters forgotten, and forget them; the counters. Who goes in between changes nothing:
-        the audit log would else tell of what was not done."""
+        """Forget counters, with entries in the audit log before and after; the counters. A caller that goes in between
+        changes nothing."""
         members = [] if prepared.request is None else prepared.request.members
         assert call.visit is not None
-        await to_the_end(self._forget(call.visit.actor, [member.key for member in members], prepared))
+        editor = self.parts.editor(call.visit.actor)
+        subjects = [member.key for member in members]
+        await to_the_end(audited(editor, "reset", subjects, self.limiter.reset_prepared(prepared)))
         return members
-
-    async def _forget(self, actor: Actor, subjects: Sequence[str], prepared: Prepared | PreparedChain) -> None:
-        if subjects:
-            await asyncio.to_thread(self.parts.editor(actor).note_reset, *dict.fromkeys(subjects))
-        await self.limiter.reset_prepared(prepared)
 
     async def verify(self, call: Call, body: bytes) -> Reply:
         """`POST /ratelimiter/verify-api-limit`: a check in the words of the client family."""
@@ -217,17 +222,30 @@ class DataPlane:
     def _prepared(self, checks: Sequence[CheckBody], several: bool) -> list[Prepared | PreparedChain]:
         """What is to be asked about each check: one, or those of a batch."""
         prepared: list[Prepared | PreparedChain] = []
-        members = 0
+        self.prepare(checks, 0, 0, several, prepared)
+        return prepared
+
+    def prepare(
+        self,
+        checks: Sequence[CheckBody],
+        first: int,
+        members: int,
+        several: bool,
+        prepared: list[Prepared | PreparedChain],
+    ) -> int:
+        """Add what is to be asked about each of these checks, the first of which has this place in its batch. `members`
+        is how many counters those before have; returns how many there are then."""
         for place, asked in enumerate(checks):
-            one = prepare(self.limiter, Op.TAKE, asked, f"checks[{place}]" if several else "")
+            one = prepare(self.limiter, Op.TAKE, asked, f"checks[{first + place}]" if several else "")
             prepared.append(one)
             members += 0 if one.request is None else len(one.request.members)
-            if members > MOST_MEMBERS:  # all of them are decided in one go, and everybody else waits for that
+            if members > MOST_MEMBERS:
                 raise BadRequest(
                     413,
-                    f"the first {place + 1:,} checks have more than {MOST_MEMBERS:,} limits: send fewer in one batch",
+                    f"the first {first + place + 1:,} checks have more than {MOST_MEMBERS:,} limits: "
+                    "send fewer in one batch",
                 )
-        return prepared
+        return members
 
     async def _decide(
         self,
@@ -238,7 +256,7 @@ class DataPlane:
         prepared: Sequence[Prepared | PreparedChain],
     ) -> list[Answer]:
         """The answers to checks, each for itself, in one call of the store."""
-        self.afford(len(checks))
+        self.afford(weigh(checks))
         now_us = self.clock.ticks()
         self.tally.at(now_us)
         key = call.fields.get(b"idempotency-key", call.fields.get(b"x-idempotency-key"))
@@ -254,9 +272,21 @@ class DataPlane:
             return replayed(once, once.kept)
         if once is not None:
             self.tally.cached("idempotency", False)
-        return self._answers(call, checks, prepared, decisions, now_us)
+        if len(checks) == 1:
+            return self.answers(call, checks, prepared, decisions, now_us)
+        return await answer_slices(self, call, checks, prepared, decisions, now_us)
 
-    def _answers(
+    def answer_taken(
+        self, call: Call, checks: Sequence[CheckBody], taken: Sequence[Taken], now_us: int, answers: list[Answer]
+    ) -> None:
+        """Count what was decided about the simplest checks, and say it."""
+        for i in range(len(checks)):
+            decision, dimension, key = taken[i]
+            self._counted(call, decision, dimension, key)
+            self.note(checks[i], now_us)
+            answers.append(answer_of(decision, now_us))
+
+    def answers(
         self,
         call: Call,
         checks: Sequence[CheckBody],
@@ -281,8 +311,7 @@ class DataPlane:
         body: CheckBody | BatchBody,
         prepared: Sequence[Prepared | PreparedChain],
     ) -> Once:
-        caller = call.visit.caller if call.visit is not None else None
-        return once_of(key, "" if caller is None else caller.key_id, name, body, prepared)
+        return once_of(key, caller_of(call), name, body, prepared)
 
     async def _asked(self, prepared: Sequence[Prepared | PreparedChain], once: Once | None) -> list[Decision] | None:
         """The decisions; None for a repeat, whose first answer `once` has then. A repeat of what is still being decided

@@ -34,6 +34,9 @@ from headgate.stores.port import MOST_KEPT_BYTES, Kept, Once
 __all__ = ["LONGEST_KEY", "once_of", "replayed"]
 
 LONGEST_KEY = 255
+MAX_MEMBERS = 1000
+"""Limits that a batch with an idempotency key may look at: the record is written in the step that decides, so it cannot
+be decided in slices, and everybody else waits for it."""
 REPLAYED = "replayed"
 MOST_REMEMBERED = 4096
 
@@ -53,8 +56,15 @@ def once_of(
         raise wrong("Idempotency-Key", f"has {len(key)} bytes: write 1 to {LONGEST_KEY}, a UUID for example")
     name = blake2b(b"%d %b%b" % (len(caller), caller.encode(), key), digest_size=16).hexdigest()
     limits = [[_noted(member) for member in one.request.members] if one.request is not None else [] for one in prepared]
+    members = sum([len(noted) for noted in limits])
+    if members > MAX_MEMBERS:
+        raise BadRequest(
+            413,
+            f"the batch looks at {members:,} limits, and {MAX_MEMBERS:,} is the most that is decided in one step: "
+            "send fewer checks in one batch with an idempotency key",
+        )
     note = _encode(limits)
-    size = kept_bytes(len(note), sum([len(noted) for noted in limits]))
+    size = kept_bytes(len(note), members)
     if size > MOST_KEPT_BYTES:
         raise BadRequest(
             413,

@@ -1,4 +1,6 @@
-"""The shapes of the data plane's JSON. Apart from what is done with them, which is compiled, as these cannot be."""
+"""The shapes of the data plane's JSON. Apart from what is done with them, which is compiled, as these cannot be.
+
+`gc=False` where a batch may have thousands: none of them refers back to itself, so the collector need not look."""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ __all__ = [
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class ContextBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+class ContextBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True, gc=False):
     """The request that a check is about, in the words of the library's RequestContext."""
 
     ip: Name | None = None
@@ -35,7 +37,7 @@ class ContextBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_
     key: Name | None = None
 
 
-class CounterBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+class CounterBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True, gc=False):
     """One counter that a check names itself: a key under a limit, or under a plan."""
 
     key: str
@@ -46,6 +48,8 @@ class CounterBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_
     binds: bool = True
     tick: int = 0
     amount: int = 0
+    token: str | None = None
+    """Of `give_back` and `charge`: what the answer to the take said."""
 
 
 class CheckBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -80,7 +84,7 @@ class VerifyBody(msgspec.Struct, forbid_unknown_fields=True):
     methodName: Name | None = None  # noqa: N815
 
 
-class Answer(msgspec.Struct):
+class Answer(msgspec.Struct, gc=False):
     """The numbers of one decision, or of one of its parts."""
 
     allowed: bool
@@ -101,7 +105,7 @@ class Answer(msgspec.Struct):
     shadows: list[Answer] | UnsetType = UNSET
 
 
-class Counter(msgspec.Struct, omit_defaults=True):
+class Counter(msgspec.Struct, omit_defaults=True, gc=False):
     """One counter in whole numbers; microseconds where it is time."""
 
     allowed: bool
@@ -112,6 +116,8 @@ class Counter(msgspec.Struct, omit_defaults=True):
     reason: str
     tick: int
     """What `give_back` is to name."""
+    token: str | UnsetType = UNSET
+    """What `give_back` and `charge` are to show; of counters that were charged."""
     at: int | UnsetType = UNSET
     """Which of the counters that the check has named it is for."""
     key: str | UnsetType = UNSET

@@ -17,7 +17,8 @@ from headgate.service.rpc.statuses import NO_LIMIT, NOT_LIMITED, current_limit
 
 __all__ = ["MOST_DESCRIPTORS", "MOST_ENTRIES", "check_size", "read_request"]
 
-MOST_DESCRIPTORS: Final = 1000
+MOST_DESCRIPTORS: Final = 250
+"""All of them are decided in one step, and everybody else waits for it."""
 MOST_ENTRIES: Final = 10_000
 """Of all descriptors of a request. In a message of the usual bound there is room for many more, and everybody else
 would wait while they are read."""

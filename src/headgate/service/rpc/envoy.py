@@ -23,8 +23,10 @@ from headgate.embedded.asking import PreparedMembers
 from headgate.errors import StoreError
 from headgate.http.headers import rate_limit_headers
 from headgate.service.asgi import BadRequest, Call, Headers
+from headgate.service.auth.keys import includes
 from headgate.service.data.bodies import wrong
 from headgate.service.data.plane import DataPlane
+from headgate.service.data.slices import LOCAL_SLICE, MAX_AT_ONCE_BYTES, next_turn
 from headgate.service.finishing import to_the_end
 from headgate.service.observe.tracing import describe
 from headgate.service.rpc.asked import BACK, SHADOW, Asked
@@ -75,6 +77,7 @@ class Envoy:
         self.descriptors = descriptors
         self.closed = self.engine.failure.policy == "closed"
         self.local = self.engine.failure.policy == "local"
+        self.negative_hits = plane.parts.settings.envoy.negative_hits
         self.domains: Domains | None = None
         self.known: dict[bytes, Asked] = {}
         """What requests ask of these domains, by their bytes."""
@@ -85,12 +88,14 @@ class Envoy:
         """`in_time`, where nothing has to be waited for: the usual case, without a coroutine."""
         plane = self.plane
         local = self.engine.local
-        if local is None or not plane.quick:
+        if local is None or not plane.quick or len(message) > MAX_AT_ONCE_BYTES:
             return None
         started = perf_counter()
         asked = self.asked(message)
-        if asked.settles and local.waits:
-            return None  # what is given back may have to be waited for
+        if asked.settles:
+            self.permit(call, asked)
+            if local.waits:
+                return None  # what is given back may have to be waited for
         plane.afford(asked.checks)
         now_us = self.clock.ticks()
         try:
@@ -134,8 +139,14 @@ class Envoy:
         return await self.decide(call, self.asked(message), started)
 
     async def decide(self, call: Call, asked: Asked, started: float) -> bytes:
-        """The answer to what is asked."""
+        """The answer to what is asked. Its limits are decided in one step, since they are all or nothing; what comes
+        before and after is done in other turns of the loop where there are many."""
+        if asked.settles:
+            self.permit(call, asked)
         self.plane.afford(asked.checks)
+        many = len(asked.places) > LOCAL_SLICE
+        if many:
+            await next_turn()
         now_us = self.clock.ticks()
         limiter = self.limiter
         with self.plane.span(call, "envoy") as span:
@@ -153,10 +164,24 @@ class Envoy:
                     second, places = asked.second(outcomes, over, "fallback")
                     if second is not None:
                         settle(decisions, places, self.engine.failure.locally(second))
+            if many:
+                await next_turn()
             decisions = self.noted(asked, decisions)
             if span is not None and decisions:
                 describe(span, combine(tuple(decisions), not over))
         return self.answer(call, asked, decisions, over, now_us, started)
+
+    def permit(self, call: Call, asked: Asked) -> None:
+        """Refuse to give back to those who may only check: nothing in this protocol shows that they took it."""
+        if self.negative_hits or BACK not in asked.kinds:
+            return
+        caller = None if call.visit is None else call.visit.caller
+        if caller is None or not includes(caller.scope, "write"):
+            raise BadRequest(
+                403,
+                "is_negative_hits gives back what others may have taken: it needs a key with the scope write, or "
+                "envoy.negative_hits in the configuration",
+            )
 
     def stood_in(self, asked: Asked, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """The outcomes, with those of quotas and give-backs that the store did not decide from what stands in."""

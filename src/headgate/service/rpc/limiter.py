@@ -10,6 +10,7 @@ from headgate.service.asgi import Call
 from headgate.service.data.bodies import MOST_CHECKS, prepare, way, wrong
 from headgate.service.data.plane import DataPlane
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody
+from headgate.service.data.slices import LOCAL_SLICE, MAX_AT_ONCE_BYTES, next_turn
 from headgate.service.rpc.messages import (
     CheckBatchRequest,
     CheckBatchResponse,
@@ -71,26 +72,31 @@ class RateLimiter:
     def batch_at_once(self, call: Call, message: bytes) -> bytes | None:
         """`batch`, where nothing has to be waited for."""
         plane = self.plane
-        if not plane.is_quick(call):
+        if len(message) > MAX_AT_ONCE_BYTES or not plane.is_quick(call):
             return None
         started = perf_counter()
         checks = checks_of(message)
         answers = plane.take_at_once(call, checks, True)
         if answers is None:
             return None
-        return self._batch_answer(answers, started)
+        return self._batch_answer([whole(CheckResponse, answer) for answer in answers], started)
 
     async def batch(self, call: Call, message: bytes) -> bytes:
         """CheckRateLimitBatch."""
         started = perf_counter()
         answers = await self.plane.take_batch(call, BatchBody(checks_of(message)))
-        return self._batch_answer(answers, started)
+        decisions: list[Any] = []
+        for first in range(0, len(answers), LOCAL_SLICE):
+            if first:
+                await next_turn()
+            decisions += [whole(CheckResponse, answer) for answer in answers[first : first + LOCAL_SLICE]]
+        return self._batch_answer(decisions, started)
 
-    def _batch_answer(self, answers: Sequence[Answer], started: float) -> bytes:
+    def _batch_answer(self, decisions: Sequence[Any], started: float) -> bytes:
         tally = self.plane.tally
-        tally.batch(len(answers))
+        tally.batch(len(decisions))
         tally.timed(perf_counter() - started)
-        return encoded(CheckBatchResponse(decisions=[whole(CheckResponse, answer) for answer in answers]))
+        return encoded(CheckBatchResponse(decisions=decisions))
 
     async def quota(self, call: Call, message: bytes) -> bytes:
         """GetRemainingQuota."""

@@ -3,12 +3,13 @@
     {"op": "take", "counters": [{"key": "user:42", "name": "api", "limit": "100/minute", "cost": 1}, …]}
     {"op": "take", "context": {"user": "42", "path": "/orders"}, "cost": 1}
 
-    {"counters": [{"at": 0, "allowed": true, "remaining": 99, "wait": 0, "reset": 600000, "reason": "ok", "tick": 1}]}
+    {"counters": [{"at": 0, "allowed": true, "remaining": 99, "wait": 0, "reset": 600000, "reason": "ok", "tick": 1,
+                   "token": "i65b…"}]}
     {"error": {"status": 400, "detail": "there is no plan 'gold'"}}
 
 Both ways whole numbers: a decision that came over the wire is the one that was made, to the microsecond. Of limits that
 only the service knew the answer says what they are, and the members of the request are replaced by them (see
-stores/far.py).
+stores/far.py). What was charged comes with a token, which goes back with what is given back or charged of it later.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from headgate.stores.port import Member, Op, Outcome, Request
 __all__ = ["Malformed", "Problem", "item_of", "outcomes_of", "problem_in"]
 
 MOST_REMEMBERED = 4096
+MAX_TOKEN = 1000
+"""Characters of a token that is kept for later; a service makes them much shorter."""
 _OPS = {Op.TAKE: "take", Op.PEEK: "peek", Op.RESET: "reset", Op.CHARGE: "charge", Op.GIVE_BACK: "give_back"}
 _USUAL = ("ok", "limited", "cost_exceeds_limit", "blocked")
 """Reasons that the numbers tell by themselves."""
@@ -68,6 +71,8 @@ def _counter(op: Op, member: Member) -> str:
         text += ',"binds":false'
     if op is Op.GIVE_BACK:
         text += f',"tick":{member.tick},"amount":{member.amount}'
+    if member.token is not None:
+        text += f',"token":{quoted(member.token)}'
     return text + "}"
 
 
@@ -120,8 +125,13 @@ def _real(standing: Member, told: dict[str, Any]) -> Member:
 def _outcome(algorithm: Algorithm, told: dict[str, Any]) -> Outcome:
     reason = told["reason"]
     detail = None if reason in _USUAL else Detail(reason, None, NORMAL, None)
+    token = told.get("token")
+    if token is not None and (not isinstance(token, str) or len(token) > MAX_TOKEN):
+        raise ValueError("a token is no text")
     return Outcome(
-        Decision(algorithm, told["allowed"], told["remaining"], told["wait"], told["reset"], detail), told["tick"]
+        Decision(algorithm, told["allowed"], told["remaining"], told["wait"], told["reset"], detail),
+        told["tick"],
+        token,
     )
 
 

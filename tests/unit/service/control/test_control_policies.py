@@ -182,13 +182,14 @@ def test_a_reset_forgets_what_a_key_used_and_is_in_the_audit_log(control: Contro
         control.check(key="k")
     reset = control.post("/admin/reset/k")
     assert (reset.status_code, reset.json()["currentTokens"]) == (200, 100)
-    assert control.actions()[-1] == "reset key:k"
+    assert control.actions()[-2:] == ["reset requested key:k", "reset key:k"]
     assert control.check(key="other").remaining == 1, "what counts everybody goes on"
 
 
 def test_a_reset_that_cannot_be_done(control: Control) -> None:
     control.store.broken = True
     assert control.post("/admin/reset/k").status_code == 503
+    assert control.actions() == ["reset requested key:k", "reset failed key:k"]
     assert control.get("/admin/metrics/k").status_code == 503
     assert control.get("/admin/metrics").status_code == 200, "there are none to ask about"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from headgate import AsyncLimiter, Limiter
+from headgate.config.envoy import Envoy as EnvoySettings
 from headgate.config.server import Ceilings, Server
 from headgate.config.settings import Settings
 from headgate.core.limit import Limit
@@ -78,7 +79,7 @@ class Proxy:
         self.clock: FakeClock = FakeClock(START) if store is None else store.clock
         self.store: Any = MemoryStore(clock=self.clock) if store is None else store
         limits = Ceilings(checks=Limit.parse(checks))
-        settings = Settings(server=Server(limits=limits), headers=style)
+        settings = Settings(server=Server(limits=limits), headers=style, envoy=EnvoySettings(negative_hits=True))
         self.limiter = AsyncLimiter(self.store, on_store_error=on_store_error)
         self.tally = Tally()
         nothing: Any = None

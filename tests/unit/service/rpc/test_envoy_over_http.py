@@ -12,11 +12,14 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from headgate import AsyncLimiter, Limiter
+from flaky_store import Flaky
+from headgate import AsyncLimiter, Limiter, StoreError
 from headgate.config.server import Server
 from headgate.config.settings import Settings
 from headgate.rules.catalog import Catalog
-from headgate.rules.repositories.port import AuditQuery
+from headgate.rules.records import edit_of
+from headgate.rules.repositories.port import Actor, AuditQuery
+from headgate.rules.rule import Rule
 from headgate.service.auth.guard import CheckCeiling, Guard
 from headgate.service.auth.keys import Keys
 from headgate.service.data.plane import DataPlane
@@ -57,13 +60,13 @@ ASKED = {"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value":
 class Worker:
     """HTTP and gRPC of one worker, over the same counters in memory."""
 
-    def __init__(self, domains: Any, checks: str = "open") -> None:
+    def __init__(self, domains: Any, checks: str = "open", store: Any = None) -> None:
         self.runner = asyncio.Runner()
         self.clock = FakeClock(START)
         self.repository = MemoryRepository(self.clock)
         self.catalog = Catalog([self.repository], 3600)
         settings = Settings(server=Server(checks=cast(Any, checks)))
-        limiter = AsyncLimiter(MemoryStore(clock=self.clock), catalog=self.catalog)
+        limiter = AsyncLimiter(store or MemoryStore(clock=self.clock), catalog=self.catalog)
         nothing: Any = None
         descriptors: Any = None if domains is None else Current(domains)
         parts = Parts(
@@ -145,8 +148,25 @@ def test_both_spellings_and_numbers_as_text_are_read(worker: Worker) -> None:
     ):
         assert worker.post("/json", {"domain": "edge", "descriptors": [one], "hitsAddend": None}).status_code == 200
     back = {"entries": entries, "is_negative_hits": True}
-    status = worker.post("/json", {"domain": "edge", "descriptors": [back], "hits_addend": 2}).json()["statuses"][0]
-    assert status["limitRemaining"] == 1
+    asked = {"domain": "edge", "descriptors": [back], "hits_addend": 2}
+    assert worker.post("/json", asked, WRITE).json()["statuses"][0]["limitRemaining"] == 1
+
+
+def test_negative_hits_need_scope_write(worker: Worker) -> None:
+    used_up(worker)
+    asked = {**ASKED, "descriptors": [{**ASKED["descriptors"][0], "is_negative_hits": True}]}  # type: ignore[dict-item]
+    answer = worker.post("/json", asked)
+    assert answer.status_code == 403
+    assert "envoy.negative_hits" in answer.json()["detail"]
+    back = descriptor("user=a")
+    back.is_negative_hits = True
+    message = messages.RateLimitRequest(domain="edge", descriptors=[back])
+    with pytest.raises(RpcError) as refused:
+        worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
+    assert refused.value.status is Status.PERMISSION_DENIED
+    assert worker.post("/json", ASKED).status_code == 429, "nothing was given back"
+    assert worker.post("/json", asked, WRITE).status_code == 200
+    assert worker.post("/json", ASKED).status_code == 200
 
 
 def test_metadata_is_told_as_json(worker: Worker) -> None:
@@ -184,7 +204,7 @@ def wrongly(**more: Any) -> dict[str, Any]:
         ({**ASKED, "hitsAddend": 2**31}, "hits_addend"),
         ({**ASKED, "hitsAddend": 1, "hits_addend": 1}, "hits_addend"),
         (wrongly(entries=[{}] * 10_001), "descriptors[0].entries"),
-        ({"domain": "edge", "descriptors": [{}] * 1_001}, "descriptors"),
+        ({"domain": "edge", "descriptors": [{}] * 251}, "descriptors"),
         (wrongly(hitsAddend=2**64), "descriptors[0].hitsAddend"),
         (wrongly(isNegativeHits="yes"), "descriptors[0].isNegativeHits"),
         (wrongly(limit={"requestsPerUnit": 2**32, "unit": "DAY"}), "descriptors[0].limit.requestsPerUnit"),
@@ -233,6 +253,11 @@ def test_without_limits_it_says_which_setting_is_missing() -> None:
 # -- resets -----------------------------------------------------------------------------------------------------------
 
 
+def audited(worker: Worker) -> list[tuple[str, str]]:
+    """What the audit log has, the oldest first."""
+    return [(entry.action, entry.subject) for entry in reversed(worker.repository.audit(AuditQuery()))]
+
+
 def used_up(worker: Worker) -> None:
     while worker.post("/json", ASKED).status_code == 200:
         pass
@@ -245,8 +270,7 @@ def test_counters_are_reset_by_descriptor_and_it_is_in_the_audit_log(worker: Wor
     answer = worker.post("/api/v1/reset", asked, WRITE)
     assert (answer.status_code, answer.json()) == (200, {"reset": [{"key": "edge|user=a", "rule": "edge.user"}]})
     assert worker.post("/json", ASKED).status_code == 200
-    (entry,) = worker.repository.audit(AuditQuery())
-    assert entry.subject == "edge|user=a"
+    assert audited(worker) == [("reset requested", "edge|user=a"), ("reset", "edge|user=a")]
 
 
 def test_counters_are_reset_over_grpc_too(worker: Worker) -> None:
@@ -257,7 +281,7 @@ def test_counters_are_reset_over_grpc_too(worker: Worker) -> None:
     answer = messages.ResetResponse.FromString(data)
     assert (answer.reset_count, answer.reset[0].key, answer.reset[0].rule) == (1, "edge|user=a", "edge.user")
     assert worker.post("/json", ASKED).status_code == 200
-    assert len(worker.repository.audit(AuditQuery())) == 1
+    assert audited(worker) == [("reset requested", "edge|user=a"), ("reset", "edge|user=a")]
 
 
 def test_a_reset_whose_caller_goes_is_done_all_the_same_and_noted_once(worker: Worker) -> None:
@@ -291,11 +315,8 @@ def test_a_reset_whose_caller_goes_is_done_all_the_same_and_noted_once(worker: W
 
     worker.runner.run(goes())
     assert worker.post("/json", ASKED).status_code == 200
-    assert [entry.subject for entry in worker.repository.audit(AuditQuery())] == [
-        "edge|user=c",
-        "edge|user=b",
-        "edge|user=a",
-    ]
+    subjects = [f"edge|user={name}" for name in ("a", "b", "c")]
+    assert audited(worker) == [(action, subject) for action in ("reset requested", "reset") for subject in subjects]
 
 
 @pytest.mark.parametrize(
@@ -318,6 +339,41 @@ def test_a_reset_that_cannot_be_is_refused_by_its_field(worker: Worker, body: An
     answer = worker.post("/api/v1/reset", body, WRITE)
     assert answer.status_code == 400
     assert [problem["field"] for problem in answer.json()["problems"]] == [field]
+
+
+@pytest.mark.parametrize("body", [ASKED, {"key": "k"}, {"dimension": "USER", "identifier": "42"}], ids=str)
+def test_a_reset_that_fails_is_in_the_audit_log_as_failed(domains: Any, body: dict[str, Any]) -> None:
+    store = Flaky()
+    worker = Worker(domains, store=store)
+    rule = Rule.read({"name": "users", "dimension": "user", "limit": 5, "window_seconds": 60})
+    worker.repository.write([edit_of(rule)], Actor("test"))
+    worker.catalog.refresh()
+    written = len(audited(worker))
+    store.broken = True
+    assert worker.post("/api/v1/reset", body, WRITE).status_code == 503
+    batch = {"checks": [{"op": "reset", "key": "k"}], "exact": True}
+    (told,) = worker.post("/api/v1/check/batch", batch, WRITE).json()["decisions"]
+    assert told["error"]["status"] == 503
+    message = messages.ResetRequest(key="k")
+    with pytest.raises(RpcError):
+        worker.rpc("/headgate.v1.RateLimiter/ResetLimit", message, WRITE)
+    entries = audited(worker)[written:]
+    assert [action for action, _ in entries] == ["reset requested", "reset failed"] * 3
+    store.broken = False
+    assert worker.post("/api/v1/reset", body, WRITE).status_code == 200
+    assert [action for action, _ in audited(worker)[-2:]] == ["reset requested", "reset"]
+    worker.close()
+
+
+def test_a_reset_that_cannot_be_audited_is_not_done(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    used_up(worker)
+
+    def fails(*_: Any) -> None:
+        raise StoreError("the rule database does not answer")
+
+    monkeypatch.setattr(worker.repository, "note", fails)
+    assert worker.post("/api/v1/reset", ASKED, WRITE).status_code == 503
+    assert worker.post("/json", ASKED).status_code == 429
 
 
 def test_a_reset_needs_a_key_that_may_write(worker: Worker) -> None:

@@ -66,17 +66,19 @@ local function make_rare()
     cell.changed = true
   end
 
+  -- A debt is at most one full limit beyond the limit.
   function parts.charge(cell, alg, now, cost)
-    if cost == 0 or alg.capacity == 0 then return end
     local state = cell.state
+    local units = 0
+    if state then units = twin_of(cell.kind).used(parts.writer_of(cell), state, now) end
+    cost = min(cost, 2 * alg.capacity - units)
+    if cost <= 0 then return end
     if state and same_shape(cell, alg) then
       local time, a, b = alg.twin.charge(alg, state, now, cost)
       if time < state.time then parts.rebase(cell, time) end
       put(cell, time, a, b, cost)
       return
     end
-    local units = 0
-    if state then units = twin_of(cell.kind).used(parts.writer_of(cell), state, now) end
     replace(cell, alg, fresh(alg, now, units + cost))
   end
 

@@ -1,0 +1,51 @@
+"""Audit entries of what is done to counters: one before it is tried, and one that says what came of it.
+
+An operator who reads the log must know whether a reset was done. The first entry is written before the store is asked,
+so a worker that is killed in between leaves `reset requested` without an outcome, and never a reset that nobody knows
+of. `reset failed` means that the store did not confirm it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from headgate.errors import HeadgateError
+from headgate.rules.editor import Editor
+
+__all__ = ["audited", "note_outcome", "note_request"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("headgate")
+
+
+async def audited(editor: Editor, action: str, subjects: Sequence[str], work: Coroutine[Any, Any, T]) -> T:
+    """What comes of some work on the counters of these subjects. Nothing is done if the log cannot be written."""
+    try:
+        await note_request(editor, action, subjects)
+    except BaseException:
+        work.close()
+        raise
+    try:
+        result = await work
+    except BaseException:
+        await note_outcome(editor, action, subjects, False)
+        raise
+    await note_outcome(editor, action, subjects, True)
+    return result
+
+
+async def note_request(editor: Editor, action: str, subjects: Sequence[str]) -> None:
+    """Say that something is about to be tried."""
+    await asyncio.to_thread(editor.note, f"{action} requested", *dict.fromkeys(subjects))
+
+
+async def note_outcome(editor: Editor, action: str, subjects: Sequence[str], done: bool) -> None:
+    """Say what came of it. It is done or not, whether or not the log can be written: that is logged."""
+    try:
+        await asyncio.to_thread(editor.note, action if done else f"{action} failed", *dict.fromkeys(subjects))
+    except HeadgateError as error:
+        _log.error("audit log: cannot write that a %s was %s: %s", action, "done" if done else "not done", error)

@@ -1,0 +1,74 @@
+"""Large batches in slices: the event loop answers others in between.
+
+A batch may have a thousand checks and ten thousand counters. Whatever is done for all of them (prepare, decide, answer)
+is done for a slice at a time, so nobody else waits for more than one. Each check stays all or nothing, and they are
+decided in their order. Small batches, which are nearly all, are one slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from headgate.service.data.shapes import CheckBody
+from headgate.stores.port import Request
+
+__all__ = [
+    "LOCAL_SLICE",
+    "MAX_AT_ONCE_BYTES",
+    "MEMBER_SLICE",
+    "PREPARE_SLICE",
+    "REMOTE_SLICE",
+    "decisions_of",
+    "groups",
+    "next_turn",
+    "weigh",
+]
+
+LOCAL_SLICE: Final = 128
+"""Checks that are handled in one turn of the loop when the store is on this machine."""
+MEMBER_SLICE: Final = 64
+"""Counters that are decided, or answered, in one turn: they cost more than the checks themselves."""
+PREPARE_SLICE: Final = 32
+"""Counters that callers write out, which are read in one turn: a limit that is not known yet costs most of all."""
+REMOTE_SLICE: Final = 500
+"""When it is across a network: the loop is free while it is asked, and each slice costs a round trip."""
+MAX_AT_ONCE_BYTES: Final = 16 * 1024
+"""Of the body of a batch that may be answered in one turn."""
+
+
+async def next_turn() -> None:
+    """Let the event loop do what else is due."""
+    await asyncio.sleep(0)
+
+
+def decisions_of(pieces: Sequence[bytes]) -> bytes:
+    """The body of an answer, from its decisions: lists in JSON, one for each slice."""
+    return b'{"decisions":[%b]}' % b",".join([piece[1:-1] for piece in pieces])
+
+
+def weigh(checks: Sequence[CheckBody]) -> int:
+    """What checks count against the ceiling of the node: one for each counter or plan that they name themselves."""
+    weight = len(checks)
+    for check in checks:
+        named = check.plans if check.counters is None else check.counters
+        if named is not None and len(named) > 1:
+            weight += len(named) - 1
+    return weight
+
+
+def groups(requests: Sequence[Request | None], size: int) -> list[tuple[int, int]]:
+    """Where to cut requests so that each piece has about this many counters at most: starts and ends. A request is
+    never cut."""
+    found: list[tuple[int, int]] = []
+    start = members = 0
+    for place, request in enumerate(requests):
+        count = 1 if request is None else len(request.members)
+        if members and members + count > size:
+            found.append((start, place))
+            start, members = place, 0
+        members += count
+    if start < len(requests):
+        found.append((start, len(requests)))
+    return found

@@ -1,0 +1,105 @@
+"""Tokens that let a caller settle what it took, and nothing else.
+
+A caller with scope `check` may take. To give back without having taken would lift a limit, and to charge would lock
+somebody out. So an `exact` take is answered with a token for each counter that it charged, and whoever gives back or
+charges the difference shows it:
+
+    i18a4c5f20.5b0e1f7c2d9a11d3-2a.3.6605a1b2c3d4e.1f0c…      flag and second of issue, take, cost, tick, MAC
+
+The MAC is over these, the caller, the counter and its limit, so a token is good for one caller and one counter alone.
+Its key is kept in the rule database (see auth/signing.py): every worker and every instance knows the tokens of the
+others. A token counts once: whoever settles writes an idempotency record of the take, in the same step. All tokens of
+one take share that record.
+
+Records are kept for five minutes, so a give-back must come within four: it could be repeated otherwise. A charge may
+come within a day, and repeating it gains nothing: the debt of a counter is bounded.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from hmac import compare_digest
+from itertools import count
+from secrets import token_hex
+from typing import Final, NamedTuple, final
+
+from headgate.core.algorithms.algorithm import Algorithm
+from headgate.engine.plans import INLINE_PREFIX
+from headgate.stores.port import Op
+
+__all__ = ["Claimed", "Tokens", "is_expired"]
+
+MAX_TOKEN: Final = 200
+"""Characters."""
+GIVE_BACK_SECONDS: Final = 240
+"""A minute less than records are kept, for clocks that differ."""
+CHARGE_SECONDS: Final = 86_400
+INLINE: Final = "i"
+STORED: Final = "s"
+"""The counter of a rule or a plan."""
+MAX_CACHED: Final = 4096
+
+
+class Claimed(NamedTuple):
+    """What a token says of itself."""
+
+    head: str
+    inline: bool
+    issued: int
+    take: str
+    cost: int
+    tick: int
+    mac: str
+
+
+@final
+class Tokens:
+    """Issues and checks the tokens of one worker."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._process = token_hex(8)
+        self._takes = count()
+        self._names: dict[Algorithm, str] = {}
+
+    def next_take(self) -> str:
+        """A name for one take, like no other of any worker."""
+        return f"{self._process}-{next(self._takes):x}"
+
+    def issue(self, take: str, now: int, caller: str, key: str, algorithm: Algorithm, cost: int, tick: int) -> str:
+        """The token for one counter that was charged. `now` is in unix seconds."""
+        flag = INLINE if algorithm.name.startswith(INLINE_PREFIX) else STORED
+        head = f"{flag}{now:x}.{take}.{cost:x}.{tick:x}"
+        return f"{head}.{self._mac(head, caller, key, algorithm)}"
+
+    def read(self, token: str) -> Claimed | None:
+        """A token taken apart, to be believed after `check`; None for what is none."""
+        if len(token) > MAX_TOKEN or not token.isascii():
+            return None
+        parts = token.split(".")
+        if len(parts) != 5 or parts[0][:1] not in (INLINE, STORED):
+            return None
+        try:
+            issued, cost, tick = int(parts[0][1:], 16), int(parts[2], 16), int(parts[3], 16)
+        except ValueError:
+            return None
+        return Claimed(token[: -len(parts[4]) - 1], parts[0][0] == INLINE, issued, parts[1], cost, tick, parts[4])
+
+    def check(self, claimed: Claimed, caller: str, key: str, algorithm: Algorithm) -> bool:
+        """Whether this token was issued to this caller, for this counter."""
+        return compare_digest(claimed.mac, self._mac(claimed.head, caller, key, algorithm))
+
+    def _mac(self, head: str, caller: str, key: str, algorithm: Algorithm) -> str:
+        names = self._names
+        name = names.get(algorithm)
+        if name is None:
+            if len(names) >= MAX_CACHED:
+                names.clear()
+            name = names[algorithm] = f"{len(algorithm.name)} {algorithm.name}{algorithm.limit}"
+        text = f"{head}\n{len(caller)} {caller}{name}\n{key}"
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=self._key).hexdigest()
+
+
+def is_expired(op: Op, issued: int, now: int) -> bool:
+    """Whether a token is too old for this operation."""
+    return now - issued > (GIVE_BACK_SECONDS if op is Op.GIVE_BACK else CHARGE_SECONDS)

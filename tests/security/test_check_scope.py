@@ -1,0 +1,359 @@
+"""What a caller with scope `check` may touch: it takes and looks, and settles what it took itself. Nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from conformance.service_here import KEY, ServiceHere
+from headgate import Limiter
+from headgate.core.algorithms import ALGORITHMS
+from headgate.engine.plans import Resolver
+from headgate.errors import ConfigError
+from headgate.rules.repositories.port import Actor, AuditQuery
+from headgate.rules.rule import Rule
+from headgate.service.auth.keys import create_key
+from headgate.stores.memory import MemoryStore
+from headgate.stores.service.place import Place
+from headgate.stores.service.store import ServiceStore
+from headgate.testing import FakeClock
+from integration.service.serving import Service
+
+START = 1_700_000_000
+SIX = ("token_bucket", "leaky_bucket", "gcra", "fixed_window", "sliding_window_counter", "sliding_window_log")
+RULE = "rule|user|*|3600|/o/*"
+MOST = 2**31 - 1
+RULES = "plans:\n" + "".join([f"  {name}: [3/hour using {name}, 2/day using {name}]\n" for name in SIX])
+RULES += "rules:\n- {name: orders, dimension: user, limit: 3, window_seconds: 3600, endpoint_pattern: /o/*}\n"
+
+
+class Caller:
+    """Somebody who sends batches."""
+
+    def __init__(self, port: int, key: str | None = None) -> None:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60)
+
+    def send(self, *checks: dict[str, Any]) -> list[dict[str, Any]]:
+        response = self.http.post("/api/v1/check/batch", json={"checks": checks, "exact": True})
+        assert response.status_code == 200, response.text
+        decisions: list[dict[str, Any]] = response.json()["decisions"]
+        return decisions
+
+    def take(self, *counters: dict[str, Any]) -> list[dict[str, Any]]:
+        (answer,) = self.send({"counters": list(counters)})
+        told: list[dict[str, Any]] = answer["counters"]
+        return told
+
+    def settle(self, op: str, *counters: dict[str, Any]) -> int:
+        """The status of an attempt to give back or charge."""
+        (answer,) = self.send({"op": op, "counters": list(counters)})
+        return int(answer["error"]["status"]) if "error" in answer else 200
+
+    def left(self, **check: Any) -> list[int]:
+        (answer,) = self.send({"op": "peek", **check})
+        return [counter["remaining"] for counter in answer["counters"]]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceHere]:
+    service = ServiceHere(tmp_path_factory.mktemp("scope"), RULES)
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def clock(here: ServiceHere) -> FakeClock:
+    made = FakeClock(START)
+    here.on(MemoryStore(clock=made)).close()
+    return made
+
+
+@pytest.fixture(scope="module")
+def keys(here: ServiceHere) -> tuple[str, str]:
+    """Two keys with scope check."""
+    made = [create_key(here.parts.repository, Actor("test"), name, "check")[1] for name in ("one", "two")]
+    here.catalog.refresh()
+    return made[0], made[1]
+
+
+@pytest.fixture
+def caller(here: ServiceHere, clock: FakeClock, keys: tuple[str, str]) -> Caller:
+    return Caller(here.port, keys[0])
+
+
+@pytest.fixture
+def other(here: ServiceHere, clock: FakeClock, keys: tuple[str, str]) -> Caller:
+    return Caller(here.port, keys[1])
+
+
+@pytest.fixture
+def admin(here: ServiceHere, clock: FakeClock) -> Caller:
+    return Caller(here.port, KEY)
+
+
+def actions(here: ServiceHere, subject: str) -> list[str]:
+    entries = here.parts.repository.audit(AuditQuery(subject=subject))
+    return [f"{entry.actor} {entry.action}" for entry in reversed(entries)]
+
+
+def exhaust(caller: Caller, **check: Any) -> None:
+    while all(counter["allowed"] for counter in caller.send(check)[0]["counters"]):
+        pass
+
+
+# -- the counters of rules and plans ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["give_back", "charge"])
+def test_rules_counter_cannot_be_settled_by_name(caller: Caller, here: ServiceHere, op: str) -> None:
+    context = {"context": {"user": "alice", "path": "/o/1"}}
+    (taken,) = caller.send({"context": {"user": "alice", "path": "/o/1"}})
+    (told,) = taken["counters"]
+    assert told["name"] == RULE
+    exhaust(caller, **context)
+    named = {"key": told["key"], "name": told["name"], "limit": told["limit"], "tick": told["tick"]}
+    amount = {"amount": 3, "cost": 3} if op == "give_back" else {"cost": MOST}
+    assert caller.settle(op, {**named, **amount}) == 403
+    assert caller.left(**context) == [0]
+    (waits,) = caller.send({"op": "peek", **context})[0]["counters"]
+    assert waits["wait"] <= 3600 * 1_000_000
+    assert actions(here, told["key"]) == []
+
+
+@pytest.mark.parametrize("algorithm", SIX)
+def test_plans_counter_is_out_of_reach_of_inline_limits(caller: Caller, algorithm: str, clock: FakeClock) -> None:
+    plan = {"counters": [{"key": "bob", "plan": algorithm}]}
+    exhaust(caller, **plan)
+    before = caller.left(**plan)
+    assert before[1] == 0
+    names = (algorithm, f"{algorithm}#2", f"plan|{algorithm}", f"inline|{algorithm}", f"{algorithm}\x00", RULE)
+    for name in names:
+        for using in SIX:
+            for limit in (f"2000000000/second using {using}", f"1000000/hour using {using}", f"3/hour using {using}"):
+                counter = {"key": "bob", "name": name, "limit": limit}
+                caller.take(counter)
+                assert caller.settle("give_back", {**counter, "cost": 3, "amount": 3, "tick": START}) == 403
+    clock.advance(0.001)
+    assert caller.left(**plan) == before
+
+
+def test_inline_limits_are_named_apart_by_construction() -> None:
+    rule = Rule.read({"name": "x", "dimension": "user", "limit": 1, "window_seconds": 60})
+    assert rule.counter.startswith(("rule|", "shadow|"))
+    for name in ("inline|gold", "inline|", "rule|x", "shadow|x"):
+        with pytest.raises(ConfigError, match="may not begin like"):
+            Resolver({name: "1/day"})
+    assert set(SIX) <= set(ALGORITHMS)
+
+
+def test_inline_counters_of_all_callers_are_one(caller: Caller, other: Caller) -> None:
+    counter = {"key": "shared", "limit": "5/day"}
+    assert [caller.take(counter)[0]["remaining"], other.take(counter)[0]["remaining"]] == [4, 3]
+
+
+# -- what was taken may be settled ------------------------------------------------------------------------------------
+
+
+def settled(told: dict[str, Any], counter: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A counter to be settled, as the answer to its take told of it."""
+    named: dict[str, Any] = {name: told[name] for name in ("key", "name", "limit") if name in told}
+    return {
+        **{name: value for name, value in counter.items() if name != "plan"},
+        **named,
+        "token": told["token"],
+        **more,
+    }
+
+
+@pytest.mark.parametrize("form", ["inline", "named", "plan", "rule"])
+def test_token_settles_once_whatever_was_taken(caller: Caller, other: Caller, here: ServiceHere, form: str) -> None:
+    counter: dict[str, Any] = {
+        "inline": {"key": form, "limit": "3/hour using fixed_window", "cost": 2},
+        "named": {"key": form, "name": "mine", "limit": "3/hour using fixed_window", "cost": 2},
+        "plan": {"key": form, "plan": "fixed_window", "cost": 2},
+        "rule": {},
+    }[form]
+    check: dict[str, Any] = (
+        {"counters": [counter]} if counter else {"context": {"user": "r", "path": "/o/1"}, "cost": 2}
+    )
+    look = {**check, "counters": [{**counter, "cost": 0}]} if counter else {**check, "cost": 0}
+    (answer,) = caller.send(check)
+    backs = [settled(told, counter, amount=2, cost=2) for told in answer["counters"]]
+    assert other.settle("give_back", *backs) == 403, "it is another caller's"
+    assert Caller(here.port).settle("give_back", *backs) == 401
+    assert caller.left(**look)[0] == 1
+    assert caller.settle("give_back", *backs) == 200
+    assert caller.left(**look)[0] == 3
+    for op, more in (("give_back", {}), ("charge", {"amount": 0})):
+        assert caller.settle(op, *[{**back, **more} for back in backs]) == 409, "a token counts once"
+    assert caller.left(**look)[0] == 3
+    assert actions(here, answer["counters"][0].get("key", form)) == []
+
+
+def test_token_is_for_one_counter_limit_and_amount(caller: Caller) -> None:
+    counter = {"key": "k", "name": "n", "limit": "10/hour using fixed_window"}
+    caller.take({**counter, "cost": 5})
+    (told,) = caller.take({**counter, "cost": 2})
+    back = settled(told, counter, amount=2)
+    for change in ({"key": "k2"}, {"name": "n2"}, {"limit": "11/hour using fixed_window"}, {"name": "inline|n"}):
+        assert caller.settle("give_back", {**back, **change}) == 403
+    assert caller.settle("give_back", {**back, "amount": 3, "cost": 100, "tick": 0}) == 400
+    for place in range(0, len(back["token"]), 3):
+        token = back["token"]
+        wrong = token[:place] + ("0" if token[place] != "0" else "1") + token[place + 1 :]
+        assert caller.settle("give_back", {**back, "token": wrong}) in (400, 403), place
+    for token in (
+        "",
+        ".",
+        "....",
+        "i.....",
+        "x" * 1000,
+        "i1.a.b.c.d",
+        "ié.a.1.1.0",
+        "i-1.a.-1.-1.0",
+        "s" + back["token"][1:],
+    ):
+        assert caller.settle("give_back", {**back, "token": token}) in (400, 403), token
+    assert caller.left(counters=[counter]) == [3]
+    assert caller.settle("give_back", back) == 200
+    assert caller.left(counters=[counter]) == [5]
+
+
+def test_tokens_of_two_takes_are_settled_one_by_one(caller: Caller) -> None:
+    counters = [{"key": key, "limit": "10/hour using fixed_window"} for key in ("a", "b")]
+    backs = [settled(caller.take(counter)[0], counter, amount=1) for counter in counters]
+    assert caller.settle("give_back", *backs) == 403
+    assert [caller.settle("give_back", back) for back in backs] == [200, 200]
+
+
+def test_what_was_denied_or_only_seen_has_no_token(caller: Caller) -> None:
+    counter = {"key": "t", "limit": "1/hour"}
+    assert "token" in caller.take(counter)[0]
+    assert "token" not in caller.take(counter)[0]
+    assert "token" not in caller.take({**counter, "key": "free", "cost": 0})[0]
+    (look,) = caller.send({"op": "peek", "counters": [{**counter, "key": "u"}]})
+    assert "token" not in look["counters"][0]
+    first, second = caller.take({**counter, "key": "v"}, {**counter, "binds": False})
+    assert ("token" in first, "token" in second) == (True, False), "the second was not charged"
+
+
+def test_token_expires(caller: Caller, clock: FakeClock) -> None:
+    counter = {"key": "old", "limit": "10/day using fixed_window"}
+    taken = [settled(caller.take(counter)[0], counter) for _ in range(3)]
+    clock.advance(240)
+    assert caller.settle("give_back", {**taken[0], "amount": 1}) == 200
+    clock.advance(1)
+    assert caller.settle("give_back", {**taken[1], "amount": 1}) == 403
+    assert caller.settle("give_back", {**taken[0], "amount": 1}) == 403
+    assert caller.settle("charge", {**taken[1], "cost": 1}) == 200, "a debt may be told later"
+    clock.advance(86_400)
+    assert caller.settle("charge", {**taken[2], "cost": 1}) == 403
+
+
+def test_replayed_token_refills_nothing_after_its_record_is_gone(caller: Caller, clock: FakeClock) -> None:
+    """The record of a settlement outlives the token, whenever it was used."""
+    counter = {"key": "again", "limit": "10/day using fixed_window"}
+    caller.take({**counter, "cost": 5})
+    back = settled(caller.take(counter)[0], counter, amount=1)
+    clock.advance(200)
+    assert caller.settle("give_back", back) == 200
+    for _ in range(40):
+        clock.advance(10)
+        assert caller.settle("give_back", back) in (403, 409)
+    assert caller.left(counters=[counter]) == [5]
+
+
+def test_token_races_with_itself(here: ServiceHere, clock: FakeClock, keys: tuple[str, str]) -> None:
+    callers = [Caller(here.port, keys[0]) for _ in range(8)]
+    counter = {"key": "race", "limit": "100/day using fixed_window"}
+    callers[0].take({**counter, "cost": 50})
+    back = settled(callers[0].take({**counter, "cost": 5})[0], counter, amount=5)
+    with ThreadPoolExecutor(8) as pool:
+        statuses = list(pool.map(lambda caller: caller.settle("give_back", back), callers))
+    assert sorted(statuses) == [200] + [409] * 7
+    assert callers[0].left(counters=[counter]) == [50]
+
+
+def test_anonymous_callers_share_their_tokens_and_no_others(here: ServiceHere, caller: Caller) -> None:
+    counter = {"key": "open", "limit": "10/day using fixed_window"}
+    back = settled(Caller(here.port).take(counter)[0], counter, amount=1)
+    assert caller.settle("give_back", back) == 403
+    assert Caller(here.port).settle("give_back", back) == 200
+
+
+# -- debts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", SIX)
+def test_debt_is_at_most_one_full_limit(caller: Caller, clock: FakeClock, algorithm: str) -> None:
+    plan = {"key": f"debt-{algorithm}", "plan": algorithm}
+    (answer,) = caller.send({"counters": [plan]})
+    debts = [settled(told, plan, cost=MOST) for told in answer["counters"]]
+    assert caller.settle("charge", *debts) == 200
+    (look,) = caller.send({"op": "peek", "counters": [plan]})
+    assert [counter["allowed"] for counter in look["counters"]] == [False, False]
+    assert max(counter["wait"] for counter in look["counters"]) <= 2 * 86_400 * 1_000_000
+    clock.advance(2 * 86_400)
+    assert all(counter["allowed"] for counter in caller.take(plan))
+
+
+# -- what needs scope write -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["give_back", "charge", "reset"])
+def test_everything_else_needs_write_and_is_audited(admin: Caller, caller: Caller, here: ServiceHere, op: str) -> None:
+    counter: dict[str, Any] = {"key": f"w-{op}", "limit": "10/day using fixed_window", "cost": 4}
+    (told,) = caller.take(counter)
+    more = {"tick": told["tick"], "amount": 4} if op == "give_back" else {}
+    assert caller.settle(op, {**counter, **more}) == 403
+    assert Caller(here.port).settle(op, {**counter, **more}) == 401
+    assert caller.left(counters=[counter]) == [6]
+    assert admin.settle(op, {**counter, **more}) == 200
+    assert caller.left(counters=[counter]) == [2 if op == "charge" else 10]
+    assert actions(here, counter["key"]) == [f"key:admin {op} requested", f"key:admin {op}"]
+
+
+def test_plan_is_charged_without_a_token_by_write_alone(admin: Caller, caller: Caller, here: ServiceHere) -> None:
+    plan = {"key": "plan-charge", "plan": "fixed_window", "cost": 2}
+    assert caller.settle("charge", plan) == 403
+    assert admin.settle("charge", plan) == 200
+    assert caller.left(counters=[{**plan, "cost": 0}]) == [1, 0]
+    assert actions(here, "plan-charge") == ["key:admin charge requested", "key:admin charge"]
+
+
+# -- headgate:// ------------------------------------------------------------------------------------------------------
+
+
+def test_reservations_of_a_check_key_work(here: ServiceHere, clock: FakeClock, keys: tuple[str, str]) -> None:
+    store = ServiceStore(Place("127.0.0.1", here.port, keys[0]), timeout_ms=60_000)
+    with Limiter(store) as limiter:
+        for limits, most in (("3/hour using fixed_window", [3]), ("fixed_window", [3, 2])):
+            with limiter.reserve("res", limits, cost=2) as held:
+                held.settle(1)
+            assert [part.remaining for part in limiter.peek("res", limits).parts] == [one - 1 for one in most]
+            with pytest.raises(KeyError), limiter.reserve("res", limits, cost=1):
+                raise KeyError
+            assert [part.remaining for part in limiter.peek("res", limits).parts] == [one - 1 for one in most]
+            with limiter.reserve("res", limits, cost=1) as held:
+                held.settle(2)
+            assert limiter.peek("res", limits, cost=0).remaining == 0
+    assert actions(here, "res") == []
+
+
+def test_tokens_are_good_at_every_worker_and_after_a_restart(serve: Callable[..., Service]) -> None:
+    first = serve(arguments=("--workers", "2"))
+    counter = {"key": "k", "limit": "100/day using fixed_window"}
+    backs = [settled(Caller(first.port).take(counter)[0], counter, amount=1) for _ in range(12)]
+    assert [Caller(first.port).settle("give_back", back) for back in backs[:6]] == [200] * 6
+    first.stop()
+    second = serve(key=first.key)
+    assert [Caller(second.port).settle("give_back", back) for back in backs] == [409] * 6 + [200] * 6
+    assert Caller(second.port).left(counters=[counter]) == [100]
+    with second.client(second.key) as client:
+        entries = client.get("/api/v1/audit").json()["entries"]
+    assert [entry["after"] for entry in entries if entry["subject"] == "key:settlement"] == [{}]

@@ -1,0 +1,158 @@
+"""One large batch must not make everybody else wait: it is decided in slices, and others are answered in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from headgate.service.rpc import messages
+from integration.service.serving import GENEROUS, Service
+from security.bystander import Bystander, memory_bytes, unharmed
+
+ROUNDS = 3
+UNLIMITED = {**GENEROUS, "HEADGATE_SERVER__LIMITS__CHECKS": "1000000000/second"}
+MEMORY = 64 * 1024 * 1024
+WIDE = [f"{1_000_000 + number}/day using fixed_window" for number in range(10)]
+CONFIG = "envoy: {config: descriptors.yaml}\n"
+DESCRIPTORS = """
+domain: edge
+descriptors:
+- key: user
+  rate_limit: {unit: hour, requests_per_unit: 1000000}
+"""
+
+
+def counters(number: int) -> list[dict[str, Any]]:
+    """1,000 checks of 10 counters each, with 10,000 different limits."""
+    return [
+        {"counters": [{"key": f"k{n}", "limit": f"{10 * n + i + 1 + number}/d"} for i in range(10)]}
+        for n in range(1000)
+    ]
+
+
+def same_limit(number: int) -> list[dict[str, Any]]:
+    return [{"counters": [{"key": f"{number}-{n}-{i}", "limit": "9/d"} for i in range(10)]} for n in range(1000)]
+
+
+def plans(number: int) -> list[dict[str, Any]]:
+    return [{"key": f"{number}-{n}", "plans": ["wide"]} for n in range(1000)]
+
+
+def by_rules(number: int) -> list[dict[str, Any]]:
+    return [{"dimension": "user", "identifier": f"{number}-{n}", "endpoint": f"/a/{n}"} for n in range(1000)]
+
+
+@pytest.fixture
+def service(serve: Callable[..., Service], tmp_path: Any) -> Service:
+    (tmp_path / "descriptors.yaml").write_text(DESCRIPTORS)
+    started = serve(config=CONFIG, environment=UNLIMITED)
+    with started.client(started.key) as admin:
+        assert admin.post("/api/v1/plans", json={"name": "wide", "limits": WIDE}).status_code == 201
+        for window in (60, 3600, 86_400):
+            rule = {"name": f"per {window}", "dimension": "user", "limit": 1000, "window_seconds": window}
+            assert admin.post("/api/v1/rules", json=rule).status_code == 201
+    return started
+
+
+def attacked(service: Service, attack: Callable[[int], None], rounds: int = ROUNDS) -> tuple[str, int]:
+    """What another caller waits while this is done again and again; and by how much memory grows."""
+    with Bystander(service) as bystander:
+        start = time.monotonic()
+        time.sleep(0.7)  # real requests in real time: there is no other clock to drive
+        middle = time.monotonic()
+        before = memory_bytes(service)
+        for number in range(rounds):
+            attack(number)
+        end = time.monotonic()
+        grown = memory_bytes(service) - before
+    assert bystander.statuses(start, end) == {200}
+    return unharmed(bystander.waits(start, middle), bystander.waits(middle, end)), grown
+
+
+@pytest.mark.parametrize(
+    ("checks", "exact"), [(counters, False), (counters, True), (same_limit, True), (plans, False), (by_rules, False)]
+)
+def test_others_are_answered_during_a_large_batch(
+    service: Service, checks: Callable[[int], Sequence[Any]], exact: bool, report: Callable[[str], None]
+) -> None:
+    with service.client() as client:
+
+        def attack(number: int) -> None:
+            body = {"checks": checks(number), "exact": exact}
+            response = client.post("/api/v1/check/batch", json=body)
+            assert response.status_code == 200, response.text[:300]
+            assert len(response.json()["decisions"]) == 1000
+
+        told, grown = attacked(service, attack)
+    report(f"batch of 1,000 checks ({checks.__name__}, exact {exact}): {told}; memory {grown / 2**20:+.1f} MiB")
+    assert grown < MEMORY
+
+
+def test_idempotent_batch_is_bounded(service: Service) -> None:
+    """It is decided in one step with its record, so it cannot be sliced."""
+    with service.client() as client:
+        for size, status in ((100, 200), (100, 200), (101, 413)):
+            body = {"checks": [{"key": f"{size}-{n}", "plans": ["wide"]} for n in range(size)]}
+            response = client.post("/api/v1/check/batch", json=body, headers={"idempotency-key": f"{size}"})
+            assert response.status_code == status, response.text[:300]
+
+
+@pytest.mark.parametrize("method", ["batch", "descriptors"])
+def test_others_are_answered_during_large_grpc_messages(
+    service: Service, method: str, report: Callable[[str], None]
+) -> None:
+    path, answer = {
+        "batch": ("/headgate.v1.RateLimiter/CheckRateLimitBatch", messages.CheckBatchResponse),
+        "descriptors": ("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", messages.RateLimitResponse),
+    }[method]
+    with grpc.insecure_channel(service.rpc) as channel:
+        ask = channel.unary_unary(path, lambda message: message.SerializeToString(), answer.FromString)
+
+        def attack(number: int) -> None:
+            if method == "batch":
+                asked = messages.CheckBatchRequest()
+                for n in range(1000):
+                    asked.checks.add(key=f"{number}-{n}", plans=["wide"])
+                assert len(ask(asked, timeout=60).decisions) == 1000
+            else:
+                asked = messages.RateLimitRequest(domain="edge")
+                for n in range(250):
+                    asked.descriptors.add().entries.add(key="user", value=f"{number}-{n}")
+                assert len(ask(asked, timeout=60).statuses) == 250
+
+        told, grown = attacked(service, attack, ROUNDS if method == "batch" else 12 * ROUNDS)
+    report(f"gRPC {method}: {told}; memory {grown / 2**20:+.1f} MiB")
+    assert grown < MEMORY
+
+
+def test_counters_count_against_the_ceiling_of_the_node(serve: Callable[..., Service]) -> None:
+    service = serve(environment={**GENEROUS, "HEADGATE_SERVER__LIMITS__CHECKS": "200/minute"})
+    ten = [{"counters": [{"key": f"k{n}-{i}", "limit": "9/d"} for i in range(10)]} for n in range(10)]
+    with service.client() as client:
+        statuses = [client.post("/api/v1/check/batch", json={"checks": ten}).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+
+
+def test_a_mistake_at_the_end_of_a_large_batch_refuses_all_of_it(service: Service) -> None:
+    fine = [{"key": "one", "plans": ["wide"]} for _ in range(999)]
+    with service.client() as client:
+        response: httpx.Response = client.post("/api/v1/check/batch", json={"checks": [*fine, {"key": ""}]})
+        assert (response.status_code, "checks[999]" in response.text) == (400, True)
+        left = client.post("/api/v1/quota", json={"key": "one", "plans": ["wide"]}).json()
+        assert left["current_count"] == 0
+
+
+def test_a_large_batch_is_decided_in_order(service: Service) -> None:
+    inline = [{"counters": [{"key": "x", "limit": "500/day using fixed_window"}]}] * 600
+    with service.client() as client:
+        decisions = client.post("/api/v1/check/batch", json={"checks": inline}).json()["decisions"]
+        assert [one["allowed"] for one in decisions] == [True] * 500 + [False] * 100
+        assert [one["remaining"] for one in decisions[:500]] == list(range(499, -1, -1))
+        body = {"checks": [{"dimension": "user", "identifier": "y", "endpoint": "/"}] * 1000}
+        decisions = client.post("/api/v1/check/batch", json=body).json()["decisions"]
+        assert [one["remaining"] for one in decisions] == list(range(999, -1, -1))
