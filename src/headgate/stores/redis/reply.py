@@ -10,7 +10,7 @@ Only RESP2 is read: these connections never ask for RESP3.
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 __all__ = ["MAX_LINE_BYTES", "NOT_REDIS", "ProtocolError", "ReplyError", "ReplyReader"]
 
@@ -22,7 +22,10 @@ NOT_REDIS = "what answers there is not a Redis"
 TOO_LONG = "its reply is longer than any reply to this command"
 UNASKED = "it sent more replies than there were commands"
 _KINDS = b"+-:$*"
-_STATUS, _ERROR, _INTEGER, _BULK, _ = _KINDS  # the last is an array
+_STATUS: Final = 43
+_ERROR: Final = 45
+_INTEGER: Final = 58
+_BULK: Final = 36
 
 
 class ProtocolError(Exception):
