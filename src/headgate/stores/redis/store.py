@@ -18,6 +18,7 @@ from headgate.core.limit import Limit
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
+from headgate.stores.driven import DrivenCounters
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import DEFAULT_PREFIX, Done, Member, Op, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.records import check_kept
@@ -73,6 +74,7 @@ class RedisStore(RemoteStore):
         self.lanes = self.pool_size = pool_size or self.lanes
         self.clock = clock or MachineClock(wall_minus_monotonic())
         self._given_clock = clock
+        self._driven = DrivenCounters() if clock is not None else None
         self._topology = topology
         self._settings = settings
         self.title = f"Redis at {topology.address}"
@@ -122,7 +124,7 @@ class RedisStore(RemoteStore):
     def call(self, batch: Sequence[Request], deadline: float) -> Replies:
         check_kept(batch)
         topology = self._topology
-        if topology.can_move() or self._closed or (len(batch) > 1 and not self.fits(batch)):
+        if topology.can_move() or self._closed or self._driven is not None or not (len(batch) == 1 or self.fits(batch)):
             return self._blocking.run(self._decide(batch), deadline)
         # One server and one piece, the usual case: the same without the conversation.
         keys, body = self._wire.encode(batch, self._now())
@@ -193,6 +195,17 @@ class RedisStore(RemoteStore):
     def _decide(self, batch: Sequence[Request]) -> Talk[Replies]:
         self._check_open()
         now = self._now()
+        driven = self._driven
+        if driven is None:
+            return (yield from self._decide_at(batch, now))
+        drained = driven.advance(now)
+        if drained:
+            yield from self._decide_at([Request(Op.RESET, [member]) for member in drained], now)
+        replies = yield from self._decide_at(batch, now)
+        driven.note(batch, replies, now)
+        return replies
+
+    def _decide_at(self, batch: Sequence[Request], now: int) -> Talk[Replies]:
         if self._cluster is not None:
             return (yield from self._decide_in_cluster(self._cluster, batch, now))
         pieces = self.pieces(batch)

@@ -102,12 +102,16 @@ class SharedStore(LocalStore):
         else:
             self.clock = clock
             self.nanoseconds = partial(nanoseconds_of, clock)
+        self.driven = clock is not None
+        self.latest = 0
         self.closed = False
         self.waits = True
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
+        if self.driven:
+            self.follow_clock()
         digest, stripe = self.place(algorithm.name, key)
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
@@ -136,6 +140,8 @@ class SharedStore(LocalStore):
     def take_many(self, takes: Sequence[Take]) -> list[Decision] | None:
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
+        if self.driven:
+            self.follow_clock()
         return take_many(self, takes)
 
     def take_plain(self, algorithm: Algorithm, cost: i64, stripe: int, slot: int, now: int) -> Outcome | None:
@@ -177,6 +183,8 @@ class SharedStore(LocalStore):
         """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done."""
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
+        if self.driven:
+            self.follow_clock()
         for request in batch:
             if request.once is not None:
                 return apply_once(self, batch, patience)
@@ -207,6 +215,26 @@ class SharedStore(LocalStore):
             else:
                 for stripe in stripes:
                     self.unlock(stripe)
+
+    def follow_clock(self) -> None:
+        """Note the time of a given clock. Unlike the machine's it may step back: what was as good as new before that is
+        forgotten, whether or not its slot was given to another counter."""
+        now = self.clock.ticks()
+        if now < self.latest:
+            for stripe in range(self.stripes):
+                self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
+                try:
+                    self.forget_drained(stripe, self.latest)
+                finally:
+                    self.unlock(stripe)
+        self.latest = now
+
+    def forget_drained(self, stripe: int, now: int) -> None:
+        """Clear every slot whose counter is as good as new at this time, under the stripe's lock."""
+        for slot in range(self.slots):
+            expiry, _ = self.meta(stripe, slot)
+            if 0 < expiry <= now:
+                self.clear_slot(stripe, slot)
 
     def decide_plain(self, request: Request, where: list[tuple[bytes, int]], now: int) -> list[Outcome] | None:
         """The usual request, one TAKE of a counter that is there, without the ceremony; None if it is another."""
