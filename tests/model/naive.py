@@ -258,6 +258,7 @@ class Naive:
         if not 0 <= amount <= receipt.cost:
             raise ValueError("more given back than taken")
         self.see(now)
+        self._rebase(now)
         state = self._state
         if state is None or now >= state.expires_us or self._limit.count == 0:
             return

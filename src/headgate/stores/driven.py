@@ -24,37 +24,32 @@ class DrivenCounters:
 
     def __init__(self) -> None:
         self._latest = 0
-        self._ends: dict[tuple[str, str], tuple[int, int, Member]] = {}  # as of, end, both in microseconds
+        self._ends: dict[tuple[str, str], tuple[int, Member]] = {}  # when, in microseconds
 
     def advance(self, now: int) -> list[Member]:
         """The clock says `now`: the counters to forget first, because they were as good as new before it stepped back."""
         latest, self._latest = self._latest, now
         if now >= latest:
             return []
-        drained = [(name, member) for name, (_, end, member) in list(self._ends.items()) if end <= latest]
+        drained = [(name, member) for name, (end, member) in list(self._ends.items()) if end <= latest]
         for name, _ in drained:
             del self._ends[name]
         return [member for _, member in drained]
 
     def note(self, batch: Sequence[Request], replies: Sequence[Sequence[Outcome]], now: int) -> None:
-        """Remember what a batch has left."""
+        """Remember what a batch has left. (Peeks leave nothing, and show a counter that is far ahead of the clock as it
+        will be once a request has brought it back.)"""
         for request, outcomes in zip(batch, replies, strict=True):
             if request.op is Op.PEEK:
                 continue
             for member, outcome in zip(request.members, outcomes, strict=False):  # none if it was decided before
-                self._note(request.op, member, now, now + outcome.decision._reset)
+                self._note(request.op, member, now + outcome.decision._reset)
 
-    def _note(self, op: Op, member: Member, now: int, end: int) -> None:
-        algorithm = member.algorithm
-        name = algorithm.name, member.key
-        known = self._ends.get(name)
+    def _note(self, op: Op, member: Member, end: int) -> None:
+        name = member.algorithm.name, member.key
         if op is Op.RESET:
             self._ends.pop(name, None)
-        elif not algorithm.capacity:
-            return  # says nothing of the counter
-        elif op is Op.GIVE_BACK and (known is None or known[0] - now > algorithm.limit.period_us):
-            return  # a counter that is so far ahead is shown as it will be once a request has brought it back
-        else:
-            if known is None and len(self._ends) >= MAX_COUNTERS:
+        elif member.algorithm.capacity and (member.cost or op is not Op.CHARGE):
+            if len(self._ends) >= MAX_COUNTERS and name not in self._ends:
                 del self._ends[next(iter(self._ends))]
-            self._ends[name] = now, end, member
+            self._ends[name] = end, member

@@ -28,7 +28,7 @@ from headgate.stores.deciding import decide, decision_of, undoing
 from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request, Take
 from headgate.stores.shared.arena import Arena
 from headgate.stores.shared.cell import SlotCell, Writers, holds_log
-from headgate.stores.shared.layout import CELL_BYTES, HEADER_BYTES, open_file, set_anchor
+from headgate.stores.shared.layout import CELL_BYTES, HEADER_BYTES, open_file, same_boot, set_anchor
 from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, WIDE, FileLocks, LockBusy
 from headgate.stores.shared.once import apply_once
 from headgate.stores.shared.record_file import RECORD_STRIPES
@@ -90,6 +90,8 @@ class SharedStore(LocalStore):
         self.last_places: tuple[str, dict[str, tuple[bytes, int]]] = ("", {})
         self.locks.acquire(HEADER, self.timeout)
         try:
+            if not same_boot(memory):
+                self.follow_restart(time.time_ns() // 1000)
             anchor = set_anchor(memory)
         finally:
             self.locks.release(HEADER)
@@ -228,6 +230,17 @@ class SharedStore(LocalStore):
                 finally:
                     self.unlock(stripe)
         self.latest = now
+
+    def follow_restart(self, now: int) -> None:
+        """The machine was started anew, and its wall clock may be behind: the same, by the latest use of any counter.
+        Nobody else is here yet: the anchor is not set."""
+        latest = 0
+        for stripe in range(self.stripes):
+            for slot in range(self.slots):
+                latest = max(latest, self.meta(stripe, slot)[1])
+        if now < latest:
+            for stripe in range(self.stripes):
+                self.forget_drained(stripe, latest)
 
     def forget_drained(self, stripe: int, now: int) -> None:
         """Clear every slot whose counter is as good as new at this time, under the stripe's lock."""
