@@ -77,9 +77,7 @@ def steps(rolls: random.Random) -> int:
     return -rolls.choice((rolls.randint(1, PERIOD), rolls.randint(PERIOD, 4 * PERIOD)))
 
 
-def test_recorded_histories(
-    kind: str, make_store: Callable[[FakeClock], Store], report: Callable[[str], None]
-) -> None:
+def test_recorded_histories(kind: str, make_store: Callable[[FakeClock], Store], report: Callable[[str], None]) -> None:
     calls = forgotten = 0
     for seed in range(HISTORIES[kind]):
         rolls = random.Random(seed)

@@ -1,8 +1,8 @@
 """What puts the same random steps to the Python algorithms and to their Lua twins, and compares all that comes of it.
 
 Python's side is a MemoryStore for each counter: one that holds a single counter never sweeps, so both sides remember
-the same. All of them see each reading of the clock, as the one Redis does. Redis gets the steps of a batch in one call, with the same virtual time. The states are compared as they lie
-in memory and, byte for byte as documented, in Redis.
+the same. All of them see each reading of the clock, as the one Redis does. Redis gets the steps of a batch in one call,
+with the same virtual time. The states are compared as they lie in memory and, byte for byte as documented, in Redis.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def test_after_a_restart_of_the_machine(made: Path) -> None:
 
 
 def test_restart_with_an_earlier_wall_clock_revives_nothing(counters: Path) -> None:
-    """What was as good as new by the latest use before the restart is forgotten; what still counted goes on counting."""
+    """What was as good as new by the latest use before the restart is forgotten; what was in use stays so."""
     clock = FakeClock(int(time.time()) + 3 * 3600)
     with Limiter(f"{at(counters)}?max_keys=50", clock=clock) as limiter:
         limiter.check("drained", "1/hour using token_bucket")

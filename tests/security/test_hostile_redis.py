@@ -245,7 +245,7 @@ def plausible(outcome: Outcome) -> bool:
     return waits and 0 <= decision.remaining <= decision.limit and 0 <= decision.reset_after < 2**34
 
 
-def node(port: object) -> bytes:
+def node(port: int) -> bytes:
     return b"*2\r\n" + bulk(b"127.0.0.1") + b":%d\r\n" % port
 
 
@@ -305,7 +305,9 @@ def test_redirections_in_a_circle_end(decide: Way) -> None:
     assert next(places) < 20
 
 
-@pytest.mark.parametrize("error", ["MOVED x y", "MOVED", "MOVED 99999 127.0.0.1:1", "MOVED 5 :", "ASK 1 h:99999", "ASK -1 :1"])
+@pytest.mark.parametrize(
+    "error", ["MOVED x y", "MOVED", "MOVED 99999 127.0.0.1:1", "MOVED 5 :", "ASK 1 h:99999", "ASK -1 :1"]
+)
 def test_redirection_to_nowhere(error: str, decide: Way) -> None:
     def answer(received: bytes) -> Iterable[bytes]:
         if b"SLOTS" in received:

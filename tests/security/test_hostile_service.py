@@ -27,7 +27,9 @@ REAL = {**COUNTER, "key": "k", "limit": "5/minute", "name": "n", "label": "l", "
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-def decide(server: HostileServer, batch: list[Request] | None = None, timeout_ms: int = PATIENT_MS) -> Replies | StoreError:
+def decide(
+    server: HostileServer, batch: list[Request] | None = None, timeout_ms: int = PATIENT_MS
+) -> Replies | StoreError:
     store = ServiceStore(Place("127.0.0.1", server.port), timeout_ms=timeout_ms, pool_size=1)
     try:
         return store.call(batch or ONE, time.monotonic() + store.timeout)
@@ -73,7 +75,9 @@ def test_stream_without_end_is_cut_off(name: str) -> None:
         assert server.sent_bytes < SOCKET_BUFFERS
 
 
-@pytest.mark.parametrize("first", [OK, OK + b"Content-Length: 100\r\n\r\n", OK + b"Transfer-Encoding: chunked\r\n\r\n64\r\n"])
+@pytest.mark.parametrize(
+    "first", [OK, OK + b"Content-Length: 100\r\n\r\n", OK + b"Transfer-Encoding: chunked\r\n\r\n64\r\n"]
+)
 def test_slow_bytes_end_with_the_deadline(first: bytes) -> None:
     def drip(_: bytes) -> Iterable[bytes]:
         yield first
@@ -103,7 +107,7 @@ BROKEN = {
     "a huge number": counters({**COUNTER, "remaining": 10**30}),
     "a negative number": counters({**COUNTER, "remaining": -1}),
     "a fraction": counters({**COUNTER, "wait": 0.5}),
-    "no number at all": body('{"decisions": [{"counters": [%s]}]}' % json.dumps({**COUNTER, "reset": 1e400})),
+    "no number at all": counters({**COUNTER, "reset": 1e400}),
     "an answer that is text": counters({**COUNTER, "allowed": "no"}),
     "a reason that is a list": counters({**COUNTER, "reason": []}),
     "a long number": body('{"decisions": [{"counters": [{"remaining": %s}]}]}' % ("9" * 10_000)),
@@ -160,4 +164,4 @@ def test_mutated_answers(seed: int) -> None:
                 continue
             for decision in [outcome.decision for outcomes in answer for outcome in outcomes]:
                 assert isinstance(decision.allowed, bool), sent
-                assert decision.remaining >= 0 and decision.reset_after >= 0, sent
+                assert min(decision.remaining, decision.reset_after) >= 0, sent

@@ -20,14 +20,14 @@ MAX_COUNTERS = 100_000
 
 @final
 class DrivenCounters:
-    """The counters that were written, and when they end. Not locked: whoever drives a clock does one thing at a time."""
+    """The counters that were written, and when they end. Not locked: who drives a clock does one thing at a time."""
 
     def __init__(self) -> None:
         self._latest = 0
         self._ends: dict[tuple[str, str], tuple[int, Member]] = {}  # when, in microseconds
 
     def advance(self, now: int) -> list[Member]:
-        """The clock says `now`: the counters to forget first, because they were as good as new before it stepped back."""
+        """The clock says `now`: the counters to forget first, which were as good as new before it stepped back."""
         latest, self._latest = self._latest, now
         if now >= latest:
             return []

@@ -2,8 +2,8 @@
 
 A server that is broken or hostile may send anything: a length of two thousand million elements, a line without an end,
 replies that nobody asked for. hiredis reserves memory for whatever length a server announces, so the replies are read
-here: every length is compared with the bounds of the call before anything is kept. What exceeds them is a ProtocolError,
-and the connection is of no further use.
+here: every length is compared with the bounds of the call before anything is kept. What exceeds them is a
+ProtocolError, and the connection is of no further use.
 
 Only RESP2 is read: these connections never ask for RESP3.
 """
@@ -65,7 +65,7 @@ class ReplyReader:
         self._bytes_left = max_bytes
         self._elements_left = max_elements
 
-    def feed(self, data: bytes) -> bool:
+    def feed(self, data: bytes) -> bool:  # noqa: PLR0912, PLR0915 - the hot path, in one piece
         """Take in what was received; True when all replies are there. ProtocolError leaves the reader unusable."""
         self._bytes_left -= len(data)
         if self._bytes_left < 0:

@@ -42,7 +42,7 @@ from headgate.stores.redis.talk import (
     load_program,
     refuse_nodes_of_a_cluster,
 )
-from headgate.stores.redis.wire import KINDS, SERVER_TIME, MalformedReply, Wire, decode, max_reply_bytes
+from headgate.stores.redis.wire import KINDS, SERVER_TIME, MalformedReplyError, Wire, decode, max_reply_bytes
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS, PROBE, RemoteStore
 from headgate.stores.spread import spread, unanswered
 
@@ -137,7 +137,7 @@ class RedisStore(RemoteStore):
         if isinstance(reply, bytes):
             try:
                 return decode(batch, reply)
-            except MalformedReply:
+            except MalformedReplyError:
                 self._distrust()
                 raise
         problem = error_in(reply)
@@ -289,7 +289,7 @@ class RedisStore(RemoteStore):
             return decode(piece, answer)
         except PartlyAnswered as partly:
             return partly
-        except MalformedReply as error:
+        except MalformedReplyError as error:
             self._distrust()
             return error
 

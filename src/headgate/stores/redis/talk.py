@@ -25,10 +25,10 @@ __all__ = [
     "Evaluation",
     "Lost",
     "Talk",
+    "address_in",
     "error_of",
     "evalsha",
     "evaluate",
-    "address_in",
     "load_program",
     "pack",
     "refuse_nodes_of_a_cluster",
@@ -103,7 +103,9 @@ class Evaluation:
 
     __slots__ = ("answer", "asking", "batch", "keys", "malformed", "max_reply_bytes", "parted", "slot", "whole")
 
-    def __init__(self, keys: Sequence[bytes], batch: bytes, slot: int, max_reply_bytes: int = SHORT_REPLY_BYTES) -> None:
+    def __init__(
+        self, keys: Sequence[bytes], batch: bytes, slot: int, max_reply_bytes: int = SHORT_REPLY_BYTES
+    ) -> None:
         self.keys = keys
         self.batch = batch
         self.slot = slot

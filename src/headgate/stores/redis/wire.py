@@ -24,7 +24,7 @@ from headgate.stores.keeping import claim_bytes, head_bytes, read_kept
 from headgate.stores.port import MOST_KEPT_BYTES, Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.records import grouped
 
-__all__ = ["KINDS", "SERVER_TIME", "MalformedReply", "Wire", "decode", "max_reply_bytes"]
+__all__ = ["KINDS", "SERVER_TIME", "MalformedReplyError", "Wire", "decode", "max_reply_bytes"]
 
 KINDS = {
     "token_bucket": 1,
@@ -55,7 +55,8 @@ _FOUND = struct.Struct(">I")
 _NOT_FOUND = 2**32 - 1
 _RECORD_NAME = b"%once:"  # as a part of a key: no name of a limit is escaped to it
 
-class MalformedReply(StoreError):
+
+class MalformedReplyError(StoreError):
     """What the program is said to have answered cannot be its answer to this batch."""
 
 
@@ -186,7 +187,7 @@ def max_reply_bytes(batch: Sequence[Request]) -> int:
 def decode(batch: Sequence[Request], answer: bytes) -> Replies:
     """The outcomes that the program's answer to a batch stands for. PartlyAnswered where it could not read a key.
 
-    MalformedReply, and nothing else, for what is no such answer: it comes from another machine.
+    MalformedReplyError, and nothing else, for what is no such answer: it comes from another machine.
     """
     if has_records(batch):
         return decode_with_records(batch, answer)
@@ -205,30 +206,11 @@ def decode(batch: Sequence[Request], answer: bytes) -> Replies:
 def decode_with_records(batch: Sequence[Request], answer: bytes) -> Replies:
     """The same where some are decided once: what was found is said to their `Once`, and has no outcomes here."""
     groups = grouped(batch)
-    found: list[StoreError | bool] = []
     now = _now(answer)
-    at = _TIME.size
+    found, at = _records(groups, answer)
     members = 0
-    for requests in groups:
-        once, op = requests[0].once, requests[0].op
-        decided = True
-        if once is None or op is Op.KEEP or op is Op.RELEASE:
-            found.append(False)
-        else:
-            if len(answer) < at + _FOUND.size:
-                raise malformed("an idempotency record is missing")
-            size: int = _FOUND.unpack_from(answer, at)[0]
-            at += _FOUND.size
-            once.kept, once.pending = None, False
-            if size == _NOT_FOUND:
-                found.append(False)
-            else:
-                if len(answer) < at + size:
-                    raise malformed("an idempotency record is cut off")
-                found.append(_found(once, answer[at : at + size]))
-                at += size
-                decided = False
-        if decided:
+    for requests, fate in zip(groups, found, strict=True):
+        if fate is False:
             members += sum([len(request.members) for request in requests])
     if len(answer) != at + members * _ANSWER.size:
         raise malformed(f"{len(answer)} bytes instead of {at + members * _ANSWER.size}")
@@ -248,8 +230,32 @@ def decode_with_records(batch: Sequence[Request], answer: bytes) -> Replies:
     return whole
 
 
-def malformed(problem: str) -> MalformedReply:
-    return MalformedReply(f"what Redis answered is not an answer to this batch: {problem}")
+def _records(groups: Sequence[Sequence[Request]], answer: bytes) -> tuple[list[StoreError | bool], int]:
+    """Whether each group was decided before, or the error if that cannot be said; and where the outcomes begin."""
+    found: list[StoreError | bool] = []
+    at = _TIME.size
+    for requests in groups:
+        once, op = requests[0].once, requests[0].op
+        if once is None or op is Op.KEEP or op is Op.RELEASE:
+            found.append(False)
+            continue
+        if len(answer) < at + _FOUND.size:
+            raise malformed("an idempotency record is missing")
+        size: int = _FOUND.unpack_from(answer, at)[0]
+        at += _FOUND.size
+        once.kept, once.pending = None, False
+        if size == _NOT_FOUND:
+            found.append(False)
+            continue
+        if len(answer) < at + size:
+            raise malformed("an idempotency record is cut off")
+        found.append(_found(once, answer[at : at + size]))
+        at += size
+    return found, at
+
+
+def malformed(problem: str) -> MalformedReplyError:
+    return MalformedReplyError(f"what Redis answered is not an answer to this batch: {problem}")
 
 
 def _now(answer: bytes) -> int:
@@ -287,7 +293,7 @@ def _outcome(
         or not -LARGEST <= seen <= LARGEST
     ):
         raise malformed(f"a counter says {verdict}, {remaining}, {wait}, {reset}, {seen}, {tick}")
-    if verdict == _TAKEN or verdict == _ADMITTED:
+    if verdict in (_TAKEN, _ADMITTED):
         taken_at = seen if verdict == _TAKEN else 0
         return Outcome(Decision(algorithm, True, remaining, wait, reset_us, None), taken_at)
     return Outcome(Decision(algorithm, False, remaining, None if verdict == _NEVER else wait_us, reset_us, None), 0)

@@ -38,8 +38,8 @@ MOST_ITEMS = 1000
 MOST_BODY_BYTES = 1024 * 1024
 """What a service takes in one call."""
 ANSWER_BYTES, BYTES_PER_ITEM, BYTES_PER_BYTE = 65_536, 16_384, 8
-"""How long an answer may be: for an error, for the counters of one item (its rules may be many), and for what was asked.
-Together at most 24 MB."""
+"""How long an answer may be: for an error, for the counters of one item (its rules may be many), and for each byte that
+was asked. Together at most 24 MB."""
 HEAD, TAIL = '{"exact":true,"checks":[', "]}"
 TOO_MUCH = (400, 413)
 """Nothing of such a batch was decided."""

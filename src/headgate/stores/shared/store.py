@@ -173,9 +173,13 @@ class SharedStore(LocalStore):
         return Outcome(decision_of(algorithm, step), when if allowed else 0)
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        if self.driven:
+            self.follow_clock()
         return self.apply_by(batch, self.timeout)
 
     def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
+        if self.driven:
+            self.follow_clock()
         try:
             return self.apply_by(batch, patience)
         except LockBusy:
@@ -185,8 +189,6 @@ class SharedStore(LocalStore):
         """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done."""
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
-        if self.driven:
-            self.follow_clock()
         for request in batch:
             if request.once is not None:
                 return apply_once(self, batch, patience)
@@ -222,7 +224,7 @@ class SharedStore(LocalStore):
         """Note the time of a given clock. Unlike the machine's it may step back: what was as good as new before that is
         forgotten, whether or not its slot was given to another counter."""
         now = self.clock.ticks()
-        if now < self.latest:
+        if now < self.latest and not self.closed:
             for stripe in range(self.stripes):
                 self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
                 try:
