@@ -53,6 +53,7 @@ HOT = [
     "src/headgate/stores/sql/dialect.py",
     "src/headgate/stores/sql/plan.py",
     "src/headgate/stores/sql/transaction.py",
+    "src/headgate/stores/redis/reply.py",
     "src/headgate/stores/redis/talk.py",
     "src/headgate/stores/redis/sentinel.py",
     "src/headgate/stores/redis/cluster.py",

@@ -56,8 +56,6 @@ class Pair:
         self.model = naive.Naive(*limit)
         self.receipts: list[tuple[Algorithm, int, int, naive.Receipt]] = []
         self.retry = 0
-        self.latest = 0
-        self.as_good_as_new = False
 
     def compiled(self, limit: LimitNumbers) -> Algorithm:
         name, count, period, burst = limit
@@ -72,7 +70,8 @@ class Pair:
         ticks = self.retry if operation == "retry" else round(move * self.limit[2])
         self.clock.advance(ticks / 1_000_000)
         now = self.clock.ticks()
-        self.forget_alike(now)
+        self.model.see(now)
+        self.store.apply([])  # which reads the clock, too
         cost = min(round(share * int(self.algorithm.capacity)), 2**31 - 1)
         if operation in ("take", "retry", "peek"):
             self.compare(operation, now, cost if operation != "retry" else 1)
@@ -90,19 +89,6 @@ class Pair:
             self.model.give_back(receipt, now, amount)
             if taker.shape == self.algorithm.shape:
                 self.ask(Op.GIVE_BACK, Member("key", self.algorithm, taken, True, tick, amount))
-
-    def forget_alike(self, now: int) -> None:
-        """A counter that is as good as new may be forgotten or kept. That shows when the clock jumps back by more than
-        a period afterwards: what was kept counts again then. Both are right, so both begin anew."""
-        state = self.model._state
-        if self.as_good_as_new and self.latest - now > self.limit[2]:
-            self.model.reset()
-            self.ask(Op.RESET, Member("key", self.algorithm, 0))
-            self.as_good_as_new = False
-            self.latest = now
-        elif state is not None and state.expires_us <= now:
-            self.as_good_as_new = True
-        self.latest = max(self.latest, now)
 
     def compare(self, operation: str, now: int, cost: int) -> None:
         expected = self.model.peek(now, cost) if operation == "peek" else self.model.take(now, cost)

@@ -1,8 +1,8 @@
 """What puts the same random steps to the Python algorithms and to their Lua twins, and compares all that comes of it.
 
 Python's side is a MemoryStore for each counter: one that holds a single counter never sweeps, so both sides remember
-the same. Redis gets the steps of a batch in one call, with the same virtual time. The states are compared as they lie
-in memory and, byte for byte as documented, in Redis.
+the same. All of them see each reading of the clock, as the one Redis does. Redis gets the steps of a batch in one call,
+with the same virtual time. The states are compared as they lie in memory and, byte for byte as documented, in Redis.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class SetClock:
 
     def __init__(self) -> None:
         self.now = START
+        self.stores: list[MemoryStore] = []
 
     def ticks(self) -> int:
         return self.now
@@ -83,6 +84,7 @@ class Counter:
         self.key = key
         self.algorithms = [build(limit, "twins") for limit in limits]
         self.memory = MemoryStore(1, clock)
+        clock.stores.append(self.memory)
         self.taken: list[tuple[Algorithm, int, int]] = []
 
     def step(self, random: random.Random) -> Request:
@@ -149,6 +151,8 @@ class Twins:
 
     def batch(self, counters: Sequence[Counter]) -> None:
         """One random step on each of the counters (which may be named several times), all in one call."""
+        for memory in self.clock.stores:
+            memory.apply([])
         before = {counter.key: counter.state() for counter in counters}
         steps = [counter.step(self.random) for counter in counters]
         expected = [c.memory.apply([s])[0][0] for c, s in zip(counters, steps, strict=True)]

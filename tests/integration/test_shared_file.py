@@ -133,6 +133,19 @@ def test_after_a_restart_of_the_machine(made: Path) -> None:
     assert new_boot == boot
 
 
+def test_restart_with_an_earlier_wall_clock_revives_nothing(counters: Path) -> None:
+    """What was as good as new by the latest use before the restart is forgotten; what was in use stays so."""
+    clock = FakeClock(int(time.time()) + 3 * 3600)
+    with Limiter(f"{at(counters)}?max_keys=50", clock=clock) as limiter:
+        limiter.check("drained", "1/hour using token_bucket")
+        clock.advance(3600)
+        limiter.check("used", "1/day using token_bucket")
+    patch(counters, BOOT_AT, bytes(16))
+    with Limiter(at(counters)) as limiter:
+        assert limiter.check("drained", "1/hour using token_bucket").allowed
+        assert not limiter.check("used", "1/day using token_bucket").allowed
+
+
 def test_all_participants_have_one_clock(made: Path) -> None:
     """Whoever opens the file later takes over the anchor that is in it, though the wall may have been set since."""
     anchor = struct.unpack("@q", made.read_bytes()[ANCHOR_AT:BOOT_AT])[0]

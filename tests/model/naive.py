@@ -204,6 +204,18 @@ class Naive:
     def __init__(self, algorithm: str, count: int, period_us: int, burst: int | None) -> None:
         self._limit = Limit(algorithm, count, period_us, burst)
         self._state: State | None = None
+        self._latest = 0
+
+    def see(self, now: int) -> None:
+        """The store's clock says so, whichever counter it was read for.
+
+        A counter may be forgotten once nothing of it is used. So when the clock
+        steps back, one that could have been forgotten must have been.
+        """
+        state = self._state
+        if now < self._latest and state is not None and state.expires_us <= self._latest:
+            self._state = None
+        self._latest = now
 
     def limit(self, algorithm: str, count: int, period_us: int, burst: int | None) -> None:
         """Changing a limit must not hand out a fresh quota: the state stays."""
@@ -215,6 +227,7 @@ class Naive:
         It does keep a rebase: were that forgotten, a full counter that is ahead of
         the clock would be rebased again at every call and stay full.
         """
+        self.see(now)
         self._rebase(now)
         before = self._ask(now, cost)
         if not before.allowed:
@@ -227,6 +240,7 @@ class Naive:
 
     def peek(self, now: int, cost: int) -> Answer:
         """The answer take would give, except that nothing is consumed."""
+        self.see(now)
         return self._ask(now, cost)
 
     def reset(self) -> None:
@@ -235,6 +249,7 @@ class Naive:
 
     def charge(self, now: int, cost: int) -> None:
         """What was used already cannot be refused, so this may leave a debt: at most one limit beyond the limit."""
+        self.see(now)
         cost = min(cost, 2 * self._limit.capacity - self.units(now))
         if cost > 0 and self._limit.count > 0:
             self._add(now, cost)
@@ -243,6 +258,8 @@ class Naive:
         """Returns units to where they were taken, unless time returned them."""
         if not 0 <= amount <= receipt.cost:
             raise ValueError("more given back than taken")
+        self.see(now)
+        self._rebase(now)
         state = self._state
         if state is None or now >= state.expires_us or self._limit.count == 0:
             return

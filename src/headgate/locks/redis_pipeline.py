@@ -11,7 +11,7 @@ from redis.exceptions import InvalidResponse, RedisClusterException, RedisError
 from redis.sentinel import MasterNotFoundError
 
 from headgate.stores.redis.blocking import problem_of
-from headgate.stores.redis.talk import NOT_REDIS
+from headgate.stores.redis.reply import NOT_REDIS
 
 __all__ = ["FAILURES", "let_go", "node_of", "told"]
 

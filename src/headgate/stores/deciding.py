@@ -62,10 +62,7 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Ou
     steps: list[Step | None] = []
     admitted = True
     for member, cell in zip(members, cells, strict=True):
-        state, writer = cell.state, cell.writer
-        if state is not None and writer is not None and writer.rebases(state, now):
-            state.rebase(now // writer.tick)
-            cell.changed()
+        _rebase(cell, now)
         step = None if member.cost > member.algorithm.ceiling else _step(member.algorithm, cell, now, member.cost)
         steps.append(step)
         if member.binds and (step is None or not step[0]):
@@ -86,6 +83,14 @@ def _take(members: Sequence[Member], cells: Sequence[Cell], now: i64) -> list[Ou
                 _give_back(undone, cell, now)
         raise
     return outcomes
+
+
+def _rebase(cell: Cell, now: i64) -> None:
+    """Bring back a counter that is more than a period ahead of the clock, and keep that."""
+    state, writer = cell.state, cell.writer
+    if state is not None and writer is not None and writer.rebases(state, now):
+        state.rebase(now // writer.tick)
+        cell.changed()
 
 
 def undoing(members: Sequence[Member], outcomes: Sequence[Outcome]) -> list[Member]:
@@ -125,7 +130,10 @@ def _charge(member: Member, cell: Cell, now: i64) -> None:
 def _give_back(member: Member, cell: Cell, now: i64) -> None:
     algorithm = member.algorithm
     state = cell.state
-    if state is None or not algorithm.capacity or not _same_shape(cell.writer, algorithm):
+    if state is None or not algorithm.capacity:
+        return
+    _rebase(cell, now)
+    if not _same_shape(cell.writer, algorithm):
         return
     back, time, a, b = algorithm.give_back(state, now, member.amount, member.tick, member.cost)
     if back:

@@ -47,7 +47,10 @@ class MemoryStore(LocalStore):
             self.nanoseconds: Callable[[], int] = time.monotonic_ns
         else:
             self.clock = clock
-            self.nanoseconds = partial(nanoseconds_of, clock)
+            # A remote store's own clock, for its fallback, follows the server's to the microsecond, back and forth.
+            follows = isinstance(clock, MachineClock)
+            self.nanoseconds = partial(nanoseconds_of, clock) if follows else self.driven_nanoseconds
+        self.latest: i64 = 0
         self.closed = False
         self.waits = False
         self.timeout = 0.0
@@ -55,6 +58,15 @@ class MemoryStore(LocalStore):
 
     def now(self) -> int:
         return self.anchor + self.nanoseconds() // 1000
+
+    def driven_nanoseconds(self) -> int:
+        """The time of a given clock, under the lock. Unlike the machine's it may step back: what was as good as new
+        before that is forgotten, whether or not it was swept."""
+        now = self.clock.ticks()
+        if now < self.latest:
+            self.table.forget_drained(self.latest)
+        self.latest = now
+        return nanoseconds_of(self.clock)
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:  # noqa: PLR0912 - the hot path, in one piece
         with self.mutex:

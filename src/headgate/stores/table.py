@@ -122,6 +122,15 @@ class Table:
             self.remove(self.recent.newer)
         self.max_keys = 0
 
+    def forget_drained(self, now: i64) -> None:
+        """Remove every entry that is as good as new at this time."""
+        entry = self.recent.newer
+        while entry is not self.recent:
+            following = entry.newer
+            if entry.algorithm.used(entry, now) == 0:
+                self.remove(entry)
+            entry = following
+
     def schedule(self, entry: Entry, now: i64) -> None:
         """Put an entry into the ring in which its expiry will be looked at."""
         algorithm = entry.algorithm

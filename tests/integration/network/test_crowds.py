@@ -1,11 +1,17 @@
-"""Crowds before a store that hangs: all are answered in time, and none of them is remembered afterwards."""
+"""Crowds before a store that hangs: all are answered in time, and none of them is remembered afterwards.
+
+What a busy machine adds to a wait is not the limiter's doing. So beside each crowd others just wait for as long as the
+deadline is, in the same loop or in threads of the same process, and a check may take a few times what they took.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
 from headgate import AsyncLimiter
@@ -16,7 +22,7 @@ from integration.network.history import Check
 from integration.network.sites import DEADLINE, LIMIT, Site
 from integration.network.victims import Threads
 
-NOISE = 0.4
+FACTOR = 3
 Report = Callable[[str], None]
 
 
@@ -30,12 +36,15 @@ def tickets() -> int:
     return len(found)
 
 
-def told(report: Report, checks: list[Check]) -> None:
-    """Every one was answered by its policy, in its time."""
+def told(report: Report, checks: list[Check], plain: list[float]) -> None:
+    """Every one was answered by its policy, in its time: `plain` are the seconds that plain waits took meanwhile."""
     assert {check.reason for check in checks} == {"fail_closed"}
     waits = sorted(check.end - check.start for check in checks)
-    report(f"{len(waits)} callers waited {median(waits) * 1000:.0f} ms (median), {waits[-1] * 1000:.0f} ms (longest)")
-    assert waits[-1] < DEADLINE + NOISE
+    report(
+        f"{len(waits)} callers waited {median(waits) * 1000:.0f} ms (median), {waits[-1] * 1000:.0f} ms (longest); "
+        f"plain waits of {DEADLINE * 1000:.0f} ms took up to {max(plain) * 1000:.0f} ms"
+    )
+    assert waits[-1] < FACTOR * max(plain)
 
 
 async def crowd(limiter: AsyncLimiter, size: int) -> list[Check]:
@@ -47,14 +56,30 @@ async def crowd(limiter: AsyncLimiter, size: int) -> list[Check]:
     return list(await asyncio.gather(*(one() for _ in range(size))))
 
 
+async def plain_waits(size: int) -> list[float]:
+    async def one() -> float:
+        start = time.monotonic()
+        await asyncio.sleep(DEADLINE)
+        return time.monotonic() - start
+
+    return list(await asyncio.gather(*(one() for _ in range(size))))
+
+
+def plain_wait() -> float:
+    start = time.monotonic()
+    threading.Event().wait(DEADLINE)
+    return time.monotonic() - start
+
+
 def test_two_thousand_tasks(site: Site, report: Report) -> None:
     async def load() -> None:
         async with AsyncLimiter(site.url(), on_store_error="closed") as limiter:
             assert (await limiter.check("before", LIMIT)).reason == "ok"
             site.server.pause()
             try:
-                told(report, await crowd(limiter, 2000))
-                told(report, await crowd(limiter, 2000))
+                for _ in range(2):
+                    plain, checks = await asyncio.gather(plain_waits(2000), crowd(limiter, 2000))
+                    told(report, checks, plain)
             finally:
                 site.server.resume()
             (coalescer,) = limiter._coalescers.values()
@@ -71,7 +96,9 @@ def test_two_hundred_threads(site: Site, report: Report) -> None:
         assert one.check("before", LIMIT).reason == "ok"
         site.server.pause()
         try:
-            told(report, one.at_once(200, "crowd", LIMIT))
+            with ThreadPoolExecutor(50) as others:
+                plain = [others.submit(plain_wait) for _ in range(50)]
+                told(report, one.at_once(200, "crowd", LIMIT), [wait.result() for wait in plain])
         finally:
             site.server.resume()
     assert tickets() <= before + 5, "no more than those in the log that pytest keeps"
@@ -92,7 +119,7 @@ def test_the_queue_is_bounded(site: Site) -> None:
             finally:
                 site.server.resume()
             assert {check.reason for check in checks} == {"fail_closed"}
-            at_once = [check for check in checks if check.end - check.start < 0.5]
+            at_once = [check for check in checks if check.end - check.start < 1.0]  # who waits waits that long
             assert len(at_once) >= 1000
             (coalescer,) = limiter._coalescers.values()
             assert (len(coalescer.waiting), coalescer.flying) == (0, 0)

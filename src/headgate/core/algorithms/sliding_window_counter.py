@@ -47,6 +47,8 @@ class SlidingWindowCounter(Algorithm):
             gone = at % period
             start = at - gone
         used = current + previous * (period - gone) // period
+        if used == 0:
+            previous = 0  # less than one request is left of it: as good as new, whatever the clock does next
         capacity = self.capacity
         after = used + cost
         if after <= capacity or cost == 0:
@@ -75,6 +77,8 @@ class SlidingWindowCounter(Algorithm):
     def charge(self, state: State, now: i64, cost: i64) -> tuple[i64, i64, i64]:
         at = self.instant(state, now)
         current, previous = self.counts(state, at)
+        if current + previous * (self.period - at % self.period) // self.period == 0:
+            previous = 0
         return at, min(current + cost, self.largest_count), previous
 
     def give_back(self, state: State, now: i64, amount: i64, tick: i64, cost: i64) -> tuple[i64, i64, i64, i64]:

@@ -1,7 +1,7 @@
 """Talking to Redis from threads: plain sockets, each used by one thread at a time.
 
 redis-py is not used on this path: it adds more to a call than the script takes, and would be hard to hold to one
-deadline for connecting, sending and every piece of a reply. The parser is redis-py's own (hiredis).
+deadline for connecting, sending and every piece of a reply.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar, final
 
-import hiredis
-
 from headgate.errors import StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.forking import Renewal
 from headgate.stores.reaching import reached
+from headgate.stores.redis.reply import ProtocolError, ReplyReader
 from headgate.stores.redis.settings import Settings
-from headgate.stores.redis.talk import NO_TIME, NOT_REDIS, Address, Answer, Call, Lost, Talk
+from headgate.stores.redis.talk import NO_TIME, SHORT_REPLY_BYTES, Address, Answer, Call, Lost, Talk
 
-__all__ = ["JUST_NOW", "BlockingServers", "problem_of"]
+__all__ = ["JUST_NOW", "MAX_SERVERS", "BlockingServers", "problem_of"]
 
 T = TypeVar("T")
 JUST_NOW = 0.01
 """Seconds after its last use for which a connection is taken to live: no server restarts faster."""
-_NOT_YET = object()
+MAX_SERVERS = 1024
+"""Servers whose connections are kept: those that a cluster names in turn must not use up all descriptors."""
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -39,8 +39,6 @@ def problem_of(error: Exception, seconds: float | None = None) -> str:
         return "it refuses connections; is it running?"
     if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
         return "it closed the connection"
-    if isinstance(error, hiredis.ProtocolError):
-        return NOT_REDIS
     if isinstance(error, ssl.SSLError):
         return f"no TLS connection could be made ({getattr(error, 'verify_message', '') or error.reason or error})"
     return str(error) or type(error).__name__
@@ -51,7 +49,7 @@ class Connection:
     """One socket, greeted. Whatever raises leaves it unusable: close it then."""
 
     def __init__(self, address: Address, settings: Settings, deadline: float) -> None:
-        self.reader = hiredis.Reader(notEnoughData=_NOT_YET)
+        self.reader = ReplyReader()
         self.tls = settings.tls is not None
         self.patience = 0.0
         self.used_at = 0.0
@@ -65,7 +63,7 @@ class Connection:
             greeting = settings.greeting(address)
             if greeting:
                 self.send(b"".join(greeting), deadline)
-                for answer in self.receive(len(greeting), deadline):
+                for answer in self.receive(len(greeting), SHORT_REPLY_BYTES, 0, deadline):
                     if isinstance(answer, Exception):
                         raise StoreError(str(answer))
         except BaseException:
@@ -94,16 +92,10 @@ class Connection:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
-    def receive(self, answers: int, deadline: float) -> list[object]:
+    def receive(self, answers: int, max_bytes: int, max_elements: int, deadline: float) -> list[object]:
         reader = self.reader
-        received: list[object] = []
+        reader.expect(answers, max_bytes, max_elements)
         while True:
-            answer = reader.gets()
-            if answer is not _NOT_YET:
-                received.append(answer)
-                if len(received) == answers:
-                    return received
-                continue
             try:
                 if deadline > time.monotonic():
                     self.within(deadline)
@@ -117,7 +109,8 @@ class Connection:
                 raise TimeoutError from None
             if not data:
                 raise EOFError
-            reader.feed(data)
+            if reader.feed(data):
+                return reader.replies
 
     def alive(self) -> bool:
         """Whether the other side has neither hung up nor said anything unasked. (Not asked if just now it had not.)"""
@@ -219,7 +212,7 @@ class BlockingServers:
         except StoreError as error:  # it answered, and does not want us
             breaker.succeeded()
             return Lost(str(error), False)
-        except (OSError, EOFError, UnicodeError, hiredis.ProtocolError) as error:  # Unicode: a name no host has
+        except (OSError, EOFError, UnicodeError, ProtocolError) as error:  # Unicode: a name no host has
             return self.lost(breaker, problem_of(error, deadline - started), False)
         try:
             connection.send(call.commands, deadline)
@@ -232,8 +225,8 @@ class BlockingServers:
         breaker = self.breaker_of(call.address)
         waited = deadline > time.monotonic()  # or another server has used up the time
         try:
-            answers = connection.receive(call.answers, deadline)
-        except (OSError, EOFError, hiredis.ProtocolError) as error:
+            answers = connection.receive(call.answers, call.max_bytes, call.max_elements, deadline)
+        except (OSError, EOFError, ProtocolError) as error:
             connection.close()
             problem = problem_of(error, deadline - started)
             return self.lost(breaker, problem, True) if waited else Lost(problem, True)
@@ -263,7 +256,11 @@ class BlockingServers:
         return Connection(address, self.settings, deadline)
 
     def keep(self, address: Address, connection: Connection) -> None:
-        idle = self.idle.setdefault(address, [])
+        idle = self.idle.get(address)
+        if idle is None:
+            if len(self.idle) >= MAX_SERVERS:
+                self.close_idle()
+            idle = self.idle.setdefault(address, [])
         if len(idle) < self.pool_size and not self.closed:
             idle.append(connection)
         else:
@@ -271,6 +268,10 @@ class BlockingServers:
 
     def close(self) -> None:
         self.closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the connections that are not in use; the next calls open new ones."""
         idle, self.idle = self.idle, {}
         for connections in idle.values():
             for connection in connections:

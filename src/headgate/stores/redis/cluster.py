@@ -13,12 +13,17 @@ from typing import final
 from zlib import crc32
 
 from headgate.errors import StoreError
-from headgate.stores.redis.talk import NO_TIME, PART, Address, Call, Lost, Talk, Topology, error_in, pack
+from headgate.stores.redis.talk import NO_TIME, PART, Address, Call, Lost, Talk, Topology, address_in, error_in, pack
 
 __all__ = ["DEFAULT_TAGS", "SLOTS", "ClusterTopology"]
 
 SLOTS = 16_384
 DEFAULT_TAGS = 1024
+MAX_MASTERS = 1000
+"""As many nodes as a Redis Cluster is made for. Each has connections and a breaker of its own here."""
+MAX_SLOTS_BYTES = 4 * 1024 * 1024
+MAX_SLOTS_ELEMENTS = 400_000
+"""Of CLUSTER SLOTS: enough for every slot in a range of its own with a replica."""
 
 
 @final
@@ -74,7 +79,16 @@ class ClusterTopology(Topology):
         nodes = [*informed, *self.seeds, *known]
         for node in nodes:
             share = PART if node is not nodes[-1] else 1.0
-            (answer,) = yield [Call(node, pack(("CLUSTER", "SLOTS")), 1, share)]
+            (answer,) = yield [
+                Call(
+                    node,
+                    pack(("CLUSTER", "SLOTS")),
+                    1,
+                    share,
+                    max_bytes=MAX_SLOTS_BYTES,
+                    max_elements=MAX_SLOTS_ELEMENTS,
+                )
+            ]
             if isinstance(answer, Lost) and answer.problem == NO_TIME:
                 break
             if isinstance(answer, Lost):
@@ -94,13 +108,27 @@ class ClusterTopology(Topology):
 
 def _owners(ranges: object, node: Address) -> list[Address | None] | None:
     """The master of every slot, as CLUSTER SLOTS tells; None when it tells nothing of the kind."""
-    if not isinstance(ranges, list) or not ranges:
+    if not isinstance(ranges, list) or not 0 < len(ranges) <= SLOTS:
         return None
     owners: list[Address | None] = [None] * SLOTS
-    try:
-        for first, last, (name, port, *_), *_ in ranges:
-            host = name.decode() if name else node.host
-            owners[first : last + 1] = [Address(host, port)] * (last + 1 - first)
-    except (AttributeError, TypeError, ValueError):
-        return None
-    return owners
+    masters: set[Address] = set()
+    left = SLOTS
+    for found in ranges:
+        if not isinstance(found, list) or len(found) < 3:
+            return None
+        first, last, master = found[0], found[1], found[2]
+        if not isinstance(first, int) or not isinstance(last, int) or not 0 <= first <= last < SLOTS:
+            return None
+        if not isinstance(master, list) or len(master) < 2:
+            return None
+        address = address_in(master[0] or node.host, master[1])
+        left -= last + 1 - first  # slots that are named twice are no table, and many such ranges are much work
+        if left < 0:
+            return None
+        if address is None:  # a node without a known name: others will say where its slots are
+            continue
+        masters.add(address)
+        if len(masters) > MAX_MASTERS:
+            return None
+        owners[first : last + 1] = [address] * (last + 1 - first)
+    return owners if masters else None

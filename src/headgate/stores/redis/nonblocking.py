@@ -13,18 +13,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar, cast, final
 
-import hiredis
-
 from headgate.errors import StoreError
 from headgate.stores.breaker import Breaker
-from headgate.stores.redis.blocking import JUST_NOW, problem_of
+from headgate.stores.redis.blocking import JUST_NOW, MAX_SERVERS, problem_of
+from headgate.stores.redis.reply import NOT_REDIS, ProtocolError, ReplyReader
 from headgate.stores.redis.settings import Settings
-from headgate.stores.redis.talk import NO_TIME, NOT_REDIS, Address, Answer, Call, Lost, Talk
+from headgate.stores.redis.talk import NO_TIME, SHORT_REPLY_BYTES, Address, Answer, Call, Lost, Talk
 
 __all__ = ["LoopServers"]
 
 T = TypeVar("T")
-_NOT_YET = object()
 
 
 @final
@@ -32,10 +30,8 @@ class LoopConnection(asyncio.Protocol):
     """One socket of an event loop. `heard` is called when all answers to a call are there, or never will be."""
 
     def __init__(self) -> None:
-        self.reader = hiredis.Reader(notEnoughData=_NOT_YET)
+        self.reader = ReplyReader()
         self.transport: asyncio.Transport | None = None
-        self.expected = 0
-        self.answers: list[object] = []
         self.heard: Callable[[Answer], None] | None = None
         self.kept_at = 0.0
         self.lost = False
@@ -44,12 +40,13 @@ class LoopConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # other loops have transports of their own kind
 
-    def ask(self, commands: bytes, answers: int, heard: Callable[[Answer], None]) -> None:
+    def ask(
+        self, commands: bytes, answers: int, max_bytes: int, max_elements: int, heard: Callable[[Answer], None]
+    ) -> None:
         if self.lost:  # since it was made
             heard(Lost(self.problem, False))
             return
-        self.expected = answers
-        self.answers = []
+        self.reader.expect(answers, max_bytes, max_elements)
         self.heard = heard
         assert self.transport is not None
         self.transport.write(commands)
@@ -60,21 +57,14 @@ class LoopConnection(asyncio.Protocol):
             self.fail(NOT_REDIS)
             return
         reader = self.reader
-        answers = self.answers
         try:
-            reader.feed(data)
-            while True:
-                answer = reader.gets()
-                if answer is _NOT_YET:
-                    return
-                answers.append(answer)
-                if len(answers) == self.expected:
-                    break
-        except hiredis.ProtocolError as error:
+            complete = reader.feed(data)
+        except ProtocolError as error:
             self.fail(problem_of(error))
             return
-        self.heard = None
-        heard(answers)
+        if complete:
+            self.heard = None
+            heard(reader.replies)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.fail(problem_of(error if isinstance(error, OSError) else EOFError()))
@@ -137,6 +127,8 @@ class LoopServers:
         return None
 
     def keep(self, address: Address, connection: LoopConnection) -> None:
+        if len(self.idle) >= MAX_SERVERS and address not in self.idle:
+            self.close_idle()
         idle = self.idle.setdefault(address, [])
         if len(idle) < self.pool_size and not self.closed and not connection.lost:
             connection.kept_at = time.monotonic()
@@ -163,7 +155,7 @@ class LoopServers:
                     answered.set_result(answer)
 
             try:
-                connection.ask(b"".join(greeting), len(greeting), heard)
+                connection.ask(b"".join(greeting), len(greeting), SHORT_REPLY_BYTES, 0, heard)
                 answer = await answered
             except BaseException:
                 connection.drop()
@@ -180,6 +172,10 @@ class LoopServers:
         self.closed = True
         for task in self.connecting:
             task.cancel()
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the connections that are not in use; the next calls open new ones."""
         idle, self.idle = self.idle, {}
         for connections in idle.values():
             for connection in connections:
@@ -288,7 +284,7 @@ class _Conversation(Generic[T]):
                 self.servers.keep(call.address, connection)
             self.heard(number, answer)
 
-        connection.ask(call.commands, call.answers, heard)
+        connection.ask(call.commands, call.answers, call.max_bytes, call.max_elements, heard)
 
     def heard(self, number: int, answer: Answer) -> None:
         if self.answers[number] is None:

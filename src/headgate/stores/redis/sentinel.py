@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from typing import final
 
 from headgate.errors import StoreError
-from headgate.stores.redis.talk import NO_TIME, PART, Address, Call, Lost, Talk, Topology, error_in, pack
+from headgate.stores.redis.talk import NO_TIME, PART, Address, Call, Lost, Talk, Topology, address_in, error_in, pack
 
 __all__ = ["SentinelTopology"]
+
+MAX_ROLE_BYTES = 256 * 1024
+MAX_ROLE_ELEMENTS = 10_000
+"""A master names its replicas: four elements and less than a hundred bytes each."""
 
 
 @final
@@ -30,7 +34,7 @@ class SentinelTopology(Topology):
         sentinels = tuple(self.sentinels)
         for sentinel in sentinels:
             share = PART if sentinel is not sentinels[-1] else 1.0
-            (answer,) = yield [Call(sentinel, question, 1, share)]
+            (answer,) = yield [Call(sentinel, question, 1, share, max_elements=2)]
             found = None if isinstance(answer, Lost) else answer[0]
             if isinstance(answer, Lost) and answer.problem == NO_TIME:
                 break
@@ -43,12 +47,17 @@ class SentinelTopology(Topology):
             if not isinstance(found, list):
                 problems.append(f"{sentinel} knows no master named {self.name!r}")
                 continue
-            master = Address(found[0].decode(), int(found[1]))
-            (answer,) = yield [Call(master, pack(("ROLE",)), 1, share)]
+            master = address_in(*found) if len(found) == 2 else None
+            if master is None:
+                problems.append(f"{sentinel}: what it says of {self.name!r} is not an address")
+                continue
+            (answer,) = yield [
+                Call(master, pack(("ROLE",)), 1, share, max_bytes=MAX_ROLE_BYTES, max_elements=MAX_ROLE_ELEMENTS)
+            ]
             named = f"{master}, which {sentinel} names"
             if isinstance(answer, Lost):
                 problems.append(f"{named}: {answer.problem}")
-            elif isinstance(answer[0], list) and answer[0][0] == b"master":
+            elif isinstance(answer[0], list) and answer[0][:1] == [b"master"]:
                 self.address = master
                 self.doubtful = False
                 return

@@ -8,7 +8,6 @@ again, since that could count it twice.
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,27 +18,31 @@ from headgate.core.limit import Limit
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
+from headgate.stores.driven import DrivenCounters
 from headgate.stores.forking import fork_safe_lock
 from headgate.stores.port import DEFAULT_PREFIX, Done, Member, Op, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.records import check_kept
-from headgate.stores.redis.blocking import BlockingServers
+from headgate.stores.redis.blocking import MAX_SERVERS, BlockingServers
 from headgate.stores.redis.cluster import ClusterTopology
 from headgate.stores.redis.nonblocking import LoopServers
+from headgate.stores.redis.reply import NOT_REDIS
 from headgate.stores.redis.settings import Settings
 from headgate.stores.redis.talk import (
+    SHORT_REPLY_BYTES,
     Address,
     Call,
     Evaluation,
     Lost,
     Talk,
     Topology,
+    error_in,
     error_of,
     evalsha,
     evaluate,
     load_program,
     refuse_nodes_of_a_cluster,
 )
-from headgate.stores.redis.wire import KINDS, SERVER_TIME, Wire, decode
+from headgate.stores.redis.wire import KINDS, SERVER_TIME, MalformedReplyError, Wire, decode, max_reply_bytes
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS, PROBE, RemoteStore
 from headgate.stores.spread import spread, unanswered
 
@@ -71,6 +74,7 @@ class RedisStore(RemoteStore):
         self.lanes = self.pool_size = pool_size or self.lanes
         self.clock = clock or MachineClock(wall_minus_monotonic())
         self._given_clock = clock
+        self._driven = DrivenCounters() if clock is not None else None
         self._topology = topology
         self._settings = settings
         self.title = f"Redis at {topology.address}"
@@ -85,7 +89,11 @@ class RedisStore(RemoteStore):
     def breaker(self, address: Address) -> Breaker:
         """The breaker of one server."""
         breaker = self._breakers.get(address)
-        return breaker if breaker is not None else self._breakers.setdefault(address, Breaker())
+        if breaker is not None:
+            return breaker
+        if len(self._breakers) >= MAX_SERVERS:
+            self._breakers = {}  # a cluster that names ever new servers
+        return self._breakers.setdefault(address, Breaker())
 
     def breakers(self) -> dict[str, Breaker]:
         return {f"Redis at {address}": breaker for address, breaker in list(self._breakers.items())}
@@ -116,21 +124,26 @@ class RedisStore(RemoteStore):
     def call(self, batch: Sequence[Request], deadline: float) -> Replies:
         check_kept(batch)
         topology = self._topology
-        if topology.can_move() or self._closed or (len(batch) > 1 and not self.fits(batch)):
+        if topology.can_move() or self._closed or self._driven is not None or not (len(batch) == 1 or self.fits(batch)):
             return self._blocking.run(self._decide(batch), deadline)
         # One server and one piece, the usual case: the same without the conversation.
         keys, body = self._wire.encode(batch, self._now())
         address = topology.address
-        answer = self._blocking.ask(Call(address, evalsha(keys, body), 1), deadline)
+        max_bytes = max_reply_bytes(batch) + SHORT_REPLY_BYTES
+        answer = self._blocking.ask(Call(address, evalsha(keys, body), 1, 1.0, max_bytes), deadline)
         if isinstance(answer, Lost):
             raise StoreError(f"Redis at {address}: {answer.problem}")
         reply = answer[0]
         if isinstance(reply, bytes):
             try:
                 return decode(batch, reply)
-            except struct.error as error:
-                raise StoreError(f"Redis at {address}: what it answered cannot be read: {error}") from None
-        problem = str(reply)
+            except MalformedReplyError:
+                self._distrust()
+                raise
+        problem = error_in(reply)
+        if problem is None:
+            self._distrust()
+            raise error_of(address, NOT_REDIS)
         if problem.startswith("NOSCRIPT"):  # nothing was carried out, and the conversation brings the program
             return self._blocking.run(self._decide(batch), deadline)
         raise error_of(address, problem)
@@ -182,12 +195,23 @@ class RedisStore(RemoteStore):
     def _decide(self, batch: Sequence[Request]) -> Talk[Replies]:
         self._check_open()
         now = self._now()
+        driven = self._driven
+        if driven is None:
+            return (yield from self._decide_at(batch, now))
+        drained = driven.advance(now)
+        if drained:
+            yield from self._decide_at([Request(Op.RESET, [member]) for member in drained], now)
+        replies = yield from self._decide_at(batch, now)
+        driven.note(batch, replies, now)
+        return replies
+
+    def _decide_at(self, batch: Sequence[Request], now: int) -> Talk[Replies]:
         if self._cluster is not None:
             return (yield from self._decide_in_cluster(self._cluster, batch, now))
         pieces = self.pieces(batch)
-        evaluations = [Evaluation(*self._wire.encode(piece, now), 0) for piece in pieces]
+        evaluations = [self._evaluation(piece, now, 0) for piece in pieces]
         yield from evaluate(self._topology, evaluations)
-        replies = _joined(pieces, [_replies(p, e) for p, e in zip(pieces, evaluations, strict=True)])
+        replies = _joined(pieces, [self._replies(p, e) for p, e in zip(pieces, evaluations, strict=True)])
         if isinstance(replies, StoreError):
             raise replies
         return replies
@@ -231,11 +255,11 @@ class RedisStore(RemoteStore):
         asked = next(rounds, None)
         while asked is not None:
             pieces = [(place, piece) for place, requests in asked.items() for piece in self.pieces(requests)]
-            evaluations = [Evaluation(*self._wire.encode(piece, now), slot_of(place)) for place, piece in pieces]
+            evaluations = [self._evaluation(piece, now, slot_of(place)) for place, piece in pieces]
             yield from evaluate(self._topology, evaluations)
             answers: dict[int, list[Replies | StoreError]] = {place: [] for place in asked}
             for (place, piece), evaluation in zip(pieces, evaluations, strict=True):
-                answer = _replies(piece, evaluation)
+                answer = self._replies(piece, evaluation)
                 if evaluation.parted:
                     answer = yield from self._decide_key_by_key(piece, evaluation.slot, now)
                 answers[place].append(answer)
@@ -251,15 +275,32 @@ class RedisStore(RemoteStore):
         if self._closed:
             raise StoreClosed("this Redis store is closed")
 
+    def _evaluation(self, piece: Sequence[Request], now: int, slot: int) -> Evaluation:
+        keys, body = self._wire.encode(piece, now)
+        return Evaluation(keys, body, slot, max_reply_bytes(piece))
 
-def _replies(piece: Sequence[Request], evaluation: Evaluation) -> Replies | StoreError:
-    answer = evaluation.answer
-    if not isinstance(answer, bytes):
-        return answer or StoreError("Redis was not asked")
-    try:
-        return decode(piece, answer)
-    except PartlyAnswered as partly:
-        return partly
+    def _replies(self, piece: Sequence[Request], evaluation: Evaluation) -> Replies | StoreError:
+        answer = evaluation.answer
+        if not isinstance(answer, bytes):
+            if evaluation.malformed:
+                self._distrust()
+            return answer or StoreError("Redis was not asked")
+        try:
+            return decode(piece, answer)
+        except PartlyAnswered as partly:
+            return partly
+        except MalformedReplyError as error:
+            self._distrust()
+            return error
+
+    def _distrust(self) -> None:
+        """A reply was none: close the connections that are not in use, since what they say next may be no better."""
+        self._blocking.close_idle()
+        with self._loops_lock:
+            loops = list(self._loops.items())
+        for loop, servers in loops:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(servers.close_idle)
 
 
 def _joined(pieces: Sequence[Sequence[Request]], answers: Sequence[Replies | StoreError]) -> Replies | StoreError:

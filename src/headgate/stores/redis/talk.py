@@ -7,6 +7,7 @@ on an event loop; neither knows what is being said.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Generator, Sequence
 from typing import NamedTuple, TypeVar
@@ -15,6 +16,7 @@ import hiredis
 
 from headgate.errors import StoreError
 from headgate.stores.redis.program import PROGRAM, PROGRAM_SHA
+from headgate.stores.redis.reply import NOT_REDIS
 
 __all__ = [
     "Address",
@@ -23,6 +25,7 @@ __all__ = [
     "Evaluation",
     "Lost",
     "Talk",
+    "address_in",
     "error_of",
     "evalsha",
     "evaluate",
@@ -32,11 +35,15 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-NOT_REDIS = "what answers there is not a Redis"
+_HOST = re.compile(r"[0-9A-Za-z_.:%-]{1,253}")
+"""A name or a numeric address, of IPv6 with its zone."""
 NO_TIME = "there was no time left to ask it"
 PART = 1 / 3
 """The share of the time that is left for each server that is asked where the others are."""
 MOST_TRIES = 5
+SHORT_REPLY_BYTES = 8192
+"""What the reply to a command may have that is answered by a word, an address or an error."""
+MAX_INFO_BYTES = 64 * 1024
 SEARCH_PAUSE = 0.1
 """Seconds after a search for servers that found none before the next one: a flood of checks must not flood them."""
 
@@ -63,6 +70,10 @@ class Call(NamedTuple):
     answers: int
     share: float = 1.0
     """How much of the time that is left it may take: who asks one server after the other keeps some for the next."""
+    max_bytes: int = SHORT_REPLY_BYTES
+    """Of all its replies together. A server that sends more is cut off."""
+    max_elements: int = 0
+    """Of all arrays in them together."""
 
 
 class Lost(NamedTuple):
@@ -90,12 +101,16 @@ def evalsha(keys: Sequence[bytes], batch: bytes) -> bytes:
 class Evaluation:
     """One run of the program on one server: the keys, the batch, and, once it is over, what came of it."""
 
-    __slots__ = ("answer", "asking", "batch", "keys", "parted", "slot", "whole")
+    __slots__ = ("answer", "asking", "batch", "keys", "malformed", "max_reply_bytes", "parted", "slot", "whole")
 
-    def __init__(self, keys: Sequence[bytes], batch: bytes, slot: int) -> None:
+    def __init__(
+        self, keys: Sequence[bytes], batch: bytes, slot: int, max_reply_bytes: int = SHORT_REPLY_BYTES
+    ) -> None:
         self.keys = keys
         self.batch = batch
         self.slot = slot
+        self.max_reply_bytes = max_reply_bytes
+        self.malformed = False  # the reply is neither an answer nor an error
         self.asking: Address | None = None  # a cluster is moving the slot, and this node must be asked this once
         self.whole = False  # the server does not know the program: send all of it
         self.parted = False  # a cluster is moving the slot, and the keys are on two nodes by now
@@ -137,7 +152,7 @@ class Topology:
 
 def refuse_nodes_of_a_cluster(address: Address) -> Talk[None]:
     """A node of a cluster would decide some keys and refuse the others. (Who may not ask that is not told.)"""
-    (answer,) = yield [Call(address, pack(("INFO", "server")), 1)]
+    (answer,) = yield [Call(address, pack(("INFO", "server")), 1, max_bytes=MAX_INFO_BYTES)]
     if not isinstance(answer, Lost) and isinstance(answer[0], bytes) and b"redis_mode:cluster" in answer[0]:
         raise StoreError(f"Redis at {address}: this is a node of a cluster: write redis+cluster://{address}")
 
@@ -175,7 +190,12 @@ def evaluate(topology: Topology, evaluations: Sequence[Evaluation]) -> Talk[None
         for evaluation in waiting:
             groups.setdefault(evaluation.asking or topology.address_of(evaluation.slot), []).append(evaluation)
         answers = yield [
-            Call(address, b"".join([e.packed() for e in group]), sum([2 if e.asking else 1 for e in group]))
+            Call(
+                address,
+                b"".join([e.packed() for e in group]),
+                sum([2 if e.asking else 1 for e in group]),
+                max_bytes=sum([e.max_reply_bytes + SHORT_REPLY_BYTES for e in group]),
+            )
             for address, group in groups.items()
         ]
         again: list[Evaluation] = []
@@ -236,7 +256,10 @@ def hear(
         if isinstance(reply, bytes):
             evaluation.answer = reply
             continue
-        problem = error_in(reply) or NOT_REDIS
+        problem = error_in(reply)
+        if problem is None:
+            evaluation.malformed = True
+            problem = NOT_REDIS
         evaluation.answer = error_of(address, problem)
         if directed(topology, evaluation, problem):
             told.append(evaluation)
@@ -267,14 +290,27 @@ def directed(topology: Topology, evaluation: Evaluation, problem: str) -> bool:
     if word in ("MOVED", "ASK") and topology.can_move():
         slot, _, place = rest.partition(" ")
         host, _, port = place.rpartition(":")
-        there = Address(host or topology.address_of(int(slot)).host, int(port))
+        there = address_in(host or topology.address_of(evaluation.slot).host, port)
+        if there is None or slot != str(evaluation.slot):
+            return False
         if word == "ASK":
             evaluation.asking = there
         else:
-            topology.moved(int(slot), there)
+            topology.moved(evaluation.slot, there)
         return True
     evaluation.parted = word == "TRYAGAIN"
     return False
+
+
+def address_in(host: object, port: object) -> Address | None:
+    """The address that a server names, as bytes or text; None when it cannot be one."""
+    if isinstance(host, bytes):
+        host = host.decode("ascii", "replace")
+    if isinstance(port, bytes | str):
+        port = int(port) if len(port) <= 5 and port.isdigit() and port.isascii() else 0
+    if not isinstance(host, str) or not _HOST.fullmatch(host) or not isinstance(port, int) or not 0 < port < 65536:
+        return None
+    return Address(host, port)
 
 
 def in_charge(problem: str) -> bool:

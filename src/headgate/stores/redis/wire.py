@@ -15,16 +15,16 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import final
 
-from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.algorithms.algorithm import LARGEST, Algorithm
 from headgate.core.algorithms.level import Level
 from headgate.core.decision import Decision
 from headgate.core.masking import masked_key
 from headgate.errors import StoreError
 from headgate.stores.keeping import claim_bytes, head_bytes, read_kept
-from headgate.stores.port import Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.port import MOST_KEPT_BYTES, Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.records import grouped
 
-__all__ = ["KINDS", "SERVER_TIME", "Wire", "decode"]
+__all__ = ["KINDS", "SERVER_TIME", "MalformedReplyError", "Wire", "decode", "max_reply_bytes"]
 
 KINDS = {
     "token_bucket": 1,
@@ -45,13 +45,20 @@ _REQUEST = struct.Struct(">BH")
 _MEMBER = struct.Struct(">HHBIqI")
 _TIME = struct.Struct(">q")
 _ANSWER = struct.Struct(">BqqqqI")
-_DENIED, _ADMITTED, _TAKEN, _FOREIGN = 0, 1, 3, 4  # and 2: no waiting helps
+_DENIED, _ADMITTED, _NEVER, _TAKEN, _FOREIGN = 0, 1, 2, 3, 4
+_LONGEST_WAIT = 2 * LARGEST
+"""Microseconds: what the longest debt takes to drain, from any instant."""
 _ONE_TAKE = _REQUEST.pack(OPS[Op.TAKE], 1)
 _GROUP, _END = 6, _REQUEST.pack(7, 0)
 _RECORD = struct.Struct(">BHHII")
 _FOUND = struct.Struct(">I")
 _NOT_FOUND = 2**32 - 1
 _RECORD_NAME = b"%once:"  # as a part of a key: no name of a limit is escaped to it
+
+
+class MalformedReplyError(StoreError):
+    """What the program is said to have answered cannot be its answer to this batch."""
+
 
 Named = tuple[bytes, bytes]
 """A limit as the program reads it, and its name as part of a key."""
@@ -167,11 +174,29 @@ def has_records(batch: Sequence[Request]) -> bool:
     return False
 
 
+def max_reply_bytes(batch: Sequence[Request]) -> int:
+    """How long the program's answer to a batch can be."""
+    size = _TIME.size
+    for request in batch:
+        size += _ANSWER.size * len(request.members)
+        if request.once is not None:
+            size += _FOUND.size + MOST_KEPT_BYTES
+    return size
+
+
 def decode(batch: Sequence[Request], answer: bytes) -> Replies:
-    """The outcomes that the program's answer to a batch stands for. PartlyAnswered where it could not read a key."""
+    """The outcomes that the program's answer to a batch stands for. PartlyAnswered where it could not read a key.
+
+    MalformedReplyError, and nothing else, for what is no such answer: it comes from another machine.
+    """
     if has_records(batch):
         return decode_with_records(batch, answer)
-    now: int = _TIME.unpack_from(answer)[0]
+    members = 0
+    for request in batch:
+        members += len(request.members)
+    if len(answer) != _TIME.size + members * _ANSWER.size:
+        raise malformed(f"{len(answer)} bytes instead of {_TIME.size + members * _ANSWER.size}")
+    now = _now(answer)
     records = _ANSWER.iter_unpack(memoryview(answer)[_TIME.size :])
     if _FOREIGN in answer[_TIME.size :: _ANSWER.size]:  # the verdicts
         raise PartlyAnswered([[_whatever(member, now, next(records)) for member in r.members] for r in batch])
@@ -181,22 +206,14 @@ def decode(batch: Sequence[Request], answer: bytes) -> Replies:
 def decode_with_records(batch: Sequence[Request], answer: bytes) -> Replies:
     """The same where some are decided once: what was found is said to their `Once`, and has no outcomes here."""
     groups = grouped(batch)
-    found: list[StoreError | bool] = []
-    at = _TIME.size
-    for requests in groups:
-        once, op = requests[0].once, requests[0].op
-        if once is None or op is Op.KEEP or op is Op.RELEASE:
-            found.append(False)
-            continue
-        size: int = _FOUND.unpack_from(answer, at)[0]
-        at += _FOUND.size
-        once.kept, once.pending = None, False
-        if size == _NOT_FOUND:
-            found.append(False)
-        else:
-            found.append(_found(once, answer[at : at + size]))
-            at += size
-    now: int = _TIME.unpack_from(answer)[0]
+    now = _now(answer)
+    found, at = _records(groups, answer)
+    members = 0
+    for requests, fate in zip(groups, found, strict=True):
+        if fate is False:
+            members += sum([len(request.members) for request in requests])
+    if len(answer) != at + members * _ANSWER.size:
+        raise malformed(f"{len(answer)} bytes instead of {at + members * _ANSWER.size}")
     records = _ANSWER.iter_unpack(memoryview(answer)[at:])
     replies: list[list[Outcome | StoreError]] = []
     for requests, fate in zip(groups, found, strict=True):
@@ -213,6 +230,43 @@ def decode_with_records(batch: Sequence[Request], answer: bytes) -> Replies:
     return whole
 
 
+def _records(groups: Sequence[Sequence[Request]], answer: bytes) -> tuple[list[StoreError | bool], int]:
+    """Whether each group was decided before, or the error if that cannot be said; and where the outcomes begin."""
+    found: list[StoreError | bool] = []
+    at = _TIME.size
+    for requests in groups:
+        once, op = requests[0].once, requests[0].op
+        if once is None or op is Op.KEEP or op is Op.RELEASE:
+            found.append(False)
+            continue
+        if len(answer) < at + _FOUND.size:
+            raise malformed("an idempotency record is missing")
+        size: int = _FOUND.unpack_from(answer, at)[0]
+        at += _FOUND.size
+        once.kept, once.pending = None, False
+        if size == _NOT_FOUND:
+            found.append(False)
+            continue
+        if len(answer) < at + size:
+            raise malformed("an idempotency record is cut off")
+        found.append(_found(once, answer[at : at + size]))
+        at += size
+    return found, at
+
+
+def malformed(problem: str) -> MalformedReplyError:
+    return MalformedReplyError(f"what Redis answered is not an answer to this batch: {problem}")
+
+
+def _now(answer: bytes) -> int:
+    if len(answer) < _TIME.size:
+        raise malformed(f"{len(answer)} bytes")
+    now: int = _TIME.unpack_from(answer)[0]
+    if not 0 <= now <= LARGEST:
+        raise malformed(f"it was decided at {now}")
+    return now
+
+
 def _found(once: Once, value: bytes) -> StoreError | bool:
     """Take note of a record; the error if it is none of ours."""
     try:
@@ -227,12 +281,22 @@ def _outcome(
     member: Member, now: int, verdict: int, remaining: int, wait: int, reset: int, seen: int, tick: int
 ) -> Outcome:
     """One record: its waits are in ticks of so many microseconds, from the instant `seen`."""
+    algorithm = member.algorithm
     reset_us = (seen + reset) * tick - now if reset >= 0 else 0
+    wait_us = (seen + wait) * tick - now if verdict == _DENIED else 0
+    if (
+        verdict > _TAKEN
+        or not 0 <= remaining <= algorithm.capacity
+        or not 0 <= reset_us <= _LONGEST_WAIT
+        or not 0 <= wait_us <= _LONGEST_WAIT
+        or not -1 <= wait <= LARGEST
+        or not -LARGEST <= seen <= LARGEST
+    ):
+        raise malformed(f"a counter says {verdict}, {remaining}, {wait}, {reset}, {seen}, {tick}")
     if verdict in (_TAKEN, _ADMITTED):
         taken_at = seen if verdict == _TAKEN else 0
-        return Outcome(Decision(member.algorithm, True, remaining, wait, reset_us, None), taken_at)
-    wait_us = (seen + wait) * tick - now if verdict == _DENIED else None
-    return Outcome(Decision(member.algorithm, False, remaining, wait_us, reset_us, None), 0)
+        return Outcome(Decision(algorithm, True, remaining, wait, reset_us, None), taken_at)
+    return Outcome(Decision(algorithm, False, remaining, None if verdict == _NEVER else wait_us, reset_us, None), 0)
 
 
 def _whatever(member: Member, now: int, record: tuple[int, int, int, int, int, int]) -> Outcome | StoreError:

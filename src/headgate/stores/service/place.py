@@ -21,7 +21,9 @@ from headgate.stores.reaching import reached
 
 __all__ = ["Answered", "Broken", "Connections", "Place"]
 
-MOST_ANSWER_BYTES = 32 * 1024 * 1024
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a response besides its body: status line and headers, and how chunks are marked."""
+TOO_LONG = "its answer is longer than any answer to this request"
 MOST_RESTED = 60.0
 """Seconds: a service closes what it has not heard of for 75, and would do so just when it is used again."""
 
@@ -81,23 +83,24 @@ class Connection:
         self.place = place
         self.rested_at = 0.0
 
-    def ask(self, path: str, body: bytes, deadline: float) -> tuple[Answered, bool]:
-        """The answer to a POST, and whether the connection can be used again. Broken when there is none."""
+    def ask(self, path: str, body: bytes, deadline: float, max_bytes: int) -> tuple[Answered, bool]:
+        """The answer to a POST, of so many bytes at most, and whether the connection can be used again. Broken when
+        there is none."""
         head = b"POST %b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (path.encode(), self.place.head, len(body))
         try:
             self.sock.settimeout(_left(deadline))
             self.sock.sendall(head + body)
-            reader = _Reader(self.sock, deadline)
+            reader = _Reader(self.sock, deadline, max_bytes + MAX_HEAD_BYTES)
             response = HTTPResponse(cast(socket.socket, reader), method="POST")
             response.begin()
-            told = response.read(MOST_ANSWER_BYTES)
+            told = response.read(max_bytes)
             whole = response.isclosed() or not response.read(1)
             stays = whole and not response.will_close
             response.close()
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: a chunk of a negative length
             raise Broken(_said(error), sent=True) from None
         if not whole:
-            raise Broken("its answer is too long for one", sent=True)
+            raise Broken(TOO_LONG, sent=True)
         return Answered(response.status, told), stays
 
     def is_fresh(self) -> bool:
@@ -116,27 +119,33 @@ class Connection:
 class _Reader:
     """A socket as the standard library's response wants it: what `makefile` returns keeps the deadline."""
 
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
+    def __init__(self, sock: socket.socket, deadline: float, max_bytes: int) -> None:
         self._sock = sock
         self._deadline = deadline
+        self._max_bytes = max_bytes
 
     def makefile(self, *_: Any) -> io.BufferedReader:
-        return io.BufferedReader(_Bytes(self._sock, self._deadline), 64 * 1024)
+        return io.BufferedReader(_Bytes(self._sock, self._deadline, self._max_bytes), 64 * 1024)
 
 
 @final
 class _Bytes(io.RawIOBase):
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
+    def __init__(self, sock: socket.socket, deadline: float, max_bytes: int) -> None:
         super().__init__()
         self._sock = sock
         self._deadline = deadline
+        self._bytes_left = max_bytes
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         self._sock.settimeout(_left(self._deadline))
-        return self._sock.recv_into(buffer)
+        received = self._sock.recv_into(buffer)
+        self._bytes_left -= received
+        if self._bytes_left < 0:
+            raise OSError(TOO_LONG)
+        return received
 
 
 @final
@@ -153,8 +162,8 @@ class Connections:
         self._fill()
         renew_after_fork(self)
 
-    def ask(self, path: str, body: bytes, deadline: float) -> Answered:
-        """The answer to one POST, which is sent once. Broken when there is none by the deadline."""
+    def ask(self, path: str, body: bytes, deadline: float, max_bytes: int) -> Answered:
+        """The answer to one POST, which is sent once. Broken when there is none by the deadline, or a longer one."""
         left = deadline - self._now()
         try:
             connection = self._places.get(timeout=left) if left > 0 else self._places.get_nowait()
@@ -166,7 +175,7 @@ class Connections:
                 self._drop(connection)
                 connection = Connection(self.place, deadline)
                 self._known.add(connection)
-            answered, stays = connection.ask(path, body, deadline)
+            answered, stays = connection.ask(path, body, deadline, max_bytes)
             if stays and not self.closed:
                 connection.rested_at = self._now()
                 rests = connection
@@ -224,6 +233,6 @@ def _said(error: Exception) -> str:
         return f"no TLS there ({error.reason or error}): headgates:// speaks TLS, headgate:// does not"
     if isinstance(error, RemoteDisconnected | IncompleteRead):
         return "it closed the connection before its answer was there"
-    if isinstance(error, HTTPException):
+    if isinstance(error, HTTPException | ValueError):
         return f"what it says is not HTTP ({type(error).__name__}): is this the address of a Headgate service?"
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -37,6 +37,9 @@ CONNECT_SECONDS = 5.0
 MOST_ITEMS = 1000
 MOST_BODY_BYTES = 1024 * 1024
 """What a service takes in one call."""
+ANSWER_BYTES, BYTES_PER_ITEM, BYTES_PER_BYTE = 65_536, 16_384, 8
+"""How long an answer may be: for an error, for the counters of one item (its rules may be many), and for each byte that
+was asked. Together at most 24 MB."""
 HEAD, TAIL = '{"exact":true,"checks":[', "]}"
 TOO_MUCH = (400, 413)
 """Nothing of such a batch was decided."""
@@ -134,7 +137,8 @@ class ServiceStore(ThreadedStore):
         """One call; its answers in the order of the requests."""
         try:
             body = f"{HEAD}{','.join(items)}{TAIL}".encode("ascii")
-            answered = self.connections.ask(PATH, body, deadline)
+            max_bytes = ANSWER_BYTES + len(items) * BYTES_PER_ITEM + len(body) * BYTES_PER_BYTE
+            answered = self.connections.ask(PATH, body, deadline, max_bytes)
         except Broken as broken:
             counted = "; the requests may have been counted" if broken.sent else ""
             raise (self._error if broken.busy else self._failed)(f"{broken}{counted}") from None
@@ -155,7 +159,7 @@ class ServiceStore(ThreadedStore):
             if not isinstance(answers, list) or len(answers) != len(requests):
                 raise Malformed("as many answers as questions are missing")
             replies = [self._reply(request, answer) for request, answer in zip(requests, answers, strict=True)]
-        except (ValueError, KeyError, TypeError, Malformed) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, Malformed) as error:
             raise self._failed(
                 f"its answer makes no sense here ({error}); the requests may have been counted"
             ) from None
@@ -172,7 +176,7 @@ class ServiceStore(ThreadedStore):
         """The service is there, and does not answer these."""
         try:
             told = problem_in(json.loads(answered.body))
-        except ValueError:
+        except (ValueError, RecursionError):
             told = None
         if told is None:
             odd = f"it answers {answered.status}, and not as a Headgate service does: is this its address?"

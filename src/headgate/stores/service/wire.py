@@ -20,6 +20,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from headgate.core.algorithms import Algorithm, build
+from headgate.core.algorithms.algorithm import LARGEST
 from headgate.core.decision import NORMAL, Decision, Detail
 from headgate.core.limit import Limit
 from headgate.errors import ConfigError
@@ -31,6 +32,10 @@ __all__ = ["Malformed", "Problem", "item_of", "outcomes_of", "problem_in"]
 MOST_REMEMBERED = 4096
 MAX_TOKEN = 1000
 """Characters of a token that is kept for later; a service makes them much shorter."""
+MAX_DETAIL = 1000
+"""Characters of what a service says of a problem that are passed on."""
+LARGEST_NUMBER = 2 * LARGEST
+"""No count is larger, and no wait or instant in microseconds or ticks."""
 _OPS = {Op.TAKE: "take", Op.PEEK: "peek", Op.RESET: "reset", Op.CHARGE: "charge", Op.GIVE_BACK: "give_back"}
 _USUAL = ("ok", "limited", "cost_exceeds_limit", "blocked")
 """Reasons that the numbers tell by themselves."""
@@ -94,6 +99,8 @@ def outcomes_of(request: Request, answer: Any) -> list[Outcome]:
         raise problem
     try:
         told = answer["counters"]
+        if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
+            raise Malformed("its counters are no list of them")
         members = _members(request, told)
         outcomes = [_outcome(member.algorithm, one) for member, one in zip(members, told, strict=True)]
     except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -119,20 +126,25 @@ def _members(request: Request, told: Sequence[dict[str, Any]]) -> Sequence[Membe
 
 
 def _real(standing: Member, told: dict[str, Any]) -> Member:
-    return Member(told["key"], _algorithm(told["limit"], told["name"], told["label"]), standing.cost, told["binds"])
+    key, limit, name, label, binds = told["key"], told["limit"], told["name"], told["label"], told["binds"]
+    if not all(type(text) is str for text in (key, limit, name, label)) or type(binds) is not bool:
+        raise Malformed(f"a counter says {str(told)[:200]}")
+    return Member(key, _algorithm(limit, name, label), standing.cost, binds)
 
 
 def _outcome(algorithm: Algorithm, told: dict[str, Any]) -> Outcome:
-    reason = told["reason"]
+    reason, allowed, remaining = told["reason"], told["allowed"], told["remaining"]
+    wait, reset, tick = told["wait"], told["reset"], told["tick"]
+    if type(reason) is not str or type(allowed) is not bool:
+        raise Malformed(f"a counter says {str(told)[:200]}")
+    for number in (remaining, 0 if wait is None else wait, reset, tick):
+        if type(number) is not int or not 0 <= number <= LARGEST_NUMBER:
+            raise Malformed(f"a counter says {str(told)[:200]}")
     detail = None if reason in _USUAL else Detail(reason, None, NORMAL, None)
     token = told.get("token")
-    if token is not None and (not isinstance(token, str) or len(token) > MAX_TOKEN):
-        raise ValueError("a token is no text")
-    return Outcome(
-        Decision(algorithm, told["allowed"], told["remaining"], told["wait"], told["reset"], detail),
-        told["tick"],
-        token,
-    )
+    if token is not None and (type(token) is not str or len(token) > MAX_TOKEN):
+        raise Malformed(f"a counter says {str(told)[:200]}")
+    return Outcome(Decision(algorithm, allowed, remaining, wait, reset, detail), tick, token)
 
 
 def problem_in(told: Any) -> Problem | None:
@@ -140,7 +152,7 @@ def problem_in(told: Any) -> Problem | None:
     if not isinstance(told, dict) or not isinstance(told.get("status"), int):
         return None
     detail = str(told.get("detail") or told.get("title") or "it does not say why")
-    return Problem(told["status"], _WAY.sub("", detail))
+    return Problem(told["status"], _WAY.sub("", detail[:MAX_DETAIL]))
 
 
 def _algorithm(limit: str, name: str, label: str) -> Algorithm:

@@ -44,6 +44,7 @@ __all__ = [
     "make_file",
     "open_file",
     "open_regular",
+    "same_boot",
     "set_anchor",
 ]
 
@@ -248,6 +249,11 @@ def boot_id() -> bytes:
     except OSError:
         # Without it, the hour of the start is told from the clocks themselves.
         return struct.pack("@qq", 0, (time.time_ns() - time.monotonic_ns()) // 3_600_000_000_000)
+
+
+def same_boot(memory: mmap) -> bool:
+    """Whether the anchor is of this start of the machine."""
+    return bool(_ANCHOR.unpack_from(memory, _ANCHOR_AT)[1] == boot_id())
 
 
 def set_anchor(memory: mmap) -> int:

@@ -29,7 +29,7 @@ from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome
 from headgate.stores.shared.arena import Arena
 from headgate.stores.shared.cell import SlotCell, Writers, holds_log
 from headgate.stores.shared.journal import ChainCommit, Journals
-from headgate.stores.shared.layout import CELL_BYTES, OTHER_LOCKS, open_file, set_anchor
+from headgate.stores.shared.layout import CELL_BYTES, OTHER_LOCKS, open_file, same_boot, set_anchor
 from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, WIDE, FileLocks, LockBusy
 from headgate.stores.shared.once import apply_once
 from headgate.stores.shared.record_file import RECORD_STRIPES
@@ -98,6 +98,8 @@ class SharedStore(LocalStore):
         self.last_places: tuple[str, dict[str, tuple[bytes, int]]] = ("", {})
         self.locks.acquire(HEADER, self.timeout)
         try:
+            if not same_boot(memory):
+                self.follow_restart(time.time_ns() // 1000)
             anchor = set_anchor(memory)
         finally:
             self.locks.release(HEADER)
@@ -110,12 +112,16 @@ class SharedStore(LocalStore):
         else:
             self.clock = clock
             self.nanoseconds = partial(nanoseconds_of, clock)
+        self.driven = clock is not None
+        self.latest = 0
         self.closed = False
         self.waits = True
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
+        if self.driven:
+            self.follow_clock()
         digest, stripe = self.place(algorithm.name, key)
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
@@ -144,6 +150,8 @@ class SharedStore(LocalStore):
     def take_many(self, takes: Sequence[Take]) -> list[Decision] | None:
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
+        if self.driven:
+            self.follow_clock()
         return take_many(self, takes)
 
     def take_plain(self, algorithm: Algorithm, cost: i64, stripe: int, slot: int, now: int) -> Outcome | None:
@@ -173,9 +181,13 @@ class SharedStore(LocalStore):
         return Outcome(decision_of(algorithm, step), when if allowed else 0)
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        if self.driven:
+            self.follow_clock()
         return self.apply_by(batch, self.timeout)
 
     def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
+        if self.driven:
+            self.follow_clock()
         try:
             return self.apply_by(batch, patience)
         except LockBusy:
@@ -219,6 +231,37 @@ class SharedStore(LocalStore):
             else:
                 for stripe in stripes:
                     self.unlock(stripe)
+
+    def follow_clock(self) -> None:
+        """Note the time of a given clock. Unlike the machine's it may step back: what was as good as new before that is
+        forgotten, whether or not its slot was given to another counter."""
+        now = self.clock.ticks()
+        if now < self.latest and not self.closed:
+            for stripe in range(self.stripes):
+                self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
+                try:
+                    self.forget_drained(stripe, self.latest)
+                finally:
+                    self.unlock(stripe)
+        self.latest = now
+
+    def follow_restart(self, now: int) -> None:
+        """The machine was started anew, and its wall clock may be behind: the same, by the latest use of any counter.
+        Nobody else is here yet: the anchor is not set."""
+        latest = 0
+        for stripe in range(self.stripes):
+            for slot in range(self.slots):
+                latest = max(latest, self.meta(stripe, slot)[1])
+        if now < latest:
+            for stripe in range(self.stripes):
+                self.forget_drained(stripe, latest)
+
+    def forget_drained(self, stripe: int, now: int) -> None:
+        """Clear every slot whose counter is as good as new at this time, under the stripe's lock."""
+        for slot in range(self.slots):
+            expiry, _ = self.meta(stripe, slot)
+            if 0 < expiry <= now:
+                self.clear_slot(stripe, slot)
 
     def decide_plain(self, request: Request, where: list[tuple[bytes, int]], now: int) -> list[Outcome] | None:
         """The usual request, one TAKE of a counter that is there, without the ceremony; None if it is another."""

@@ -17,8 +17,9 @@ from headgate.core.algorithms.algorithm import Algorithm
 from headgate.errors import HeadgateError, StoreClosed, StoreError
 from headgate.stores.breaker import Breaker
 from headgate.stores.clock import Clock, MachineClock, wall_minus_monotonic
+from headgate.stores.driven import DrivenCounters
 from headgate.stores.forking import fork_safe_lock
-from headgate.stores.port import DEFAULT_PREFIX, Outcome, PartlyAnswered, Replies, Request
+from headgate.stores.port import DEFAULT_PREFIX, Op, Outcome, PartlyAnswered, Replies, Request
 from headgate.stores.records import check_kept
 from headgate.stores.remote import DEFAULT_TIMEOUT_MS
 from headgate.stores.spread import unanswered
@@ -70,6 +71,7 @@ class SqlStore(ThreadedStore):
         self.known: set[str] = set()
         self.machine = MachineClock(wall_minus_monotonic())
         self.clock = clock or self.machine
+        self.driven = DrivenCounters() if clock is not None else None
         self.by_database = clock is None and driver.own_clock
         self.context = Context(driver.dialect, Writers(), None if self.by_database else self.clock.ticks)
         self.sweeper = Sweeper(self.pool, self.context.clock, self.identities.prefix if clock is not None else None)
@@ -161,6 +163,18 @@ class SqlStore(ThreadedStore):
     # -- one piece of a batch ---------------------------------------------------------------------------------------
 
     def _decide_all(self, batch: Sequence[Request], deadline: float) -> Replies:
+        driven = self.driven
+        if driven is None:
+            return self._decide_pieces(batch, deadline)
+        now = self.clock.ticks()
+        drained = driven.advance(now)
+        if drained:
+            self._decide_pieces([Request(Op.RESET, [member]) for member in drained], deadline)
+        replies = self._decide_pieces(batch, deadline)
+        driven.note(batch, replies, now)
+        return replies
+
+    def _decide_pieces(self, batch: Sequence[Request], deadline: float) -> Replies:
         replies: Replies = []
         for number, piece in enumerate(self.pieces(batch)):
             try:

@@ -226,8 +226,8 @@ def test_an_answer_that_comes_too_late_changes_nothing(other: Callable[[Say], Ot
 
     usual = Connection.ask
 
-    def patient(self: Connection, path: str, body: bytes, _: float) -> tuple[Answered, bool]:
-        return usual(self, path, body, time.monotonic() + 30)
+    def patient(self: Connection, path: str, body: bytes, _: float, max_bytes: int) -> tuple[Answered, bool]:
+        return usual(self, path, body, time.monotonic() + 30, max_bytes)
 
     async def main() -> None:
         with pytest.MonkeyPatch.context() as patch:

@@ -38,6 +38,15 @@ local function read_cell(key, alg)
   }
 end
 
+-- What a TAKE and a GIVE_BACK do first: a counter that is far ahead of the clock is brought back to it.
+local function catch_up(cell, now)
+  local state = cell.state
+  if state then
+    local at = floor(now / cell.tick)
+    if state.time > at and state.time - at > floor(cell.period_us / cell.tick) then rare().rebase(cell, at) end
+  end
+end
+
 local function same_shape(cell, alg)
   return cell.kind == alg.kind and cell.count == alg.count and cell.period_us == alg.period_us
     and cell.tick == alg.tick

@@ -26,15 +26,6 @@ local function peek(cell, alg, now, cost)
   return reply(verdict, remaining, wait, reset, seen or at, tick or alg.tick)
 end
 
--- What a TAKE does before it decides: a counter that is far ahead of the clock is brought along.
-local function catch_up(cell, now)
-  local state = cell.state
-  if state then
-    local at = floor(now / cell.tick)
-    if state.time > at and state.time - at > floor(cell.period_us / cell.tick) then rare().rebase(cell, at) end
-  end
-end
-
 local function write(cell, alg, time, a, b, cost)
   if cell.state and same_shape(cell, alg) then
     cell.writer = alg

@@ -84,7 +84,9 @@ local function make_rare()
 
   function parts.give_back(cell, alg, now, amount, taken_at, cost)
     local state = cell.state
-    if not state or alg.capacity == 0 or not same_shape(cell, alg) then return end
+    if not state or alg.capacity == 0 then return end
+    catch_up(cell, now)
+    if not same_shape(cell, alg) then return end
     local back, time, a, b = alg.twin.give_back(alg, state, now, amount, taken_at, cost)
     if back == 0 then return end
     state.time, state.a, state.b = time, a, b

@@ -29,6 +29,7 @@ makers[SLIDING_WINDOW_COUNTER] = function()
     local at = instant(alg, state, now)
     local current, previous, gone = counts(alg, state, at)
     local used = current + floor(previous * (alg.period - gone) / alg.period)
+    if used == 0 then previous = 0 end -- as good as new, whatever the clock does next
     local after = used + cost
     if after <= alg.capacity or cost == 0 then
       current = current + cost
@@ -44,7 +45,8 @@ makers[SLIDING_WINDOW_COUNTER] = function()
 
   local function charge(alg, state, now, cost)
     local at = instant(alg, state, now)
-    local current, previous = counts(alg, state, at)
+    local current, previous, gone = counts(alg, state, at)
+    if current + floor(previous * (alg.period - gone) / alg.period) == 0 then previous = 0 end
     return at, min(current + cost, floor(LARGEST / alg.period)), previous
   end
 

@@ -1,0 +1,62 @@
+"""A server that answers whatever a test wants, byte by byte and without end if it likes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+__all__ = ["HostileServer"]
+
+Answer = Callable[[bytes], Iterable[bytes]]
+"""What to send back for what was received. The connection is closed after the last piece, unless that is b''."""
+
+
+class HostileServer:
+    """Accepts connections on loopback until the end of its `with` block; counts what it could send."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.sent_bytes = 0
+        self.connections = 0
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+
+    def __enter__(self) -> HostileServer:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for client in list(self._open):
+            client.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open.append(client)
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client:
+                while received := client.recv(1024 * 1024):
+                    piece = b""
+                    for piece in self.answer(received):
+                        client.sendall(piece)
+                        self.sent_bytes += len(piece)
+                    if piece:
+                        return
+        except OSError:
+            pass  # the client has hung up, or the test is over
+        finally:
+            self._open.remove(client)
