@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headgate.rules.editor import Editor
 from headgate.rules.repositories.port import Actor
+from headgate.service.observe.last_uses import LastUses
 
 if TYPE_CHECKING:
     from headgate.config.settings import Settings
@@ -58,6 +59,10 @@ class Parts:
     started_us: int
     descriptors: Descriptors | None = None
     """The limits on Envoy's descriptors, where `envoy.config` says what they are."""
+    last_uses: LastUses = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "last_uses", LastUses(self.board, self.history))
 
     @property
     def catalog(self) -> Catalog:
