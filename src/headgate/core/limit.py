@@ -38,6 +38,9 @@ class Limit:
     name: str | None = field(default=None, compare=False)
     period_us: int = field(init=False)
     """The period in whole microseconds: what counts, and what equality looks at."""
+    identity: object = field(default_factory=object, init=False, repr=False, compare=False)
+    """Stands for this object where things are looked up by it: to hash or compare a limit costs more than a check, and
+    leaves its name out. A copy, which has the same name, shares it."""
 
     def __post_init__(self) -> None:
         kind = ALGORITHMS.get(self.algorithm)

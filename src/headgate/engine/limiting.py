@@ -70,9 +70,8 @@ class Limiting:
             self._engine.check_support(algorithm)
         self._bounds: dict[tuple[Algorithm, ...], Bound] = {}
         self._inline: dict[str, Bound] | None = {} if plans is None else None
-        self._limit_bounds: dict[int, tuple[Limit, Bound]] = {}
-        """By `id` of the Limit, which each entry keeps alive, so that no other object can get its id. Looked up without
-        `__hash__` and `__eq__`, which cost more than the rest of a check, and which leave the name out."""
+        self._limit_bounds: dict[object, Bound] = {}
+        """By the `identity` of a Limit."""
         self._line = Line()
         self._start()
 
@@ -121,8 +120,8 @@ class Limiting:
         inline = self._inline
         if inline is None or type(limits) is not str:
             if type(limits) is Limit:
-                known = self._limit_bounds.get(id(limits))
-                return known[1] if known is not None else self._bind_limit(limits)
+                known = self._limit_bounds.get(limits.identity)
+                return known if known is not None else self._bind_limit(limits)
             return self._bind_chain(self._resolver.chain(limits))
         bound = inline.get(limits)  # without plans a text always means the same
         if bound is None:
@@ -137,7 +136,7 @@ class Limiting:
         if len(self._limit_bounds) >= MOST_REMEMBERED:
             self._limit_bounds.clear()
         bound = self._bind_chain(self._resolver.one(limit))
-        self._limit_bounds[id(limit)] = (limit, bound)
+        self._limit_bounds[limit.identity] = bound
         return bound
 
     def _binding(self, bind: Callable[[Limits], B], limits: Limits) -> Callable[[], B]:

@@ -49,8 +49,8 @@ class Resolver:
         self._plans = plans
         self._plans_compiled: dict[str, tuple[Plan, tuple[Algorithm, ...]]] = {}
         self._inline: dict[str | LimitFields, tuple[Algorithm, ...]] = {}
-        self._limits: dict[int, tuple[Limit, tuple[Algorithm, ...]]] = {}
-        """By `id` of the Limit, which each entry keeps alive, so that no other object can get its id."""
+        self._limits: dict[object, tuple[Algorithm, ...]] = {}
+        """By the `identity` of a Limit."""
         self.plan_of: Callable[[str], Algorithm | None] = _unknown
         """Plans that nobody here knows: what stands for one, if the store may."""
         if isinstance(plans, Mapping):
@@ -79,8 +79,8 @@ class Resolver:
 
     def one(self, item: str | Limit) -> tuple[Algorithm, ...]:
         if isinstance(item, Limit):
-            known = self._limits.get(id(item))
-            return known[1] if known is not None else self._compile_limit(item)
+            known = self._limits.get(item.identity)
+            return known if known is not None else self._compile_limit(item)
         if self._plans is not None:
             found = self.plan(item)
             if found is not None:
@@ -145,7 +145,7 @@ class Resolver:
             compiled = self._remember(fields, (build(limit, limit.name or str(limit)),))
         if len(self._limits) >= MOST_REMEMBERED:
             self._limits.clear()
-        self._limits[id(limit)] = (limit, compiled)
+        self._limits[limit.identity] = compiled
         return compiled
 
     def _remember(self, spec: str | LimitFields, compiled: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
