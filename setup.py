@@ -1,6 +1,8 @@
 """Compiles the hot modules with mypyc when a C compiler is there; the same source runs uncompiled when not.
 
 `HEADGATE_PURE=1` asks for the uncompiled build. `headgate --version` tells which one is installed.
+`HEADGATE_OPT_LEVEL` (0 to 3, default 3) is how much the C compiler optimises: 1 takes half as long as 3, for tests,
+which compile often and measure nothing.
 """
 
 from __future__ import annotations
@@ -110,6 +112,14 @@ LENIENT = ["--ignore-missing-imports", "--no-warn-unused-ignores", "--no-warn-re
 then make no sense. `make check` is strict, and has them all."""
 
 
+def opt_level() -> str:
+    """How much the C compiler is to optimise."""
+    level = os.environ.get("HEADGATE_OPT_LEVEL", "") or "3"
+    if level not in ("0", "1", "2", "3"):
+        sys.exit(f"HEADGATE_OPT_LEVEL must be 0, 1, 2 or 3, not {level!r}")
+    return level
+
+
 def can_compile() -> bool:
     """Whether a module that includes Python.h compiles here: better to find out before than in the middle."""
     from setuptools._distutils.ccompiler import new_compiler
@@ -142,9 +152,10 @@ def extensions() -> list[object]:
         return []
     from mypyc.build import mypycify
 
-    print("headgate: compiling the hot modules with mypyc", file=sys.stderr)
+    level = opt_level()
+    print(f"headgate: compiling the hot modules with mypyc and -O{level}", file=sys.stderr)
     try:
-        return list(mypycify([*LENIENT, *HOT], opt_level="3", strip_asserts=False, multi_file=True))
+        return list(mypycify([*LENIENT, *HOT], opt_level=level, strip_asserts=False, multi_file=True))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - mypyc leaves when it finds a mistake
         print(f"headgate: mypyc failed ({error}); pure Python build instead", file=sys.stderr)
         return []

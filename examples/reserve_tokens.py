@@ -1,5 +1,7 @@
 """A cost that is known only afterwards: reserve an estimate, settle what was really used."""
 
+from collections.abc import Generator
+
 from headgate import Limiter, RateLimitExceeded
 from headgate.testing import FakeClock
 
@@ -42,3 +44,21 @@ except ValueError:
 with limiter.reserve("user:42", LIMIT, cost=800):
     pass  # nothing settled: the reservation is kept
 print(f"not settled, {left()} left")
+
+
+def stream(user: str) -> Generator[str, None, None]:
+    used = 0
+    with limiter.reserve(user, LIMIT, cost=800) as r:
+        try:
+            for word in ("because", "of", "Rayleigh", "scattering"):
+                used += 100
+                yield word
+        finally:
+            r.settle(used)  # also when the client hangs up
+
+
+limiter.reset("user:42", LIMIT)
+response = stream("user:42")
+print(next(response), next(response))
+response.close()  # as a server does when the client hangs up
+print(f"hung up, {left()} left")

@@ -81,6 +81,8 @@ PRINTED = {
         denied, retry after 30.0 s
         failed, 1000 left
         not settled, 200 left
+        because of
+        hung up, 800 left
         """,
     "worker_processes.py": """
         admitted in all: 50 of 400

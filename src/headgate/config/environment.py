@@ -33,7 +33,14 @@ __all__ = ["OTHER_VARIABLES", "PREFIX", "read_environment"]
 
 PREFIX = "HEADGATE_"
 BETWEEN = "__"
-OTHER_VARIABLES = ("HEADGATE_CONFIG", "HEADGATE_URL", "HEADGATE_ADMIN_KEY", "HEADGATE_PURE", "HEADGATE_EXPECT")
+OTHER_VARIABLES = (
+    "HEADGATE_CONFIG",
+    "HEADGATE_URL",
+    "HEADGATE_ADMIN_KEY",
+    "HEADGATE_PURE",
+    "HEADGATE_OPT_LEVEL",
+    "HEADGATE_EXPECT",
+)
 """Variables that are no settings: the path of the settings, the service that commands talk to, its first key; how to
 build Headgate, and what the tests expect of the build. Those that begin with HEADGATE_TEST_ are the tests' own."""
 _SERVICE = re.compile(r"HEADGATE_(?:PORT_[0-9]+_(?:TCP|UDP)|SERVICE_(?:HOST|PORT))(?:_.*)?")

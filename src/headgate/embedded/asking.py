@@ -183,6 +183,14 @@ class Prepared:
     def forgotten(self) -> None:
         self._asking.forgotten(self._chosen)
 
+    def counters(self, dimension: str) -> list[tuple[str, str]]:
+        """The name and the key of the counters of all rules of a dimension that bind."""
+        found: list[tuple[str, str]] = []
+        for key, entry in self._chosen:
+            if entry.dimension == dimension and not entry.shadow:
+                found.append((entry.counter, key))
+        return found
+
     def subject(self, decision: Decision) -> tuple[str, str]:
         """The dimension and the key of the limit that decided; `none` where nothing limits."""
         algorithm = decision._algorithm
@@ -216,6 +224,9 @@ class PreparedMembers(Prepared):
             parts.append(noted)
         decision = combine(tuple(parts), allowed) if parts else no_rule()
         return decision.beside(tuple(shadows)) if shadows else decision
+
+    def counters(self, dimension: str) -> list[tuple[str, str]]:
+        return []  # those of rules are the store's, which has told of them
 
     def forgotten(self) -> None:
         engine = self._engine

@@ -152,6 +152,10 @@ class AsyncLimiter(Limiting):
 
     async def aclose(self) -> None:
         """Let go of the store, if this limiter opened it."""
+        loop = asyncio.get_running_loop()
+        settling = [task for task in self._settling if task.get_loop() is loop]
+        if settling:  # each ends by the store's deadline
+            await asyncio.wait(settling)
         if self._owns_store and isinstance(self._store, RemoteStore):
             await self._store.aclose()
         else:
@@ -174,6 +178,7 @@ class AsyncLimiter(Limiting):
         self._coalescers: dict[asyncio.AbstractEventLoop, LoopCoalescer] = {}
         self._connected: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         self._connecting: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+        self._settling: set[asyncio.Task[Replies]] = set()
 
     async def _apply(self, batch: Sequence[Request]) -> Replies:
         """Decide without holding up the loop."""
@@ -190,7 +195,11 @@ class AsyncLimiter(Limiting):
             if not isinstance(store, LocalStore):
                 return await self._apply_in_thread(batch)
             reply = store.apply_within(batch, 0.0)
-            return reply if reply is not None else await self._apply_between(store, batch)
+            if reply is not None:
+                return reply
+            if all(request.op in (Op.GIVE_BACK, Op.CHARGE) for request in batch):
+                return await self._settle_between(store, batch)
+            return await self._apply_between(store, batch)
         except StoreError as error:
             if not self._unanswered(error, batch):
                 return [[] for _ in batch]
@@ -229,6 +238,21 @@ class AsyncLimiter(Limiting):
                 return reply
             nap = min(nap * 2, LONGEST_NAP)
         raise StoreError(f"the store was busy for {store.timeout * 1000:.0f} ms; a process that uses it may be stopped")
+
+    async def _settle_between(self, store: LocalStore, batch: Sequence[Request]) -> Replies:
+        """The same for a settlement, which goes on when its caller is cancelled: it is owed for what was decided."""
+
+        async def settle() -> Replies:
+            try:
+                return await self._apply_between(store, batch)
+            except StoreError as error:  # here, because a caller that was cancelled does not see it
+                self._unanswered(error, batch)
+                return [[] for _ in batch]
+
+        settling = asyncio.get_running_loop().create_task(settle())
+        self._settling.add(settling)
+        settling.add_done_callback(self._settling.discard)
+        return await asyncio.shield(settling)
 
     async def _apply_in_thread(self, batch: Sequence[Request]) -> Replies:
         """A caller that is cancelled meanwhile gets no decision, so what the thread takes for it is given back."""

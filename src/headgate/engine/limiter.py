@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
 
 from headgate.core.decision import Decision
+from headgate.core.limit import Limit
 from headgate.engine.bound import Bound, check_input, whole_cost
 from headgate.engine.decorator import KeyMaker, refuse_missing_brackets
 from headgate.engine.guard import CallCost, CallLimits, Guard, guarded, guarded_async
@@ -40,7 +41,16 @@ class Limiter(Limiting):
 
     def check(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
         """Decide a request, and consume its cost when it is admitted; a chain is all or nothing."""
-        return self._bind(limits).check(key, cost)
+        # Looked up as `_bind` does, without that call, which is a tenth of a check.
+        if type(limits) is Limit:
+            bound = self._limit_bounds.get(limits.identity)
+        elif self._inline is not None and type(limits) is str:
+            bound = self._inline.get(limits)
+        else:
+            bound = None
+        if bound is None:
+            bound = self._bind(limits)
+        return bound.check(key, cost)
 
     def peek(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
         """The decision `check` would give now; consumes nothing."""

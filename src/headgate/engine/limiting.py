@@ -11,6 +11,7 @@ from typing import Self, SupportsIndex, TypeAlias, TypeVar, cast
 
 from headgate.core.algorithms import Algorithm
 from headgate.core.decision import Decision
+from headgate.core.limit import Limit
 from headgate.core.pressure import PressureEvent
 from headgate.engine.bound import Bound, Engine, check_input, whole_cost
 from headgate.engine.failure import FailurePolicy, OnStoreError, answerable, check_policy
@@ -69,6 +70,8 @@ class Limiting:
             self._engine.check_support(algorithm)
         self._bounds: dict[tuple[Algorithm, ...], Bound] = {}
         self._inline: dict[str, Bound] | None = {} if plans is None else None
+        self._limit_bounds: dict[object, Bound] = {}
+        """By the `identity` of a Limit."""
         self._line = Line()
         self._start()
 
@@ -116,6 +119,9 @@ class Limiting:
     def _bind(self, limits: Limits) -> Bound:
         inline = self._inline
         if inline is None or type(limits) is not str:
+            if type(limits) is Limit:
+                known = self._limit_bounds.get(limits.identity)
+                return known if known is not None else self._bind_limit(limits)
             return self._bind_chain(self._resolver.chain(limits))
         bound = inline.get(limits)  # without plans a text always means the same
         if bound is None:
@@ -123,6 +129,14 @@ class Limiting:
                 inline.clear()
             bound = self._bind_chain(self._resolver.chain(limits))
             inline[limits] = bound
+        return bound
+
+    def _bind_limit(self, limit: Limit) -> Bound:
+        """The first check with this object. Callers may make a fresh one for each check, so the cache is bounded."""
+        if len(self._limit_bounds) >= MOST_REMEMBERED:
+            self._limit_bounds.clear()
+        bound = self._bind_chain(self._resolver.one(limit))
+        self._limit_bounds[limit.identity] = bound
         return bound
 
     def _binding(self, bind: Callable[[Limits], B], limits: Limits) -> Callable[[], B]:

@@ -33,6 +33,9 @@ INLINE_PREFIX: Final = "inline|"
 name that begins so: what callers make up never reaches the counters of others."""
 RESERVED_PREFIXES: Final = ("rule|", "shadow|", INLINE_PREFIX)
 
+LimitFields: TypeAlias = "tuple[int, int, int | None, str, str | None]"
+"""All that tells one limit's counter from another's: count, period in microseconds, burst, algorithm and name."""
+
 
 def lasting(limits: Limits) -> Limits:
     """The same limits, to be looked up more than once: an iterable may give its items only the first time."""
@@ -49,7 +52,9 @@ class Resolver:
             raise ConfigError(f"plans must be a mapping of names to limits, or a callable, not {plans!r}")
         self._plans = plans
         self._plans_compiled: dict[str, tuple[Plan, tuple[Algorithm, ...]]] = {}
-        self._inline: dict[str | tuple[Limit, str], tuple[Algorithm, ...]] = {}
+        self._inline: dict[str | LimitFields, tuple[Algorithm, ...]] = {}
+        self._limits: dict[object, tuple[Algorithm, ...]] = {}
+        """By the `identity` of a Limit."""
         self.plan_of: Callable[[str], Algorithm | None] = _unknown
         """Plans that nobody here knows: what stands for one, if the store may."""
         if isinstance(plans, Mapping):
@@ -78,7 +83,8 @@ class Resolver:
 
     def one(self, item: str | Limit) -> tuple[Algorithm, ...]:
         if isinstance(item, Limit):
-            return self._compile_limit(item)
+            known = self._limits.get(item.identity)
+            return known if known is not None else self._compile_limit(item)
         if self._plans is not None:
             found = self.plan(item)
             if found is not None:
@@ -136,11 +142,17 @@ class Resolver:
         return tuple(build(limit, counter) for limit, counter in zip(limits, names, strict=False))
 
     def _compile_limit(self, limit: Limit) -> tuple[Algorithm, ...]:
-        name = limit.name or str(limit)
-        compiled = self._inline.get((limit, name))
-        return compiled if compiled is not None else self._remember((limit, name), (build(limit, name),))
+        """The first time that this object is seen; an equal one with the same name has the same algorithm."""
+        fields = (limit.count, limit.period_us, limit.burst, limit.algorithm, limit.name)
+        compiled = self._inline.get(fields)
+        if compiled is None:
+            compiled = self._remember(fields, (build(limit, limit.name or str(limit)),))
+        if len(self._limits) >= MOST_REMEMBERED:
+            self._limits.clear()
+        self._limits[limit.identity] = compiled
+        return compiled
 
-    def _remember(self, spec: str | tuple[Limit, str], compiled: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
+    def _remember(self, spec: str | LimitFields, compiled: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
         if len(self._inline) >= MOST_REMEMBERED:
             self._inline.clear()
         self._inline[spec] = compiled

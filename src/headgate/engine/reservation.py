@@ -1,7 +1,18 @@
-"""Reserve now, settle later: for a cost that is known only afterwards (tokens of a model, bytes of an answer)."""
+"""Reserve now, settle later: for a cost that is known only afterwards (tokens of a model, bytes of an answer).
+
+    settle(actual)              the difference is given back or charged
+    release()                   everything is given back
+    the block is left           everything stays charged
+      by an exception           everything is given back: the work has failed
+      by a cancellation         everything stays charged: a caller who hangs up in the middle of a response has used
+                                what was made for it, and would otherwise pay for nothing
+
+The first of these counts; `settle` or `release` after it is an error.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, SupportsIndex
@@ -28,16 +39,15 @@ class Held:
         self._taken = taken
         self._outcomes = outcomes
         self._charged = charged(taken, outcomes)
-        self._open = True
+        self._ended: str | None = None
+        """How it ended, as an error says it; None as long as it can be settled."""
 
     def settlement(self, actual: SupportsIndex) -> Request | None:
         """The request that turns what was reserved into what was used, if one is needed."""
         used = whole_cost(actual, "actual")
         if used < 0 or used > MAX_COST:
             raise ValueError(f"actual must be a whole number from 0 to {MAX_COST}, not {actual!r}")
-        if not self._open:
-            raise RuntimeError("this reservation is settled already")
-        self._open = False
+        self._end("was settled already")
         if used == self._cost or not self._charged:
             return None
         if used > self._cost:
@@ -46,12 +56,32 @@ class Held:
             return Request(Op.CHARGE, [Member(m.key, m.algorithm, more, True, 0, 0, None, o.token) for m, o in charges])
         return returning(self._taken, self._outcomes, self._cost - used)
 
-    def leave(self, failed: bool) -> Request | None:
-        """The end of the block: what was not settled is kept, or given back after an exception."""
-        if self._open and failed:
-            return self.settlement(0)
-        self._open = False
+    def release(self) -> Request | None:
+        """The request that gives everything back, if one is needed."""
+        self._end("was released already")
+        return returning(self._taken, self._outcomes) if self._charged and self._cost else None
+
+    def leave(self, kind: type[BaseException] | None) -> Request | None:
+        """The end of the block, with the type of the exception that ended it: what to do if nothing was settled."""
+        if self._ended is None and kind is not None and not is_cancellation(kind):
+            return self.release()
+        if self._ended is None:
+            self._ended = "ended with its block, and stays charged: settle or release it inside of the block"
         return None
+
+    def _end(self, how: str) -> None:
+        if self._ended is not None:
+            raise RuntimeError(f"this reservation {self._ended}")
+        self._ended = how
+
+
+def is_cancellation(kind: type[BaseException]) -> bool:
+    """Whether an exception means that the work was stopped from outside, and not that it failed.
+
+    That is whatever is no `Exception`: asyncio's and trio's cancellation, GeneratorExit, KeyboardInterrupt, SystemExit,
+    gevent's GreenletExit, and groups with one of them. Only that of threads' futures is an `Exception`.
+    """
+    return not issubclass(kind, Exception) or issubclass(kind, concurrent.futures.CancelledError)
 
 
 def charged(taken: Request, outcomes: Sequence[Outcome]) -> bool:
@@ -75,7 +105,7 @@ def returning(taken: Request, outcomes: Sequence[Outcome], amount: int | None = 
 
 
 class Reservation:
-    """What `Limiter.reserve` returns: a context manager whose `settle` says what was really used."""
+    """What `Limiter.reserve` returns: a context manager that `settle`, with what was really used, or `release` ends."""
 
     def __init__(self, held: Held, send: Callable[[Request], None]) -> None:
         self._held = held
@@ -90,13 +120,17 @@ class Reservation:
         """Give back, or charge, the difference between what was reserved and `actual`. Once."""
         self._finish(self._held.settlement(actual))
 
+    def release(self) -> None:
+        """Give everything back, whatever happens then: instead of `settle`, and once."""
+        self._finish(self._held.release())
+
     def __enter__(self) -> Reservation:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._finish(self._held.leave(kind is not None))
+        self._finish(self._held.leave(kind))
 
     def _finish(self, request: Request | None) -> None:
         if request is not None:
@@ -104,7 +138,7 @@ class Reservation:
 
 
 class AsyncReservation:
-    """What `AsyncLimiter.reserve` returns: `async with` takes the reservation, `await settle(…)` settles it."""
+    """What `AsyncLimiter.reserve` returns: `async with` takes it, `await settle(…)` or `await release()` ends it."""
 
     def __init__(
         self, take: Callable[[], Coroutine[Any, Any, Held]], send: Callable[[Request], Coroutine[Any, Any, None]]
@@ -122,6 +156,10 @@ class AsyncReservation:
         """Give back, or charge, the difference between what was reserved and `actual`. Once."""
         await self._finish(self._taken().settlement(actual))
 
+    async def release(self) -> None:
+        """Give everything back, whatever happens then: instead of `settle`, and once."""
+        await self._finish(self._taken().release())
+
     async def __aenter__(self) -> AsyncReservation:
         if self._held is not None:
             raise RuntimeError("this reservation is taken already")
@@ -131,7 +169,7 @@ class AsyncReservation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._finish(self._taken().leave(kind is not None))
+        await self._finish(self._taken().leave(kind))
 
     async def _finish(self, request: Request | None) -> None:
         if request is not None:

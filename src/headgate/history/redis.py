@@ -4,7 +4,11 @@
     {hg}:usage:60:1790000040         hash        of one minute: `a`, `d` or `s` (allowed, denied, shadowed) and the rule
     {hg}:usage:60:1790000040:top     hash        of one minute: `a` or `d` (allowed, denied) and the subject
 
-and the same with 3600 for hours. All keys begin with the tag of the prefix, so that a cluster keeps them in one slot.
+and the same with 3600 for hours.
+
+    {hg}:usage:last                  sorted set  counters, by a digest: when each was last used, in microseconds
+
+All keys begin with the tag of the prefix, so that a cluster keeps them in one slot.
 
 One script adds to a minute and to its hour, so an `add` is seen whole or not at all. Every key has a time to live,
 which begins anew whenever it is added to: if nobody sweeps, Redis forgets by itself.
@@ -17,7 +21,7 @@ from typing import Any
 
 from headgate.errors import StoreClosed
 from headgate.history.names import kept_name, merged, read_name
-from headgate.history.port import MOST_SUBJECTS, Step, SubjectUsage, UsagePoint
+from headgate.history.port import MAX_USES, MOST_SUBJECTS, Step, SubjectUsage, UsagePoint
 from headgate.history.spans import (
     HOUR,
     KEPT_SECONDS,
@@ -85,6 +89,17 @@ for _, span in ipairs(spans) do
 end
 """
 
+_ADD_USES = """
+for i = 3, #ARGV, 2 do
+  local known = redis.call('ZSCORE', KEYS[1], ARGV[i])
+  if not known or tonumber(known) < tonumber(ARGV[i + 1]) then redis.call('ZADD', KEYS[1], ARGV[i + 1], ARGV[i]) end
+end
+for _, oldest in ipairs(redis.call('ZRANGE', KEYS[1], 0, redis.call('ZCARD', KEYS[1]) - tonumber(ARGV[1]) - 1)) do
+  redis.call('ZREM', KEYS[1], oldest)
+end
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+"""
+
 
 def open_redis_history(options: Options) -> RedisHistory:
     """The history of a URL. The server is asked at once."""
@@ -143,8 +158,32 @@ class RedisHistory:
         first = sorted(sums.items(), key=lambda item: (-sum(item[1]), item[0]))[: max(limit, 0)]
         return [SubjectUsage(read_name(name), allowed, denied) for name, (allowed, denied) in first]
 
+    def add_uses(self, uses: Mapping[str, int]) -> None:
+        self._check_open()
+        words: list[int | str] = [MAX_USES, KEPT_SECONDS[MINUTE]]
+        for name, at_us in uses.items():
+            words += [name, at_us]
+        if uses:
+            with self._link.client(writes=True) as client:
+                client.eval(_ADD_USES, 1, f"{self.root}:last", *words)
+
+    def last_uses(self, names: Sequence[str]) -> dict[str, int]:
+        self._check_open()
+        found: dict[str, int] = {}
+        for start in range(0, len(names), AT_ONCE):
+            some = names[start : start + AT_ONCE]
+            with self._link.client() as client:
+                pipeline = client.pipeline(transaction=False)
+                for name in some:
+                    pipeline.zscore(f"{self.root}:last", name)
+                scores = pipeline.execute()
+            found.update((name, int(score)) for name, score in zip(some, scores, strict=True) if score is not None)
+        return found
+
     def sweep(self, now_us: int) -> None:
         self._check_open()
+        with self._link.client(writes=True) as client:
+            client.zremrangebyscore(f"{self.root}:last", "-inf", f"({too_old_us(now_us, MINUTE)}")
         for seconds in (MINUTE, HOUR):
             while old := self._seconds(Span(seconds, -(2**62), too_old_us(now_us, seconds)), AT_ONCE):
                 keys = [key(seconds, second) for second in old for key in (self._key, self._top)]

@@ -7,17 +7,17 @@ their keys. It is a few statements, whatever the number of rules. Nobody who rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Table, and_, delete, func, insert, or_, select
+from sqlalchemy import Connection, Table, and_, bindparam, delete, func, insert, or_, select
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from headgate.errors import StoreClosed
 from headgate.history.names import kept_name, merged, read_name
-from headgate.history.port import MOST_POINTS, MOST_SUBJECTS, Step, SubjectUsage, UsagePoint
+from headgate.history.port import MAX_USES, MOST_POINTS, MOST_SUBJECTS, Step, SubjectUsage, UsagePoint
 from headgate.history.spans import HOUR, MINUTE, SECONDS, Span, begin_us, check_points, too_old_us, whole_spans
 from headgate.locks.databases import abandon, open_engine
 from headgate.locks.names import short_name
@@ -37,6 +37,8 @@ BITE = 1000
 """So many rows, and those of one more minute, are swept in one transaction."""
 MOST_AT_ONCE = 200
 """Subjects in one statement."""
+LAST_USE = 0
+"""The step of the rows that are not the usage of a subject, but when a counter was last used."""
 T = TypeVar("T")
 
 
@@ -93,13 +95,34 @@ class SqlHistory:
         rows = self._read(lambda connection: connection.execute(query).all())
         return [SubjectUsage(read_name(name), int(yes), int(no)) for name, yes, no in rows]
 
+    def add_uses(self, uses: Mapping[str, int]) -> None:
+        self._check_open()
+        if uses:
+            self._transactions.write(lambda connection: self._add_uses(connection, uses))
+
+    def last_uses(self, names: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for start in range(0, len(names), MOST_AT_ONCE):
+            some = [name.encode() for name in names[start : start + MOST_AT_ONCE]]
+            query = select(usage_subjects.c.subject, usage_subjects.c.at_us).where(
+                self._last_use(), usage_subjects.c.subject.in_(some)
+            )
+            rows = self._read(partial(_rows, query))
+            found.update((subject.decode(), at_us) for subject, at_us in rows)
+        return found
+
     def sweep(self, now_us: int) -> None:
         self._check_open()
+        old = self._within(usage_subjects, Span(LAST_USE, -(2**63), too_old_us(now_us, MINUTE)))
+        self._sweep(usage_subjects, old)
         for table in (usage, usage_subjects):
             for seconds in (MINUTE, HOUR):
                 old = self._within(table, Span(seconds, -(2**63), too_old_us(now_us, seconds)))
-                while self._transactions.write(partial(_bite, table, old)):
-                    pass
+                self._sweep(table, old)
+
+    def _sweep(self, table: Table, old: Any) -> None:
+        while self._transactions.write(partial(_bite, table, old)):
+            self._check_open()  # there may be months of it, and whoever closes does not wait for that
 
     def close(self) -> None:
         self._closed = True
@@ -153,7 +176,30 @@ class SqlHistory:
         if kept:
             _raise(connection, table, place, kept)
 
+    def _add_uses(self, connection: Connection, uses: Mapping[str, int]) -> None:
+        """Replace the rows of those that were used since: the time is a part of the key."""
+        self._alone(connection)
+        table = usage_subjects
+        query = select(table.c.subject, table.c.at_us).where(self._last_use())
+        known = {subject.decode(): at_us for subject, at_us in connection.execute(query)}
+        later = {name: at_us for name, at_us in uses.items() if at_us > known.get(name, -1)}
+        gone = [{"old_name": name.encode(), "old_us": known[name]} for name in later if name in known]
+        if gone:
+            one = and_(table.c.at_us == bindparam("old_us"), table.c.subject == bindparam("old_name"))
+            connection.execute(delete(table).where(self._last_use(), one), gone)
+        place = {"prefix": self.prefix, "step": LAST_USE, "allowed": 0, "denied": 0}
+        rows = [{**place, "at_us": at_us, "subject": name.encode()} for name, at_us in later.items()]
+        if rows:
+            connection.execute(insert(table), rows)
+        too_many = select(table.c.at_us).where(self._last_use()).order_by(table.c.at_us.desc()).offset(MAX_USES)
+        last_us = connection.execute(too_many.limit(1)).scalar()
+        if last_us is not None:
+            connection.execute(delete(table).where(self._last_use(), table.c.at_us <= last_us))
+
     # -- small things -----------------------------------------------------------------------------------------------
+
+    def _last_use(self) -> Any:
+        return and_(usage_subjects.c.prefix == self.prefix, usage_subjects.c.step == LAST_USE)
 
     def _within(self, table: Table, span: Span) -> Any:
         at = table.c.at_us
@@ -188,6 +234,10 @@ def _adding(dialect: str, table: Table, numbers: list[str]) -> Any:
     other = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
     sums = {one: table.c[one] + other.excluded[one] for one in numbers}
     return other.on_conflict_do_update(index_elements=list(table.primary_key), set_=sums)
+
+
+def _rows(query: Any, connection: Connection) -> list[tuple[bytes, int]]:
+    return [(subject, at_us) for subject, at_us in connection.execute(query)]
 
 
 def _bite(table: Table, old: Any, connection: Connection) -> bool:

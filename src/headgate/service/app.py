@@ -27,6 +27,7 @@ from headgate.service.health import Health
 from headgate.service.neighbours import Neighbours
 from headgate.service.node import Node
 from headgate.service.observe.board import Board
+from headgate.service.observe.history_sweeper import sweep_history
 from headgate.service.observe.pressure import PressureWatch
 from headgate.service.observe.publishing import Publisher
 from headgate.service.observe.tally import Tally
@@ -46,7 +47,6 @@ __all__ = ["Service", "open_service"]
 PUBLISH_SECONDS = 1.0
 RECORD_EVERY = 10
 """Publications between two additions to the history."""
-SWEEP_EVERY = 3600
 _log = logging.getLogger("headgate")
 
 
@@ -79,7 +79,15 @@ class Service:
             self.parts.descriptors.reload()
 
     async def keep_house(self) -> None:
-        """Publish the numbers every second, add to the history every ten, sweep it every hour; until cancelled."""
+        """Publish the numbers every second, and add to the history every ten; sweep it; until cancelled."""
+        sweeping = asyncio.create_task(sweep_history(self.parts.history)) if self.parts.board.worker == 0 else None
+        try:
+            await self._publish_and_record()
+        finally:
+            if sweeping is not None:
+                sweeping.cancel()
+
+    async def _publish_and_record(self) -> None:
         rounds = 0
         while True:
             await asyncio.sleep(PUBLISH_SECONDS)
@@ -88,8 +96,6 @@ class Service:
                 await self._publisher.publish(_now_us())
                 if rounds % RECORD_EVERY == 0:
                     await self._record()
-                if rounds % SWEEP_EVERY == 0:
-                    await asyncio.to_thread(self.parts.history.sweep, _now_us())
             except (HeadgateError, OSError) as error:
                 _log.warning("numbers could not be written down, and will be later: %s", error)
             except Exception:  # noqa: BLE001 - whatever it is, the next round must come
@@ -108,6 +114,7 @@ class Service:
 
     async def _record(self) -> None:
         await record_usage(self.parts.tally, self.parts.history, _now_us())
+        await asyncio.to_thread(self.parts.last_uses.record)
 
     def _close_rest(self) -> None:
         self.parts.catalog.close()
@@ -130,6 +137,9 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
     neighbours = Neighbours(node.folder, worker)
     neighbours.listen(catalog.wake)
     tally = Tally(board.before())
+    seen = board.own_seen()
+    tally.keys.restore(seen.keys)
+    tally.clients.restore(seen.clients)
     webhook = Webhook(settings.webhook) if settings.webhook is not None else None
     watch = PressureWatch(tally, settings.logs.keys, webhook)
     limiter = AsyncLimiter(settings.store, on_store_error=settings.on_store_error, on_pressure=watch, catalog=catalog)
@@ -162,7 +172,15 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
     def totals() -> dict[str, int]:
         return {**watch.totals(), "envoy_reload_failures": 0 if descriptors is None else descriptors.failures}
 
-    publisher = Publisher(tally, board, limiter, prefix=settings.metrics.prefix, keys=settings.logs.keys, totals=totals)
+    publisher = Publisher(
+        tally,
+        board,
+        limiter,
+        prefix=settings.metrics.prefix,
+        keys=settings.logs.keys,
+        last_uses=parts.last_uses,
+        totals=totals,
+    )
     pages = Pages(health, publisher)
     to_check = needed_to_check(settings.server, settings.server.http)
     shown: dict[str, tuple[Page, Scope | None]] = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.rules.editor import Editor
 from headgate.rules.repositories.port import Actor
+from headgate.service.observe.last_uses import LastUses
 
 if TYPE_CHECKING:
     from headgate.config.settings import Settings
@@ -61,6 +62,10 @@ class Parts:
     """The limits on Envoy's descriptors, where `envoy.config` says what they are."""
     token_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     """What settlement tokens are signed with: see auth/signing.py. Of its own unless all share one."""
+    last_uses: LastUses = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "last_uses", LastUses(self.board, self.history))
 
     @property
     def catalog(self) -> Catalog:

@@ -358,6 +358,33 @@ def test_a_cancelled_caller_gets_its_cost_back(url: str, key: str) -> None:
     asyncio.run(asyncio.wait_for(tasks(), 30))
 
 
+def test_a_cancelled_reservation_stays_charged_until_it_is_released(url: str, key: str) -> None:
+    async def tasks() -> None:
+        async with AsyncLimiter(url) as other:
+            inside = asyncio.Event()
+
+            async def stream(limits: list[str], release: bool) -> None:
+                async with other.reserve(key, limits, cost=300) as reservation:
+                    inside.set()
+                    try:
+                        await asyncio.Event().wait()
+                    finally:
+                        if release:
+                            await reservation.release()
+
+            for release, left in ((True, 1000), (False, 700)):
+                inside.clear()
+                task = asyncio.create_task(stream(["lot", "1000/hour"], release))
+                await inside.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                parts = (await other.peek(key, ["lot", "1000/hour"], cost=0)).parts
+                assert [left <= part.remaining <= left + 1 for part in parts] == [True, True]  # a bucket refills
+
+    asyncio.run(asyncio.wait_for(tasks(), 30))
+
+
 def test_rules_in_a_program_and_counters_in_the_service(url: str, key: str, tmp_path: Path) -> None:
     config = tmp_path / "headgate.yaml"
     config.write_text(

@@ -52,7 +52,7 @@ def test_leaving_without_settling_keeps_it(limiter: Limiter) -> None:
     with limiter.reserve("k", LIMIT, cost=800) as reservation:
         pass
     assert limiter.peek("k", LIMIT).remaining == 200
-    with pytest.raises(RuntimeError, match="settled already"):
+    with pytest.raises(RuntimeError, match="ended with its block, and stays charged"):
         reservation.settle(0)
 
 
@@ -144,24 +144,5 @@ def test_async_reservations(clock: FakeClock) -> None:
         outside = limiter.reserve("k", LIMIT)
         with pytest.raises(RuntimeError, match="take the reservation first"):
             await outside.settle(0)
-
-    asyncio.run(main())
-
-
-def test_a_cancelled_task_gives_its_reservation_back(clock: FakeClock) -> None:
-    async def main() -> None:
-        limiter = AsyncLimiter("memory://", clock=clock)
-
-        async def work() -> None:
-            async with limiter.reserve("k", LIMIT, cost=800):
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(work())
-        await asyncio.sleep(0)
-        assert (await limiter.peek("k", LIMIT)).remaining == 200
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert (await limiter.peek("k", LIMIT)).remaining == 1000
 
     asyncio.run(main())

@@ -56,6 +56,33 @@ class HistoryKit:
         assert minutes(-(2**70), 2**70) == [1, 2, 3]
         assert [point.allowed for point in history.usage(NOON + HOUR_US - 1, NOON + DAY_US, "hour")] == [6]
 
+    def test_the_later_time_of_last_use_is_kept(self, history: History) -> None:
+        history.add_uses({})
+        history.add_uses({"a": NOON, "b": NOON + 5})
+        history.add_uses({"a": NOON + 1, "b": NOON, "c" * 64: NOON + 123_456})
+        assert history.last_uses(["a", "b", "c" * 64, "d"]) == {"a": NOON + 1, "b": NOON + 5, "c" * 64: NOON + 123_456}
+        assert history.last_uses([]) == {}
+        assert history.usage(0, 2**62, "minute") == history.usage(0, 2**62, "hour") == []
+        assert history.top(0, 2**62) == [], "they are no usage"
+
+    def test_times_of_last_use_are_bounded_and_swept(self, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(f"{type(history).__module__}.MAX_USES", 3)
+        names = [f"counter-{number}" for number in range(8)]
+        history.add_uses({name: NOON + place * DAY_US for place, name in enumerate(names[:4])})
+        for place, name in enumerate(names[4:], 4):
+            history.add_uses({name: NOON + place * DAY_US})
+        assert sorted(history.last_uses(names)) == names[5:]
+        history.sweep(NOON + 36 * DAY_US)
+        assert sorted(history.last_uses(names)) == names[6:]
+        history.sweep(NOON + 100 * DAY_US)
+        assert history.last_uses(names) == {}
+
+    def test_many_times_of_last_use_at_once(self, history: History) -> None:
+        uses = {f"counter-{number}": NOON + number for number in range(2000)}
+        history.add_uses(uses)
+        history.add_uses({name: at_us + 1 for name, at_us in uses.items()})
+        assert history.last_uses(list(uses)) == {name: at_us + 1 for name, at_us in uses.items()}
+
     def test_one_rule(self, history: History) -> None:
         history.add(NOON, {"a": (1, 0, 0), "b": (0, 2, 0)}, {})
         history.add(NOON + MINUTE_US, {"b": (0, 0, 3)}, {})

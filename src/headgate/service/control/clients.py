@@ -25,8 +25,11 @@ from headgate.service.control.desk import Desk, TheDesk, TheEditor
 from headgate.service.control.family_models import ClientLimits, ClientOfLimits, Configuration, Done, LimitNames
 from headgate.service.control.policies import NEXT
 from headgate.service.control.saying import answer, says
+from headgate.service.observe.tally import counter_of
 
 __all__ = ["router"]
+
+UNKNOWN = "client {!r} was never configured, nor seen lately"
 
 router = APIRouter(prefix="/ratelimiter", tags=["clients"])
 
@@ -53,26 +56,34 @@ def configure_client(desk: TheDesk, editor: TheEditor, body: JsonBody) -> Respon
 
 @router.get("/client-limits", **says("Get a client's limits and counters", ClientLimits, 400, 404))
 async def client_limits(desk: TheDesk, query: Annotated[ClientQuery, QueryParameters()]) -> Response:
-    """The limits that a client was configured with, or the default ones for a client that was only seen, with what is
-    left of each now. 404 for one that is neither."""
-    client = query.clientId
-    rules, last_us = await asyncio.to_thread(_look_up, desk, client)
+    """The limits that a client was configured with, by their type and name, or the default ones for a client that was
+    only seen, with what is left of each now and when a request was last counted by it, in milliseconds since the epoch.
+    404 for one that is neither."""
+    client, parts = query.clientId, desk.parts
+    rules = await asyncio.to_thread(desk.rules)
     entries, limits = _limits_of(rules, client)
-    if not entries:
-        if last_us is None or rules.knows_client(client, desk.now_us()):
-            raise NotFound(f"client {client!r} was never configured, nor seen lately")
+    configured = bool(entries)
+    if not configured:
+        if rules.knows_client(client, desk.now_us()):
+            raise NotFound(UNKNOWN.format(client))
         entries, limits = rules.default_clients, [_default(entry.rule) for entry in rules.default_clients]
     subjects = {"client": f"client:{client}"}
-    decisions = await standing(desk.parts.limiter, [(key_of(entry, subjects), entry) for entry in entries])
-    last_ms = None if last_us is None else last_us // 1000
+    chosen = [(key_of(entry, subjects), entry) for entry in entries]
+    decisions = await standing(parts.limiter, chosen)
+    mine = parts.tally.take_uses()
+    counters = [counter_of(entry.counter, key) for key, entry in chosen]
+    times, seen = await asyncio.to_thread(_last_seen, desk, client, mine, counters)
+    in_use = any(decision.remaining < decision.limit for decision in decisions)
+    if not (configured or seen or in_use or any(times)):
+        raise NotFound(UNKNOWN.format(client))
     shown = [
         {
             **limit,
             "availablePermits": decision.remaining,
             "maxPermits": decision.limit,
-            "lastRequestTimeStamp": last_ms,
+            "lastRequestTimeStamp": None if time is None else time // 1000,
         }
-        for limit, decision in zip(limits, decisions, strict=True)
+        for limit, decision, time in zip(limits, decisions, times, strict=True)
     ]
     return answer({"clientId": client, "limits": shown})
 
@@ -109,23 +120,25 @@ def _done(message: str) -> Response:
     return answer({"status": "SUCCESS", "message": message})
 
 
-def _look_up(desk: Desk, client: str) -> tuple[RuleSet, int | None]:
-    """The rules, and when any worker saw this client last: by its name, or by an API key, of which a digest is kept."""
+def _last_seen(desk: Desk, client: str, mine: dict[str, int], counters: list[str]) -> tuple[list[int | None], bool]:
+    """When each counter was last used, and whether any worker saw this client lately: by its name, or by an API key, of
+    which a digest is kept. `mine` is what this worker has not published yet."""
     parts = desk.parts
-    seen = (parts.board.seen().clients, parts.tally.clients.last_us)
-    times = [clients.get(name) for clients in seen for name in (client, client_of_api_key(client))]
-    return desk.rules(), max((time for time in times if time is not None), default=None)
+    parts.last_uses.note(mine)
+    seen = (parts.tally.clients.last_us, parts.board.seen().clients)
+    known = any(name in clients for clients in seen for name in (client, client_of_api_key(client)))
+    return parts.last_uses.find(counters), known
 
 
 def _limits_of(rules: RuleSet, client: str) -> tuple[list[Entry], list[dict[str, Any]]]:
-    """What a client was configured with: the rules, and each as it was written."""
-    entries, limits = [], []
-    for entry in rules.clients.get(client, ()):
+    """What a client was configured with, by type and name: the rules, and each as it was written."""
+    found = []
+    for entry in rules.clients.get(client, ()):  # in an order that differs from worker to worker
         limit = client_limit_of(entry.rule)
         if limit is not None:
-            entries.append(entry)
-            limits.append(limit.to_data())
-    return entries, limits
+            found.append((limit.limit_type, limit.limit_name, entry, limit.to_data()))
+    found.sort(key=lambda one: one[:2])
+    return [one[2] for one in found], [one[3] for one in found]
 
 
 def _default(rule: Rule) -> dict[str, Any]:

@@ -45,6 +45,8 @@ MOST_MEMBERS = 10_000
 """Counters that the checks of one call may look at, together."""
 STATES = {state: [(b"x-ratelimit-state", state.encode())] for state in ("warning", "throttled")}
 EXCEEDED = "Rate limit exceeded"
+UNCOUNTED = ("fail_open", "fallback")
+"""Reasons of decisions that the store did not make."""
 
 
 class DataPlane:
@@ -283,6 +285,8 @@ class DataPlane:
         for i in range(len(checks)):
             decision, dimension, key = taken[i]
             self._counted(call, decision, dimension, key)
+            if dimension == "client" and decision._allowed:
+                self.tally.used(decision._algorithm.name, key, now_us)
             self.note(checks[i], now_us)
             answers.append(answer_of(decision, now_us))
 
@@ -364,6 +368,9 @@ class DataPlane:
             subject = without_client(subject, secret)
         self._counted(call, decision, dimension, subject)
         detail = decision._detail
+        if decision._allowed and isinstance(prepared, Prepared) and (detail is None or detail.reason not in UNCOUNTED):
+            for name, key in prepared.counters("client"):
+                self.tally.used(name, key, self.clock.ticks())
         if detail is None:
             return
         if detail.reason == "fail_open":

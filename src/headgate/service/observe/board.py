@@ -8,8 +8,8 @@ A file is replaced as a whole, so a reader sees an old or a new one, never half 
 after a crash of the machine the numbers begin anew, as counters may. What another program left in the folder, or
 another version wrote, is passed over.
 
-Who was seen lately is in a second file, because it is larger and is not needed as often. Both can be read by their
-owner only: keys are names of people.
+Who was seen lately is in a second file, because it is larger and is not needed as often, and when limits of clients
+were last used in a third. All can be read by their owner only: keys are names of people.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headgate.service.observe.snapshot import Snapshot
 __all__ = ["Board", "Seen"]
 
 VERSION = 1
-_FILE = re.compile(r"worker-(\d{1,6})\.(counts|seen)")
+_FILE = re.compile(r"worker-(\d{1,6})\.(counts|seen|uses)")
 T = TypeVar("T")
 
 
@@ -73,6 +73,27 @@ class Board:
         content = msgspec.msgpack.encode(seen)
         with self._lock:
             self._replace("seen", content)
+
+    def publish_uses(self, uses: dict[str, int]) -> None:
+        """Write when this worker used counters last, by their digest."""
+        content = msgspec.msgpack.encode(uses)
+        with self._lock:
+            self._replace("uses", content)
+
+    def own_seen(self) -> Seen:
+        """Whom the worker in this place had seen, for its successor to go on from."""
+        return _read(self._path(self.worker, "seen"), Seen) or Seen()
+
+    def own_uses(self) -> dict[str, int]:
+        """The same of the counters that it had used."""
+        return _read(self._path(self.worker, "uses"), dict[str, int]) or {}
+
+    def uses(self) -> dict[str, int]:
+        """When any worker used a counter last, by its digest."""
+        uses: dict[str, int] = {}
+        for worker in self._workers("uses"):
+            _later(uses, _read(self._path(worker, "uses"), dict[str, int]) or {})
+        return uses
 
     def snapshots(self) -> list[Snapshot]:
         """The numbers of all workers, in their order."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from headgate import __version__
 from headgate.service.observe.board import Board, Seen
+from headgate.service.observe.last_uses import LastUses
 from headgate.service.observe.metrics import BREAKER_STATES, exposition
 from headgate.service.observe.shown import Keys, shown_key
 from headgate.service.observe.snapshot import FRESH_US, Snapshot, merged
@@ -39,6 +40,7 @@ class Publisher:
         *,
         prefix: str,
         keys: Keys,
+        last_uses: LastUses | None = None,
         totals: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`keys` says how keys are shown; `totals` gives further counters of this process by name, such as those of
@@ -49,6 +51,7 @@ class Publisher:
         self._prefix = prefix
         self._keys = keys
         self._totals = totals
+        self._last_uses = last_uses
         self._rules_known = limiter.catalog.current
         self._seen_at_us = 0
 
@@ -74,6 +77,10 @@ class Publisher:
         await asyncio.to_thread(self._board.publish, self.snapshot(now_us))
         if now_us - self._seen_at_us >= SEEN_EVERY_US:
             await self._publish_seen(now_us)
+        if self._last_uses is not None:
+            uses = self._tally.take_uses()
+            if uses or self._last_uses.changed:
+                await asyncio.to_thread(self._last_uses.publish, uses)
 
     async def exposition(self, now_us: int, accept: str = "") -> tuple[bytes, str]:
         """All workers' numbers for Prometheus, and the content type."""
@@ -82,6 +89,8 @@ class Publisher:
 
     def close(self, now_us: int) -> None:
         """Write the last numbers of a worker that stops."""
+        if self._last_uses is not None:
+            self._last_uses.note(self._tally.take_uses())
         self._board.publish(self.snapshot(now_us))
 
     def _exposition(self, mine: Snapshot, now_us: int, accept: str) -> tuple[bytes, str]:

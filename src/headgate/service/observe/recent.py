@@ -42,6 +42,11 @@ class Recent:
         last[name] = now_us
         self.changed = True
 
+    def restore(self, last_us: dict[str, int]) -> None:
+        """Go on from what another had seen."""
+        for name, at_us in last_us.items():
+            self.see(name, at_us)
+
     def _forget(self, needed: int) -> None:
         """Keep the later half of what was seen, or less of it where even that has no room for as much as is needed."""
         characters = needed

@@ -9,6 +9,7 @@ Subjects    Clients choose them. Those of the current minute are counted by name
             more, the half of them that asked least is forgotten. Who asks much is therefore never lost in a flood of
             fresh names, though somebody who was forgotten once is counted from there on.
 Seen        Keys and clients with the time they were last seen: see recent.py.
+Uses        Counters of clients' limits with the time they were last used: see last_uses.py.
 
 The minute a decision belongs to is the one that was last told by `at`: to call it is one comparison, so a request tells
 the time once, before its decisions.
@@ -27,7 +28,16 @@ from headgate.service.observe.snapshot import Measured, Snapshot
 from headgate.service.observe.usage import MINUTE_US, Usage, Waiting, top_subjects
 from headgate.service.observe.usage import MOST_SUBJECTS as MOST_TOLD
 
-__all__ = ["BATCH_BUCKETS", "DURATION_BUCKETS", "MOST_LABELS", "MOST_SUBJECTS", "OTHER", "SKEW_BUCKETS", "Tally"]
+__all__ = [
+    "BATCH_BUCKETS",
+    "DURATION_BUCKETS",
+    "MOST_LABELS",
+    "MOST_SUBJECTS",
+    "OTHER",
+    "SKEW_BUCKETS",
+    "Tally",
+    "counter_of",
+]
 
 DURATION_BUCKETS: Final[list[float]] = [
     0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
@@ -54,6 +64,7 @@ class Tally:
         before = Snapshot() if before is None else before
         self.keys = Recent()
         self.clients = Recent()
+        self._uses = Recent()
         self.remaining = Remaining()
         self._sequence = before.sequence
         # allowed, denied, shadowed
@@ -158,6 +169,17 @@ class Tally:
     def seen_client(self, client: str, now_us: int) -> None:
         self.clients.see(client, now_us)
 
+    def used(self, name: str, key: str, now_us: int) -> None:
+        """A request was counted by the counter of this name and key, under a limit of a client."""
+        self._uses.see(counter_of(name, key), now_us)
+
+    def take_uses(self) -> dict[str, int]:
+        """The counters that were used since the last time, and when last."""
+        taken = self._uses.last_us
+        if taken:
+            self._uses = Recent()
+        return taken
+
     def left(self, rule: str, subject: str, remaining: int, now_us: int) -> None:
         """What remains to a subject under a rule, for those who want that as a metric."""
         self.remaining.see(shown_rule(rule), subject, remaining, now_us)
@@ -245,6 +267,11 @@ class Tally:
             self._subjects = dict(most)
         counts = self._subjects[subject] = [0, 0]
         return counts
+
+
+def counter_of(name: str, key: str) -> str:
+    """A counter, as its last use is noted: no key has a NUL, which no URL or header carries, so none is another's."""
+    return f"{name}\0{key}"
 
 
 def _asked(item: tuple[str, list[int]]) -> int:

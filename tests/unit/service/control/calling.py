@@ -53,6 +53,7 @@ class Control:
             paths.append(str(path))
         self.repository = open_repository(url)
         catalog = Catalog([FileRepository(paths), self.repository], NEVER)
+        self.board_folder = folder / "boards"
         self.parts = Parts(
             settings=Settings(rules_store=url),
             limiter=AsyncLimiter(self.store, catalog=catalog),
@@ -60,7 +61,7 @@ class Control:
             locks=open_locks(url),
             history=open_history(url),
             tally=Tally(),
-            board=Board(folder / "boards", 0),
+            board=Board(self.board_folder, 0),
             neighbours=Neighbours(str(folder), 0),
             store_titles=("memory", "SQLite"),
             started_us=self.clock.ticks(),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headgate.service.observe.board import Seen
+from headgate.service.observe.board import Board
+from headgate.service.observe.last_uses import LastUses
+from headgate.service.observe.tally import counter_of
 from unit.service.control.calling import Control, problems
 
 DEFAULT = {"limitType": "DEFAULT", "limitName": "GLOBAL", "timeIntervalLimit": {"timeUnit": "SEC", "maxRequests": 2}}
@@ -21,6 +24,10 @@ def limits(control: Control, client: str) -> list[dict[str, Any]]:
         "limits"
     ]
     return found
+
+
+def last_requests(control: Control) -> dict[str, int | None]:
+    return {one["limitType"]: one["lastRequestTimeStamp"] for one in limits(control, "client123")}
 
 
 def test_the_example_of_the_family(control: Control) -> None:
@@ -41,11 +48,58 @@ def test_the_example_of_the_family(control: Control) -> None:
 
 def test_when_a_client_asked_last(control: Control) -> None:
     control.post("/ratelimiter/configure-client", EXAMPLE)
-    assert {one["lastRequestTimeStamp"] for one in limits(control, "client123")} == {None}
-    control.parts.board.publish_seen(Seen({}, {"client123": 1_700_000_000_123_456}))
-    assert {one["lastRequestTimeStamp"] for one in limits(control, "client123")} == {1_700_000_000_123}
-    control.parts.tally.seen_client("client123", 1_800_000_000_000_000)
-    assert {one["lastRequestTimeStamp"] for one in limits(control, "client123")} == {1_800_000_000_000}
+    assert last_requests(control) == {"API": None, "DEFAULT": None, "METHOD": None}
+    control.parts.tally.seen_client("client123", 1_900_000_000_000_000)
+    assert last_requests(control) == {"API": None, "DEFAULT": None, "METHOD": None}, "it was seen, but not by a limit"
+    rules = control.parts.catalog.current
+    counters = {entry.rule.origin["limitType"]: entry.counter for entry in rules.clients["client123"]}
+    control.parts.tally.used(counters["METHOD"], "client:client123", 1_700_000_000_123_456)
+    control.parts.tally.used(counters["METHOD"], "client:another", 1_900_000_000_000_000)
+    control.parts.tally.used(counters["DEFAULT"], "client:client123", 1_800_000_000_000_999)
+    told = {"API": None, "DEFAULT": 1_800_000_000_000, "METHOD": 1_700_000_000_123}
+    assert last_requests(control) == told
+    assert last_requests(control) == told, "looking changes nothing"
+
+
+def test_all_workers_know_when_a_limit_was_used_and_so_does_the_next_start(control: Control, tmp_path: Path) -> None:
+    control.post("/ratelimiter/configure-client", {"clientId": "client123", "limits": [DEFAULT]})
+    (entry,) = control.parts.catalog.current.clients["client123"]
+    counter = counter_of(entry.counter, "client:client123")
+    neighbour = LastUses(Board(tmp_path / "neighbours", 1), control.parts.history)
+    neighbour.publish({counter: 1_700_000_000_000_000})
+    assert neighbour.find([counter]) == [1_700_000_000_000_000]
+    neighbour.record()
+    assert last_requests(control) == {"DEFAULT": 1_700_000_000_000}, "from the history, which outlives a node"
+    other = LastUses(Board(control.board_folder, 7), control.parts.history)
+    other.publish({counter: 1_700_000_001_000_000})
+    assert last_requests(control) == {"DEFAULT": 1_700_000_001_000}, "from another worker's file"
+    successor = LastUses(Board(control.board_folder, 7), control.parts.history)
+    successor.publish({counter_of("another", "client:x"): 1})
+    assert last_requests(control) == {"DEFAULT": 1_700_000_001_000}, "whoever takes its place goes on from it"
+
+
+def test_limits_are_listed_by_type_and_name(control: Control) -> None:
+    several = [{**API, "limitName": name} for name in ("/z", "/a", "getUsers")]
+    control.post("/ratelimiter/configure-client", {"clientId": "client123", "limits": [METHOD, DEFAULT, *several]})
+    control.post("/ratelimiter/configure-client", {"clientId": "client123", "limits": [{**METHOD, "limitName": "GET"}]})
+    names = [
+        ("API", "/a"),
+        ("API", "/z"),
+        ("API", "getUsers"),
+        ("DEFAULT", "GLOBAL"),
+        ("METHOD", "GET"),
+        ("METHOD", "PUT"),
+    ]
+    (listed,) = control.get("/ratelimiter/configured-limits").json()
+    for found in (limits(control, "client123"), listed["limits"]):
+        assert [(one["limitType"], one["limitName"]) for one in found] == names
+
+
+def test_a_client_is_known_by_its_counters(control_with: Callable[..., Control]) -> None:
+    control = control_with("default_client_limits: [5/minute]")
+    assert control.get("/ratelimiter/client-limits?clientId=new").status_code == 404
+    control.check(client="new")  # through another worker, which has not told of it yet
+    assert [one["availablePermits"] for one in limits(control, "new")] == [4]
 
 
 def test_configuring_again_changes_what_is_named_and_leaves_the_rest(control: Control) -> None:
@@ -87,6 +141,8 @@ def test_a_client_that_was_only_seen_has_the_default_limits(control_with: Callab
     control = control_with("default_client_limits: [5/minute, 7 per 90 seconds]")
     control.parts.tally.seen_client("new", 2_000)
     control.check(client="new")
+    for entry in control.parts.catalog.current.default_clients:
+        control.parts.tally.used(entry.counter, "client:new", 2_000)
     assert limits(control, "new") == [
         {
             "limitType": "DEFAULT",

@@ -25,6 +25,19 @@ def counted(times: int) -> Tally:
     return tally
 
 
+def test_the_next_worker_in_a_place_goes_on_from_whom_the_last_had_seen(tmp_path: Path) -> None:
+    first = Board(tmp_path, 1)
+    assert (first.own_seen(), first.own_uses()) == (Seen(), {})
+    first.publish_seen(Seen({"a": 1}, {"acme": 2}))
+    first.publish_uses({"digest": 3})
+    Board(tmp_path, 2).publish_uses({"digest": 2, "another": 9})
+    tally = Tally()
+    tally.keys.restore(Board(tmp_path, 1).own_seen().keys)
+    assert tally.keys.last_us == {"a": 1}
+    assert Board(tmp_path, 1).own_uses() == {"digest": 3}
+    assert first.uses() == {"digest": 3, "another": 9}
+
+
 def test_workers_see_each_others_numbers(tmp_path: Path) -> None:
     one, other = Board(tmp_path / "boards", 0), Board(tmp_path / "boards", 1)
     one.publish(counted(3).snapshot(NOW, {"store_errors": 1}))

@@ -10,6 +10,7 @@ import pytest
 
 from flaky_store import Flaky
 from headgate.rules.repositories.port import AuditQuery
+from headgate.service.observe.tally import counter_of
 from headgate.service.rpc import messages
 from headgate.service.rpc.call import RpcCall
 from headgate.stores.port import Outcome, Request
@@ -170,6 +171,18 @@ def test_the_senders_clock_is_measured_and_decides_nothing(worker: Worker) -> No
     skews = worker.tally.snapshot(worker.clock.ticks(), {}).skews
     assert skews is not None
     assert (sum(skews.counts), skews.total) == (1, 90.0)
+
+
+def test_counted_requests_of_clients_are_uses_of_their_limits(worker: Worker) -> None:
+    (counter,) = {entry.counter for entry in worker.catalog.current.entries.values() if entry.dimension == "client"}
+    acme = counter_of(counter, "client:acme")
+    for _ in range(3):
+        worker.check(dimension=CLIENT, identifier="acme")
+        worker.check(dimension=USER, identifier="42", endpoint="/orders")
+    assert worker.tally.take_uses() == {acme: worker.clock.ticks()}
+    worker.clock.advance(1)
+    assert not worker.check(dimension=CLIENT, identifier="acme").allowed
+    assert worker.tally.take_uses() == {}, "what is denied is not counted"
 
 
 def test_clients_and_keys_are_seen(worker: Worker) -> None:
