@@ -67,6 +67,7 @@ HOT = [
     "src/headgate/integrations/visit.py",
     "src/headgate/integrations/keys.py",
     "src/headgate/integrations/passing.py",
+    "src/headgate/http/field_values.py",
     "src/headgate/http/headers.py",
     "src/headgate/service/observe/recent.py",
     "src/headgate/service/observe/tally.py",

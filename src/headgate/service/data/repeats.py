@@ -24,6 +24,7 @@ from headgate.core.limit import Limit
 from headgate.core.pressure import NORMAL, pressure_state
 from headgate.embedded.asking import Prepared, PreparedChain, no_rule
 from headgate.errors import ConfigError
+from headgate.http.field_values import trimmed_bytes
 from headgate.service.asgi import BadRequest
 from headgate.service.data.answers import answer_of
 from headgate.service.data.bodies import wrong
@@ -49,6 +50,7 @@ def once_of(
     key: bytes, caller: str, path: str, body: CheckBody | BatchBody, prepared: Sequence[Prepared | PreparedChain]
 ) -> Once:
     """The record of checks that carry this idempotency key; BadRequest for more than every store keeps."""
+    key = trimmed_bytes(key)
     if not 0 < len(key) <= LONGEST_KEY:
         raise wrong("Idempotency-Key", f"has {len(key)} bytes: write 1 to {LONGEST_KEY}, a UUID for example")
     name = blake2b(b"%d %b%b" % (len(caller), caller.encode(), key), digest_size=16).hexdigest()
