@@ -72,6 +72,7 @@ HOT = [
     "src/headgate/service/observe/recent.py",
     "src/headgate/service/observe/tally.py",
     "src/headgate/service/asgi.py",
+    "src/headgate/service/duplicates.py",
     "src/headgate/service/data/bodies.py",
     "src/headgate/service/data/answers.py",
     "src/headgate/service/data/repeats.py",

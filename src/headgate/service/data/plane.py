@@ -16,6 +16,7 @@ from headgate.service.asgi import BadRequest, Call, Headers, Reply
 from headgate.service.auth.guard import CheckCeiling, Guard
 from headgate.service.data.answers import answer_of, encode
 from headgate.service.data.bodies import (
+    cost_of,
     plain_context,
     prepare,
     prepare_verify,
@@ -127,7 +128,7 @@ class DataPlane:
             context = plain_context(asked, f"checks[{len(costs)}]" if several else "")
             assert context is not None
             contexts.append(context)
-            costs.append(asked.cost)
+            costs.append(cost_of(asked))
         try:
             return self.limiter.take_at_once(contexts, costs)
         except (ValueError, TypeError):
