@@ -13,7 +13,9 @@ CONFIG = """
 rules:
   - {rule_id: users, dimension: user, limit: 1, window_seconds: 86400, algorithm: fixed_window}
 plans: {gold: 5/day using fixed_window}
+envoy: {config: descriptors.yaml}
 """
+DESCRIPTORS = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5}}]\n"
 BODIES = {
     "POST /api/v1/check": '{"dimension": "user", "identifier": "eve", "identifier": "42"}',
     "POST /api/v1/check/batch": '{"checks": [{"dimension": "user", "identifier": "42", "cost": 1, "cost": 1}]}',
@@ -34,7 +36,9 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with Service(tmp_path_factory.mktemp("duplicates"), config=CONFIG) as started:
+    folder = tmp_path_factory.mktemp("duplicates")
+    (folder / "descriptors.yaml").write_text(DESCRIPTORS)
+    with Service(folder, config=CONFIG) as started:
         yield started
         assert "Traceback" not in started.logged
 

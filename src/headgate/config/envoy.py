@@ -1,6 +1,6 @@
 """Where the limits on Envoy's descriptors are: a file as envoyproxy/ratelimit reads it, or a folder of such files.
 
-envoy: {config: envoy.d}
+envoy: {config: envoy.d, x_ratelimit: false}
 
 They are read with the settings, so that a start does not fail on them. As with `include`, a relative path in a file is
 seen from that file, and one in a variable from the folder in which the program was started.
@@ -21,10 +21,12 @@ __all__ = ["Envoy", "read_envoy"]
 
 @dataclass(frozen=True, slots=True)
 class Envoy:
-    """What is said to Envoy, if anything is."""
+    """What Envoy is answered by, if anything is."""
 
     config: str | None = None
     """The path of the file or folder, as seen from here."""
+    x_ratelimit: bool = False
+    """Whether replies carry X-RateLimit-…: Envoy's filter adds its own where `enable_x_ratelimit_headers` is on."""
 
 
 def read_envoy(fields: Fields, name: str, main: Document) -> tuple[Envoy, DescriptorFiles | None]:
@@ -34,8 +36,9 @@ def read_envoy(fields: Fields, name: str, main: Document) -> tuple[Envoy, Descri
         return Envoy(), None
     inner = section(fields, name, names_of(Envoy))
     written: str | None = inner.text("config")
+    x_ratelimit = inner.yes("x_ratelimit", False)
     if written is None:
-        return Envoy(), None
+        return Envoy(None, x_ratelimit), None
     folder = "" if inner.way("config") in main.variables else os.path.dirname(main.file)
     path = os.path.join(folder, written)
     seen = look(path)
@@ -44,5 +47,5 @@ def read_envoy(fields: Fields, name: str, main: Document) -> tuple[Envoy, Descri
     elif seen == ():
         inner.wrong("config", f"there is no *.yaml or *.yml file in {kind_of(path)}: put one there for each domain")
     else:
-        return Envoy(path), read_descriptor_files(path)
-    return Envoy(path), None
+        return Envoy(path, x_ratelimit), read_descriptor_files(path)
+    return Envoy(path, x_ratelimit), None

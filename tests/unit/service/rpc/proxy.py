@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from headgate import AsyncLimiter, Limiter
+from headgate.config.envoy import Envoy as EnvoySettings
 from headgate.config.server import Ceilings, Server
 from headgate.config.settings import Settings
 from headgate.core.limit import Limit
@@ -72,13 +73,16 @@ class Proxy:
         on_store_error: OnStoreError = "open",
         checks: str = "100000/second",
         waits: bool = False,
+        x_ratelimit: bool | None = None,
     ) -> None:
-        """With `waits` nothing is answered at once."""
+        """With `waits` nothing is answered at once. `x_ratelimit` is the setting of Envoy's section; as the style has
+        it unless said."""
         self.runner = asyncio.Runner()
         self.clock: FakeClock = FakeClock(START) if store is None else store.clock
         self.store: Any = MemoryStore(clock=self.clock) if store is None else store
         limits = Ceilings(checks=Limit.parse(checks))
-        settings = Settings(server=Server(limits=limits), headers=style)
+        asked = EnvoySettings(x_ratelimit=style.x_ratelimit if x_ratelimit is None else x_ratelimit)
+        settings = Settings(server=Server(limits=limits), headers=style, envoy=asked)
         self.limiter = AsyncLimiter(self.store, on_store_error=on_store_error)
         self.tally = Tally()
         nothing: Any = None
