@@ -91,9 +91,7 @@ def test_service_key_with_blanks_is_the_key(service: Service) -> None:
     assert answer.status == 200
 
 
-def test_counter_is_one_behind_nginx(
-    tmp_path: Path, application: Origin, report: Callable[[str], None]
-) -> None:
+def test_counter_is_one_behind_nginx(tmp_path: Path, application: Origin, report: Callable[[str], None]) -> None:
     """The application reads the key as Python does, without blanks, so every spelling opens the same door."""
     with (
         Gate(tmp_path, {"headgate.yaml": SETTINGS}) as gate,

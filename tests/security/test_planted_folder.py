@@ -14,7 +14,15 @@ import pytest
 from headgate import Limiter
 from integration.service.serving import ANY_PORTS, PATIENCE, Service
 
-COMMANDS = ["serve", "keys list", "rules list", "check k --limit 1/s", "reset k --limit 1/s", "check --user bob", "db upgrade"]
+COMMANDS = [
+    "serve",
+    "keys list",
+    "rules list",
+    "check k --limit 1/s",
+    "reset k --limit 1/s",
+    "check --user bob",
+    "db upgrade",
+]
 
 
 def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:

@@ -237,8 +237,8 @@ def _ask(op: Op, question: Question, cost: int) -> Answer:
         rules_store = default_rules_store(settings)
     if by_rules and rules_store is None and not settings.files.paths and not settings.records:
         raise ConfigError(
-            "a request is decided by rules, and there is no ./.headgate/rules.db: name the settings with --config FILE, "
-            "or --rules-store URL"
+            "a request is decided by rules, and there is no ./.headgate/rules.db: name the settings with "
+            "--config FILE, or --rules-store URL"
         )
     with ExitStack() as stack:
         url = store_of(question.store, settings)

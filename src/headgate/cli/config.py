@@ -39,7 +39,8 @@ def check(
 ) -> None:
     """Check a configuration as a whole, and say what is in it, or every mistake with its place.
 
-    What is fine here, `headgate serve` starts with, as long as it reaches its stores and may have its addresses. Nothing is connected to or made, unless --connect is given.
+    What is fine here, `headgate serve` starts with, as long as it reaches its stores and may have its addresses.
+    Nothing is connected to or made, unless --connect is given.
     """
     path = config_path(file) or USUAL_CONFIG
     settings = settings_of(path)

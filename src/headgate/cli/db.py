@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from headgate.cli.groups import command_group
 from headgate.cli.places import ConfigOption, RulesStoreOption, StoreOption, default_rules_store, settings_of
 from headgate.cli.showing import say

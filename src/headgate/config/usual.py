@@ -89,7 +89,8 @@ def check_usual_folder() -> None:
         return
     except OSError as error:
         raise StoreError(
-            f"cannot look into the folder {folder}: {error.strerror}; run this as its owner, or set store and rules_store"
+            f"cannot look into the folder {folder}: {error.strerror}; run this as its owner, or set store and "
+            "rules_store"
         ) from error
 
 
@@ -116,7 +117,8 @@ def _check_mode(path: str, found: os.stat_result, what: str) -> None:
     if found.st_mode & _OTHERS_WRITE:
         raise StoreError(
             f"the {what} {path} can be written by others (mode {stat.S_IMODE(found.st_mode):03o}), who can plant admin "
-            f"keys and counters: look at what is in it, then `chmod -R go-rwx {shlex.quote(path)}`, or set store and rules_store"
+            f"keys and counters: look at what is in it, then `chmod -R go-rwx {shlex.quote(path)}`, or set store and "
+            "rules_store"
         )
 
 

@@ -2,12 +2,12 @@
 
 msgspec keeps the last value and says nothing. To look at every key in Python would cost a check more than to decode it,
 so first the colons are counted. A body has one for each key, and those inside strings. What was decoded is encoded
-again, without what is absent: that has one for each different key, and those inside the same strings. If both counts are
-equal, no key was there twice. Only a body with more is read key by key: one with a duplicate, or with values that are
-the same as leaving them out, such as `"method": null`.
+again, without what is absent: that has one for each different key, and those inside the same strings. If both counts
+are equal, no key was there twice. Only a body with more is read key by key: one with a duplicate, or with values that
+are the same as leaving them out, such as `"method": null`.
 
-A colon inside a string may be written `\\u003a`, which would make up for one too many: such bodies are read, too. A body
-with more than MAX_REDUNDANT_KEYS is refused unread, so that reading costs no more than what the body asks for.
+A colon inside a string may be written `\\u003a`, which would make up for one too many: such bodies are read, too. A
+body with more than MAX_REDUNDANT_KEYS is refused unread, so that reading costs no more than what the body asks for.
 """
 
 from __future__ import annotations

@@ -93,9 +93,7 @@ def test_admitted_requests_say_what_is_left(envoy: Envoy, client: Client) -> Non
     assert "retry-after" not in first.headers
 
 
-def test_headers_that_envoy_adds_itself_are_there_once(
-    tmp_path: Path, application: Origin, client: Client
-) -> None:
+def test_headers_that_envoy_adds_itself_are_there_once(tmp_path: Path, application: Origin, client: Client) -> None:
     files = {**FILES, "headgate.yaml": re.sub(r" *x_ratelimit: true.*\n", "", FILES["headgate.yaml"])}
     adding = {**Envoy.patient, 'enable_x_ratelimit_headers: "OFF"': "enable_x_ratelimit_headers: DRAFT_VERSION_03"}
     with Gate(tmp_path, files) as quiet, Envoy(quiet.grpc, application.port, adding) as proxy:

@@ -122,7 +122,9 @@ def test_name_beside_other_plans_lists_them() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "per minute", "ten per minute", "5 per", "/minute", "redis://user:secret@host", "user:secret@host"])
+@pytest.mark.parametrize(
+    "text", ["", "per minute", "ten per minute", "5 per", "/minute", "redis://user:secret@host", "user:secret@host"]
+)
 def test_limit_with_a_slip_is_still_told_as_one(text: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot read|is missing") as told:
         Limiter("memory://").check("a", text)

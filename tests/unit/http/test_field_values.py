@@ -8,7 +8,21 @@ from hypothesis import strategies as st
 
 from headgate.http.field_values import header_name_value, header_text, trimmed, trimmed_bytes
 
-AROUND = [b" ", b"\t", b"\t\t", b" \t ", b"\r\n ", b"\x00", b"\x0b", b"\x0c", b"\x1c", b"\x1f", b"\x7f", b"\x85", b"\xa0"]
+AROUND = [
+    b" ",
+    b"\t",
+    b"\t\t",
+    b" \t ",
+    b"\r\n ",
+    b"\x00",
+    b"\x0b",
+    b"\x0c",
+    b"\x1c",
+    b"\x1f",
+    b"\x7f",
+    b"\x85",
+    b"\xa0",
+]
 UTF8_AROUND = ["\u00a0", "\u0085", "\u1680", "\u2003", "\u2028", "\u3000", "\ufeff"]
 
 
@@ -53,7 +67,10 @@ def test_trimming_twice_changes_nothing(value: bytes) -> None:
     [
         (b"authorization", [b"Bearer xyz", b"bearer xyz", b"BEARER   xyz\t", b"Bearer \t xyz"]),
         (b"proxy-authorization", [b"Basic eHl6", b"basic  eHl6"]),
-        (b"host", [b"example.com", b"EXAMPLE.com", b"example.com.", b"Example.Com.:8080", b"example.com:", b" example.com"]),
+        (
+            b"host",
+            [b"example.com", b"EXAMPLE.com", b"example.com.", b"Example.Com.:8080", b"example.com:", b" example.com"],
+        ),
         (b"x-forwarded-host", [b"[::1]", b"[::1]:80"]),
     ],
 )

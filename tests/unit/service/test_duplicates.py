@@ -15,7 +15,13 @@ from headgate.service.data.bodies import read_batch, read_check, read_verify
 from headgate.service.duplicates import MAX_REDUNDANT_KEYS, DuplicateKey, redundant_keys, refuse_duplicates
 from headgate.service.rpc.json_bodies import read_rate_limit, read_reset
 
-READERS = {"check": read_check, "batch": read_batch, "verify": read_verify, "json": read_rate_limit, "reset": read_reset}
+READERS = {
+    "check": read_check,
+    "batch": read_batch,
+    "verify": read_verify,
+    "json": read_rate_limit,
+    "reset": read_reset,
+}
 
 TWICE = {
     ("check", '{"key": "a", "key": "b"}'): "key",

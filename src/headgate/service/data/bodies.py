@@ -100,8 +100,8 @@ def decoded(decoder: Any, body: bytes, forms: str = _FORMS) -> Any:
             if redundant > MAX_REDUNDANT_KEYS:
                 raise wrong(
                     "",
-                    f"more than {MAX_REDUNDANT_KEYS:,} keys of the body are written twice, or say nothing as null does: "
-                    "leave them out",
+                    f"more than {MAX_REDUNDANT_KEYS:,} keys of the body are written twice, or say nothing as null does"
+                    ": leave them out",
                 )
             refuse_duplicates(body)
         return value

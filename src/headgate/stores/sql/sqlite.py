@@ -4,8 +4,8 @@ Transactions are short and begin with the write lock (BEGIN IMMEDIATE), so they 
 taken asks again soon. SQLite's own waiting backs off to a tenth of a second, which is a whole deadline.
 
 A new file is for its owner alone (0600), whatever the umask says: there are digests of keys and callers' names in it.
-SQLite gives the files that it makes beside it (`-wal`, `-shm`) the same mode. A file that is there keeps its mode: whoever
-has opened it to a group means that.
+SQLite gives the files that it makes beside it (`-wal`, `-shm`) the same mode. A file that is there keeps its mode:
+whoever has opened it to a group means that.
 
 No connection may be carried across a fork, not even one that the child leaves alone: SQLite remembers by process which
 locks it has on a file, and a child would believe that it has those of its parent. So none is open while one forks.
