@@ -78,7 +78,7 @@ PRINTED = {
     "reserve_tokens.py": """
         used 500, 500 left
         0 left
-        denied, retry after 30.0 s
+        denied, retry after 40.0 s
         failed, 1000 left
         not settled, 200 left
         because of

@@ -24,6 +24,7 @@ from headgate.cli.places import (
     UrlOption,
     actor,
     check_there,
+    default_rules_store,
     settings_of,
     store_of,
 )
@@ -229,16 +230,22 @@ def _ask(op: Op, question: Question, cost: int) -> Answer:
     settings = settings_of(question.config)
     if question.rules_store:
         check_there(question.rules_store)
-    rules_store = question.rules_store or settings.rules_store
     by_rules = question.key is None
+    needs_catalog = by_rules or bool(question.plans) or not all(map(is_notation, question.limits))
+    rules_store = question.rules_store
+    if not rules_store and (needs_catalog or op is Op.RESET):
+        rules_store = default_rules_store(settings)
     if by_rules and rules_store is None and not settings.files.paths and not settings.records:
-        raise ConfigError("a request is decided by rules: name the settings with --config FILE, or --rules-store URL")
+        raise ConfigError(
+            "a request is decided by rules, and there is no ./.headgate/rules.db: name the settings with "
+            "--config FILE, or --rules-store URL"
+        )
     with ExitStack() as stack:
         url = store_of(question.store, settings)
         # Opened first, so that a reset that cannot be noted is not done.
         noting = stack.enter_context(_editor(rules_store if op is Op.RESET else None))
         catalog = None
-        if by_rules or question.plans or not all(map(is_notation, question.limits)):
+        if needs_catalog:
             catalog = stack.enter_context(_catalog(settings, rules_store))
         store = stack.enter_context(_opened(url))
         try:

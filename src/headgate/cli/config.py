@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Annotated
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any
 
 import typer
 
+from headgate.cli.groups import command_group
 from headgate.cli.places import USUAL_CONFIG, config_path, open_rules, settings_of
 from headgate.cli.showing import Cell, complain, say
 from headgate.config.settings import Settings
-from headgate.config.urls import check_serving
+from headgate.config.usual import has_usual_rules, has_usual_store, usual_rules_store
 from headgate.errors import HeadgateError
 from headgate.rules.catalog import Catalog
 from headgate.rules.records import POLICY_IDS
 from headgate.rules.repositories.port import Record
+from headgate.service.auth.keys import Keys
+from headgate.service.starting import ADMIN_KEY, checked, refuse_beyond_loopback
 from headgate.stores.options import masked
 from headgate.stores.remote import RemoteStore
 from headgate.stores.url import open_store
 
 __all__ = ["config_app"]
 
-config_app = typer.Typer(help="Look at a configuration.")
-
-
-@config_app.callback()
-def _config() -> None:
-    """Look at a configuration."""
+config_app = command_group("Look at a configuration.")
 
 
 @config_app.command("check")
@@ -39,12 +39,13 @@ def check(
 ) -> None:
     """Check a configuration as a whole, and say what is in it, or every mistake with its place.
 
+    What is fine here, `headgate serve` starts with, as long as it reaches its stores and may have its addresses.
     Nothing is connected to or made, unless --connect is given.
     """
     path = config_path(file) or USUAL_CONFIG
     settings = settings_of(path)
     if settings.mode == "service":
-        check_serving(settings.store)
+        settings = checked(settings, os.environ)
     say(f"{path}: ", Cell("fine", "bold green"))
     for name, value in _summary(path, settings):
         say(f"  {name:<14}  {value}")
@@ -77,21 +78,39 @@ def counted(records: Iterable[Record]) -> str:
 
 
 def _reached(settings: Settings) -> bool:
-    """Reach what the settings name, one after the other, and say how that went."""
-    results = [_told("store", lambda: _reach_store(settings))]
-    if settings.rules_store is not None:
-        url = settings.rules_store
+    """Reach what the settings name, one after the other, and say how that went. What a service makes in its folder at
+    the first start is not made for it."""
+    results = []
+    if settings.mode == "embedded" or settings.names_store or has_usual_store():
+        results.append(_told("store", lambda: _reach_store(settings)))
+    else:
+        say("  store: made at the first start")
+    url = settings.rules_store
+    if url is not None and (url != usual_rules_store() or has_usual_rules()):
         results.append(_told("rules_store", lambda: _reach_rules(settings, url)))
+    elif settings.mode == "service":
+        say("  rules_store: made at the first start")
+        results.append(_told("server", lambda: _check_keys(settings, {}), ""))
     return all(results)
 
 
-def _told(name: str, reach: Callable[[], str]) -> bool:
+def _check_keys(settings: Settings, keys: Mapping[str, Mapping[str, Any]]) -> str:
+    """As a start does: without an admin key, a service listens on this machine alone."""
+    given = os.environ.get(ADMIN_KEY, "").strip() or None
+    admins = Keys(lambda: keys, given).admins(time.time_ns() // 1000)
+    if settings.mode == "service" and not admins and not settings.server.insecure:
+        refuse_beyond_loopback(settings.server)
+    return ""
+
+
+def _told(name: str, reach: Callable[[], str], fine: str = "reached") -> bool:
     try:
         said = reach()
     except HeadgateError as error:
         complain(f"{name}: {error}")
         return False
-    say(f"  {name}: ", Cell("reached", "green"), f", {said}" if said else "")
+    if fine:
+        say(f"  {name}: ", Cell(fine, "green"), f", {said}" if said else "")
     return True
 
 
@@ -111,6 +130,7 @@ def _reach_rules(settings: Settings, url: str) -> str:
     catalog = Catalog([settings.rule_files(), repository])
     try:
         changes = repository.changes(0)
+        _check_keys(settings, catalog.keys)
         return f"{repository.title}: {counted(changes.records if changes is not None else ())}"
     finally:
         catalog.close()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
-from headgate.cli.places import ConfigOption, RulesStoreOption, StoreOption, settings_of
+from headgate.cli.groups import command_group
+from headgate.cli.places import ConfigOption, RulesStoreOption, StoreOption, default_rules_store, settings_of
 from headgate.cli.showing import say
 from headgate.config.settings import DEFAULT_STORE
 from headgate.errors import ConfigError
@@ -13,12 +12,7 @@ from headgate.stores.sql.opening import SCHEMES, open_driver
 
 __all__ = ["db_app"]
 
-db_app = typer.Typer(help="Look after the tables of SQL databases.")
-
-
-@db_app.callback()
-def _db() -> None:
-    """Look after the tables of SQL databases."""
+db_app = command_group("Look after the tables of SQL databases.")
 
 
 @db_app.command()
@@ -37,7 +31,8 @@ def _configured(config: str | None) -> list[str]:
     """The SQL databases of the settings; what is none has no tables, and is left out as long as there is one."""
     settings = settings_of(config)
     stores = [settings.store] if isinstance(settings.store, str) else list(settings.store)
-    urls = [*stores, *([] if settings.rules_store is None else [settings.rules_store])]
+    rules_store = default_rules_store(settings)
+    urls = [*stores, *([] if rules_store is None else [rules_store])]
     if urls == [DEFAULT_STORE]:
         raise ConfigError("which store? Write --store URL, or set HEADGATE_STORE")
     return [url for url in urls if _is_sql(url)] or urls

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headgate.cli.groups import command_group
 from headgate.cli.places import ConfigOption, JsonOption, actor, key_store, open_rules
 from headgate.cli.showing import Cell, Column, complain, say, say_json, say_table, shown
 from headgate.core.limit import Limit
@@ -36,7 +37,7 @@ LAST_US = 253_402_300_799_000_000
 """The last moment that can be written down: the last second of the year 9999."""
 _SPAN = re.compile(r"(\d{1,9})\s*([a-zA-Z]+)")
 
-keys_app = typer.Typer(help="Make, list and revoke the keys of a service.")
+keys_app = command_group("Make, list and revoke the keys of a service.")
 
 KeyStoreOption = Annotated[
     str | None,
@@ -46,11 +47,6 @@ KeyStoreOption = Annotated[
         help="Its rule database [HEADGATE_RULES_STORE, else settings, else ./.headgate/rules.db].",
     ),
 ]
-
-
-@keys_app.callback()
-def _keys() -> None:
-    """Make, list and revoke the keys of a service."""
 
 
 @keys_app.command()

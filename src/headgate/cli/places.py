@@ -1,7 +1,8 @@
 """Where a command finds its settings, its store and its rules, and in whose name it writes.
 
 An option comes first, then the environment, then the file: `--config`, else HEADGATE_CONFIG, else ./headgate.yaml if
-there is one. The file and the environment are read as the service reads them, with all their mistakes told.
+there is one. The file and the environment are read as the service reads them, with all their mistakes told. Where none
+of these names a store or a rule database, commands use what `headgate serve` makes in ./.headgate.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Annotated
 
 import typer
 
+from headgate.cli.showing import complain
 from headgate.config.settings import DEFAULT_STORE, Settings, load_settings
-from headgate.config.usual import make_usual_folder, usual_rules_store, usual_store
+from headgate.config.usual import has_usual_rules, make_usual_folder, usual_rules_store, usual_store
 from headgate.errors import ConfigError
 from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Actor, Repository
@@ -34,6 +36,7 @@ __all__ = [
     "actor",
     "check_there",
     "config_path",
+    "default_rules_store",
     "key_store",
     "open_rules",
     "refuse",
@@ -60,7 +63,9 @@ CountersOption = Annotated[
 RulesStoreOption = Annotated[
     str | None,
     typer.Option(
-        "--rules-store", metavar="URL", help="Where rules are kept [HEADGATE_RULES_STORE, else settings]; or a file."
+        "--rules-store",
+        metavar="URL",
+        help="Where rules are kept, or a file [HEADGATE_RULES_STORE, else settings, else ./.headgate/rules.db].",
     ),
 ]
 UrlOption = Annotated[
@@ -113,6 +118,12 @@ def key_store(option: str | None, config: str | None) -> str:
     return url or usual_rules_store()
 
 
+def default_rules_store(settings: Settings) -> str | None:
+    """The rule database that nobody names on the command line: that of the settings, else the file of this folder that
+    the service has made; None where there is neither."""
+    return settings.rules_store or (usual_rules_store() if has_usual_rules() else None)
+
+
 def refuse(path: str, url: str) -> Repository:
     """What becomes of a database whose file is not there, where it is only looked at: one that was made by looking
     would hide a slip in its name."""
@@ -126,23 +137,36 @@ def refuse(path: str, url: str) -> Repository:
 def repository_of(
     rules_store: str | None, config: str | None, if_missing: Callable[[str, str], Repository] = refuse
 ) -> Iterator[Repository]:
-    """The rules that a command is about: those of a database, else those in the settings, which are only read.
-    `if_missing` is asked, with its path and the URL, for what is to stand for a SQLite file that is not there."""
+    """The rules that a command is about: those of a database, which is a file of this folder unless somebody says, else
+    those in the settings, which are only read. `if_missing` is asked, with its path and the URL, for what is to stand
+    for a SQLite file that is not there."""
     url: str | None = rules_store or os.environ.get("HEADGATE_RULES_STORE", "").strip()
     settings = None if url else settings_of(config)
-    url = url or (settings.rules_store if settings is not None else None)
     if url:
         repository = open_rules(url, if_missing)
-    elif settings is not None and (settings.files.paths or settings.files.records):
-        repository = settings.rule_files()
     else:
-        raise ConfigError(
-            "which rules? Write --rules-store URL, set HEADGATE_RULES_STORE, or name settings with --config FILE"
-        )
+        assert settings is not None
+        repository = _unnamed_rules(settings, if_missing)
     try:
         yield repository
     finally:
         repository.close()
+
+
+def _unnamed_rules(settings: Settings, if_missing: Callable[[str, str], Repository]) -> Repository:
+    url = default_rules_store(settings)
+    if url is not None:
+        if settings.rules_store is None and settings.files.records:
+            complain(f"{settings.rule_files().title} are not among these: --rules-store FILE looks at them")
+        return open_rules(url, if_missing)
+    if if_missing is not refuse and not settings.files.records:
+        return open_rules(usual_rules_store(), if_missing)
+    if settings.files.paths or settings.files.records:
+        return settings.rule_files()
+    raise ConfigError(
+        "which rules? Write --rules-store URL, set HEADGATE_RULES_STORE, or name settings with --config FILE: there is "
+        "no ./.headgate/rules.db here, which `headgate serve` makes"
+    )
 
 
 def open_rules(url: str, if_missing: Callable[[str, str], Repository] = refuse) -> Repository:

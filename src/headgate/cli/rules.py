@@ -11,6 +11,7 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from headgate.cli.groups import command_group
 from headgate.cli.places import (
     ConfigOption,
     JsonOption,
@@ -24,6 +25,7 @@ from headgate.cli.places import (
 from headgate.cli.remote import service_of
 from headgate.cli.remote_rules import ServiceRules
 from headgate.cli.showing import Cell, Column, say, say_json, say_table, say_yaml, shown
+from headgate.config.usual import make_usual_folder, usual_rules_store
 from headgate.errors import ConfigError, Invalid, NotFound
 from headgate.rules.comparing import Difference, all_records, field_changes
 from headgate.rules.editor import Editor
@@ -44,7 +46,7 @@ COLUMNS = (
     *(Column("algorithm", spare=2), Column("mode", spare=8), Column("expires", spare=3), Column("version", spare=1)),
 )
 
-rules_app = typer.Typer(help="Look at rules, and change them.")
+rules_app = command_group("Look at rules, and change them.")
 
 FilesOption = Annotated[
     list[str], typer.Option("--file", "-f", metavar="FILE", help="Rules in YAML or JSON; a file or folder; repeatable.")
@@ -70,11 +72,6 @@ class Kept(Lookup, Protocol):
 
     @property
     def title(self) -> str: ...
-
-
-@rules_app.callback()
-def _rules() -> None:
-    """Look at rules, and change them."""
 
 
 @rules_app.command("list")
@@ -237,6 +234,8 @@ def _nothing_yet(path: str, _url: str) -> Repository:
 
 
 def _made(path: str, url: str) -> Repository:
+    if url == usual_rules_store():
+        make_usual_folder("name a rule database with --rules-store URL")
     repository = open_repository(url)
     say(Cell("made", "green"), f"     SQLite file {shown(path)}")
     return repository

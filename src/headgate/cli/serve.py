@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -11,21 +12,30 @@ import typer
 
 from headgate.cli.places import ConfigOption, config_path
 from headgate.cli.showing import say
-from headgate.config.settings import load_settings
-from headgate.errors import ConfigError
+from headgate.config.settings import Settings, load_settings
+from headgate.errors import ConfigError, Invalid, Problem
 
 __all__ = ["serve"]
+
+LOOPBACK = "127.0.0.1"
+_VARIABLES = {"--http": "HEADGATE_SERVER__HTTP", "--grpc": "HEADGATE_SERVER__GRPC"}
 
 
 def serve(
     config: ConfigOption = None,
     http: Annotated[
         str | None,
-        typer.Option("--http", metavar="HOST:PORT", help="Where to listen for HTTP [settings, else 127.0.0.1:8080]."),
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Where to listen for HTTP; a PORT alone is on 127.0.0.1 [settings, else 127.0.0.1:8080].",
+        ),
     ] = None,
     grpc: Annotated[
         str | None,
-        typer.Option("--grpc", metavar="HOST:PORT", help="Where to listen for gRPC [settings, else 127.0.0.1:8081]."),
+        typer.Option(
+            "--grpc", metavar="HOST:PORT", help="Where to listen for gRPC, likewise [settings, else 127.0.0.1:8081]."
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", "-w", min=1, max=512, metavar="N", help="Processes [settings, else 1].")
@@ -45,14 +55,36 @@ def serve(
         raise ConfigError(
             f"the package {error.name!r} is missing, which the service needs: pip install 'headgate[server]'"
         ) from None
-    told = {"HEADGATE_SERVER__HTTP": http, "HEADGATE_SERVER__GRPC": grpc}
-    environ = {**os.environ, **{name: address for name, address in told.items() if address is not None}}
-    settings = load_settings(config_path(config), environ)
+    settings = _settings(config, {"--http": http, "--grpc": grpc})
     if settings.mode != "service":
         raise ConfigError("mode: embedded is for programs that have the limiter inside: write service, or leave it out")
     server = settings.server
     server = replace(server, workers=workers or server.workers, insecure=insecure or server.insecure)
     run(replace(settings, server=server), os.environ, _say_now)
+
+
+def _settings(config: str | None, options: Mapping[str, str | None]) -> Settings:
+    """The settings with the addresses that options name. An option is a variable that comes before the environment; a
+    mistake in it names the option."""
+    for name, value in options.items():
+        if value is not None and not value.strip():
+            raise Invalid([Problem("", "is empty: write host:port, such as 127.0.0.1:8080", name)])
+    given = {_VARIABLES[name]: _address(value) for name, value in options.items() if value is not None}
+    names = {_VARIABLES[name]: name for name, value in options.items() if value is not None}
+    try:
+        return load_settings(config_path(config), {**os.environ, **given})
+    except Invalid as error:
+        raise Invalid([_named(problem, names) for problem in error.problems]) from None
+
+
+def _address(option: str) -> str:
+    """A port alone is one of this machine: to listen beyond it takes an address."""
+    return f"{LOOPBACK}:{option}" if option.isascii() and option.isdigit() else option
+
+
+def _named(problem: Problem, names: Mapping[str, str]) -> Problem:
+    option = names.get(problem.file or "")
+    return problem if option is None else Problem("", problem.message, option)
 
 
 def _say_now(line: str) -> None:

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from headgate.core.algorithms import Algorithm, build
 from headgate.core.limit import Limit
+from headgate.core.masking import holds_address
 from headgate.errors import ConfigError
 
 __all__ = ["INLINE_PREFIX", "Limits", "Plan", "Plans", "Resolver", "lasting"]
@@ -162,12 +163,16 @@ class Resolver:
         try:
             return Limit.parse_chain(text)
         except ConfigError as error:
-            if self._plans is None or text[:1].isdigit() or any(c in text for c in "/;,"):
+            if text[:1].isdigit() or any(c in text for c in "/;,") or holds_address(text):
                 raise
+            if self._plans is None and (not text or any(c.isspace() for c in text)):
+                raise  # several words are a limit with a slip in it
             names = list(self._plans) if isinstance(self._plans, Mapping) else []
             close = get_close_matches(text, names, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             known = f"; the plans are {', '.join(sorted(names))}" if names else ""
+            if not self._plans:
+                known = f"; no plans are given: write a limit such as '100/minute', or plans={{{text!r}: '100/minute'}}"
             raise ConfigError(f"there is no plan {text!r}: {hint}it is not a limit either{known}") from error
 
 

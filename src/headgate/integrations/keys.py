@@ -5,7 +5,8 @@
     apikey          the API key, by a digest: keys are written into stores, and an API key is a secret
     client          what the layer's `client=` says
     route           the route's template (`/item/1` and `/item/2` are one), else the path in its one spelling
-    header:NAME     a header's value; whoever sends several different ones is counted with all who do
+    header:NAME     a header's value, without blanks around it (Host and the scheme of Authorization in any spelling);
+                    whoever sends several different ones is counted with all who do
     user|route      several, each written `user:42|route:/item/{id}`
     a callable      given the request; what it returns is the key
 
@@ -27,6 +28,7 @@ from headgate.engine.bound import MAX_KEY_BYTES
 from headgate.engine.decorator import is_coroutine
 from headgate.errors import ConfigError
 from headgate.http.client_address import peer_address
+from headgate.http.field_values import trimmed
 from headgate.integrations.request import Request
 from headgate.rules.address import subject_address
 from headgate.rules.path import normalise
@@ -142,11 +144,11 @@ def _shown() -> str:
 def _called(function: Callable[[Any], Any]) -> KeyResolver:
     def called(request: Request) -> str | None:
         made = request.tell(function)
-        if made is None or made == "":
+        if made is None:
             return None
         if not isinstance(made, str | int):
             raise TypeError(f"key {function!r} must return text such as 'user:42', or None, not {made!r}")
-        return str(made)
+        return trimmed(str(made))
 
     return called
 

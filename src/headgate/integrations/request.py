@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from headgate.http.client_address import TrustedProxies, peer_address
+from headgate.http.field_values import header_name_value, trimmed, trimmed_bytes
 
 __all__ = ["Headers", "Identity", "Request", "Response", "encoded_path", "is_plain_path"]
 
@@ -46,7 +47,7 @@ class Headers(Mapping[str, str]):
         found = self._values(name)
         if not found:
             raise KeyError(name)
-        return b", ".join(found).decode("latin-1")
+        return b", ".join(map(trimmed_bytes, found)).decode("latin-1")
 
     def naming(self, name: str) -> str | None:
         """Whom a header names; None when it names nobody.
@@ -54,10 +55,11 @@ class Headers(Mapping[str, str]):
         Applications go by the first of several values, or by the last: whoever sends a true one and one that is new
         each time would be somebody new each time. All who send several are counted as one.
         """
-        found = {value for value in self._values(name) if value}
+        wanted = name.lower().encode("latin-1", "replace")
+        found = {header_name_value(wanted, value) for value in self._values(name)} - {None}
         if len(found) > 1:
             return _SEVERAL
-        return found.pop().decode("latin-1") if found else None
+        return found.pop() if found else None
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self._raw))
@@ -210,4 +212,4 @@ class Response:
 
 def _text(value: object) -> str | None:
     """A name as text; whoever has a number for a user means its digits."""
-    return None if value is None or value == "" else str(value)
+    return None if value is None else trimmed(str(value))

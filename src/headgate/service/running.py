@@ -18,7 +18,7 @@ __all__ = ["serve"]
 
 def serve(settings: Settings, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Start, say so, and answer until SIGTERM or Ctrl-C. What cannot start is a ConfigError or a StoreError."""
-    settings = completed(settings)
+    settings = completed(settings, environ)
     configure(settings.logs, secrets=secrets_of(settings, environ))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read rules again: they are read anyway
     workers = settings.server.workers

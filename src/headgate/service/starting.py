@@ -6,6 +6,7 @@ there is none. What is wrong shows here, on the terminal of whoever starts the s
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -22,8 +23,9 @@ from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Actor, Repository
 from headgate.service.auth.guard import is_loopback, needed_to_check
 from headgate.service.auth.keys import Keys, create_key
+from headgate.service.observe.tracing import tracer_of
 
-__all__ = ["ADMIN_KEY", "Start", "completed", "start"]
+__all__ = ["ADMIN_KEY", "Start", "checked", "completed", "refuse_beyond_loopback", "start"]
 
 ADMIN_KEY = "HEADGATE_ADMIN_KEY"
 FIRST_NAME = "first"
@@ -69,32 +71,39 @@ class Start:
         yield f"  API        {url}/docs"
 
 
-def completed(settings: Settings) -> Settings:
-    """The settings with a store and a rule database in this folder, where none is named. ConfigError for what cannot
-    be right with several workers."""
-    store = settings.store if settings.names_store else usual_store()
-    check_serving(store)
-    rules_store = settings.rules_store or usual_rules_store()
+def completed(settings: Settings, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings with a store and a rule database in this folder, where none is named. Its folder is made."""
+    found = checked(settings, environ)
     if not settings.names_store or settings.rules_store is None:
         make_usual_folder("set store and rules_store")
+    return found
+
+
+def checked(settings: Settings, environ: Mapping[str, str]) -> Settings:
+    """The same, and nothing is made or connected to. ConfigError for all that would stop a start and can be known
+    before it: what `headgate config check` says is fine, `headgate serve` starts with."""
+    store = settings.store if settings.names_store else usual_store()
+    check_serving(store)
     if settings.server.workers > 1 and any(url.lower().startswith("memory:") for url in _urls(store)):
         raise ConfigError(
             f"store: memory:// is one process's own, and {settings.server.workers} workers would each count for "
             "themselves: leave store out for shared memory, or run one worker"
         )
-    return replace(settings, store=store, rules_store=rules_store)
+    tracer_of(settings.tracing.enabled)
+    Keys(dict, _given_key(environ))
+    return replace(settings, store=store, rules_store=settings.rules_store or usual_rules_store())
 
 
 def start(settings: Settings, environ: Mapping[str, str]) -> Start:
     """Try everything once. `settings` are completed ones. ConfigError or StoreError say what is wrong."""
     assert settings.rules_store is not None
-    given = environ.get(ADMIN_KEY, "").strip() or None
+    given = _given_key(environ)
     repository = open_repository(settings.rules_store)
     with _catalog(settings, repository) as catalog:
         keys = Keys(lambda: catalog.keys, given)
         admins = keys.admins(time.time_ns() // 1000)
         if not admins and not settings.server.insecure:
-            _refuse_beyond_loopback(settings.server)
+            refuse_beyond_loopback(settings.server)
         with Limiter(settings.store, on_store_error=settings.on_store_error, catalog=catalog) as limiter:
             counters = limiter.title
         with closing(open_history(settings.rules_store)):
@@ -115,7 +124,11 @@ def start(settings: Settings, environ: Mapping[str, str]) -> Start:
         )
 
 
-def _refuse_beyond_loopback(server: Server) -> None:
+def _given_key(environ: Mapping[str, str]) -> str | None:
+    return environ.get(ADMIN_KEY, "").strip() or None
+
+
+def refuse_beyond_loopback(server: Server) -> None:
     """There are no keys, so only this machine may reach it."""
     places = {"server.http": server.http, "server.grpc": server.grpc}
     beyond = [f"{name}: {address}" for name, address in places.items() if not is_loopback(address.host)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from pathlib import Path
 
 import httpx
 import pytest
@@ -89,6 +91,19 @@ def test_admitted_requests_say_what_is_left(envoy: Envoy, client: Client) -> Non
     assert [answer.headers["x-ratelimit-remaining"] for answer in (first, second)] == ["2", "1"]
     assert first.headers.get_list("x-ratelimit-limit") == ["3"], "once, and not Envoy's own beside it"
     assert "retry-after" not in first.headers
+
+
+def test_headers_that_envoy_adds_itself_are_there_once(tmp_path: Path, application: Origin, client: Client) -> None:
+    files = {**FILES, "headgate.yaml": re.sub(r" *x_ratelimit: true.*\n", "", FILES["headgate.yaml"])}
+    adding = {**Envoy.patient, 'enable_x_ratelimit_headers: "OFF"': "enable_x_ratelimit_headers: DRAFT_VERSION_03"}
+    with Gate(tmp_path, files) as quiet, Envoy(quiet.grpc, application.port, adding) as proxy:
+        answers = [order(client(proxy)) for _ in range(ORDERS + 1)]
+    assert statuses(answers) == {200: ORDERS, 429: 1}
+    for answer in answers:
+        for name in LIMITS:
+            assert len(answer.headers.get_list(name)) == 1, name
+    assert answers[0].headers["x-ratelimit-limit"].startswith("3, 3;w=86400"), "which is Envoy's own"
+    assert "x-ratelimit-state" not in answers[-1].headers
 
 
 def test_denied_requests_are_429_with_all_headers_and_use_nothing_up(envoy: Envoy, client: Client) -> None:

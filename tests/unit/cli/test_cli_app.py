@@ -49,7 +49,7 @@ def test_every_command_has_help(command: str, run: Run) -> None:
     ("arguments", "told"),
     [
         ("chek user:42", "No such command 'chek'."),
-        ("rules", "Missing command. (see headgate rules --help)"),
+        ("rules lst", "No such command 'lst'."),
         ("db upgrade --stroe x", "No such option: --stroe"),
         ("check k -l 3/s --cost many", "Invalid value for '--cost': "),
         ("rules apply", "Missing option '--file'"),
@@ -140,3 +140,14 @@ def test_spans_are_short() -> None:
     assert [span(s) for s in (0, 0.0042, 5.25, 60, 5400, 90000)] == [
         *("0 s", "0.0042 s", "5.25 s", "1 min", "1 h 30 min", "1 d 1 h"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("group", "command"), [("rules", "apply"), ("keys", "revoke"), ("config", "check"), ("db", "upgrade")]
+)
+def test_group_alone_shows_its_help(group: str, command: str, run: Run) -> None:
+    code, out, err = run(group)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"Usage: headgate {group} ")
+    assert f"  {command} " in err
+    assert run(group, "--help").out == err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,9 +80,66 @@ def test_an_empty_one_is_fine(run: Run, folder: Path) -> None:
     (folder / "headgate.yaml").write_text("")
     code, out, _ = run("config", "check", "--connect")
     assert code == 0
-    assert "  store           memory://\n" in out
+    assert f"  store           shared://{folder}/.headgate/counters\n" in out, "as the service has it"
+    assert f"  rules from      headgate.yaml, sqlite:///{folder}/.headgate/rules.db\n" in out
     assert "  in files        nothing\n" in out
+    assert out.endswith("  store: made at the first start\n  rules_store: made at the first start\n")
+    assert [path.name for path in folder.iterdir()] == ["headgate.yaml"]
+
+
+def test_embedded_configuration_counts_in_memory(run: Run, folder: Path) -> None:
+    (folder / "headgate.yaml").write_text("mode: embedded\n")
+    code, out, _ = run("config", "check", "--connect")
+    assert code == 0
+    assert "  store           memory://\n" in out
     assert out.endswith("  store: reached\n")
+
+
+REFUSED = {
+    "store: memory://\nserver: {workers: 2}\n": "store: memory:// is one process's own, and 2 workers",
+    "store: [redis://127.0.0.1:1/0, memory://]\nserver: {workers: 3}\n": "store: memory:// is one process's own",
+    "store: headgate://127.0.0.1:8080\n": "is a service itself",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_serve_refuses_is_not_fine(text: str, run: Run, folder: Path) -> None:
+    (folder / "headgate.yaml").write_text(text)
+    checked = run("config", "check")
+    assert (checked.code, checked.out) == (2, "")
+    assert REFUSED[text] in checked.err
+    assert run("serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0") == checked
+
+
+def test_admin_key_that_serve_refuses_is_not_fine(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "headgate.yaml").write_text("")
+    monkeypatch.setenv("HEADGATE_ADMIN_KEY", "short")
+    checked = run("config", "check")
+    assert (checked.code, checked.out) == (2, "")
+    assert "HEADGATE_ADMIN_KEY has 5 characters" in checked.err
+    assert run("serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0") == checked
+
+
+def test_tracing_without_its_package_is_not_fine(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
+    (folder / "headgate.yaml").write_text("tracing: {enabled: true}\n")
+    checked = run("config", "check")
+    assert (checked.code, checked.out) == (2, "")
+    assert "the package 'opentelemetry-api' is missing" in checked.err
+
+
+def test_address_beyond_this_machine_needs_a_key(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there is one is known where the rule database is looked at."""
+    (folder / "headgate.yaml").write_text("server: {http: '0.0.0.0:8080'}\n")
+    assert run("config", "check").code == 0
+    refused = run("config", "check", "--connect")
+    assert refused.code == 2
+    assert "server.http: 0.0.0.0:8080 is reached from other machines, and there is no admin key yet" in refused.err
+    monkeypatch.setenv("HEADGATE_ADMIN_KEY", "k" * 43)
+    assert run("config", "check", "--connect").code == 0
+    monkeypatch.delenv("HEADGATE_ADMIN_KEY")
+    assert run("keys", "create", "first", "--scope", "write").code == 0
+    assert run("config", "check", "--connect").code == 0
 
 
 def test_connect_reaches_all(run: Run, folder: Path, redis_server: RedisServer | GivenServer) -> None:

@@ -52,7 +52,7 @@ def test_a_folder_that_cannot_be_made_is_told(run: Run, folder: Path) -> None:
     assert run("check", "k", "-l", "1/hour") == (
         2,
         "",
-        f"headgate: cannot make the folder {folder}/.headgate: File exists; name a store with --store URL\n",
+        f"headgate: {folder}/.headgate is not a folder: move it away, or set store and rules_store\n",
     )
 
 

@@ -77,7 +77,7 @@ def test_mistakes_in_them_are_told_with_the_others() -> None:
     Path("etc/envoy.d/shop.yaml").write_text("domain: mail\n")
     assert told("mode: other\nenvoy:\n  config: envoy.d\n  colour: red\n") == [
         "etc/headgate.yaml:1: mode: must be one of service, embedded, not 'other'",
-        "etc/headgate.yaml:4: envoy.colour: unknown field: there are config, negative_hits",
+        "etc/headgate.yaml:4: envoy.colour: unknown field: there are config, negative_hits, x_ratelimit",
         "etc/envoy.d/mail.yaml:3: descriptors[0].key: is missing: write the key that requests have",
         "etc/envoy.d/shop.yaml:1: domain: 'mail' is the domain of etc/envoy.d/mail.yaml too: put all of its "
         "descriptors into one file",
@@ -86,7 +86,7 @@ def test_mistakes_in_them_are_told_with_the_others() -> None:
 
 MISTAKES = [
     ("envoy: envoy.d\n", "envoy: must be a mapping: write {config: …} around the path"),
-    ("envoy: [envoy.d]\n", "envoy: must be a mapping with config, negative_hits, not a list"),
+    ("envoy: [envoy.d]\n", "envoy: must be a mapping with config, negative_hits, x_ratelimit, not a list"),
     ("envoy: {config: 5}\n", "envoy.config: must be text, not 5: write it in quotes, '5'"),
     ("envoy: {config: ''}\n", "envoy.config: must not be empty: write a text, or leave it out"),
     ("envoy: {config: no.yaml}\n", "envoy.config: there is no file or folder 'etc/no.yaml': make it, or mend the path"),
@@ -127,4 +127,13 @@ def test_negative_hits_are_off_unless_said() -> None:
     assert load_settings(None, {"HEADGATE_ENVOY__NEGATIVE_HITS": "true"}).envoy.negative_hits
     assert told("envoy: {negative_hits: 1}\n") == [
         "etc/headgate.yaml:1: envoy.negative_hits: must be true or false, not 1"
+    ]
+
+
+def test_x_ratelimit_is_off_unless_asked_for() -> None:
+    assert loaded("envoy: {config: envoy.d}\n").envoy.x_ratelimit is False
+    assert loaded("envoy: {config: envoy.d, x_ratelimit: true}\n").envoy.x_ratelimit is True
+    assert load_settings(None, {"HEADGATE_ENVOY__X_RATELIMIT": "true"}).envoy.x_ratelimit is True
+    assert told("envoy: {x_ratelimit: often}\n") == [
+        "etc/headgate.yaml:1: envoy.x_ratelimit: must be true or false, not 'often'"
     ]

@@ -102,3 +102,31 @@ def test_waiting_for_a_store_that_is_away_says_so() -> None:
     limiter = Limiter(store, on_store_error="closed")
     with pytest.raises(TimeoutError, match="the store could not be asked"):
         limiter.acquire("k", "5/hour", timeout=0.5)
+
+
+@pytest.mark.parametrize("plans", [None, {}])
+def test_name_without_any_plans_is_no_plan(plans: dict[str, str] | None) -> None:
+    with pytest.raises(ConfigError) as told:
+        Limiter("memory://", plans=plans).check("a", "gold")
+    assert str(told.value) == (
+        "there is no plan 'gold': it is not a limit either; no plans are given: write a limit such as '100/minute', or "
+        "plans={'gold': '100/minute'}"
+    )
+
+
+def test_name_beside_other_plans_lists_them() -> None:
+    with pytest.raises(ConfigError) as told:
+        Limiter("memory://", plans={"silver": "1/s", "golden": "2/s"}).check("a", ["1/minute", "gold"])
+    assert str(told.value) == (
+        "there is no plan 'gold': did you mean 'golden'? it is not a limit either; the plans are golden, silver"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "per minute", "ten per minute", "5 per", "/minute", "redis://user:secret@host", "user:secret@host"]
+)
+def test_limit_with_a_slip_is_still_told_as_one(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read|is missing") as told:
+        Limiter("memory://").check("a", text)
+    assert "plan" not in str(told.value)
+    assert "secret" not in str(told.value)

@@ -21,7 +21,7 @@ __all__ = ["SlidingWindowCounter"]
 
 @final
 class SlidingWindowCounter(Algorithm):
-    """Admits while the weighted count + cost fits; less than twice the count passes in any period."""
+    """Admits while the weighted count + cost fits; at most twice the count passes in any period."""
 
     def __init__(self, limit: Limit, name: str) -> None:
         count = limit.count

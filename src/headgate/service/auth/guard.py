@@ -30,6 +30,7 @@ from headgate.core.decision import Decision
 from headgate.core.limit import Limit
 from headgate.engine.limiter import Limiter
 from headgate.http.client_address import Networks
+from headgate.http.field_values import header_text
 from headgate.rules.address import subject_address
 from headgate.service.auth.keys import Caller, Keys, Scope, includes
 
@@ -187,7 +188,7 @@ def _token(headers: Headers) -> str:
 def _header(headers: Headers, wanted: bytes) -> str:
     for name, value in headers:
         if name == wanted:
-            return value.decode("latin-1").strip()
+            return header_text(value) or ""
     return ""
 
 

@@ -7,6 +7,8 @@ understands 401 and 403 as a refusal, so `?deny_status=403` asks for that.
 Who the user is (`X-User-Id`, `X-Client-Id`) is believed of a trusted proxy only: anybody can write a header. An API
 key authenticates by itself further on, so it counts as it is, and names a client where nothing else does. It is a
 secret all the same: whoever reads numbers and logs sees such a client by a digest.
+
+Blanks around a value are not part of it, so that no spelling of a key or a method is a caller or a rule of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from urllib.parse import parse_qs
 
 from headgate.core.masking import client_of_api_key
 from headgate.http.client_address import TrustedProxies
+from headgate.http.field_values import header_text, trimmed_bytes
 from headgate.http.headers import rate_limit_headers
 from headgate.http.problem import encode_problem, exceeded
 from headgate.http.style import HeaderStyle
@@ -111,7 +114,7 @@ def refuse_repeated(headers: Headers) -> None:
     """Who sends a header twice must not be counted by the one and let in by the other."""
     seen: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name in TELLING and seen.setdefault(name, value) != value:
+        if name in TELLING and seen.setdefault(name, trimmed_bytes(value)) != trimmed_bytes(value):
             raise wrong(name.decode(), "is there several times, and says different things")
 
 
@@ -126,11 +129,6 @@ def _told(fields: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str | None
 
 
 def _text(fields: Mapping[bytes, bytes], name: bytes) -> str | None:
-    """A header as text: UTF-8 where it is, else byte by byte. An empty one says nothing."""
+    """A header as text; a blank one says nothing."""
     value = fields.get(name)
-    if not value:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
+    return None if value is None else header_text(value)

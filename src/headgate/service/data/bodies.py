@@ -13,16 +13,19 @@ import re
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from headgate.embedded.asking import Prepared, PreparedChain
 from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.rules.path import LONGEST_PATH
 from headgate.service.asgi import BadRequest
 from headgate.service.data.shapes import BatchBody, CheckBody, ContextBody, VerifyBody
+from headgate.service.duplicates import MAX_REDUNDANT_KEYS, DuplicateKey, redundant_keys, refuse_duplicates
 from headgate.stores.port import Op
 
 __all__ = [
     "MOST_CHECKS",
+    "cost_of",
     "decoded",
     "plain_context",
     "prepare",
@@ -36,6 +39,8 @@ __all__ = [
 
 MOST_CHECKS = 1000
 MOST_PLANS = 20
+LONGEST_NAME = 100
+"""Characters of a key that an error repeats."""
 
 
 _check = msgspec.json.Decoder(CheckBody)
@@ -89,7 +94,19 @@ def wrong(field: str, message: str) -> BadRequest:
 def decoded(decoder: Any, body: bytes, forms: str = _FORMS) -> Any:
     """A body as its decoder has it. `forms` says what may be written, to those who write something else."""
     try:
-        return decoder.decode(body)
+        value = decoder.decode(body)
+        redundant = redundant_keys(body, value)
+        if redundant:
+            if redundant > MAX_REDUNDANT_KEYS:
+                raise wrong(
+                    "",
+                    f"more than {MAX_REDUNDANT_KEYS:,} keys of the body are written twice, or say nothing as null does"
+                    ": leave them out",
+                )
+            refuse_duplicates(body)
+        return value
+    except DuplicateKey as error:
+        raise wrong(str(error)[:LONGEST_NAME], "is written twice in one object: write it once") from None
     except msgspec.ValidationError as error:
         raise _invalid(str(error), forms) from None
     except msgspec.DecodeError as error:
@@ -127,14 +144,19 @@ def prepare(limiter: AsyncLimiter, op: Op, check: CheckBody, at: str = "") -> Pr
     context = plain_context(check, at)
     try:
         if context is not None:
-            return limiter.prepare(op, context, check.cost)
+            return limiter.prepare(op, context, cost_of(check))
         _only(check, at, "key")
         assert check.key is not None
-        return limiter.prepare_plans(op, check.key, _plans(limiter, check.plans or [], at), check.cost)
+        return limiter.prepare_plans(op, check.key, _plans(limiter, check.plans or [], at), cost_of(check))
     except (ValueError, TypeError) as error:  # what the limiter refuses
         field = _field(check, str(error))
         message = str(error).removeprefix(f"{field} ")  # which it begins with, and which is said already
         raise wrong(way(at, field), message) from None
+
+
+def cost_of(check: CheckBody) -> int:
+    cost: Any = check.cost
+    return 1 if cost is UNSET else cost
 
 
 def _field(check: CheckBody, message: str) -> str:

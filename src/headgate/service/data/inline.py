@@ -25,7 +25,7 @@ from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.engine.bound import check_input
 from headgate.engine.plans import INLINE_PREFIX
 from headgate.errors import ConfigError
-from headgate.service.data.bodies import prepare, way, wrong
+from headgate.service.data.bodies import cost_of, prepare, way, wrong
 from headgate.service.data.shapes import CheckBody, CounterBody
 from headgate.service.data.tokens import Claimed, Tokens, is_expired
 from headgate.stores.port import Member, Op
@@ -203,5 +203,5 @@ def _alone(check: CheckBody, at: str) -> None:
     for name, value in others:
         if value is not None:
             raise wrong(way(at, name), "does not go with 'counters', which name all that there is")
-    if check.cost != 1:
+    if cost_of(check) != 1:
         raise wrong(way(at, "cost"), "is written beside each of the counters")

@@ -17,6 +17,7 @@ from headgate.service.auditing import audited
 from headgate.service.auth.guard import CheckCeiling, Guard
 from headgate.service.data.answers import answer_of, encode
 from headgate.service.data.bodies import (
+    cost_of,
     plain_context,
     prepare,
     prepare_verify,
@@ -134,7 +135,7 @@ class DataPlane:
             context = plain_context(asked, f"checks[{first + len(costs)}]" if several else "")
             assert context is not None
             contexts.append(context)
-            costs.append(asked.cost)
+            costs.append(cost_of(asked))
         try:
             return self.limiter.simple(contexts, costs)
         except (ValueError, TypeError):

@@ -24,9 +24,10 @@ from headgate.core.limit import Limit
 from headgate.core.pressure import NORMAL, pressure_state
 from headgate.embedded.asking import Prepared, PreparedChain, no_rule
 from headgate.errors import ConfigError
+from headgate.http.field_values import trimmed_bytes
 from headgate.service.asgi import BadRequest
 from headgate.service.data.answers import answer_of
-from headgate.service.data.bodies import wrong
+from headgate.service.data.bodies import cost_of, wrong
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody
 from headgate.stores.keeping import kept_bytes
 from headgate.stores.port import MOST_KEPT_BYTES, Kept, Once
@@ -52,6 +53,7 @@ def once_of(
     key: bytes, caller: str, path: str, body: CheckBody | BatchBody, prepared: Sequence[Prepared | PreparedChain]
 ) -> Once:
     """The record of checks that carry this idempotency key; BadRequest for more than every store keeps."""
+    key = trimmed_bytes(key)
     if not 0 < len(key) <= LONGEST_KEY:
         raise wrong("Idempotency-Key", f"has {len(key)} bytes: write 1 to {LONGEST_KEY}, a UUID for example")
     name = blake2b(b"%d %b%b" % (len(caller), caller.encode(), key), digest_size=16).hexdigest()
@@ -103,9 +105,9 @@ def _digest(path: str, body: CheckBody | BatchBody) -> bytes:
     """What was asked, whatever its spelling; `timestamp` aside, which says when."""
     plain: Any
     if isinstance(body, BatchBody):
-        plain = [msgspec.structs.replace(check, timestamp=None) for check in body.checks]
+        plain = [msgspec.structs.replace(check, timestamp=None, cost=cost_of(check)) for check in body.checks]
     else:
-        plain = msgspec.structs.replace(body, timestamp=None)
+        plain = msgspec.structs.replace(body, timestamp=None, cost=cost_of(body))
     return blake2b(path.encode() + b"\0" + _encode(plain), digest_size=16).digest()
 
 

@@ -62,7 +62,8 @@ class CheckBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     context: ContextBody | None = None
     key: str | None = None
     plans: list[str] | None = None
-    cost: int = 1
+    cost: int | UnsetType = UNSET
+    """1 unless said. It is often said, so whether it was must be known: see service/duplicates.py."""
     timestamp: float | None = None
     op: str | None = None
     """In a batch: what is to be done, if it is not to take."""
@@ -70,13 +71,13 @@ class CheckBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """In a batch."""
 
 
-class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
+class BatchBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     checks: list[CheckBody]
     exact: bool = False
     """Whether the answers are to be `Counters`, and a check with a mistake in it is to have an answer of its own."""
 
 
-class VerifyBody(msgspec.Struct, forbid_unknown_fields=True):
+class VerifyBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A check in the words of the client family."""
 
     clientId: Name  # noqa: N815 - as it is spelled

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -73,7 +74,8 @@ class Envoy:
         self.engine = plane.limiter._engine
         self.tally = plane.tally
         self.clock = plane.clock
-        self.style = plane.parts.settings.headers
+        settings = plane.parts.settings
+        self.style = replace(settings.headers, x_ratelimit=settings.envoy.x_ratelimit)
         self.descriptors = descriptors
         self.closed = self.engine.failure.policy == "closed"
         self.local = self.engine.failure.policy == "local"

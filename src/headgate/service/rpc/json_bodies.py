@@ -30,18 +30,18 @@ UNITS: dict[str, int] = {
 MOST = {"hits_addend": 2**64 - 1, "requests_per_unit": 2**32 - 1}
 
 
-class EntryBody(msgspec.Struct, forbid_unknown_fields=True):
+class EntryBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     key: str | None = None
     value: str | None = None
 
 
-class OverrideBody(msgspec.Struct, forbid_unknown_fields=True):
+class OverrideBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     requestsPerUnit: Number = None  # noqa: N815 - as it is spelled
     requests_per_unit: Number = None
     unit: Number = None
 
 
-class DescriptorBody(msgspec.Struct, forbid_unknown_fields=True):
+class DescriptorBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     entries: list[EntryBody] | None = None
     limit: OverrideBody | None = None
     hitsAddend: Number = None  # noqa: N815
@@ -50,14 +50,14 @@ class DescriptorBody(msgspec.Struct, forbid_unknown_fields=True):
     is_negative_hits: bool | None = None
 
 
-class RateLimitBody(msgspec.Struct, forbid_unknown_fields=True):
+class RateLimitBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     domain: str | None = None
     descriptors: list[DescriptorBody] | None = None
     hitsAddend: Number = None  # noqa: N815
     hits_addend: Number = None
 
 
-class Entries(msgspec.Struct, forbid_unknown_fields=True):
+class Entries(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     entries: list[EntryBody]
 
 

@@ -3,6 +3,10 @@
 Transactions are short and begin with the write lock (BEGIN IMMEDIATE), so they cannot dead-lock; whoever finds it
 taken asks again soon. SQLite's own waiting backs off to a tenth of a second, which is a whole deadline.
 
+A new file is for its owner alone (0600), whatever the umask says: there are digests of keys and callers' names in it.
+SQLite gives the files that it makes beside it (`-wal`, `-shm`) the same mode. A file that is there keeps its mode:
+whoever has opened it to a group means that.
+
 No connection may be carried across a fork, not even one that the child leaves alone: SQLite remembers by process which
 locks it has on a file, and a child would believe that it has those of its parent. So none is open while one forks.
 """
@@ -12,9 +16,10 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
@@ -102,10 +107,12 @@ class SqliteDriver(Driver):
         self.most_sessions = 1  # there is one writer at a time anyway
 
     def connect(self) -> sqlite3.Connection:
+        make_private(self.path)
         return sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
 
     def connect_for_a_moment(self) -> sqlite3.Connection:
         """A connection that a fork waits for until it is closed."""
+        make_private(self.path)
         with _opening:
             in_use = fork_safe_lock()
             in_use.acquire()
@@ -158,3 +165,20 @@ class SqliteDriver(Driver):
 
     def unlock(self, connection: Any) -> None:
         """The end of the transaction has done it."""
+
+
+def make_private(path: str) -> None:
+    """Make an empty database for its owner alone, if there is no file yet. What goes wrong, SQLite says itself.
+
+    The file is made under another name and linked: closing a file that SQLite has open in another thread would let go
+    of that thread's locks on it.
+    """
+    if os.path.exists(path):
+        return
+    with suppress(OSError):
+        descriptor, temporary = tempfile.mkstemp(prefix=".headgate-", dir=os.path.dirname(path) or ".")  # 0600
+        os.close(descriptor)
+        try:
+            os.link(temporary, path)
+        finally:
+            os.unlink(temporary)

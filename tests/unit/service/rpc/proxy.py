@@ -73,13 +73,17 @@ class Proxy:
         on_store_error: OnStoreError = "open",
         checks: str = "100000/second",
         waits: bool = False,
+        x_ratelimit: bool | None = None,
     ) -> None:
-        """With `waits` nothing is answered at once."""
+        """With `waits` nothing is answered at once. `x_ratelimit` is the setting of Envoy's section; as the style has
+        it unless said."""
         self.runner = asyncio.Runner()
         self.clock: FakeClock = FakeClock(START) if store is None else store.clock
         self.store: Any = MemoryStore(clock=self.clock) if store is None else store
         limits = Ceilings(checks=Limit.parse(checks))
-        settings = Settings(server=Server(limits=limits), headers=style, envoy=EnvoySettings(negative_hits=True))
+        limited = style.x_ratelimit if x_ratelimit is None else x_ratelimit
+        envoy = EnvoySettings(negative_hits=True, x_ratelimit=limited)
+        settings = Settings(server=Server(limits=limits), headers=style, envoy=envoy)
         self.limiter = AsyncLimiter(self.store, on_store_error=on_store_error)
         self.tally = Tally()
         nothing: Any = None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf import duration_pb2, json_format
 
+from headgate.config.settings import Settings
 from headgate.http.style import HeaderStyle
 from headgate.service.rpc import messages
 from headgate.service.rpc.envoy import MOST_STRANGE, MOST_TELLING
@@ -75,6 +76,16 @@ def test_the_client_is_told_of_the_limits_in_headers(proxies: Callable[..., Prox
     denied = headers(proxy.ask(descriptor("user=a"), descriptor("route=/a"), hits=3))
     assert denied["ratelimit"] == '"edge.user";r=8;t=60, "edge.route";r=0;t=3'
     assert (denied["retry-after"], denied["x-ratelimit-limit"], denied["x-ratelimit-state"]) == ("3", "20", "throttled")
+
+
+def test_x_ratelimit_headers_are_off_unless_asked_for(proxies: Callable[..., Proxy]) -> None:
+    """Envoy's filter may add its own, and a client would have each of them twice."""
+    assert Settings().envoy.x_ratelimit is False
+    silent = proxies(style=HeaderStyle(), x_ratelimit=False)
+    assert {*headers(silent.ask(descriptor("user=a"), hits=9))} == {"ratelimit-policy", "ratelimit"}
+    assert {*headers(silent.ask(descriptor("user=a"), hits=2))} == {"ratelimit-policy", "ratelimit", "retry-after"}
+    asked = proxies(style=HeaderStyle(x_ratelimit=False), x_ratelimit=True)
+    assert "x-ratelimit-limit" in headers(asked.ask(descriptor("user=a")))
 
 
 def test_headers_are_said_as_configured(proxies: Callable[..., Proxy]) -> None:

@@ -1,0 +1,70 @@
+"""`headgate serve`: addresses as options, and mistakes in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.config.settings import Settings
+from headgate.service import running
+from unit.cli.conftest import Run
+
+started: list[Settings] = []
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """What a service would start with; none does."""
+    started.clear()
+    monkeypatch.setattr(running, "serve", lambda settings, environ, say: started.append(settings))
+    return started
+
+
+@pytest.mark.parametrize(
+    ("options", "http", "grpc"),
+    [
+        ("--http 8080", "127.0.0.1:8080", "127.0.0.1:8081"),
+        ("--grpc 9001", "127.0.0.1:8080", "127.0.0.1:9001"),
+        ("--http 0 --grpc 0", "127.0.0.1:0", "127.0.0.1:0"),
+        ("--http 0.0.0.0:80 --grpc [::1]:81", "0.0.0.0:80", "[::1]:81"),
+    ],
+)
+def test_port_alone_is_on_loopback(options: str, http: str, grpc: str, run: Run, settings: list[Settings]) -> None:
+    assert run("serve", *options.split()) == (0, "", "")
+    assert [str(settings[0].server.http), str(settings[0].server.grpc)] == [http, grpc]
+
+
+def test_option_comes_before_the_environment(
+    run: Run, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_SERVER__HTTP", "127.0.0.1:9999")
+    assert run("serve", "--http", "7000").code == 0
+    assert str(settings[0].server.http) == "127.0.0.1:7000"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--http", "here", "--http: must be host:port or [address]:port, such as '127.0.0.1:8080', not 'here'\n"),
+        ("--http", ":8080", "--http: must be host:port or [address]:port, such as '127.0.0.1:8080', not ':8080'\n"),
+        ("--grpc", "70000", "--grpc: has the port 70000: write one from 1 to 65535, or 0 for any that is free\n"),
+        ("--http", "8081", "--http: is the address of server.grpc too: write another port than 8081\n"),
+    ],
+)
+def test_mistake_names_the_option(option: str, value: str, told: str, run: Run, settings: list[Settings]) -> None:
+    assert run("serve", option, value) == (2, "", told)
+    assert not settings
+
+
+def test_empty_option_is_a_mistake(run: Run, settings: list[Settings]) -> None:
+    code, _, err = run("serve", "--http", "")
+    assert (code, err == "--http: is empty: write host:port, such as 127.0.0.1:8080\n") == (2, True)
+    assert not settings
+
+
+def test_mistake_elsewhere_keeps_its_place(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "headgate.yaml").write_text("server: {workers: none}\n")
+    monkeypatch.setenv("HEADGATE_SERVER__GRPC", "there")
+    lines = run("serve", "--http", "x").err.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["headgate.yaml:1", "--http", "HEADGATE_SERVER__GRPC"]
