@@ -135,8 +135,6 @@ def _microseconds(period: float | Fraction) -> int:
     if whole > LARGEST:
         raise ConfigError(f"period is too long to count exactly: it may be {LARGEST // 1_000_000} seconds at most")
     # A float such as 0.1 is not quite what was written; a thousandth of a microsecond is within what it can mean.
-    if whole < 1 or (
-        exact != whole and abs(exact - whole) > max(Fraction(1, 1000), Fraction(exact) / Fraction(10**12))
-    ):
+    if whole < 1 or (exact != whole and abs(exact - whole) > max(Fraction(1, 1000), Fraction(exact) / 10**12)):
         raise ConfigError(f"period must be a whole number of microseconds (0.000001 s), not {period!r} s")
     return whole

@@ -194,7 +194,7 @@ def test_every_field_of_a_section_has_a_variable() -> None:
     leaves = {leaf.upper() for leaf in leaves} - {"HEADGATE_SERVER__TLS", "HEADGATE_SERVER__LIMITS"}
     known = {*ENVIRONMENT} - {"HEADGATE_DEPRECATED"}
     tls = {f"HEADGATE_SERVER__TLS__{name}" for name in ("CERTIFICATE", "KEY", "GRPC_CLIENT_CA")}
-    envoy = {"HEADGATE_ENVOY__CONFIG", "HEADGATE_ENVOY__NEGATIVE_HITS"}
+    envoy = {f"HEADGATE_ENVOY__{name}" for name in ("CONFIG", "NEGATIVE_HITS", "X_RATELIMIT")}
     assert leaves == known | tls | envoy  # files of which are read: see test_envoy_settings.py
 
 

@@ -21,8 +21,8 @@ MAX_OVERTAKEN_SECONDS = 0.01
 SPINS = 20
 """Looks at a lock before a thread gets in line: most are free again at once."""
 FIRST_NAP = 0.001
-"""Seconds after which the first in line looks again by itself. It is woken only when the lock is kept for it: to wake it
-every time, and have it find the lock taken again, would cost more than the checks."""
+"""Seconds after which the first in line looks again by itself. It is woken only when the lock is kept for it: to wake
+it every time, and have it find the lock taken again, would cost more than the checks."""
 OTHERS_NAP = 0.05
 """The same for the others, who have nothing to look at but their deadline."""
 
