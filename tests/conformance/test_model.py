@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.schedules import Call, LimitNumbers, calls, changing, limits, run_on
+from example_counts import examples
 from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Store
 from headgate.stores.shared import SharedStore
@@ -38,14 +39,14 @@ def run(limit: LimitNumbers, script: list[Call], changes: dict[int, LimitNumbers
 
 
 @pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_one_limit(algorithm: str, data: st.DataObject) -> None:
     run(data.draw(limits(algorithm)), data.draw(calls()), {})
 
 
 @pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_changing_limits(algorithm: str, data: st.DataObject) -> None:
     run(*changing(data, algorithm))

@@ -127,14 +127,12 @@ def _microseconds(period: float | Fraction) -> int:
     number = isinstance(period, int | float | Fraction) and not isinstance(period, bool)
     if not number or (isinstance(period, float) and not isfinite(period)) or period <= 0:
         raise ConfigError(f"period must be a number of seconds above 0, not {period!r}")
-    if isinstance(period, int) or (isinstance(period, float) and period.is_integer()):
-        exact: int | Fraction = int(period) * 1_000_000  # whole seconds, the usual case, without a Fraction
-    else:
-        exact = Fraction(period) * 1_000_000
-    whole = round(exact)
+    whole_seconds = isinstance(period, int) or (isinstance(period, float) and period.is_integer())
+    exact = None if whole_seconds else Fraction(period) * 1_000_000  # which takes longer than the rest of a Limit
+    whole = int(period) * 1_000_000 if exact is None else round(exact)
     if whole > LARGEST:
         raise ConfigError(f"period is too long to count exactly: it may be {LARGEST // 1_000_000} seconds at most")
     # A float such as 0.1 is not quite what was written; a thousandth of a microsecond is within what it can mean.
-    if whole < 1 or (exact != whole and abs(exact - whole) > max(Fraction(1, 1000), Fraction(exact) / 10**12)):
+    if exact is not None and (whole < 1 or abs(exact - whole) > max(Fraction(1, 1000), exact / 10**12)):
         raise ConfigError(f"period must be a whole number of microseconds (0.000001 s), not {period!r} s")
     return whole

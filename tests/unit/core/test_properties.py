@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from headgate.core.algorithms import Algorithm, build
 from headgate.core.decision import Decision
 from headgate.core.limit import Limit
@@ -65,7 +66,7 @@ def worlds(draw: st.DrawFn, algorithm: str) -> World:
 
 
 @every_algorithm
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_retry_after_is_exact(algorithm: str, data: st.DataObject) -> None:
     world = data.draw(worlds(algorithm))
@@ -82,7 +83,7 @@ def test_retry_after_is_exact(algorithm: str, data: st.DataObject) -> None:
 
 
 @every_algorithm
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_a_denial_changes_nothing(algorithm: str, data: st.DataObject) -> None:
     world = data.draw(worlds(algorithm))
@@ -104,7 +105,7 @@ def test_a_denial_changes_nothing(algorithm: str, data: st.DataObject) -> None:
 
 
 @every_algorithm
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_remaining_is_how_many_more_pass(algorithm: str, data: st.DataObject) -> None:
     world = data.draw(worlds(algorithm))
@@ -119,7 +120,7 @@ def test_remaining_is_how_many_more_pass(algorithm: str, data: st.DataObject) ->
 
 
 @every_algorithm
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_reset_after_is_exact(algorithm: str, data: st.DataObject) -> None:
     world = data.draw(worlds(algorithm))
@@ -161,7 +162,7 @@ def most_over(algorithm: str, limits_seen: list[Limit], events: list[Event]) -> 
 
 
 @every_algorithm
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_never_more_than_the_bound(algorithm: str, data: st.DataObject) -> None:
     """With reservations that settle for less, early and late, and limits that change in the middle."""
@@ -194,7 +195,7 @@ def test_never_more_than_the_bound(algorithm: str, data: st.DataObject) -> None:
     assert most_over(algorithm, seen, events) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_chains_are_atomic(data: st.DataObject) -> None:
     """A chain is admitted when all its limits admit, charges all or none, and waits as long as the slowest."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from headgate import Limiter
 from headgate.core.state import ListLog
 from headgate.stores.memory import MemoryStore
@@ -184,7 +185,7 @@ def test_a_store_is_collected(clock: FakeClock) -> None:
     assert reference() is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from((HOURLY, SHORT)), st.sampled_from((0, 0, 1, 2))))
 )

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from headgate.core.algorithms import Algorithm, build
 from headgate.core.limit import Limit
 from headgate.errors import StoreError
@@ -368,7 +369,7 @@ CHAINS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(chains=CHAINS)
 def test_one_by_one_it_decides_as_one_store_would(chains: list[list[tuple[str, int, bool]]]) -> None:
     places, one = Places(), MemoryStore(clock=FakeClock(1_700_000_000))
@@ -378,7 +379,7 @@ def test_one_by_one_it_decides_as_one_store_would(chains: list[list[tuple[str, i
         assert told(reply) == told(expected)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(chains=CHAINS)
 def test_together_they_charge_exactly_what_is_admitted(chains: list[list[tuple[str, int, bool]]]) -> None:
     places = Places()

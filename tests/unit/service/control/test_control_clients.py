@@ -52,7 +52,7 @@ def test_when_a_client_asked_last(control: Control) -> None:
     control.parts.tally.seen_client("client123", 1_900_000_000_000_000)
     assert last_requests(control) == {"API": None, "DEFAULT": None, "METHOD": None}, "it was seen, but not by a limit"
     rules = control.parts.catalog.current
-    counters = {entry.rule.origin["limitType"]: entry.counter for entry in rules.clients["client123"]}
+    counters = {entry.rule.name.split()[0]: entry.counter for entry in rules.clients["client123"]}
     control.parts.tally.used(counters["METHOD"], "client:client123", 1_700_000_000_123_456)
     control.parts.tally.used(counters["METHOD"], "client:another", 1_900_000_000_000_000)
     control.parts.tally.used(counters["DEFAULT"], "client:client123", 1_800_000_000_000_999)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from headgate.core.state import ListLog
 from headgate.stores.sql.partial_log import EMPTY_LOG, UNREAD, Ends, Entries, NeedMore, PartialLog
 
@@ -56,7 +57,7 @@ def ask(log: ListLog | PartialLog, total: int, question: tuple[str, int, int]) -
     return 0, total
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.dictionaries(st.integers(1, 40), st.integers(1, 5), max_size=20),
     st.integers(0, 8),
