@@ -66,8 +66,7 @@ def test_whoever_fails_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None
     with RedisServer() as server, closing(opened(server.url)) as reader:
         bell = Bell()
         reader.listen(fail)
-        reader.listen(bell.ring)
-        assert bell.rung()
+        reader.listen(bell.ring)  # perhaps after the subscription stood, which then rings for the other alone
         put(reader, "r", {})
         assert bell.rung()
         assert "whoever listens for changes of rules failed" in caplog.text

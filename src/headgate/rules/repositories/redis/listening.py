@@ -14,8 +14,6 @@ from typing import Any
 from redis import RedisCluster
 from redis.exceptions import ConnectionError as LostError
 
-from headgate.errors import StoreError
-from headgate.locks.redis_pipeline import FAILURES
 from headgate.rules.repositories.redis.link import OpenClient
 from headgate.stores.forking import renew_after_fork
 
@@ -81,7 +79,7 @@ class Listener:
                 for _ in self._words(ended):
                     nap, told = FIRST_NAP, False
                     self._call(ended)
-            except (*FAILURES, StoreError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever a server says must not end this thread
                 if not told and not ended.is_set():
                     _log.warning("changes of rules are not announced until Redis is back: %s", error)
                 told = True
@@ -101,7 +99,10 @@ class Listener:
             quiet, asked = 0, False
             while not ended.is_set():
                 if connection.can_read(timeout=STEP):
-                    (kind, *_) = connection.read_response()
+                    reply = connection.read_response()
+                    if not isinstance(reply, list) or not reply:
+                        raise LostError("what it says is not a message")
+                    kind = reply[0]
                     quiet, asked = 0, False
                     if kind in (b"subscribe", b"message"):
                         yield kind

@@ -16,7 +16,7 @@ this object has never answered is taken at its word.)
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headgate.errors import Invalid, Problem, StoreError
@@ -98,12 +98,14 @@ class RedisRepository:
     def changes(self, since: int) -> Changes | None:
         with self._seen_lock:
             seen = self._seen.get(since, b"")
-        layout, revision, nonce, *new = self._script(CHANGES, since, seen)
+        layout, revision, nonce, *new = self._reply(self._script(CHANGES, since, seen), (3, 5))
         check_layout(layout, self.keys, self.title)
+        if not isinstance(revision, int):
+            raise self._malformed("its revision is not a number")
         changes = None
         if new:
             complete, found = new
-            texts = tuple(_pairs(found))
+            texts = self._pairs(found)
             gone = [split_name(name, self._writer.place) for name, text in texts if text is None]
             changes = Changes(revision, bool(complete), self._records(texts), gone)
         if nonce is not None:  # and not before all could be read: else the next look would find nothing new
@@ -121,9 +123,9 @@ class RedisRepository:
         if after and encoded(after) >= encoded(prefix):
             first = b"(" + name_of(kind, after)
         behind = b"(" + name_of(kind, prefix) + b"\xff"  # a byte that no text has
-        layout, found = self._script(LIST, first, behind, max(limit, 0))
+        layout, found = self._reply(self._script(LIST, first, behind, max(limit, 0)), (2,))
         check_layout(layout, self.keys, self.title)
-        return self._records(_pairs(found))
+        return self._records(self._pairs(found))
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         self._link.check_open()
@@ -188,6 +190,24 @@ class RedisRepository:
         with self._link.client(writes=writes) as client:
             return client.eval(script, len(self.keys), *self.keys, *words)
 
+    def _reply(self, reply: Any, sizes: tuple[int, ...]) -> Any:
+        """What a script returned, if it is a list of one of these sizes that begins with a layout."""
+        if not isinstance(reply, list) or len(reply) not in sizes or not isinstance(reply[0], bytes | None):
+            raise self._malformed("a script returned something else")
+        return reply
+
+    def _pairs(self, found: Any) -> Sequence[tuple[bytes, bytes | None]]:
+        """Names and texts, which come one after the other."""
+        if not isinstance(found, list) or len(found) % 2:
+            raise self._malformed("its records are no pairs")
+        names, texts = found[::2], found[1::2]
+        if not all(isinstance(name, bytes) for name in names) or not all(isinstance(t, bytes | None) for t in texts):
+            raise self._malformed("its records are no texts")
+        return list(zip(names, texts, strict=True))
+
+    def _malformed(self, problem: str) -> StoreError:
+        return StoreError(f"{self.title}: what it answers cannot be read: {problem}")
+
     def _records(self, texts: Iterable[tuple[bytes, bytes | None]]) -> Sequence[Record]:
         """All of them, or Invalid with all that cannot be read."""
         records: builtins.list[Record] = []
@@ -216,7 +236,3 @@ def _asked_for(entry: AuditEntry, query: AuditQuery) -> bool:
         and (query.since_us is None or entry.at_us >= query.since_us)
         and (query.until_us is None or entry.at_us < query.until_us)
     )
-
-
-def _pairs(found: Sequence[Any]) -> Iterator[tuple[bytes, bytes | None]]:
-    return zip(found[::2], found[1::2], strict=True)
