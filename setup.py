@@ -39,6 +39,7 @@ HOT = [
     "src/headgate/stores/shared/blocks.py",
     "src/headgate/stores/shared/arena.py",
     "src/headgate/stores/shared/cell.py",
+    "src/headgate/stores/shared/damage.py",
     "src/headgate/stores/shared/records.py",
     "src/headgate/stores/shared/once.py",
     "src/headgate/stores/shared/take_many.py",

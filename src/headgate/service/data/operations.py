@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from headgate.embedded.asking import Prepared, PreparedChain
+from headgate.engine.failure import answerable
 from headgate.errors import HeadgateError, StoreError
 from headgate.http.problem import problem, problem_of
 from headgate.service.asgi import BadRequest, Call, Reply
@@ -21,7 +22,7 @@ from headgate.service.data.answers import answer_of, encode
 from headgate.service.data.bodies import wrong
 from headgate.service.data.inline import op_of, prepare_item
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, Counter, Counters, Mistake
-from headgate.stores.port import Member, Op, Outcome, Replies, Request
+from headgate.stores.port import Member, Op, Outcome, PartlyAnswered, Replies, Request
 
 if TYPE_CHECKING:
     from headgate.service.data.plane import DataPlane
@@ -78,6 +79,13 @@ class Operations:
         try:
             requests = [item.request for item in asked if item.request is not None]
             replies = local.apply_within(requests, 0.0) if requests else []
+        except PartlyAnswered as error:  # the others were decided, and must not be asked about again
+            replies = self.limiter._engine.failure.answer(error, requests).replies
+            for item, reply in zip(asked, error.replies, strict=True):
+                if not answerable(item.op) and any(isinstance(one, StoreError) for one in reply):
+                    item.problem = BadRequest(503, "the store could not be asked, so nothing was settled")
+                    if not body.exact:
+                        raise item.problem from error
         except StoreError:
             replies = None
         if replies is None:

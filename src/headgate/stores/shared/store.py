@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from mmap import mmap
@@ -25,10 +26,11 @@ from headgate.core.words import i64
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.clock import Clock, MachineClock, nanoseconds_of
 from headgate.stores.deciding import decide, decision_of, undoing
-from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request, Take
+from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, PartlyAnswered, Request, Take
 from headgate.stores.shared.arena import Arena
-from headgate.stores.shared.cell import SlotCell, Writers, holds_log
-from headgate.stores.shared.layout import CELL_BYTES, HEADER_BYTES, open_file, set_anchor
+from headgate.stores.shared.cell import SlotCell, Writers
+from headgate.stores.shared.damage import Damage, is_commit_count
+from headgate.stores.shared.layout import CELL_BYTES, COPY_WORDS, HEADER_BYTES, RING_CELLS, open_file, set_anchor
 from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, WIDE, FileLocks, LockBusy
 from headgate.stores.shared.once import apply_once
 from headgate.stores.shared.record_file import RECORD_STRIPES
@@ -42,7 +44,7 @@ MOST_PLACES = 10_000
 _WORD = struct.Struct("@q")
 _META = struct.Struct("@2q")
 _PLAIN = struct.Struct("@7q")
-_COPY = struct.Struct("@11q")
+_COPY = struct.Struct(f"@{COPY_WORDS}q")
 COPY_BYTES = _COPY.size
 
 
@@ -81,6 +83,7 @@ class SharedStore(LocalStore):
         self.ours_alone = ours_alone
         self.records: SharedRecords | None = None
         self.arena = Arena(self)
+        self.damage = Damage(self)
         self.writers = Writers()
         self.signatures: dict[Algorithm, tuple[int, int, int, int]] = {}
         self.last_signed: tuple[Algorithm | None, tuple[int, int, int, int]] = (None, (0, 0, 0, 0))
@@ -112,13 +115,15 @@ class SharedStore(LocalStore):
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
             now: int = self.anchor + self.nanoseconds() // 1000
+            if now >= self.damage.next_size_check:
+                self.damage.check_size(now)
             slot = self.find_slot(stripe, digest)
             if slot >= 0 and not algorithm.keeps_log:
                 outcome = self.take_plain(algorithm, cost, stripe, slot, now)
                 if outcome is not None:
                     return outcome.decision
             pinned = {stripe * self.slots + slot} if slot >= 0 else set()
-            cell = SlotCell(self, algorithm, digest, stripe, slot, now, pinned)
+            cell = SlotCell(self, algorithm, digest, stripe, slot, now, pinned, (stripe,))
             cell.touch()
             state = cell.state
             if state is not None and cell.writer is algorithm:
@@ -139,7 +144,8 @@ class SharedStore(LocalStore):
         return take_many(self, takes)
 
     def take_plain(self, algorithm: Algorithm, cost: i64, stripe: int, slot: int, now: int) -> Outcome | None:
-        """The usual case without the ceremony: three numbers, written under this very limit. None if it is another."""
+        """The usual case without the ceremony: three numbers, written under this very limit. None if it is another, and
+        for what looks damaged: the longer way says so."""
         memory = self.memory
         at = self.cell_at(stripe, slot)
         commits: int = self.words[at >> 3]
@@ -147,6 +153,8 @@ class SharedStore(LocalStore):
         second = first + COPY_BYTES
         then, a, b, count, capacity, period_us, code = self.unpack_plain(memory, second if commits & 1 else first)
         if (count, capacity, period_us, code) != self.signature(algorithm):
+            return None
+        if not is_commit_count(commits) or not algorithm.is_plausible(then, a, b):
             return None
         step = algorithm.step(State(then, a, b, None), now, cost)
         allowed, when, a, b, _, _, reset = step
@@ -174,7 +182,8 @@ class SharedStore(LocalStore):
             return None
 
     def apply_by(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]]:
-        """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done."""
+        """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done. A
+        request that cannot be decided (no room, a damaged counter) does not fail the others of its batch."""
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
         for request in batch:
@@ -188,16 +197,28 @@ class SharedStore(LocalStore):
         elif stripes and not wide:
             self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], patience)
         decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
+        failed: dict[int, StoreError] = {}
+        held: Container[int] = range(stripes[0], stripes[-1] + 1) if wide else stripes
         now = 0
         try:
             now = self.anchor + self.nanoseconds() // 1000
-            for request, where in zip(batch, places, strict=True):
-                outcomes = self.decide_plain(request, where, now)
-                if outcomes is None:
-                    cells = self.cells(request.op, request.members, where, now)
-                    outcomes = decide(request.op, request.members, cells, now)
+            if now >= self.damage.next_size_check:
+                self.damage.check_size(now)
+            for i in range(len(batch)):
+                request, where = batch[i], places[i]
+                try:
+                    outcomes = self.decide_plain(request, where, now)
+                    if outcomes is None:
+                        cells = self.cells(request.op, request.members, where, now, held)
+                        outcomes = decide(request.op, request.members, cells, now)
+                except StoreError as error:
+                    if len(batch) == 1:
+                        raise
+                    failed[i] = error
+                    outcomes = []
                 decided.append((request, where, outcomes))
-            return [outcomes for _, _, outcomes in decided]
+            if not failed:
+                return [outcomes for _, _, outcomes in decided]
         except BaseException:
             self.undo(decided, now)
             raise
@@ -207,6 +228,9 @@ class SharedStore(LocalStore):
             else:
                 for stripe in stripes:
                     self.unlock(stripe)
+        raise PartlyAnswered(
+            [[failed[i]] * len(batch[i].members) if i in failed else decided[i][2] for i in range(len(batch))]
+        )
 
     def decide_plain(self, request: Request, where: list[tuple[bytes, int]], now: int) -> list[Outcome] | None:
         """The usual request, one TAKE of a counter that is there, without the ceremony; None if it is another."""
@@ -234,19 +258,22 @@ class SharedStore(LocalStore):
     def undo(self, decided: Sequence[tuple[Request, list[tuple[bytes, int]], list[Outcome]]], now: int) -> None:
         """All or nothing, for a batch too: who is told of an error must not have been charged."""
         for request, where, outcomes in reversed(decided):
-            if request.op is Op.TAKE and all(o.decision.allowed for o in outcomes):
+            if outcomes and request.op is Op.TAKE and all(o.decision.allowed for o in outcomes):
                 members = undoing(request.members, outcomes)
-                decide(Op.GIVE_BACK, members, self.cells(Op.GIVE_BACK, members, where, now), now)
+                with suppress(StoreError):  # damaged since, and reset: there is nothing left to give back
+                    decide(Op.GIVE_BACK, members, self.cells(Op.GIVE_BACK, members, where, now, ()), now)
 
-    def cells(self, op: Op, members: Sequence[Member], places: list[tuple[bytes, int]], now: int) -> list[SlotCell]:
-        """The counters of one request, which hold their slots until it is decided."""
+    def cells(
+        self, op: Op, members: Sequence[Member], places: list[tuple[bytes, int]], now: int, held: Container[int]
+    ) -> list[SlotCell]:
+        """The counters of one request, which hold their slots until it is decided. All stripes in `held` are locked."""
         pinned: set[int] = set()
         cells = []
         for member, (digest, stripe) in zip(members, places, strict=True):
             slot = self.find_slot(stripe, digest)
             if slot >= 0:
                 pinned.add(stripe * self.slots + slot)
-            cell = SlotCell(self, member.algorithm, digest, stripe, slot, now, pinned)
+            cell = SlotCell(self, member.algorithm, digest, stripe, slot, now, pinned, held)
             if op is Op.TAKE:
                 cell.touch()
             cells.append(cell)
@@ -324,18 +351,20 @@ class SharedStore(LocalStore):
         self.words[at >> 3] = _WORD.unpack_from(digest)[0]
 
     def clear_slot(self, stripe: int, slot: int) -> None:
-        """Let a slot go, its log too."""
-        logged = holds_log(self.memory, self.cell_at(stripe, slot))
-        self.free(stripe, slot, self.arena.owned(stripe, slot) if logged else [])
-
-    def free(self, stripe: int, slot: int, blocks: Sequence[int]) -> None:
-        """Let a slot go, and these blocks of its log."""
+        """Let a slot go. The blocks of its log are free from then on, too: nothing commits to them any more."""
         at = HEADER_BYTES + stripe * self.stripe_bytes + slot * 16
         meta_at = self.meta_at(stripe, slot)
         self.words[at >> 3] = 0
-        self.arena.give(blocks)
         self.words[meta_at >> 3] = 0
         self.words[(meta_at >> 3) + 1] = 0
+        cell_at = self.cell_at(stripe, slot)
+        if not is_commit_count(self.words[cell_at >> 3]):
+            self.words[cell_at >> 3] = 0
+
+    def is_named(self, stripe: int, slot: int) -> bool:
+        """Whether a slot holds a counter."""
+        first: int = self.words[(HEADER_BYTES + stripe * self.stripe_bytes + slot * 16) >> 3]
+        return first != 0
 
     def meta(self, stripe: int, slot: int) -> tuple[int, int]:
         """Expiry and last use of a slot, in microseconds; 0 when it is free."""
@@ -347,6 +376,9 @@ class SharedStore(LocalStore):
 
     def cell_at(self, stripe: int, slot: int) -> int:
         return HEADER_BYTES + stripe * self.stripe_bytes + self.slots * 32 + slot * CELL_BYTES
+
+    def ring_at(self, stripe: int, slot: int) -> int:
+        return self.cell_at(stripe, self.slots) + slot * RING_CELLS * 16
 
     def signature(self, algorithm: Algorithm) -> tuple[int, int, int, int]:
         """What a slot keeps of the limit that wrote it."""
