@@ -76,7 +76,7 @@ def test_a_long_log_costs_no_more_to_add_to(tmp_path: Path) -> None:
             assert limiter.check("k", limit).allowed
     finally:
         BlockLog.entry = original  # type: ignore[method-assign]  # as it was
-    assert reads <= 30
+    assert reads <= 40
 
 
 def test_a_log_that_is_given_back_does_not_eat_the_region(tmp_path: Path) -> None:

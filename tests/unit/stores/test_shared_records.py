@@ -132,7 +132,7 @@ def test_a_folder_in_its_place_is_refused(path: Path) -> None:
         (lambda content: content[:3000], "cut short"),
         (lambda content: content[:-8], "damaged"),
         (lambda content: content[:16] + b"\1" + content[17:], "damaged"),
-        (lambda content: content[:8] + struct.pack("=I", 2) + content[12:], "layout 2, this one reads 1"),
+        (lambda content: content[:8] + struct.pack("=I", 9) + content[12:], "layout 9, this one reads 2"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_so(path: Path, change: object, message: str) -> None:
@@ -165,7 +165,7 @@ def test_the_header_says_what_the_documentation_says(path: Path) -> None:
     store.apply([take("n")])
     header = Path(f"{path}.once").read_bytes()[:HEADER_BYTES]
     magic, version, zero, stripe_bytes, buckets, salt, crc = struct.unpack_from("=8sIIqq16sI", header)
-    assert (magic, version, zero) == (b"HEADGATO", 1, 0)
+    assert (magic, version, zero) == (b"HEADGATO", 2, 0)
     assert (stripe_bytes, buckets) == (589_824, 2304)
     assert (salt, crc) == (store.geometry.salt, zlib.crc32(header[:48]))
 

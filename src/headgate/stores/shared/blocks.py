@@ -93,7 +93,7 @@ class BlockLog(Log):
         self.moved: i64 = 0
         self.number: i64 = 0  # of the chain: with the slot's own, it is in the owner's word of each block
         self.total_cost: i64 = 0  # of all entries, as the slot's state says
-        self.last_tick: i64 = LARGEST  # no tick is beyond it, in either direction
+        self.last_tick: i64 = LARGEST  # that of the slot's state: no entry is later
         self.unused: list[int] = []  # blocks to set free after the next commit
 
     def check(self, last_block: i64) -> str:
@@ -116,12 +116,22 @@ class BlockLog(Log):
             return "a log's ends do not fit its length"
         return "" if self.owner.owns(first) and self.owner.owns(last) else "a log has lost a block"
 
+    def fits(self, newest: i64) -> bool:
+        """Whether the tick of the newest entry that costs anything, as the slot's state has it, can be right."""
+        if newest > self.last_tick or not self.entries:
+            return newest <= self.last_tick
+        tail = self.tail if self.tail else (self.head + self.entries - 1) % RING_CELLS
+        tick, cost = self.entry(tail)
+        return tick + self.moved == newest if cost else tick + self.moved >= newest
+
     def entry(self, position: i64) -> tuple[i64, i64]:
         tick: i64
         cost: i64
         tick, cost = self.unpack(self.memory, (self.blocks_at if self.tail else self.ring_at) + position * 16)
         if cost < 0 or cost > self.total_cost:
             raise self.owner.damaged("an entry of a log has an impossible cost")
+        if tick < -LARGEST or tick > LARGEST or tick + self.moved > self.last_tick:
+            raise self.owner.damaged("an entry of a log has an impossible time")
         return tick, cost
 
     def after(self, position: i64) -> i64:
@@ -148,23 +158,33 @@ class BlockLog(Log):
     def expired(self, cutoff: i64) -> i64:
         cutoff -= self.moved
         total: i64 = 0
+        before: i64 = -LARGEST
         position = self.head
         for i in range(self.entries):
             tick, cost = self.entry(position)
             if tick > cutoff:
-                break
+                return total
+            if tick < before:
+                raise self.owner.damaged("the entries of a log are out of order")
+            before = tick
             total += cost
             if total > self.total_cost:
-                raise self.owner.damaged("the entries of a log do not add up")
+                break
             if i + 1 < self.entries:
                 position = self.after(position)
+        if total != self.total_cost:
+            raise self.owner.damaged("the entries of a log do not add up")
         return total
 
     def freed(self, amount: i64) -> i64:
         tick: i64 = 0
+        before: i64 = -LARGEST
         position = self.head
         for i in range(self.entries):
             tick, cost = self.entry(position)
+            if tick < before:
+                raise self.owner.damaged("the entries of a log are out of order")
+            before = tick
             amount -= cost
             if amount <= 0:
                 break
@@ -172,8 +192,6 @@ class BlockLog(Log):
                 position = self.after(position)
         if amount > 0:
             raise self.owner.damaged("the entries of a log do not add up")
-        if not -LARGEST <= tick <= LARGEST or not -self.last_tick <= tick + self.moved <= self.last_tick:
-            raise self.owner.damaged("an entry of a log has an impossible time")
         return tick + self.moved
 
     def charged(self, tick: i64) -> i64:

@@ -156,19 +156,20 @@ class SlotCell(LogOwner):
             return
         log = self.new_log()
         log.head, log.tail, log.entries, log.moved, log.number = head, tail, entries, moved, number
-        log.last_tick = writer.last_tick
-        log.total_cost = a
+        log.last_tick = time
+        log.total_cost = LARGEST if code & CHANGING else a
         self.state = State(time, a, b, log)
         problem = log.check(store.geometry.blocks)
         if problem:
             raise self.damaged(problem)
         if code & CHANGING:
             # Whoever changed the entries was killed in the middle: they are right, the sum may not be.
-            log.total_cost = LARGEST
             total = log.total()
             self.state.a = total
             self.state.b = log.freed(total)
             self.changed()
+        elif not log.fits(b):
+            raise self.damaged("a log's newest entry is not what its state says")
 
     def find_copies(self) -> None:
         """Where the slot's cell is, and how often it was committed."""
@@ -211,7 +212,6 @@ class SlotCell(LogOwner):
         given = state.log
         if algorithm.keeps_log:
             log = self.new_log()
-            log.last_tick = algorithm.last_tick
             if isinstance(before, BlockLog) and before.tail == 0:
                 # Until the commit, the entries of the log that is replaced stay where they are.
                 log.head = (before.head + before.entries) % RING_CELLS
@@ -235,6 +235,7 @@ class SlotCell(LogOwner):
         log = state.log
         if isinstance(log, BlockLog):
             log.total_cost = state.a
+            log.last_tick = state.time
         # Expiry first: a late one only keeps a slot longer, an early one would lose a counter.
         meta = store.meta_at(self.stripe, self.slot) >> 3
         store.words[meta] = writer.frees(state, self.now, 0)

@@ -65,6 +65,8 @@ _CRC = struct.Struct("=I")
 _CRC_AT = _HEADER.size
 _ANCHOR = struct.Struct("@q16s")
 _ANCHOR_AT = 256
+LATEST = 7_258_118_400_000_000
+"""The year 2200, in microseconds: no clock is later, and what is computed from it stays below 2**53."""
 
 
 _ADVICE = {
@@ -236,12 +238,13 @@ def boot_id() -> bytes:
 
 
 def set_anchor(memory: mmap) -> int:
-    """The microseconds all participants add to their monotonic clock; set anew after the machine was restarted.
+    """The microseconds all participants add to their monotonic clock; set anew after the machine was restarted, and
+    when it is damaged so that it says no time at all.
 
     Called under the header's lock. The boot id is written last: a maker that dies before it leaves it to the next.
     """
     anchor, boot = _ANCHOR.unpack_from(memory, _ANCHOR_AT)
-    if boot != boot_id():
+    if boot != boot_id() or not 0 <= anchor + time.monotonic_ns() // 1000 < LATEST:
         anchor = wall_minus_monotonic()
         struct.pack_into("@q", memory, _ANCHOR_AT, anchor)
         struct.pack_into("@16s", memory, _ANCHOR_AT + 8, boot_id())

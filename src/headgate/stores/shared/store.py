@@ -394,6 +394,9 @@ class SharedStore(LocalStore):
         self.last_signed = (algorithm, found)
         return found
 
+    def counts(self) -> dict[str, int]:
+        return {"store_resets": self.damage.resets, "store_logs_full": self.arena.refused}
+
     def try_lock(self, stripe: int) -> bool:
         return self.locks.try_acquire(FIRST_STRIPE + stripe)
 
