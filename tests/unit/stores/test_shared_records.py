@@ -17,7 +17,7 @@ from headgate.stores.port import Member, Once, Op, Request
 from headgate.stores.shared import SharedStore, record_file
 from headgate.stores.shared.layout import HEADER_BYTES
 from headgate.stores.shared.record_file import RECORD_STRIPES, Rings
-from headgate.stores.shared.records import SharedRecords
+from headgate.stores.shared.records import MAX_STEPS, SharedRecords
 from headgate.testing import FakeClock
 
 LOTS = build(Limit.parse("1000000/day"), "limit")
@@ -205,6 +205,19 @@ def test_names_that_share_a_bucket_are_all_found(path: Path) -> None:
         records.keep(name, name.encode(), NOW)
     assert [records.find(name, NOW) for name in names] == [name.encode() for name in names]
     assert records.find("another", NOW) is None
+
+
+def test_name_that_is_kept_again_and_again_does_not_hide_others(path: Path) -> None:
+    """A bucket's records are looked at one after the other, and no more than so many of them."""
+    records = records_of(opened(path, 100))
+    records.buckets = 1
+    stripe = records.stripe_of(records.digest("n0"))
+    same = [name for name in (f"n{i}" for i in range(100)) if records.stripe_of(records.digest(name)) == stripe]
+    for name in same:
+        records.keep(name, name.encode(), NOW)
+    for _ in range(5 * MAX_STEPS):
+        records.keep(same[0], b"again", NOW)
+    assert [records.find(name, NOW) for name in same[1:]] == [name.encode() for name in same[1:]]
 
 
 def test_a_flood_of_names_costs_no_counter_and_no_log(path: Path) -> None:

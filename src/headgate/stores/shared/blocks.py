@@ -94,6 +94,7 @@ class BlockLog(Log):
         self.number: i64 = 0  # of the chain: with the slot's own, it is in the owner's word of each block
         self.total_cost: i64 = 0  # of all entries, as the slot's state says
         self.last_tick: i64 = LARGEST  # that of the slot's state: no entry is later
+        self.newest: i64 = LARGEST  # the tick of the newest entry that costs anything, as the slot's state says
         self.unused: list[int] = []  # blocks to set free after the next commit
 
     def check(self, last_block: i64) -> str:
@@ -116,13 +117,13 @@ class BlockLog(Log):
             return "a log's ends do not fit its length"
         return "" if self.owner.owns(first) and self.owner.owns(last) else "a log has lost a block"
 
-    def fits(self, newest: i64) -> bool:
+    def ends_well(self) -> bool:
         """Whether the tick of the newest entry that costs anything, as the slot's state has it, can be right."""
-        if newest > self.last_tick or not self.entries:
-            return newest <= self.last_tick
+        if self.newest > self.last_tick or not self.entries:
+            return self.newest <= self.last_tick
         tail = self.tail if self.tail else (self.head + self.entries - 1) % RING_CELLS
         tick, cost = self.entry(tail)
-        return tick + self.moved == newest if cost else tick + self.moved >= newest
+        return tick + self.moved == self.newest if cost else tick + self.moved >= self.newest
 
     def entry(self, position: i64) -> tuple[i64, i64]:
         tick: i64
@@ -156,6 +157,8 @@ class BlockLog(Log):
         return found
 
     def expired(self, cutoff: i64) -> i64:
+        if self.newest <= cutoff:
+            return self.total_cost  # all of them, however many
         cutoff -= self.moved
         total: i64 = 0
         before: i64 = -LARGEST
@@ -259,6 +262,11 @@ class BlockLog(Log):
         self.tail = 0
 
     def drop(self, amount: i64) -> None:
+        if amount >= self.total_cost:  # all of them: a chain is let go as a whole by the commit that follows
+            if self.tail == 0:
+                self.head = (self.head + self.entries) % RING_CELLS
+            self.entries = 0
+            return
         while self.entries:
             head = self.head
             cost = self.entry(head)[1]

@@ -157,6 +157,7 @@ class SlotCell(LogOwner):
         log = self.new_log()
         log.head, log.tail, log.entries, log.moved, log.number = head, tail, entries, moved, number
         log.last_tick = time
+        log.newest = b
         log.total_cost = LARGEST if code & CHANGING else a
         self.state = State(time, a, b, log)
         problem = log.check(store.geometry.blocks)
@@ -168,7 +169,7 @@ class SlotCell(LogOwner):
             self.state.a = total
             self.state.b = log.freed(total)
             self.changed()
-        elif not log.fits(b):
+        elif not log.ends_well():
             raise self.damaged("a log's newest entry is not what its state says")
 
     def find_copies(self) -> None:
@@ -236,6 +237,7 @@ class SlotCell(LogOwner):
         if isinstance(log, BlockLog):
             log.total_cost = state.a
             log.last_tick = state.time
+            log.newest = state.b
         # Expiry first: a late one only keeps a slot longer, an early one would lose a counter.
         meta = store.meta_at(self.stripe, self.slot) >> 3
         store.words[meta] = writer.frees(state, self.now, 0)
