@@ -4,12 +4,12 @@ A block's owner word names a slot and the number of the chain that the slot's lo
 belongs to a log only while the slot's committed state has a chain of this number. So a log that is reset, replaced or
 evicted lets all its blocks go with the one word that commits it, however many they are.
 
-Blocks are taken under one lock of their own, after the stripe's. A taker looks at a bounded number of owner words: a free
-block, one whose chain is gone, or one of a log that has expired will do. The stripes of those are only tried, never
-waited for, because the taker holds a stripe already. Every other look goes on from where the last taker stopped, so that
-all blocks have their turn; the others are at random, so that a long run of live blocks does not hide the free ones:
-while one block in 20 is free, 998 searches in 1,000 find one. A log that is live never loses a block to another: when
-nothing is found, the request fails with a StoreError, and the failure policy answers it.
+Blocks are taken under one lock of their own, after the stripe's. A taker looks at a bounded number of owner words: a
+free block, one whose chain is gone, or one of a log that has expired will do. The stripes of those are only tried,
+never waited for, because the taker holds a stripe already. Every other look goes on from where the last taker stopped,
+so that all blocks have their turn; the others are at random, so that a long run of live blocks does not hide the free
+ones: while one block in 20 is free, 998 searches in 1,000 find one. A log that is live never loses a block to another:
+when nothing is found, the request fails with a StoreError, and the failure policy answers it.
 """
 
 from __future__ import annotations

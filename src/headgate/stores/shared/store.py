@@ -197,26 +197,13 @@ class SharedStore(LocalStore):
         elif stripes and not wide:
             self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], patience)
         decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
-        failed: dict[int, StoreError] = {}
         held: Container[int] = range(stripes[0], stripes[-1] + 1) if wide else stripes
         now = 0
         try:
             now = self.anchor + self.nanoseconds() // 1000
             if now >= self.damage.next_size_check:
                 self.damage.check_size(now)
-            for i in range(len(batch)):
-                request, where = batch[i], places[i]
-                try:
-                    outcomes = self.decide_plain(request, where, now)
-                    if outcomes is None:
-                        cells = self.cells(request.op, request.members, where, now, held)
-                        outcomes = decide(request.op, request.members, cells, now)
-                except StoreError as error:
-                    if len(batch) == 1:
-                        raise
-                    failed[i] = error
-                    outcomes = []
-                decided.append((request, where, outcomes))
+            failed = self.decide_each(batch, places, now, held, decided)
             if not failed:
                 return [outcomes for _, _, outcomes in decided]
         except BaseException:
@@ -231,6 +218,31 @@ class SharedStore(LocalStore):
         raise PartlyAnswered(
             [[failed[i]] * len(batch[i].members) if i in failed else decided[i][2] for i in range(len(batch))]
         )
+
+    def decide_each(
+        self,
+        batch: Sequence[Request],
+        places: list[list[tuple[bytes, int]]],
+        now: int,
+        held: Container[int],
+        decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]],
+    ) -> dict[int, StoreError]:
+        """Decide the requests of a batch, whose stripes are locked. Says which of several could not be decided."""
+        failed: dict[int, StoreError] = {}
+        for i in range(len(batch)):
+            request, where = batch[i], places[i]
+            try:
+                outcomes = self.decide_plain(request, where, now)
+                if outcomes is None:
+                    cells = self.cells(request.op, request.members, where, now, held)
+                    outcomes = decide(request.op, request.members, cells, now)
+            except StoreError as error:
+                if len(batch) == 1:
+                    raise
+                failed[i] = error
+                outcomes = []
+            decided.append((request, where, outcomes))
+        return failed
 
     def decide_plain(self, request: Request, where: list[tuple[bytes, int]], now: int) -> list[Outcome] | None:
         """The usual request, one TAKE of a counter that is there, without the ceremony; None if it is another."""

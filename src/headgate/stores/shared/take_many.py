@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headgate.core.decision import Decision
-from headgate.stores.deciding import decide
 from headgate.errors import StoreError
+from headgate.stores.deciding import decide
 from headgate.stores.port import Member, Op, Outcome, Request, Take
 from headgate.stores.shared.cell import SlotCell
 from headgate.stores.shared.locks import FIRST_STRIPE, WIDE
