@@ -33,6 +33,8 @@ MAX_LOOKS = 256
 """Owner words that are looked at for one block, at most: others wait for the stripe meanwhile."""
 MAX_LOCKS = 8
 """Stripes that are tried for one block, at most: each is a call of the kernel."""
+LOCK_SECONDS = 0.05
+"""How long to wait for the region's lock: an event loop waits meanwhile, and nobody holds it for more than a search."""
 MAX_SEARCHES = 4
 """Searches in vain at one instant, which is that of a whole batch: whoever comes after them is refused at once."""
 
@@ -57,7 +59,7 @@ class Arena:
         in `pinned` are in use by its request."""
         store = self.store
         try:
-            store.locks.acquire(ARENA, store.timeout)
+            store.locks.acquire(ARENA, LOCK_SECONDS)
         except LockBusy as error:
             # Not "busy, nothing done": earlier requests of the batch may have been decided by now.
             raise StoreError(str(error)) from error
