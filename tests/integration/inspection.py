@@ -6,19 +6,29 @@ import struct
 import zlib
 
 from headgate.stores.shared import SharedStore
-from headgate.stores.shared.layout import BLOCK_BYTES
+from headgate.stores.shared.blocks import CELLS, SLOT_BITS, SLOT_MASK
+from headgate.stores.shared.cell import committed_chain
+from headgate.stores.shared.layout import BLOCK_BYTES, COPY_WORDS
 
 __all__ = ["leaked_blocks", "log_entries", "owned_blocks", "used_blocks"]
 
 _LOG = zlib.crc32(b"sliding_window_log")
-_COPY = struct.Struct("@11q")
+_COPY = struct.Struct(f"@{COPY_WORDS}q")
 
 
 def owned_blocks(store: SharedStore) -> dict[int, int]:
-    """The blocks that have an owner: block to slot, counted through all stripes."""
+    """The blocks that belong to a chain that is there: block to slot, counted through all stripes."""
     geometry = store.geometry
     owners = struct.unpack_from(f"@{geometry.blocks}q", store.memory, geometry.owners_at)
-    return {block: owner - 1 for block, owner in enumerate(owners) if owner}
+    found = {}
+    for block, word in enumerate(owners):
+        if word:
+            owner = (word & SLOT_MASK) - 1
+            stripe, slot = owner // store.slots, owner % store.slots
+            chain = committed_chain(store.words, store.cell_at(stripe, slot))
+            if store.is_named(stripe, slot) and chain == word >> SLOT_BITS:
+                found[block] = owner
+    return found
 
 
 def committed(store: SharedStore, stripe: int, slot: int) -> tuple[int, ...]:
@@ -37,14 +47,14 @@ def used_blocks(store: SharedStore) -> dict[int, int]:
             if not struct.unpack_from("@q", store.memory, digest_at)[0]:
                 continue
             words = committed(store, stripe, slot)
-            _, _, _, _, _, _, code, head, tail, entries, _ = words
+            _, _, _, _, _, _, code, head, tail, entries, _, _ = words
             if code != _LOG or not tail:
                 continue
-            block = head // 64 if entries else tail // 64
+            block = head // CELLS if entries else tail // CELLS
             while True:
                 assert block not in found, f"block {block} is in two logs"
                 found[block] = stripe * store.slots + slot
-                if block == tail // 64:
+                if block == tail // CELLS:
                     break
                 block = struct.unpack_from("@q", store.memory, store.geometry.blocks_at + block * BLOCK_BYTES)[0]
     return found
@@ -52,7 +62,7 @@ def used_blocks(store: SharedStore) -> dict[int, int]:
 
 def log_entries(store: SharedStore, name: str, key: str) -> int:
     """How many entries the log of a counter holds."""
-    digest, stripe = store.place(name, key)
+    digest, stripe = store.digests.locate(name, key)
     return committed(store, stripe, store.find_slot(stripe, digest))[9]
 
 

@@ -16,16 +16,22 @@ from typing import Any
 
 from headgate import Limit, Limiter
 from headgate.stores.shared import SharedStore
+from headgate.stores.shared.blocks import owner_word
+from headgate.stores.shared.cell import committed_chain
 from headgate.testing import FakeClock
 
 __all__ = ["SCENARIOS", "Scenario", "moments", "opened", "used"]
 
 WATCHED = ("/stores/shared/", "/stores/deciding.py", "/core/state.py")
-READING = {"entry", "after", "positions", "expired", "freed", "charged", "total", "find", "meta", "meta_at", "cell_at"}
+READING = {
+    *("entry", "after", "positions", "expired", "freed", "charged", "total", "check", "owns", "owner_word"),
+    *("find", "is_unused", "is_outdated", "committed_chain", "meta", "meta_at", "cell_at", "is_named"),
+}
 """Functions that only look."""
 BUCKET = "1000/year"
 LOG = "1000/hour using sliding_window_log"
 CHAIN = f"{BUCKET}; {LOG}; 500/year using fixed_window; 700/year using gcra"
+BRIEF_LOG = "1000/minute using sliding_window_log"
 PLAN = Limit(100, 3600, name="plan")
 PLAN_GROWN = Limit(200, 3600, name="plan")
 PLAN_OF_LOG = Limit(200, 3600, algorithm="sliding_window_log", name="plan")
@@ -76,25 +82,37 @@ def many_keys(limiter: Limiter, clock: FakeClock) -> None:
 
 def two_spans(limiter: Limiter, clock: FakeClock) -> None:
     """A log of three blocks whose first half expires before the second."""
-    checks("key", LOG, 70)(limiter, clock)
+    checks("key", LOG, 35)(limiter, clock)
     clock.advance(1800)
-    checks("key", LOG, 60)(limiter, clock)
+    checks("key", LOG, 30)(limiter, clock)
+
+
+def ring_of_two_spans(limiter: Limiter, clock: FakeClock) -> None:
+    """A full ring, of which the first entries expire before the others."""
+    checks("key", LOG, 8)(limiter, clock)
+    clock.advance(1800)
+    checks("key", LOG, 3)(limiter, clock)
+
+
+def nearly_small(limiter: Limiter, clock: FakeClock) -> None:
+    """A log at the end of its block, of which all but the last five entries expire before the others."""
+    checks("key", LOG, 26)(limiter, clock)
+    clock.advance(1800)
+    checks("key", LOG, 5)(limiter, clock)
 
 
 def full_region(limiter: Limiter, clock: FakeClock) -> None:
-    """Every log block is taken: by an old log, one used since, the one that will want another, and all the rest."""
-    checks("old", LOG, 3)(limiter, clock)
-    clock.advance(1)
-    checks("new", LOG, 3)(limiter, clock)
-    clock.advance(1)
-    checks("full", LOG, 63)(limiter, clock)
-    clock.advance(1)
-    checks("rest", LOG)(limiter, clock)
+    """Every log block is taken: by a live log, the one that will want another, and one that expires before that."""
+    checks("new", LOG, 12)(limiter, clock)
+    checks("full", LOG, 31)(limiter, clock)
+    checks("brief", BRIEF_LOG, 12)(limiter, clock)
     store = limiter._store
     assert isinstance(store, SharedStore)
-    digest, stripe = store.place(LOG, "rest")
-    for _ in range(store.geometry.blocks - 4):
-        store.arena.take(stripe, store.find_slot(stripe, digest), clock.ticks(), set())
+    digest, stripe = store.digests.locate(BRIEF_LOG, "brief")
+    slot = store.find_slot(stripe, digest)
+    word = owner_word(stripe * store.slots + slot, committed_chain(store.words, store.cell_at(stripe, slot)))
+    for _ in range(store.geometry.blocks - 3):
+        store.arena.take(word, clock.ticks(), set(), ())
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -102,13 +120,17 @@ SCENARIOS: dict[str, Scenario] = {
     "a bucket": Scenario(checks("key", BUCKET, 3), checks("key", BUCKET), [("key", BUCKET)]),
     "a new log": Scenario(checks("other", LOG), checks("key", LOG), [("key", LOG), ("other", LOG)]),
     "a log": Scenario(checks("key", LOG, 3), checks("key", LOG), [("key", LOG)]),
-    "a log that needs a block": Scenario(checks("key", LOG, 63), checks("key", LOG), [("key", LOG)]),
+    "a log that fills its ring": Scenario(checks("key", LOG, 10), checks("key", LOG), [("key", LOG)]),
+    "a full ring": Scenario(ring_of_two_spans, checks("key", LOG), [("key", LOG)], later=1801),
+    "a log that outgrows its ring": Scenario(checks("key", LOG, 11), checks("key", LOG), [("key", LOG)]),
+    "a log that goes back to its ring": Scenario(nearly_small, checks("key", LOG), [("key", LOG)], later=1801),
+    "a log that needs a block": Scenario(checks("key", LOG, 31), checks("key", LOG), [("key", LOG)]),
     "a log that lets a block go": Scenario(two_spans, checks("key", LOG), [("key", LOG)], later=1801),
     "a log that is emptied": Scenario(checks("key", LOG, 70), checks("key", LOG), [("key", LOG)], later=3601),
     "settling on a bucket": Scenario(checks("key", BUCKET, 3), settles("key", BUCKET), [("key", BUCKET)], reserves=7),
     "settling on a log": Scenario(checks("key", LOG, 3), settles("key", LOG), [("key", LOG)], 1, reserves=7),
     "settling in one tick": Scenario(checks("key", LOG, 3), settles("key", LOG), [("key", LOG)], reserves=7),
-    "settling in a new block": Scenario(checks("key", LOG, 63), settles("key", LOG), [("key", LOG)], 1, reserves=7),
+    "settling in a new block": Scenario(checks("key", LOG, 31), settles("key", LOG), [("key", LOG)], 1, reserves=7),
     "reset of a log": Scenario(
         checks("key", LOG, 70), lambda limiter, _: limiter.reset("key", LOG), [("key", LOG)], later=1
     ),
@@ -120,7 +142,7 @@ SCENARIOS: dict[str, Scenario] = {
         evicted=("old:0", "old:1"),
     ),
     "a chain": Scenario(
-        checks("key", LOG, 63), checks("key", f"{LOG}; {BUCKET}"), [("key", LOG), ("key", BUCKET)], chained=True
+        checks("key", LOG, 31), checks("key", f"{LOG}; {BUCKET}"), [("key", LOG), ("key", BUCKET)], chained=True
     ),
     "a chain of new counters": Scenario(
         checks("other", BUCKET),
@@ -158,13 +180,11 @@ SCENARIOS: dict[str, Scenario] = {
     "a log that becomes a longer log": Scenario(
         checks("key", PLAN_OF_LOG, 70), checks("key", PLAN_OF_LONGER_LOG), [("key", PLAN_OF_LONGER_LOG)]
     ),
+    "a small log that becomes a longer log": Scenario(
+        checks("key", PLAN_OF_LOG, 11), checks("key", PLAN_OF_LONGER_LOG), [("key", PLAN_OF_LONGER_LOG)]
+    ),
     "no free block": Scenario(
-        full_region,
-        checks("full", LOG),
-        [("full", LOG), ("old", LOG), ("new", LOG)],
-        later=1,
-        evicted=("old", "new"),
-        leaks=1024,
+        full_region, checks("full", LOG), [("full", LOG), ("new", LOG), ("brief", BRIEF_LOG)], later=61, leaks=2048
     ),
     "a clock that had jumped": Scenario(checks("key", LOG, 5), checks("key", LOG), [("key", LOG)], later=-7200),
 }

@@ -12,14 +12,17 @@ from headgate import Limit, Limiter, StoreError
 from headgate.cli import version
 from headgate.stores.port import Member, Op, Request
 from headgate.stores.shared import SharedStore
+from headgate.stores.shared.arena import MAX_LOOKS, MAX_SEARCHES
+from headgate.stores.shared.blocks import owner_word
+from headgate.stores.shared.cell import committed_chain
 from headgate.stores.shared.locks import FIRST_STRIPE
 from headgate.testing import FakeClock
-from integration.inspection import leaked_blocks, log_entries, owned_blocks
+from integration.inspection import leaked_blocks, log_entries, owned_blocks, used_blocks
 
 LIMIT = "10/year"
 LOG = "1000/year using sliding_window_log"
 BRIEF = "5/minute"
-BRIEF_LOG = "5/minute using sliding_window_log"
+BRIEF_LOG = "50/minute using sliding_window_log"
 
 
 @contextmanager
@@ -41,7 +44,7 @@ def used(limiter: Limiter, key: str, limit: str | Limit = LIMIT) -> int:
 
 
 def slot_of(store: SharedStore, name: str, key: str) -> tuple[int, int]:
-    digest, stripe = store.place(name, key)
+    digest, stripe = store.digests.locate(name, key)
     return stripe, store.find_slot(stripe, digest)
 
 
@@ -49,8 +52,18 @@ def take_free_blocks(limiter: Limiter, key: str, leave: int = 0) -> None:
     """Have a log own all the blocks that are free, but so many."""
     store = shared(limiter)
     stripe, slot = slot_of(store, LOG, key)
+    if committed_chain(store.words, store.cell_at(stripe, slot)) < 0:
+        for _ in range(11):
+            limiter.check(key, LOG)
+    number = committed_chain(store.words, store.cell_at(stripe, slot))
+    word = owner_word(stripe * store.slots + slot, number)
     for _ in range(store.geometry.blocks - len(owned_blocks(store)) - leave):
-        store.arena.take(stripe, slot, store.clock.ticks(), set())
+        store.arena.take(word, store.clock.ticks(), set(), ())
+
+
+def slot_number(limiter: Limiter, key: str) -> int:
+    stripe, slot = slot_of(shared(limiter), LOG, key)
+    return stripe * shared(limiter).slots + slot
 
 
 # Counters
@@ -158,89 +171,161 @@ def test_more_counters_in_one_request_than_there_is_room(counters: Path) -> None
 # Logs
 
 
-def test_logs_give_way_to_logs(counters: Path) -> None:
-    """1,100 logs want a block each and there are 1,024: the ones used least recently lose theirs."""
-    with opened(counters, 1100) as (limiter, clock):
-        assert shared(limiter).geometry.blocks == 1024
-        for i in range(1100):
+def test_every_counter_has_room_for_a_small_log(counters: Path) -> None:
+    """Of 11 entries, in a ring of its own: none of them needs a block."""
+    with opened(counters, 2000) as (limiter, clock):
+        for i in range(2000):
+            for _ in range(11):
+                clock.advance(0.001)
+                assert limiter.check(f"key:{i}", LOG).reason == "ok"
+        assert [used(limiter, f"key:{i}", LOG) for i in range(2000)] == [11] * 2000
+        assert owned_blocks(shared(limiter)) == {}
+
+
+def spill(limiter: Limiter, key: str, limit: str = LOG, reason: str = "ok") -> None:
+    """One request more than a ring has room for, so that the log takes a block."""
+    for _ in range(11):
+        assert limiter.check(key, limit).reason == "ok"
+    assert limiter.check(key, limit).reason == reason
+
+
+def test_live_logs_do_not_give_way(counters: Path) -> None:
+    """2,100 logs want a block each and there are 2,048: those that come last are told so, and nobody loses anything."""
+    with opened(counters, 2200) as (limiter, clock):
+        store = shared(limiter)
+        assert store.geometry.blocks == 2048
+        for i in range(2048):
+            clock.advance(0.01)
+            spill(limiter, f"key:{i}")
+        for i in range(2048, 2100):
+            clock.advance(0.01)
+            spill(limiter, f"key:{i}", reason="fail_closed")
+        assert [used(limiter, f"key:{i}", LOG) for i in range(2100)] == [12] * 2048 + [11] * 52
+        assert store.arena.refused == 52
+        assert leaked_blocks(store) == []
+        limiter.reset("key:0", LOG)
+        for _ in range(2 * 2048 // MAX_LOOKS - 1):
             clock.advance(1)
-            assert limiter.check(f"key:{i}", LOG).reason == "ok"
-        assert [used(limiter, f"key:{i}", LOG) for i in range(1100)] == [0] * 76 + [1] * 1024
+            limiter.check("key:2048", LOG)
+        assert limiter.check("key:2048", LOG).reason == "ok", "found within one round of the hand"
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_expired_logs_give_way(wide: bool, counters: Path) -> None:
+    """Also to a batch that has locked all stripes, those of the expired logs included."""
+    with opened(counters, 2200) as (limiter, clock):
+        for i in range(1000):
+            spill(limiter, f"old:{i}")
+        for i in range(1048):
+            spill(limiter, f"brief:{i}", BRIEF_LOG)
+        clock.advance(60)
+        if wide:
+            for _ in range(12):
+                assert {d.reason for d in limiter.check_many([(f"new:{i}", LOG) for i in range(500)])} == {"ok"}
+        else:
+            for i in range(500):
+                spill(limiter, f"new:{i}")
+        assert [used(limiter, f"old:{i}", LOG) for i in range(1000)] == [12] * 1000
+        assert [used(limiter, f"new:{i}", LOG) for i in range(500)] == [12] * 500
         assert leaked_blocks(shared(limiter)) == []
 
 
-def test_expired_logs_give_way_first(counters: Path) -> None:
-    with opened(counters, 1100) as (limiter, clock):
-        for i in range(500):
-            limiter.check(f"old:{i}", LOG)
-        clock.advance(1)
-        for i in range(524):
-            limiter.check(f"brief:{i}", BRIEF_LOG)
-        clock.advance(60)
-        for i in range(500):
-            assert limiter.check(f"new:{i}", LOG).reason == "ok"
-        assert [used(limiter, f"old:{i}", LOG) for i in range(500)] == [1] * 500
-        assert [used(limiter, f"new:{i}", LOG) for i in range(500)] == [1] * 500
+def test_request_without_room_does_not_fail_its_batch(counters: Path) -> None:
+    """Or whoever has no room could have the others of a batch answered by the failure policy."""
+    with opened(counters, 50) as (limiter, _):
+        for _ in range(11):
+            limiter.check("full", LOG)
+        assert limiter.check("exhausted", "1/year").allowed
+        limiter.check("key", LOG)
+        take_free_blocks(limiter, "key")
+        batch: list[tuple[str, str | Limit]] = [("exhausted", "1/year"), ("full", LOG), ("fresh", LIMIT)]
+        assert [d.reason for d in limiter.check_many(batch)] == ["limited", "fail_closed", "ok"]
+        assert [used(limiter, "full", LOG), used(limiter, "fresh")] == [11, 1]
 
 
-def test_a_busy_stripe_does_not_make_the_region_full(counters: Path) -> None:
-    """An expired log lies in a stripe that somebody has locked; there are others to take a block from."""
-    with opened(counters, 1100) as (limiter, clock), opened(counters, 1100) as (other, _):
+def test_work_under_the_lock_is_bounded(counters: Path) -> None:
+    """Whatever the region holds, a request looks at no more than so many owner words; small logs look at none."""
+    with opened(counters, 40_000) as (limiter, clock):
         store = shared(limiter)
-        limiter.check("brief", BRIEF_LOG)
-        for i in range(1023):
-            clock.advance(0.01)
-            limiter.check(f"key:{i}", LOG)
+        limiter.check("key", LOG)
+        take_free_blocks(limiter, "key")
+        assert store.geometry.blocks == 10_000
+        for i in range(20):
+            clock.advance(1)
+            before = store.arena.looks
+            spill(limiter, f"full:{i}", reason="fail_closed")
+            assert store.arena.looks - before == MAX_LOOKS
+        for i in range(100):
+            for _ in range(11):
+                assert limiter.check(f"many:{i}", LOG).reason == "ok"
+        before = store.arena.looks
+        clock.advance(1)
+        assert {d.reason for d in limiter.check_many([(f"many:{i}", LOG) for i in range(100)])} == {"fail_closed"}
+        assert store.arena.looks - before == MAX_SEARCHES * MAX_LOOKS, "of a whole batch"
+        before = store.arena.looks
+        for i in range(1000):
+            assert limiter.check(f"small:{i}", LOG).reason == "ok"
+            limiter.reset(f"small:{i}", LOG)
+        limiter.reset("key", LOG)
+        assert store.arena.looks == before
+
+
+def test_busy_stripe_is_passed_over(counters: Path) -> None:
+    """An expired log lies in a stripe that somebody has locked; there are others to take a block from."""
+    with opened(counters, 2200) as (limiter, clock), opened(counters, 2200) as (other, _):
+        store = shared(limiter)
+        for i in range(2048):
+            spill(limiter, f"brief:{i}", BRIEF_LOG)
         clock.advance(120)
-        busy = store.place(BRIEF_LOG, "brief")[1]
-        fresh = next(key for key in (f"new:{i}" for i in range(100)) if store.place(LOG, key)[1] != busy)
+        busy = store.digests.locate(BRIEF_LOG, "brief:0")[1]
+        fresh = next(key for key in (f"new:{i}" for i in range(100)) if store.digests.locate(LOG, key)[1] != busy)
         locks = shared(other).locks
         locks.acquire(FIRST_STRIPE + busy, 1.0)
         try:
-            assert limiter.check(fresh, LOG).reason == "ok"
+            spill(limiter, fresh)
         finally:
             locks.release(FIRST_STRIPE + busy)
 
 
 @pytest.mark.parametrize("how", ["check", "chain", "reserve"])
 def test_a_log_does_not_give_way_to_itself(how: str, counters: Path) -> None:
-    """It wants its second block, none is free, and of all logs it was used least recently."""
-    with opened(counters, 1100) as (limiter, clock):
-        for _ in range(63):
+    """It wants its second block, and the only one whose log could go is its own, which was not used for longest."""
+    with opened(counters, 50) as (limiter, clock):
+        for _ in range(31):
             assert limiter.check("key", LOG)
-        for i in range(1023):
-            clock.advance(1)
-            limiter.check(f"other:{i}", LOG)
+        limiter.check("other", LOG)
+        take_free_blocks(limiter, "other", leave=1)
         clock.advance(1)
         if how == "check":
-            assert limiter.check("key", LOG).remaining == 1000 - 64
+            assert limiter.check("key", LOG).remaining == 1000 - 32
         elif how == "chain":
-            assert limiter.check("key", [LIMIT, LOG]).parts[1].remaining == 1000 - 64
+            assert limiter.check("key", [LIMIT, LOG]).parts[1].remaining == 1000 - 32
         else:
             limiter.reserve("key", LOG).settle(1)
-        assert used(limiter, "key", LOG) == 64
-        assert sum(used(limiter, f"other:{i}", LOG) for i in range(1023)) == 1022, "another one did"
-        assert leaked_blocks(shared(limiter)) == []
+        assert used(limiter, "key", LOG) == 32
+        assert list(used_blocks(shared(limiter)).values()).count(slot_number(limiter, "key")) == 2
 
 
 def test_a_chain_does_not_take_from_its_own_logs(counters: Path) -> None:
     chain = [LIMIT, LOG, "500/year using sliding_window_log"]
     with opened(counters, 50) as (limiter, clock):
-        limiter.check("key", LOG)
+        spill(limiter, "key")
         limiter.check("key", LIMIT)
+        for _ in range(11):
+            limiter.check("key", chain[2])
         take_free_blocks(limiter, "key")
         clock.advance(1)
         decision = limiter.check("key", chain, 3)
         assert (decision.allowed, decision.reason) == (False, "fail_closed")
-        assert [used(limiter, "key", limit) for limit in chain] == [1, 1, 0], "nothing is charged"
+        assert [used(limiter, "key", limit) for limit in chain] == [1, 12, 11], "nothing is charged"
         limiter.reset("key", LOG)
         assert limiter.check("key", chain, 3).reason == "ok"
-        assert [used(limiter, "key", limit) for limit in chain] == [4, 3, 3]
+        assert [used(limiter, "key", limit) for limit in chain] == [4, 3, 14]
 
 
 def test_a_full_region_charges_nothing(counters: Path) -> None:
     with opened(counters, 50) as (limiter, _):
-        for _ in range(63):
+        for _ in range(31):
             limiter.check("key", LOG)
         take_free_blocks(limiter, "key")
         store = shared(limiter)
@@ -248,22 +333,23 @@ def test_a_full_region_charges_nothing(counters: Path) -> None:
         with pytest.raises(StoreError, match="max_keys"):
             store.apply([Request(Op.TAKE, [Member("key", algorithm, 1)])])
         assert limiter.check("key", LOG).reason == "fail_closed"
-        assert used(limiter, "key", LOG) == 63
-        assert log_entries(store, LOG, "key") == 63
+        assert used(limiter, "key", LOG) == 31
+        assert log_entries(store, LOG, "key") == 31
 
 
 def test_a_full_region_does_not_cost_a_counter_that_changes(counters: Path) -> None:
-    """A plan becomes a log, for which there is no block: what was used under the old limit is not forgotten."""
+    """A plan becomes a log, in a chain with one for which there is no block: what was used is not forgotten."""
     before = Limit(100, 3600, name="plan")
     after = Limit(100, 3600, algorithm="sliding_window_log", name="plan")
-    chain: list[str | Limit] = [LOG, after]
+    chain: list[str | Limit] = [after, LOG]
     with opened(counters, 50) as (limiter, _):
         limiter.check("key", before, 60)
-        limiter.check("key", LOG)
+        for _ in range(31):
+            limiter.check("key", LOG)
         take_free_blocks(limiter, "key")
         assert limiter.check("key", chain).reason == "fail_closed"
         assert (used(limiter, "key", before), used(limiter, "key", after)) == (60, 60)
-        assert used(limiter, "key", LOG) == 1
+        assert used(limiter, "key", LOG) == 31
 
 
 def test_blocks_come_back(counters: Path) -> None:
@@ -273,7 +359,7 @@ def test_blocks_come_back(counters: Path) -> None:
             for key in range(10):
                 for _ in range(100):
                     assert limiter.check(f"key:{key}", "100/minute using sliding_window_log")
-            assert len(owned_blocks(store)) <= 10 * 3
+            assert len(owned_blocks(store)) <= 10 * 4
             assert leaked_blocks(store) == []
             clock.advance(60)
         for key in range(10):
@@ -299,12 +385,12 @@ def test_a_log_that_was_used_meanwhile_keeps_its_blocks(counters: Path, monkeypa
         pytest.skip("the instant between two lines can only be met in the uncompiled build")
     with opened(counters, 1100) as (limiter, clock), opened(counters, 1100) as (other, later):
         store = shared(limiter)
-        limiter.check("brief", BRIEF_LOG)
-        for i in range(1023):
-            limiter.check(f"key:{i}", LOG)
+        spill(limiter, "brief", BRIEF_LOG)
+        spill(limiter, "key")
+        take_free_blocks(limiter, "key")
         clock.advance(120)
         later.advance(120)
-        stripe = store.place(BRIEF_LOG, "brief")[1]
+        stripe = store.digests.locate(BRIEF_LOG, "brief")[1]
         lock = store.try_lock
         met: list[str] = []
 
@@ -314,7 +400,9 @@ def test_a_log_that_was_used_meanwhile_keeps_its_blocks(counters: Path, monkeypa
             return lock(number)
 
         monkeypatch.setattr(store, "try_lock", use_then_lock)
-        fresh = next(key for key in (f"new:{i}" for i in range(100)) if store.place(LOG, key)[1] != stripe)
-        limiter.check(fresh, LOG)
+        fresh = next(key for key in (f"new:{i}" for i in range(100)) if store.digests.locate(LOG, key)[1] != stripe)
+        for _ in range(12 + 2 * store.geometry.blocks // MAX_LOOKS):
+            clock.advance(0.001)
+            limiter.check(fresh, LOG)
         assert met == ["ok"]
         assert used(limiter, "brief", BRIEF_LOG) == 3

@@ -79,7 +79,7 @@ def test_fork_while_a_thread_waits_for_a_stopped_process(counters: Path, start: 
     with Limiter(at(counters)) as limiter:
         store = limiter._store
         assert isinstance(store, SharedStore)
-        stripe = store.place(CHAIN[0], "key")[1]
+        stripe = store.digests.locate(CHAIN[0], "key")[1]
     holder = start("hammers.hold", url=at(counters), locks=[FIRST_STRIPE + stripe])
     assert holder.hear() == "held"
     until("the holder is stopped", lambda: stopped(holder.pid))
@@ -97,7 +97,7 @@ def test_fork_while_a_thread_has_some_of_its_locks(counters: Path, start: Start)
     with Limiter(at(counters)) as limiter:
         store = limiter._store
         assert isinstance(store, SharedStore)
-        first = min(store.place(name, "key")[1] for name in limiter.bind(chain).names)
+        first = min(store.digests.locate(name, "key")[1] for name in limiter.bind(chain).names)
     holder = start("hammers.hold", url=at(counters), locks=[FIRST_STRIPE + first])
     assert holder.hear() == "held"
     until("the holder is stopped", lambda: stopped(holder.pid))

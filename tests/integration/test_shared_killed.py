@@ -19,7 +19,6 @@ import pytest
 from headgate import Limit, Limiter
 from headgate.cli import version
 from headgate.stores.shared import SharedStore
-from headgate.stores.shared.layout import BLOCK_BYTES
 from headgate.testing import FakeClock
 from integration.children import Child, until
 from integration.fates import BRIEF, CHAIN, KINDS, RESERVED, USED
@@ -247,7 +246,7 @@ def test_a_living_counter_never_looks_free(counters: Path, start: Start) -> None
     with Limiter(f"shared://{counters}") as limiter:
         store = limiter._store
         assert isinstance(store, SharedStore)
-        digest, stripe = store.place("1000000/year", "key")
+        digest, stripe = store.digests.locate("1000000/year", "key")
         assert seen_as_zero(store, store.meta_at(stripe, store.find_slot(stripe, digest))) == 0
 
 
@@ -258,8 +257,9 @@ def test_a_living_entry_never_looks_empty(counters: Path, start: Start) -> None:
     with Limiter(f"shared://{counters}") as limiter:
         store = limiter._store
         assert isinstance(store, SharedStore)
-        block = min(owned_blocks(store))
-        assert seen_as_zero(store, store.geometry.blocks_at + block * BLOCK_BYTES + 16) == 0
+        limit = "1000000000/year using sliding_window_log"
+        digest, stripe = store.digests.locate(limit, "key")
+        assert seen_as_zero(store, store.ring_at(stripe, store.find_slot(stripe, digest))) == 0
 
 
 def seen_as_zero(store: SharedStore, at: int) -> int:

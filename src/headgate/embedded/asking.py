@@ -13,6 +13,7 @@ from headgate.core.algorithms import build
 from headgate.core.decision import NORMAL, Decision, Detail, combine
 from headgate.core.limit import Limit
 from headgate.engine.bound import MAX_COST, Bound, Engine, check_input, whole_cost
+from headgate.engine.failure import FailurePolicy
 from headgate.engine.reservation import charged, returning
 from headgate.rules.catalog import Catalog
 from headgate.rules.context import Asked, RequestContext
@@ -22,7 +23,7 @@ from headgate.rules.rule import Rule
 from headgate.rules.ruleset import Chosen, checked_text
 from headgate.rules.views.clients import SeenClients
 from headgate.stores.forking import fork_safe_lock
-from headgate.stores.port import LocalStore, Member, Op, Outcome, Replies, Request, Take
+from headgate.stores.port import LocalStore, Member, Op, Outcome, PartlyAnswered, Replies, Request, Take
 
 __all__ = [
     "Asking",
@@ -291,14 +292,20 @@ class Holding:
         return combine(tuple(parts), True) if parts else self.decision
 
 
-def decided_at_once(store: LocalStore, prepared: Sequence[Prepared | PreparedChain]) -> list[Decision] | None:
+def decided_at_once(
+    store: LocalStore, prepared: Sequence[Prepared | PreparedChain], failure: FailurePolicy
+) -> list[Decision] | None:
     """Decide what was prepared, if this store can without waiting; None when it cannot, and nothing was done then."""
     requests: list[Request] = []
     for one in prepared:
         request = one.request
         if request is not None:
             requests.append(request)
-    replies = store.apply_within(requests, 0.0) if requests else []
+    replies: Replies | None
+    try:
+        replies = store.apply_within(requests, 0.0) if requests else []
+    except PartlyAnswered as error:  # the others were decided, and must not be asked about again
+        replies = failure.answer(error, requests).replies
     return None if replies is None else decisions_of(prepared, replies)
 
 

@@ -63,7 +63,7 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
         if local is None:
             return None
         try:
-            return decided_at_once(local, prepared)
+            return decided_at_once(local, prepared, self._engine.failure)
         except StoreError:
             return None  # `decide` asks again, and has a policy for it
 

@@ -116,6 +116,11 @@ class Limiting:
         """How many checks the store could not answer."""
         return self._engine.failure.failures
 
+    @property
+    def store_counts(self) -> dict[str, int]:
+        """What a store on this machine has counted of itself, by name: damage, and lack of room."""
+        return self._store.counts() if isinstance(self._store, LocalStore) else {}
+
     def _bind(self, limits: Limits) -> Bound:
         inline = self._inline
         if inline is None or type(limits) is not str:

@@ -247,5 +247,9 @@ class LocalStore:
         one cannot: then `apply_within` is for them."""
         raise NotImplementedError
 
+    def counts(self) -> dict[str, int]:
+        """What this process has counted of the store itself, by name; for whoever watches."""
+        return {}
+
     def close(self) -> None:
         raise NotImplementedError

@@ -22,6 +22,8 @@ METRICS = {
     "headgate_batch_size": set(),
     "headgate_clock_skew_seconds": set(),
     "headgate_store_errors": set(),
+    "headgate_store_resets": set(),
+    "headgate_store_logs_full": set(),
     "headgate_fail_open": set(),
     "headgate_rules_reload_failures": set(),
     "headgate_envoy_reload_failures": set(),

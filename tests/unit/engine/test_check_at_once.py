@@ -44,7 +44,7 @@ def test_a_busy_or_closed_shared_store_does_not_answer_at_once(tmp_path: Path) -
     bound.check("k")
     store = limiter._store
     assert isinstance(store, SharedStore)
-    stripe = FIRST_STRIPE + store.place("3/day", "k")[1]
+    stripe = FIRST_STRIPE + store.digests.locate("3/day", "k")[1]
     store.locks.acquire(stripe, 0)
     assert bound.check_at_once("k", 1) is None
     store.locks.release(stripe)

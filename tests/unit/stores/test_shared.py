@@ -15,6 +15,7 @@ from headgate.core.algorithms import build
 from headgate.stores.shared import SharedStore
 from headgate.stores.shared.locks import FIRST_STRIPE
 from headgate.testing import FakeClock
+from integration.inspection import log_entries, owned_blocks
 
 
 def test_no_room_is_said_when_the_file_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +23,7 @@ def test_no_room_is_said_when_the_file_is_made(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(StoreError, match=r"no room for 23 MB; choose another folder or a smaller max_keys"):
+    with pytest.raises(StoreError, match=r"no room for 39 MB; choose another folder or a smaller max_keys"):
         SharedStore(str(tmp_path / "counters"))
     assert list(tmp_path.iterdir()) == []
 
@@ -75,7 +76,7 @@ def test_a_long_log_costs_no_more_to_add_to(tmp_path: Path) -> None:
             assert limiter.check("k", limit).allowed
     finally:
         BlockLog.entry = original  # type: ignore[method-assign]  # as it was
-    assert reads <= 30
+    assert reads <= 40
 
 
 def test_a_log_that_is_given_back_does_not_eat_the_region(tmp_path: Path) -> None:
@@ -90,42 +91,83 @@ def test_a_log_that_is_given_back_does_not_eat_the_region(tmp_path: Path) -> Non
         if number == 150:
             limiter.check("k", limit)
     assert limiter.peek("k", limit).remaining == 4
-    digest, stripe = store.place(limit, "k")
-    assert len(store.arena.owned(stripe, store.find_slot(stripe, digest))) <= 2
+    assert owned_blocks(store) == {}
+    assert log_entries(store, limit, "k") <= 3
     store.close()
 
 
-def test_expired_logs_make_room_for_new_ones_a_few_at_a_time(tmp_path: Path) -> None:
+SPILLED = "100/second using sliding_window_log"
+"""A log of more entries than a ring holds, so it needs a block."""
+
+
+def fill_region(store: SharedStore, limiter: Limiter, limit: str) -> int:
+    """Make logs of one block each until no block is free. Says how many."""
+    for number in range(store.geometry.blocks):
+        for _ in range(12):
+            assert limiter.check(f"k{number}", limit).reason == "ok"
+    assert len(owned_blocks(store)) == store.geometry.blocks
+    return store.geometry.blocks
+
+
+def test_expired_logs_make_room_for_new_ones_with_bounded_work(tmp_path: Path) -> None:
     clock = FakeClock(1_700_000_000)
     store = SharedStore(str(tmp_path / "counters"), max_keys=2000, clock=clock)
     limiter = Limiter(store)
-    limit = "5/second using sliding_window_log"
-    for number in range(store.geometry.blocks):
-        limiter.check(f"k{number}", limit)
+    fill_region(store, limiter, SPILLED)
     clock.advance(10)
-    assert {limiter.check(f"new{number}", limit).reason for number in range(50)} == {"ok"}
-    assert sum(1 for number in range(1000) if limiter.peek(f"k{number}", limit).remaining == 5) == 1000
+    for number in range(50):
+        for _ in range(12):
+            assert limiter.check(f"new{number}", SPILLED).reason == "ok"
+    looks = store.arena.looks
+    limiter.check("new50", SPILLED)
+    assert store.arena.looks == looks, "a small log needs no block"
+    assert sum(1 for number in range(1000) if limiter.peek(f"k{number}", SPILLED).remaining == 100) == 1000
     store.close()
 
 
-def test_a_log_used_again_is_not_taken_for_expired(tmp_path: Path) -> None:
-    """Between the look at all owners and the lock on one of them, that one may have been used."""
+def test_log_used_since_the_first_look_keeps_its_block(tmp_path: Path) -> None:
+    """Between the look at an owner and the lock on its stripe, its log may have been used."""
     clock = FakeClock(1_700_000_000)
     store = SharedStore(str(tmp_path / "counters"), max_keys=10, clock=clock)
     limiter = Limiter(store)
-    limit = "5/minute using sliding_window_log"
-    limiter.check("k", limit, cost=5)
-    digest, stripe = store.place(limit, "k")
-    slot = store.find_slot(stripe, digest)
-    blocks = store.arena.owned(stripe, slot)
-    # A taker that died before it could link its block in left it with a slot that is now a bucket's.
-    other = (slot + 1) % 10
-    store.words[(store.arena.owners_at + 7 * 8) >> 3] = other + 1
-    assert store.arena.free_owner(0, other, [7]) == 1
-    assert store.find_slot(stripe, digest) == slot
-    assert store.arena.owned(stripe, slot) == blocks
-    assert not store.arena.reclaim(stripe, clock.ticks(), {slot})
-    assert not limiter.check("k", limit).allowed
+    limit = "50/minute using sliding_window_log"
+    limiter.check("k", limit)
+    for _ in range(11):
+        limiter.check("k", limit)
+    (block,) = owned_blocks(store)
+    word = store.words[store.arena.first_owner + block]
+    later = clock.ticks() + 60_000_000
+    assert store.arena.is_unused(word, later)
+    clock.advance(30)
+    limiter.check("k", limit)
+    assert not store.arena.is_unused(word, later)
+    assert not store.arena.try_forget(0, word, later)
+    assert list(owned_blocks(store)) == [block]
+    assert limiter.peek("k", limit).remaining == 50 - 13
+    store.close()
+
+
+def test_ring_and_chain_keep_the_same_entries(tmp_path: Path) -> None:
+    """A log grows out of its ring, shrinks back into it and grows again; each time its entries expire as they came."""
+    clock = FakeClock(1_700_000_000)
+    store = SharedStore(str(tmp_path / "counters"), max_keys=10, clock=clock)
+    limiter = Limiter(store)
+    limit = "200/minute using sliding_window_log"
+    came: list[float] = []
+    blocks = set()
+    for pause, times in ((0.1, 100), (5, 40), (1, 80), (0.01, 150), (13, 40), (0.5, 60)):
+        for _ in range(times):
+            clock.advance(pause)
+            now = clock.now()
+            came = [moment for moment in came if now - moment < 60 - 1e-7]
+            decision = limiter.check("k", limit)
+            assert decision.allowed == (len(came) < 200)
+            if decision.allowed:
+                came.append(now)
+            assert decision.remaining == 200 - len(came)
+            blocks.add(len(owned_blocks(store)))
+    assert 0 in blocks
+    assert max(blocks) >= 4
     store.close()
 
 
@@ -160,13 +202,12 @@ def test_a_changed_limit_or_algorithm_never_drops_the_counter_in_between(tmp_pat
     plans = {"p": "100/hour"}
     limiter = Limiter(store, plans=plans)
     limiter.check("k", "p", cost=60)
-    digest, stripe = store.place("p", "k")
+    digest, stripe = store.digests.locate("p", "k")
     slot = store.find_slot(stripe, digest)
     for plan in ("1000/day", "1000/day using sliding_window_log", "900/day using gcra", "800/day using fixed_window"):
         plans["p"] = plan
         assert limiter.check("k", "p").allowed
         assert store.find_slot(stripe, digest) == slot
-        assert store.arena.owned(stripe, slot) == ([0] if "log" in plan else [])
     assert limiter.peek("k", "p").remaining == 800 - 64
     store.close()
 
@@ -183,7 +224,7 @@ class Striped:
         self.limit = build(Limit.parse("5/hour"), "limit")
         stripes: dict[int, str] = {}
         for number in range(10 * count):
-            stripes.setdefault(self.store.place("limit", f"key {number}")[1], f"key {number}")
+            stripes.setdefault(self.store.digests.locate("limit", f"key {number}")[1], f"key {number}")
         self.stripes = sorted(stripes)[:count]
         self.keys = [stripes[stripe] for stripe in self.stripes]
         for key in self.keys:
@@ -234,3 +275,35 @@ def test_a_counter_that_is_not_there_leaves_all_as_they_were(tmp_path: Path) -> 
     assert striped.free()
     assert striped.take() == []
     assert striped.take(0, 1, 2) == [3, 3, 3]
+
+
+def test_long_log_that_has_expired_is_dropped_at_once(tmp_path: Path) -> None:
+    """Not entry by entry, with the stripe locked: counted in entries read, not in seconds."""
+    from headgate.stores.shared.blocks import BlockLog
+
+    clock = FakeClock(1_700_000_000)
+    with Limiter(f"shared://{tmp_path}/counters?max_keys=100", clock=clock) as limiter:
+        limit = "5000/hour using sliding_window_log"
+        for _ in range(3000):
+            clock.advance(0.000001)
+            limiter.check("k", limit)
+        clock.advance(3600)
+        original = BlockLog.__dict__.get("entry")
+        if not callable(original) or not hasattr(original, "__code__"):
+            return  # compiled methods cannot be counted; the pure build runs the same lines
+        reads = 0
+
+        def counted(self: BlockLog, position: int) -> tuple[int, int]:
+            nonlocal reads
+            reads += 1
+            return original(self, position)  # type: ignore[no-any-return]  # the method itself
+
+        BlockLog.entry = counted  # type: ignore[method-assign]  # put back below
+        try:
+            assert limiter.check("k", limit).remaining == 4999
+        finally:
+            BlockLog.entry = original  # type: ignore[method-assign]  # as it was
+        assert reads <= 5
+        store = limiter._store
+        assert isinstance(store, SharedStore)
+        assert owned_blocks(store) == {}

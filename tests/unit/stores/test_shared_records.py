@@ -17,7 +17,7 @@ from headgate.stores.port import Member, Once, Op, Request
 from headgate.stores.shared import SharedStore, record_file
 from headgate.stores.shared.layout import HEADER_BYTES
 from headgate.stores.shared.record_file import RECORD_STRIPES, Rings
-from headgate.stores.shared.records import SharedRecords
+from headgate.stores.shared.records import MAX_STEPS, SharedRecords
 from headgate.testing import FakeClock
 
 LOTS = build(Limit.parse("1000000/day"), "limit")
@@ -132,7 +132,7 @@ def test_a_folder_in_its_place_is_refused(path: Path) -> None:
         (lambda content: content[:3000], "cut short"),
         (lambda content: content[:-8], "damaged"),
         (lambda content: content[:16] + b"\1" + content[17:], "damaged"),
-        (lambda content: content[:8] + struct.pack("=I", 2) + content[12:], "layout 2, this one reads 1"),
+        (lambda content: content[:8] + struct.pack("=I", 9) + content[12:], "layout 9, this one reads 2"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_so(path: Path, change: object, message: str) -> None:
@@ -165,7 +165,7 @@ def test_the_header_says_what_the_documentation_says(path: Path) -> None:
     store.apply([take("n")])
     header = Path(f"{path}.once").read_bytes()[:HEADER_BYTES]
     magic, version, zero, stripe_bytes, buckets, salt, crc = struct.unpack_from("=8sIIqq16sI", header)
-    assert (magic, version, zero) == (b"HEADGATO", 1, 0)
+    assert (magic, version, zero) == (b"HEADGATO", 2, 0)
     assert (stripe_bytes, buckets) == (589_824, 2304)
     assert (salt, crc) == (store.geometry.salt, zlib.crc32(header[:48]))
 
@@ -205,6 +205,19 @@ def test_names_that_share_a_bucket_are_all_found(path: Path) -> None:
         records.keep(name, name.encode(), NOW)
     assert [records.find(name, NOW) for name in names] == [name.encode() for name in names]
     assert records.find("another", NOW) is None
+
+
+def test_name_that_is_kept_again_and_again_does_not_hide_others(path: Path) -> None:
+    """A bucket's records are looked at one after the other, and no more than so many of them."""
+    records = records_of(opened(path, 100))
+    records.buckets = 1
+    stripe = records.stripe_of(records.digest("n0"))
+    same = [name for name in (f"n{i}" for i in range(100)) if records.stripe_of(records.digest(name)) == stripe]
+    for name in same:
+        records.keep(name, name.encode(), NOW)
+    for _ in range(5 * MAX_STEPS):
+        records.keep(same[0], b"again", NOW)
+    assert [records.find(name, NOW) for name in same[1:]] == [name.encode() for name in same[1:]]
 
 
 def test_a_flood_of_names_costs_no_counter_and_no_log(path: Path) -> None:

@@ -71,6 +71,13 @@ class Algorithm:
     queues: bool
     """Whether admitted requests queue: their step's `wait` says behind how much."""
     limit: Limit
+    last_tick: i64
+    """No state is later than this tick, nor earlier than minus it: its microseconds stay below 2**53."""
+    min_a: i64
+    max_a: i64
+    min_b: i64
+    max_b: i64
+    """What `a` and `b` of a state can be, debts included."""
 
     def __init__(self, limit: Limit, name: str, capacity: i64, tick: i64, shaping_count: i64) -> None:
         self.limit = limit
@@ -84,6 +91,11 @@ class Algorithm:
         self.lasts_us = limit.period_us
         self.keeps_log = False
         self.queues = False
+        self.last_tick = LARGEST // tick
+        self.min_a = 0
+        self.max_a = LARGEST
+        self.min_b = 0
+        self.max_b = 0
 
     def step(self, state: State, now: i64, cost: i64) -> Step:
         """Decide a request of `cost` at `now`. Changes nothing."""
@@ -111,6 +123,14 @@ class Algorithm:
     def delay(self, queued: i64) -> float:
         """Seconds until so many units have left the queue. Only a leaky bucket has one."""
         return 0.0
+
+    def is_plausible(self, time: i64, a: i64, b: i64) -> bool:
+        """Whether this algorithm can have written such a state. A store asks when what it keeps may be damaged."""
+        return (
+            -self.last_tick <= time <= self.last_tick
+            and self.min_a <= a <= self.max_a
+            and self.min_b <= b <= self.max_b
+        )
 
     def rebases(self, state: State, now: i64) -> bool:
         """Whether the state is more than one period ahead of the clock."""

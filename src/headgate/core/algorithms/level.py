@@ -49,6 +49,7 @@ class Level(Algorithm):
         self.longest: i64 = LARGEST // rate if count else LARGEST
         # A debt is cut where its end, in microseconds, would leave 2**53.
         self.deepest: i64 = min(LARGEST, rate * (LARGEST // int(self.tick)))
+        self.max_a = max(self.deepest, self.full)
 
     def step(self, state: State, now: i64, cost: i64) -> Step:
         tick = self.tick

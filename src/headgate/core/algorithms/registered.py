@@ -50,6 +50,8 @@ class Registered(Algorithm):
 
     def __init__(self, limit: Limit, name: str, pure: PureStep) -> None:
         super().__init__(limit, name, limit.capacity, 1, limit.count)
+        self.min_a = self.min_b = -LARGEST
+        self.max_a = self.max_b = LARGEST
         self.pure: Callable[..., object] = pure  # what it returns is looked at before it is believed
 
     def verdict(self, state: State, now: i64, cost: i64) -> tuple[Numbers, Verdict]:

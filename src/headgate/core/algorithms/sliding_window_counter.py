@@ -27,6 +27,8 @@ class SlidingWindowCounter(Algorithm):
         count = limit.count
         super().__init__(limit, name, count, tick_for(limit, lambda period: count * period), 0)
         self.largest_count: i64 = LARGEST // self.period  # a window's count times the period stays below 2**53
+        self.max_a = self.largest_count
+        self.max_b = self.largest_count
 
     def step(self, state: State, now: i64, cost: i64) -> Step:
         tick = self.tick

@@ -27,6 +27,8 @@ class SlidingWindowLog(Algorithm):
         count = limit.count
         super().__init__(limit, name, count, tick_for(limit, lambda _: count), 0)
         self.keeps_log = True
+        self.min_b = -self.last_tick
+        self.max_b = self.last_tick
 
     def step(self, state: State, now: i64, cost: i64) -> Step:
         tick = self.tick

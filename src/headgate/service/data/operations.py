@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from headgate.embedded.asking import Prepared, PreparedChain
+from headgate.engine.failure import answerable
 from headgate.engine.reservation import charged
 from headgate.errors import HeadgateError, StoreError
 from headgate.http.problem import problem, problem_of
@@ -35,7 +36,7 @@ from headgate.service.data.slices import (
 )
 from headgate.service.data.tokens import Tokens
 from headgate.service.finishing import to_the_end
-from headgate.stores.port import Member, Once, Op, Outcome, Replies, Request
+from headgate.stores.port import Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
 
 if TYPE_CHECKING:
     from headgate.service.data.plane import DataPlane
@@ -115,6 +116,13 @@ class Operations:
         try:
             requests = [item.request for item in asked if item.request is not None]
             replies = local.apply_within(requests, 0.0) if requests else []
+        except PartlyAnswered as error:  # the others were decided, and must not be asked about again
+            replies = self.limiter._engine.failure.answer(error, requests).replies
+            for item, reply in zip(asked, error.replies, strict=True):
+                if not answerable(item.op) and any(isinstance(one, StoreError) for one in reply):
+                    item.problem = BadRequest(503, "the store could not be asked, so nothing was settled")
+                    if not body.exact:
+                        raise item.problem from error
         except StoreError:
             replies = None
         if replies is None:

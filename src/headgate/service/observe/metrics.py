@@ -23,6 +23,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 EVENTS = {
     "store_errors": "Checks and settlements that a store did not answer.",
+    "store_resets": "Damaged counters and idempotency records in the shared file that were reset.",
+    "store_logs_full": "Requests that found no room for a sliding log in the shared file.",
     "fail_open": "Checks that were let pass because their store did not answer.",
     "rules_reload_failures": "How often rules could not be read; those known before stay in force.",
     "envoy_reload_failures": "How often limits on descriptors could not be read; those known before stay in force.",

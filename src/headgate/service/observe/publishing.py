@@ -64,6 +64,7 @@ class Publisher:
             self._tally.cached("rules", False)
         totals = {
             "store_errors": limiter.store_failures,
+            **limiter.store_counts,
             "rules_reload_failures": limiter.catalog.failures,
             **self._totals(),
         }

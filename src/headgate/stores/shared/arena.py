@@ -1,32 +1,42 @@
-"""The bounded region of log blocks, shared by all logs of the file.
+"""The bounded region of log blocks, shared by all larger logs of the file.
 
-Blocks are taken and given under one lock of their own, after the stripe's. When none is free, the logs that have
-expired lose theirs, and failing that the one used least recently; their stripes are only tried, never waited for,
-because the taker holds a stripe already.
+A block's owner word names a slot and the number of the chain that the slot's log had then; 0 means free. A block
+belongs to a log only while the slot's committed state has a chain of this number. So a log that is reset, replaced or
+evicted lets all its blocks go with the one word that commits it, however many they are.
+
+Blocks are taken under one lock of their own, after the stripe's. A taker looks at a bounded number of owner words: a
+free block, one whose chain is gone, or one of a log that has expired will do. The stripes of those are only tried,
+never waited for, because the taker holds a stripe already. Every other look goes on from where the last taker stopped,
+so that all blocks have their turn; the others are at random, so that a long run of live blocks does not hide the free
+ones: while one block in 20 is free, 998 searches in 1,000 find one. A log that is live never loses a block to another:
+when nothing is found, the request fails with a StoreError, and the failure policy answers it.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
+import os
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, final
 
+from headgate.core.words import i64
 from headgate.errors import StoreError
-from headgate.stores.shared.cell import committed_log
+from headgate.stores.shared.blocks import SLOT_BITS, SLOT_MASK
+from headgate.stores.shared.cell import committed_chain, next_chain
 from headgate.stores.shared.locks import ARENA, LockBusy
 
 if TYPE_CHECKING:
     from headgate.stores.shared.store import SharedStore
 
-__all__ = ["Arena"]
+__all__ = ["MAX_LOCKS", "MAX_LOOKS", "Arena"]
 
-_WORD = struct.Struct("@q")
-_FREE = bytes(8)
-LOOKED_AT_ONCE = 1024
-ENOUGH = 16
-"""Blocks after which a search for expired logs ends: others wait for the stripe meanwhile."""
-PATIENCE = 0.02
-"""Seconds to wait for the arena's lock, which nobody holds for longer than it takes to write a word."""
+MAX_LOOKS = 256
+"""Owner words that are looked at for one block, at most: others wait for the stripe meanwhile."""
+MAX_LOCKS = 8
+"""Stripes that are tried for one block, at most: each is a call of the kernel."""
+LOCK_SECONDS = 0.05
+"""How long to wait for the region's lock: an event loop waits meanwhile, and nobody holds it for more than a search."""
+MAX_SEARCHES = 4
+"""Searches in vain at one instant, which is that of a whole batch: whoever comes after them is refused at once."""
 
 
 @final
@@ -36,101 +46,124 @@ class Arena:
     def __init__(self, store: SharedStore) -> None:
         self.store = store
         self.blocks = store.geometry.blocks
-        self.owners_at = store.geometry.owners_at
-        self.next = 0  # where to look for a free block first
+        self.first_owner = store.geometry.owners_at >> 3
+        self.hand = 0  # where to look for a block first
+        self.seed = int.from_bytes(os.urandom(4), "little")
+        self.refused_at = 0  # when a search was in vain, and how often at that instant
+        self.refused_then = 0
+        self.looks = 0  # owner words looked at so far
+        self.refused = 0  # blocks that were wanted, and not found
 
-    def take(self, stripe: int, slot: int, now: int, pinned: set[int]) -> int:
-        """A block for this slot, whose stripe the caller has locked."""
+    def take(self, word: int, now: int, pinned: set[int], held: Container[int]) -> int:
+        """A block for the chain that this owner's word stands for. The caller has locked the stripes in `held`; slots
+        in `pinned` are in use by its request."""
         store = self.store
-        owner = stripe * store.geometry.slots + slot
-        for attempt in range(2):
-            try:
-                store.locks.acquire(ARENA, PATIENCE)
-            except LockBusy as error:
-                # Not "busy, nothing done": earlier requests of the batch may have been decided by now.
-                raise StoreError(str(error)) from error
-            try:
-                block = self.find(_FREE, self.next)
-                if block < 0:
-                    block = self.find(_FREE, 0)
-                if block >= 0:
-                    self.next = block + 1
-                    store.words[(self.owners_at + block * 8) >> 3] = owner + 1
-                    return block
-            finally:
-                store.locks.release(ARENA)
-            if attempt or not self.reclaim(stripe, now, pinned):
-                break
+        try:
+            store.locks.acquire(ARENA, LOCK_SECONDS)
+        except LockBusy as error:
+            # Not "busy, nothing done": earlier requests of the batch may have been decided by now.
+            raise StoreError(str(error)) from error
+        try:
+            block = self.find(now, pinned, held)
+            if block >= 0:
+                store.words[self.first_owner + block] = word
+                return block
+            self.refused += 1
+        finally:
+            store.locks.release(ARENA)
         raise StoreError(
             f"shared store {store.path}: the region for sliding logs is full "
-            f"({store.geometry.blocks} blocks); give the file a larger max_keys"
+            f"({self.blocks} blocks); give the file a larger max_keys"
         )
 
-    def find(self, word: bytes, first: int) -> int:
-        """The first block from `first` on whose owner's word is `word`, or -1."""
-        memory = self.store.memory
-        start = self.owners_at
-        while first < self.blocks:
-            last = min(first + LOOKED_AT_ONCE, self.blocks)
-            owners = memory[start + first * 8 : start + last * 8]
-            at = owners.find(word)
-            while at >= 0 and at % 8:
-                at = owners.find(word, at + 1)
-            if at >= 0:
-                return first + at // 8
-            first = last
+    def find(self, now: int, pinned: set[int], held: Container[int]) -> int:
+        """A block that nobody uses, or -1."""
+        if now == self.refused_at and self.refused_then >= MAX_SEARCHES:
+            return -1
+        words = self.store.words
+        tries = MAX_LOCKS
+        self.seed ^= now % (1 << 31)  # forked processes had the same, and must not look at the same blocks
+        for look in range(MAX_LOOKS):
+            if look % 2:
+                self.seed = (self.seed * 1_103_515_245 + 12_345) % (1 << 31)
+                block = (self.seed >> 8) % self.blocks
+            else:
+                block = self.hand
+                self.hand = (block + 1) % self.blocks
+            self.looks += 1
+            word: int = words[self.first_owner + block]
+            if word == 0:
+                return block
+            owner = (word & SLOT_MASK) - 1
+            if owner in pinned:
+                if len(pinned) == 1 and self.is_outdated(word):
+                    return block
+                continue  # of a chain of limits it may be needed again: until all are charged, it may be undone
+            if not self.is_unused(word, now):
+                continue
+            stripe = owner // self.store.slots
+            if owner < 0 or stripe >= self.store.stripes or stripe in held:
+                self.forget(word)
+                return block
+            if tries:
+                tries -= 1
+                if self.try_forget(stripe, word, now):
+                    return block
+        self.refused_then = self.refused_then + 1 if now == self.refused_at else 1
+        self.refused_at = now
         return -1
+
+    def is_unused(self, word: int, now: int) -> bool:
+        """Whether the chain that a block belongs to is gone, or has expired. True for what is no owner's word."""
+        store = self.store
+        owner = (word & SLOT_MASK) - 1
+        stripe, slot = owner // store.slots, owner % store.slots
+        if owner < 0 or stripe >= store.stripes or not store.is_named(stripe, slot):
+            return True
+        if committed_chain(store.words, store.cell_at(stripe, slot)) != word >> SLOT_BITS:
+            return True
+        expiry: int = store.words[store.meta_at(stripe, slot) >> 3]
+        return expiry <= now
+
+    def is_outdated(self, word: int) -> bool:
+        """The same for a slot of the request itself, whose new chain may not be committed yet."""
+        store = self.store
+        owner = (word & SLOT_MASK) - 1
+        at = store.cell_at(owner // store.slots, owner % store.slots)
+        number = word >> SLOT_BITS
+        return number != committed_chain(store.words, at) and number != next_chain(store.words[at >> 3])
+
+    def try_forget(self, stripe: int, word: int, now: int) -> bool:
+        """The same once more under the lock of its stripe, if that is free: it may have been used meanwhile."""
+        store = self.store
+        if not store.try_lock(stripe):
+            return False
+        try:
+            if not self.is_unused(word, now):
+                return False
+            self.forget(word)
+            return True
+        finally:
+            store.unlock(stripe)
+
+    def forget(self, word: int) -> None:
+        """Let a log go that has expired, if this block is its own."""
+        store = self.store
+        owner = (word & SLOT_MASK) - 1
+        stripe, slot = owner // store.slots, owner % store.slots
+        if owner < 0 or stripe >= store.stripes or not store.is_named(stripe, slot):
+            return
+        if committed_chain(store.words, store.cell_at(stripe, slot)) == word >> SLOT_BITS:
+            store.clear_slot(stripe, slot)
+
+    def owns(self, block: i64, word: int) -> bool:
+        """Whether there is such a block, and this is its owner's word."""
+        if block < 0 or block >= self.blocks:
+            return False
+        found: int = self.store.words[self.first_owner + block]
+        return found == word
 
     def give(self, blocks: Sequence[int]) -> None:
         """Set blocks free that the committed state no longer reaches. One word each, so no lock is needed."""
         for block in blocks:
-            self.store.words[(self.owners_at + block * 8) >> 3] = 0
-
-    def owned(self, stripe: int, slot: int) -> list[int]:
-        """The blocks that name this slot as their owner."""
-        word = _WORD.pack(stripe * self.store.geometry.slots + slot + 1)
-        blocks = []
-        block = self.find(word, 0)
-        while block >= 0:
-            blocks.append(block)
-            block = self.find(word, block + 1)
-        return blocks
-
-    def reclaim(self, stripe: int, now: int, pinned: set[int]) -> bool:
-        """Free the blocks of a few expired logs, or of the one used least recently; not of those in use here.
-
-        Owners and their last use are read without their locks, so each is looked at again under its lock: one that
-        was used meanwhile is left alone.
-        """
-        store = self.store
-        slots = store.slots
-        blocks: dict[int, list[int]] = {}
-        for block, word in enumerate(struct.unpack_from(f"@{self.blocks}q", store.memory, self.owners_at)):
-            if word and word - 1 not in pinned:
-                blocks.setdefault(word - 1, []).append(block)
-        seen = {owner: store.meta(owner // slots, owner % slots) for owner in blocks}
-        freed = 0
-        for owner in sorted(blocks, key=lambda o: (seen[o][0] > now, seen[o][1])):
-            expired = seen[owner][0] <= now
-            if freed and (not expired or freed >= ENOUGH):
-                break
-            theirs = owner // slots
-            if theirs != stripe and not store.try_lock(theirs):
-                continue
-            try:
-                if store.meta(theirs, owner % slots) == seen[owner]:
-                    freed += self.free_owner(theirs, owner % slots, blocks[owner])
-            finally:
-                if theirs != stripe:
-                    store.unlock(theirs)
-        return freed > 0
-
-    def free_owner(self, stripe: int, slot: int, blocks: list[int]) -> int:
-        """Free a slot's blocks, under its lock; the slot too if its log is in them. Says how many blocks."""
-        mine = stripe * self.store.slots + slot + 1
-        still = [block for block in blocks if self.store.words[(self.owners_at + block * 8) >> 3] == mine]
-        if committed_log(self.store.words, self.store.cell_at(stripe, slot)):
-            self.store.free(stripe, slot, still)
-        else:
-            self.give(still)  # taken by somebody who did not live to use them
-        return len(still)
+            self.store.words[self.first_owner + block] = 0

@@ -1,17 +1,24 @@
-"""Entries of sliding logs in blocks of the shared file.
+"""Entries of sliding logs in the shared file.
 
-A log is a chain of blocks. A block holds 64 cells of 16 bytes: the first says which block is next, the others hold
-an entry each, tick and cost. A position is block * 64 + cell. The owners' words say which slot a block belongs to.
+A small log, of up to 11 entries, lives in its slot's own ring of 12 cells of 16 bytes, so that every counter there is
+room for can have one. A larger log is a chain of blocks from the region that all logs share (see arena.py). A block has
+32 cells: the first says which block is next, the others hold an entry each, tick and cost. `tail` is 0 while the log is
+in its ring, and `head` is then a cell of the ring; else both are positions, block * 32 + cell.
 
 Whoever writes may be killed at any instruction, so nothing the slot's committed state can reach is changed before
 that state says so:
 
-    append      writes beyond the last entry, into a new block if need be; the next commit makes it visible
+    append      writes beyond the last entry: into the one cell of the ring that is always free, or into a new block if
+                need be; the next commit makes it visible. One entry for each commit
+    move        copies all entries from the ring to a block or back, which the committed state does not reach
     drop        moves the head; blocks that fall out of the chain are set free after the commit
     take back   changes costs in place, between a commit that marks the slot as changing and one that unmarks it;
                 who finds the mark sums the entries up anew
 
-A block that was taken and never linked in, because its taker died, still names its owner and is set free with it.
+A block that was taken and never linked in, because its taker died, still names its chain and is set free with it.
+
+What is read is checked: a chain that leads to a block of another log, a cost that no log of this total can have or
+entries that do not add up are damage, and the slot is reset (see `LogOwner.damaged`).
 """
 
 from __future__ import annotations
@@ -24,14 +31,24 @@ from typing import final
 from headgate.core.algorithms.algorithm import LARGEST
 from headgate.core.state import Log
 from headgate.core.words import i64
+from headgate.errors import StoreError
 from headgate.stores.deciding import Cell
-from headgate.stores.shared.layout import BLOCK_BYTES
+from headgate.stores.shared.layout import BLOCK_BYTES, RING_CELLS
 
-__all__ = ["BlockLog", "LogOwner"]
+__all__ = ["CELLS", "MAX_RING_ENTRIES", "SLOT_BITS", "SLOT_MASK", "BlockLog", "LogOwner", "owner_word"]
 
-CELLS = 64
+CELLS = BLOCK_BYTES // 16
+MAX_RING_ENTRIES = RING_CELLS - 1
+"""One cell of a ring stays free: the next entry goes there while the committed state still reaches all others."""
+SLOT_BITS = 32
+SLOT_MASK = (1 << SLOT_BITS) - 1
 _ENTRY = struct.Struct("@qq")
 _WORD = struct.Struct("@q")
+
+
+def owner_word(slot: int, number: i64) -> int:
+    """What stands for a block of this slot's chain; slots are counted through all stripes."""
+    return int(number) << SLOT_BITS | slot + 1
 
 
 class LogOwner(Cell):
@@ -41,6 +58,18 @@ class LogOwner(Cell):
         """Take a free block."""
         raise NotImplementedError
 
+    def next_number(self) -> int:
+        """A number for a new chain, which no earlier chain of this slot has."""
+        raise NotImplementedError
+
+    def owns(self, block: i64) -> bool:
+        """Whether there is such a block, and it belongs to this log."""
+        raise NotImplementedError
+
+    def damaged(self, reason: str) -> StoreError:
+        """Reset the slot, whose log cannot be right; the error to raise."""
+        raise NotImplementedError
+
     def mark_changing(self) -> None:
         """Commit that entries are about to change in place."""
         raise NotImplementedError
@@ -48,101 +77,196 @@ class LogOwner(Cell):
 
 @final
 class BlockLog(Log):
-    """One slot's log. `head`, `tail`, `entries` and `moved` are kept in the slot's state."""
+    """One slot's log. `head`, `tail`, `entries`, `moved` and `number` are kept in the slot's state."""
 
-    def __init__(self, memory: mmap, words: memoryview, blocks_at: i64, owner: LogOwner) -> None:
+    def __init__(self, memory: mmap, words: memoryview, blocks_at: i64, ring_at: i64, owner: LogOwner) -> None:
         self.oldest = -LARGEST  # not known without a look at the file
         self.memory = memory
         self.words = words
         self.blocks_at = blocks_at
+        self.ring_at = ring_at
         self.owner = owner
         self.unpack: Callable[[mmap, int], tuple[int, int]] = _ENTRY.unpack_from
         self.head: i64 = 0
         self.tail: i64 = 0
         self.entries: i64 = 0
         self.moved: i64 = 0
+        self.number: i64 = 0  # of the chain: with the slot's own, it is in the owner's word of each block
+        self.total_cost: i64 = 0  # of all entries, as the slot's state says
+        self.last_tick: i64 = LARGEST  # that of the slot's state: no entry is later
+        self.newest: i64 = LARGEST  # the tick of the newest entry that costs anything, as the slot's state says
         self.unused: list[int] = []  # blocks to set free after the next commit
+
+    def check(self, last_block: i64) -> str:
+        """Why the numbers of the slot's state cannot be those of a log; empty when they can."""
+        if self.entries < 0 or not -LARGEST <= self.moved <= LARGEST or not 0 <= self.number < 1 << 31:
+            return "a log has impossible numbers"
+        if self.tail == 0:
+            return "" if 0 <= self.head < RING_CELLS and self.entries <= MAX_RING_ENTRIES else "a log leaves its ring"
+        first: i64 = self.head // CELLS
+        last: i64 = self.tail // CELLS
+        if not (0 <= first < last_block and 0 <= last < last_block) or self.head < 0 or self.tail < 0:
+            return "a log is outside of the region"
+        if self.head % CELLS == 0 or self.tail % CELLS == 0 or self.entries > last_block * (CELLS - 1):
+            return "a log has impossible numbers"
+        if self.entries == 0:
+            return "" if self.owner.owns(last) else "a log has lost a block"
+        # Entries fill their blocks, so the ends say how many there are, but for whole blocks in between.
+        between: i64 = self.entries - (self.tail % CELLS - self.head % CELLS + 1)
+        if between % (CELLS - 1) or (between == 0) != (first == last) or between < 0:
+            return "a log's ends do not fit its length"
+        return "" if self.owner.owns(first) and self.owner.owns(last) else "a log has lost a block"
+
+    def ends_well(self) -> bool:
+        """Whether the tick of the newest entry that costs anything, as the slot's state has it, can be right."""
+        if self.newest > self.last_tick or not self.entries:
+            return self.newest <= self.last_tick
+        tail = self.tail if self.tail else (self.head + self.entries - 1) % RING_CELLS
+        tick, cost = self.entry(tail)
+        return tick + self.moved == self.newest if cost else tick + self.moved >= self.newest
 
     def entry(self, position: i64) -> tuple[i64, i64]:
         tick: i64
         cost: i64
-        tick, cost = self.unpack(self.memory, self.blocks_at + position * 16)
+        tick, cost = self.unpack(self.memory, (self.blocks_at if self.tail else self.ring_at) + position * 16)
+        if cost < 0 or cost > self.total_cost:
+            raise self.owner.damaged("an entry of a log has an impossible cost")
+        if tick < -LARGEST or tick > LARGEST or tick + self.moved > self.last_tick:
+            raise self.owner.damaged("an entry of a log has an impossible time")
         return tick, cost
 
     def after(self, position: i64) -> i64:
-        """The position that follows in the chain."""
+        """The position that follows in the log."""
+        if self.tail == 0:
+            return (position + 1) % RING_CELLS
         if position % CELLS < CELLS - 1:
             return position + 1
         block = position // CELLS
         following: i64 = _WORD.unpack_from(self.memory, self.blocks_at + block * BLOCK_BYTES)[0]
+        if not self.owner.owns(following):
+            raise self.owner.damaged("a log leads to a block that is not its own")
         return following * CELLS + 1
 
     def positions(self) -> list[int]:
         found = []
         position = self.head
-        for _ in range(self.entries):
+        for i in range(self.entries):
             found.append(position)
-            position = self.after(position)
+            if i + 1 < self.entries:
+                position = self.after(position)
         return found
 
     def expired(self, cutoff: i64) -> i64:
+        if self.newest <= cutoff:
+            return self.total_cost  # all of them, however many
         cutoff -= self.moved
-        total = 0
+        total: i64 = 0
+        before: i64 = -LARGEST
         position = self.head
         for i in range(self.entries):
             tick, cost = self.entry(position)
             if tick > cutoff:
-                break
+                return total
+            if tick < before:
+                raise self.owner.damaged("the entries of a log are out of order")
+            before = tick
             total += cost
+            if total > self.total_cost:
+                break
             if i + 1 < self.entries:
                 position = self.after(position)
+        if total != self.total_cost:
+            raise self.owner.damaged("the entries of a log do not add up")
         return total
 
     def freed(self, amount: i64) -> i64:
-        tick = 0
+        tick: i64 = 0
+        before: i64 = -LARGEST
         position = self.head
         for i in range(self.entries):
             tick, cost = self.entry(position)
+            if tick < before:
+                raise self.owner.damaged("the entries of a log are out of order")
+            before = tick
             amount -= cost
             if amount <= 0:
                 break
             if i + 1 < self.entries:
                 position = self.after(position)
+        if amount > 0:
+            raise self.owner.damaged("the entries of a log do not add up")
         return tick + self.moved
 
     def charged(self, tick: i64) -> i64:
         stored = tick - self.moved
-        total = 0
+        total: i64 = 0
         for position in self.positions():
             at, cost = self.entry(position)
             if at == stored:
                 total += cost
+                if total > self.total_cost:
+                    raise self.owner.damaged("the entries of a log do not add up")
         return total
 
     def total(self) -> i64:
-        total = 0
+        total: i64 = 0
         for position in self.positions():
             total += self.entry(position)[1]
+            if total > LARGEST:
+                raise self.owner.damaged("the entries of a log do not add up")
         return total
 
     def append(self, tick: i64, cost: i64) -> None:
-        tail = self.tail
-        if tail == 0 or tail % CELLS == CELLS - 1:
+        stored = tick - self.moved
+        if self.tail and (self.entries == 0 or (self.tail % CELLS == CELLS - 1 and self.entries < MAX_RING_ENTRIES)):
+            self.move_to_ring()
+        if self.tail == 0:
+            if self.entries < MAX_RING_ENTRIES:
+                cell = (self.head + self.entries) % RING_CELLS
+                _ENTRY.pack_into(self.memory, self.ring_at + cell * 16, stored, cost)
+                self.entries += 1
+                return
+            self.move_to_block()
+        elif self.tail % CELLS == CELLS - 1:
             block = self.owner.new_block()
-            if tail:
-                self.words[(self.blocks_at + tail // CELLS * BLOCK_BYTES) >> 3] = block
-            position = block * CELLS + 1
-        else:
-            position = tail + 1
-        if not self.entries:
-            if tail and tail // CELLS != position // CELLS:
-                self.unused.append(tail // CELLS)
-            self.head = position
-        _ENTRY.pack_into(self.memory, self.blocks_at + position * 16, tick - self.moved, cost)
-        self.tail = position
+            self.words[(self.blocks_at + self.tail // CELLS * BLOCK_BYTES) >> 3] = block
+            self.tail = block * CELLS
+        self.tail += 1
+        _ENTRY.pack_into(self.memory, self.blocks_at + self.tail * 16, stored, cost)
         self.entries += 1
 
+    def move_to_block(self) -> None:
+        """The ring is full: copy it to a block, which has room for more."""
+        self.number = self.owner.next_number()
+        block = self.owner.new_block()
+        to = self.blocks_at + block * BLOCK_BYTES + 16
+        for position in self.positions():
+            start = self.ring_at + position * 16
+            self.memory[to : to + 16] = self.memory[start : start + 16]
+            to += 16
+        self.head = block * CELLS + 1
+        self.tail = block * CELLS + self.entries
+
+    def move_to_ring(self) -> None:
+        """Copy what is left of a chain to the ring, so that a log that has become small needs no block."""
+        to = self.ring_at
+        blocks: list[int] = [] if self.entries else [self.tail // CELLS]
+        for position in self.positions():
+            start = self.blocks_at + position * 16
+            self.memory[to : to + 16] = self.memory[start : start + 16]
+            to += 16
+            if not blocks or blocks[-1] != position // CELLS:
+                blocks.append(position // CELLS)
+        self.unused += blocks
+        self.head = 0
+        self.tail = 0
+
     def drop(self, amount: i64) -> None:
+        if amount >= self.total_cost:  # all of them: a chain is let go as a whole by the commit that follows
+            if self.tail == 0:
+                self.head = (self.head + self.entries) % RING_CELLS
+            self.entries = 0
+            return
         while self.entries:
             head = self.head
             cost = self.entry(head)[1]
@@ -150,10 +274,12 @@ class BlockLog(Log):
                 break
             amount -= cost
             self.entries -= 1
-            if self.entries:
+            if self.entries or self.tail == 0:
                 self.head = self.after(head)
-                if self.head // CELLS != head // CELLS:
+                if self.tail and self.head // CELLS != head // CELLS:
                     self.unused.append(head // CELLS)
+        if amount > 0:
+            raise self.owner.damaged("the entries of a log do not add up")
 
     def shift(self, ticks: i64) -> None:
         self.moved += ticks
@@ -161,13 +287,18 @@ class BlockLog(Log):
     def take_back(self, tick: i64, amount: i64) -> None:
         self.owner.mark_changing()
         stored = tick - self.moved
+        base = self.blocks_at if self.tail else self.ring_at
         for position in self.positions():
             at, cost = self.entry(position)
             if at == stored and amount > 0:
                 part = min(amount, cost)
-                self.words[((self.blocks_at + position * 16) >> 3) + 1] = cost - part
+                self.words[((base + position * 16) >> 3) + 1] = cost - part
                 amount -= part
         # What costs nothing any more need not be kept: here at the end, and in `drop` at the beginning.
+        if self.tail == 0:
+            while self.entries > 1 and self.entry((self.head + self.entries - 1) % RING_CELLS)[1] == 0:
+                self.entries -= 1
+            return
         while self.entries > 1 and self.tail % CELLS > 1 and self.entry(self.tail)[1] == 0:
             self.tail -= 1
             self.entries -= 1

@@ -74,8 +74,7 @@ class Journals:
 
     def undo(self, stripe: int, at: int, is_new: int, commits: int) -> None:
         if is_new:
-            store = self.store
-            store.free(stripe, (at - store.cell_at(stripe, 0)) // CELL_BYTES, [])  # its blocks are found to be unused
+            self.store.clear_slot(stripe, (at - self.store.cell_at(stripe, 0)) // CELL_BYTES)
         else:
             self.words[at >> 3] = commits
 
@@ -86,7 +85,7 @@ class Journals:
         if not 0 <= stripe < store.stripes or at % 8:
             return -1
         offset = at - store.cell_at(stripe, 0)
-        return stripe if offset >= 0 and offset % CELL_BYTES == 0 else -1
+        return stripe if 0 <= offset < store.slots * CELL_BYTES and offset % CELL_BYTES == 0 else -1
 
     def empty(self, lead: int) -> None:
         """Have all stripes recovered that still need this journal. Its own stripe is locked. Whoever has one of the

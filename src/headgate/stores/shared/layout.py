@@ -7,9 +7,10 @@
     stripes     one after the other, each with room for `slots` counters:
       digests   16 bytes a slot: which counter it holds; first 8 bytes zero: none
       meta      16 bytes a slot: expiry and last use, in microseconds
-      cells     184 bytes a slot: a commit word and two copies of the state (see cell.py)
-    owners      8 bytes a log block: the slot it belongs to, plus one; zero: free
-    blocks      1,024 bytes a log block: entries of sliding logs (see blocks.py)
+      cells     200 bytes a slot: a commit word and two copies of the state (see cell.py)
+      rings     192 bytes a slot: entries of a small sliding log (see blocks.py)
+    owners      8 bytes a log block: the log it belongs to (see arena.py); zero: free
+    blocks      512 bytes a log block: entries of larger sliding logs
 
 All numbers are native 64-bit words at multiples of 8, so one store instruction writes one of them whole. The file
 appears under its name complete (it is made beside it and linked), never changes its size, and says in its header
@@ -36,9 +37,11 @@ from headgate.stores.clock import wall_minus_monotonic
 __all__ = [
     "BLOCK_BYTES",
     "CELL_BYTES",
+    "COPY_WORDS",
     "DEFAULT_MAX_KEYS",
     "JOURNAL_BYTES",
     "OTHER_LOCKS",
+    "RING_CELLS",
     "Geometry",
     "boot_id",
     "make_file",
@@ -54,8 +57,13 @@ HEADER_BYTES = 4096
 OTHER_LOCKS = 32
 """Locks that are not those of stripes have room for a mark, too: see locks.py and record_file.py."""
 JOURNAL_BYTES = 2048
-CELL_BYTES = 184
-BLOCK_BYTES = 1024
+COPY_WORDS = 12
+CELL_BYTES = 8 + 2 * COPY_WORDS * 8
+RING_CELLS = 12
+RING_BYTES = RING_CELLS * 16
+BLOCK_BYTES = 512
+MIN_BLOCKS = 2048
+KEYS_PER_BLOCK = 4
 DEFAULT_MAX_KEYS = 50_000
 SLOTS_PER_STRIPE = 256
 KEYS_PER_STRIPE = 170
@@ -66,6 +74,8 @@ _CRC = struct.Struct("=I")
 _CRC_AT = _HEADER.size
 _ANCHOR = struct.Struct("@q16s")
 _ANCHOR_AT = 256
+LATEST = 7_258_118_400_000_000
+"""The year 2200, in microseconds: no clock is later, and what is computed from it stays below 2**53."""
 
 
 _ADVICE = {
@@ -88,11 +98,12 @@ class Geometry(NamedTuple):
     def for_keys(cls, max_keys: int) -> Geometry:
         small = max_keys <= KEYS_PER_STRIPE  # one stripe: exactly so many, the least recently used going first
         stripes = 1 if small else -(-max_keys // KEYS_PER_STRIPE)
-        return cls(max_keys, stripes, max_keys if small else SLOTS_PER_STRIPE, max(1024, max_keys // 8), os.urandom(16))
+        slots = max_keys if small else SLOTS_PER_STRIPE
+        return cls(max_keys, stripes, slots, max(MIN_BLOCKS, max_keys // KEYS_PER_BLOCK), os.urandom(16))
 
     @property
     def stripe_bytes(self) -> int:
-        return self.slots * (16 + 16 + CELL_BYTES)
+        return self.slots * (16 + 16 + CELL_BYTES + RING_BYTES)
 
     @property
     def marks_at(self) -> int:
@@ -257,12 +268,13 @@ def same_boot(memory: mmap) -> bool:
 
 
 def set_anchor(memory: mmap) -> int:
-    """The microseconds all participants add to their monotonic clock; set anew after the machine was restarted.
+    """The microseconds all participants add to their monotonic clock; set anew after the machine was restarted, and
+    when it is damaged so that it says no time at all.
 
     Called under the header's lock. The boot id is written last: a maker that dies before it leaves it to the next.
     """
     anchor, boot = _ANCHOR.unpack_from(memory, _ANCHOR_AT)
-    if boot != boot_id():
+    if boot != boot_id() or not 0 <= anchor + time.monotonic_ns() // 1000 < LATEST:
         anchor = wall_minus_monotonic()
         struct.pack_into("@q", memory, _ANCHOR_AT, anchor)
         struct.pack_into("@16s", memory, _ANCHOR_AT + 8, boot_id())

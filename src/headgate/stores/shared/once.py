@@ -27,8 +27,9 @@ def apply_once(store: SharedStore, batch: Sequence[Request], patience: float) ->
     deadline = time.monotonic() + patience
     records = store.records or store.open_records(patience)
     numbers = [store.first_record + stripe for stripe in records.stripes_of(batch)]
-    places = [[store.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
-    numbers += {FIRST_STRIPE + stripe for request in places for _, stripe in request}
+    places = [[store.digests.locate(m.algorithm.name, m.key) for m in request.members] for request in batch]
+    held = {stripe for request in places for _, stripe in request}
+    numbers += [FIRST_STRIPE + stripe for stripe in held]
     numbers.sort()
     store.locks.acquire_all(numbers, max(deadline - time.monotonic(), 0.0))
     decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
@@ -37,6 +38,8 @@ def apply_once(store: SharedStore, batch: Sequence[Request], patience: float) ->
     now = 0
     try:
         now = store.anchor + store.nanoseconds() // 1000
+        if now >= store.damage.next_size_check:
+            store.damage.check_size(now)
         for group in grouped(batch):
             once = group[0].once
             first = len(replies)
@@ -47,7 +50,7 @@ def apply_once(store: SharedStore, batch: Sequence[Request], patience: float) ->
                 continue
             for request in group:
                 where = places[len(replies)]
-                outcomes = store.decide(request.op, request.members, where, now)
+                outcomes = store.decide(request.op, request.members, where, now, held)
                 decided.append((request, where, outcomes))
                 replies.append(outcomes)
             if once is not None:

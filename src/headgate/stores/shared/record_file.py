@@ -25,7 +25,7 @@ from headgate.stores.shared.layout import HEADER_BYTES, make_file, open_regular
 __all__ = ["RECORD_STRIPES", "Rings", "open_records"]
 
 MAGIC = b"HEADGATO"
-VERSION = 1
+VERSION = 2
 RECORD_STRIPES = 16
 """As many locks are set aside for records beside every counter file."""
 LEAST_STRIPE_BYTES = 576 * 1024

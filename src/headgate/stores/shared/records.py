@@ -7,6 +7,7 @@ to go. A record:
     digest      16 bytes: of the store's prefix and the record's name
     decided     8 bytes: when, in microseconds; long before any time: forgotten
     size        8 bytes: how many bytes are kept
+    check       8 bytes: CRC-32 of the bytes
     bytes       what is kept (see keeping.py), up to the next multiple of 8
 
 A position counts all bytes that were ever given out in the ring, so it says whether its record is still there: what is
@@ -18,12 +19,17 @@ the counters, until what was decided is kept. A writer may be killed at any inst
 bytes are written, and then one word, the bucket's, makes the record count. Killed before that, there is no record, and
 its room comes back with the ring's next round. The counters were charged just before; so a request whose process is
 killed in between was counted, and its repeat is counted again. No limit ever lets more through for it.
+
+What is read is checked: a record that is not as it was written is forgotten, a bucket that leads to no record is
+emptied, a ring whose head is impossible is emptied. Each is counted and logged (see damage.py), and the request that
+found it fails with a StoreError.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import zlib
 from collections.abc import Sequence
 from hashlib import blake2b
 from mmap import mmap
@@ -40,11 +46,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedRecords"]
 
-_RECORD = struct.Struct("@q16sqq")
+_RECORD = struct.Struct("@q16sqqq")
 _WORD = struct.Struct("@q")
 DECIDED_AT = 24
 """Where in a record it says when it was decided."""
 NEVER = -(1 << 62)
+MAX_POSITION = 1 << 62
+MAX_STEPS = 256
+"""Records of one bucket that are looked at for one name. Usually there are two or three."""
 
 
 @final
@@ -62,6 +71,7 @@ class SharedRecords(Records):
         self.ring_at = rings.ring_at
         self.ring_bytes = rings.stripe_bytes - rings.ring_at
         self.longest = self.ring_bytes // 2
+        self.damage = store.damage
         self.hasher = blake2b(prefix.encode() + b"\0", digest_size=16, key=store.geometry.salt)
 
     def stripes_of(self, batch: Sequence[Request]) -> set[int]:
@@ -72,11 +82,16 @@ class SharedRecords(Records):
         at = self.record_at(self.digest(name))
         if at < 0:
             return None
-        _, _, decided, size = _RECORD.unpack_from(self.memory, at)
-        if not is_fresh(decided, now) or not 0 <= size <= self.longest:
+        _, _, decided, size, check = _RECORD.unpack_from(self.memory, at)
+        if not is_fresh(decided, now):
             return None
         start = at + _RECORD.size
-        return self.memory[start : start + size]
+        room = self.ring_bytes - (start - HEADER_BYTES) % self.stripe_bytes + self.ring_at
+        kept = self.memory[start : start + size] if 0 <= size <= min(self.longest, room) else b""
+        if len(kept) != size or zlib.crc32(kept) != check:
+            self.words[(at + DECIDED_AT) >> 3] = NEVER
+            raise self.damage.note("a damaged idempotency record was forgotten")
+        return kept
 
     def keep(self, name: str, kept: bytes, now: i64) -> None:
         if len(kept) > self.longest:
@@ -88,13 +103,17 @@ class SharedRecords(Records):
         stripe_at = self.stripe_at(digest)
         bucket = (stripe_at >> 3) + self.bucket_of(digest)
         size = -(-(_RECORD.size + len(kept)) // 8) * 8
-        position: int = self.words[stripe_at >> 3]
+        position = self.written(stripe_at)
+        before: int = self.words[bucket]
+        if self.newest_is(stripe_at, before - 1, position, digest):
+            # What is kept under the same name again takes its predecessor's place: a bucket does not grow by it.
+            before = _WORD.unpack_from(self.memory, stripe_at + self.ring_at + (before - 1) % self.ring_bytes)[0]
         if position % self.ring_bytes + size > self.ring_bytes:
             position += self.ring_bytes - position % self.ring_bytes
         # First the head: from now on, nobody takes what is about to be written over for a record.
         self.words[stripe_at >> 3] = position + size
         at = stripe_at + self.ring_at + position % self.ring_bytes
-        _RECORD.pack_into(self.memory, at, self.words[bucket], digest, now, len(kept))
+        _RECORD.pack_into(self.memory, at, before, digest, now, len(kept), zlib.crc32(kept))
         self.memory[at + _RECORD.size : at + _RECORD.size + len(kept)] = kept
         self.words[bucket] = position + 1
 
@@ -106,17 +125,41 @@ class SharedRecords(Records):
     def record_at(self, digest: bytes) -> int:
         """Where the newest record of this digest is in the file, or -1."""
         stripe_at = self.stripe_at(digest)
-        written: int = self.words[stripe_at >> 3]
-        position: int = self.words[(stripe_at >> 3) + self.bucket_of(digest)] - 1
-        while position >= 0 and position + self.ring_bytes >= written:
-            at = stripe_at + self.ring_at + position % self.ring_bytes
-            if self.memory[at + 8 : at + 24] == digest:
+        written = self.written(stripe_at)
+        bucket = (stripe_at >> 3) + self.bucket_of(digest)
+        position: int = self.words[bucket] - 1
+        bound = written  # a record lies before those that lead to it
+        for _ in range(MAX_STEPS):
+            if position == -1 or 0 <= position < written - self.ring_bytes:
+                return -1  # none, or written over
+            if position < 0 or position % 8 or position > bound - _RECORD.size:
+                self.words[bucket] = 0
+                raise self.damage.note("a damaged list of idempotency records was emptied")
+            offset = position % self.ring_bytes
+            at = stripe_at + self.ring_at + offset
+            if offset + _RECORD.size <= self.ring_bytes and self.memory[at + 8 : at + 24] == digest:
                 return at
-            before: int = _WORD.unpack_from(self.memory, at)[0] - 1
-            if before >= position:
-                break  # no record is before itself: a file that was damaged
-            position = before
+            bound = position
+            before: int = _WORD.unpack_from(self.memory, at)[0]
+            position = before - 1
         return -1
+
+    def newest_is(self, stripe_at: int, position: int, written: int, digest: bytes) -> bool:
+        """Whether there is a record at this position, of this digest."""
+        offset = position % self.ring_bytes
+        if position % 8 or not max(written - self.ring_bytes, 0) <= position < written:
+            return False
+        at = stripe_at + self.ring_at + offset
+        return offset + _RECORD.size <= self.ring_bytes and self.memory[at + 8 : at + 24] == digest
+
+    def written(self, stripe_at: int) -> int:
+        """How far a ring has been written. One that cannot have been written so far is emptied."""
+        written: int = self.words[stripe_at >> 3]
+        if not 0 <= written < MAX_POSITION or written % 8:
+            self.memory[stripe_at + 8 : stripe_at + self.ring_at] = bytes(self.ring_at - 8)
+            self.words[stripe_at >> 3] = 0
+            raise self.damage.note("a damaged ring of idempotency records was emptied")
+        return written
 
     def digest(self, name: str) -> bytes:
         hasher = self.hasher.copy()

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from functools import partial
-from hashlib import blake2b
 from mmap import mmap
 from typing import final
 
@@ -25,11 +25,22 @@ from headgate.core.words import i64
 from headgate.errors import StoreClosed, StoreError
 from headgate.stores.clock import Clock, MachineClock, nanoseconds_of
 from headgate.stores.deciding import decide, decision_of, undoing
-from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, Request, Take
+from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, PartlyAnswered, Request, Take
 from headgate.stores.shared.arena import Arena
-from headgate.stores.shared.cell import SlotCell, Writers, holds_log
+from headgate.stores.shared.cell import SlotCell, Writers
+from headgate.stores.shared.clock_steps import follow_restart, forget_drained
+from headgate.stores.shared.damage import Damage, is_commit_count
+from headgate.stores.shared.digests import Digests
 from headgate.stores.shared.journal import ChainCommit, Journals
-from headgate.stores.shared.layout import CELL_BYTES, OTHER_LOCKS, open_file, same_boot, set_anchor
+from headgate.stores.shared.layout import (
+    CELL_BYTES,
+    COPY_WORDS,
+    OTHER_LOCKS,
+    RING_CELLS,
+    open_file,
+    same_boot,
+    set_anchor,
+)
 from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, WIDE, FileLocks, LockBusy
 from headgate.stores.shared.once import apply_once
 from headgate.stores.shared.record_file import RECORD_STRIPES
@@ -39,11 +50,10 @@ from headgate.stores.shared.take_many import take_many
 __all__ = ["DEFAULT_TIMEOUT_MS", "SharedStore"]
 
 DEFAULT_TIMEOUT_MS = 100
-MOST_PLACES = 10_000
 _WORD = struct.Struct("@q")
 _META = struct.Struct("@2q")
 _PLAIN = struct.Struct("@7q")
-_COPY = struct.Struct("@11q")
+_COPY = struct.Struct(f"@{COPY_WORDS}q")
 COPY_BYTES = _COPY.size
 
 
@@ -89,17 +99,15 @@ class SharedStore(LocalStore):
         self.ours_alone = ours_alone
         self.records: SharedRecords | None = None
         self.arena = Arena(self)
+        self.damage = Damage(self)
         self.writers = Writers()
         self.signatures: dict[Algorithm, tuple[int, int, int, int]] = {}
         self.last_signed: tuple[Algorithm | None, tuple[int, int, int, int]] = (None, (0, 0, 0, 0))
-        self.hasher = blake2b(prefix.encode() + b"\0", digest_size=16, key=geometry.salt)
-        self.places: dict[str, dict[str, tuple[bytes, int]]] = {}
-        self.remembered = 0
-        self.last_places: tuple[str, dict[str, tuple[bytes, int]]] = ("", {})
+        self.digests = Digests(prefix, geometry.salt, geometry.stripes)
         self.locks.acquire(HEADER, self.timeout)
         try:
             if not same_boot(memory):
-                self.follow_restart(time.time_ns() // 1000)
+                follow_restart(self, time.time_ns() // 1000)
             anchor = set_anchor(memory)
         finally:
             self.locks.release(HEADER)
@@ -122,17 +130,19 @@ class SharedStore(LocalStore):
             raise StoreClosed(f"shared store {self.path} is closed")
         if self.driven:
             self.follow_clock()
-        digest, stripe = self.place(algorithm.name, key)
+        digest, stripe = self.digests.locate(algorithm.name, key)
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
             now: int = self.anchor + self.nanoseconds() // 1000
+            if now >= self.damage.next_size_check:
+                self.damage.check_size(now)
             slot = self.find_slot(stripe, digest)
             if slot >= 0 and not algorithm.keeps_log:
                 outcome = self.take_plain(algorithm, cost, stripe, slot, now)
                 if outcome is not None:
                     return outcome.decision
             pinned = {stripe * self.slots + slot} if slot >= 0 else set()
-            cell = SlotCell(self, algorithm, digest, stripe, slot, now, pinned)
+            cell = SlotCell(self, algorithm, digest, stripe, slot, now, pinned, (stripe,))
             cell.touch()
             state = cell.state
             if state is not None and cell.writer is algorithm:
@@ -155,7 +165,8 @@ class SharedStore(LocalStore):
         return take_many(self, takes)
 
     def take_plain(self, algorithm: Algorithm, cost: i64, stripe: int, slot: int, now: int) -> Outcome | None:
-        """The usual case without the ceremony: three numbers, written under this very limit. None if it is another."""
+        """The usual case without the ceremony: three numbers, written under this very limit. None if it is another, and
+        for what looks damaged: the longer way says so."""
         memory = self.memory
         at = self.cell_at(stripe, slot)
         commits: int = self.words[at >> 3]
@@ -163,6 +174,8 @@ class SharedStore(LocalStore):
         second = first + COPY_BYTES
         then, a, b, count, capacity, period_us, code = self.unpack_plain(memory, second if commits & 1 else first)
         if (count, capacity, period_us, code) != self.signature(algorithm):
+            return None
+        if not is_commit_count(commits) or not algorithm.is_plausible(then, a, b):
             return None
         step = algorithm.step(State(then, a, b, None), now, cost)
         allowed, when, a, b, _, _, reset = step
@@ -195,17 +208,18 @@ class SharedStore(LocalStore):
 
     def watch(self, batch: Sequence[Request]) -> Callable[[], bool]:
         watch = self.locks.watch(self.timeout)
-        places = [self.place(m.algorithm.name, m.key) for request in batch for m in request.members]
+        places = [self.digests.locate(m.algorithm.name, m.key) for request in batch for m in request.members]
         return partial(self.locks.is_stalled, sorted({FIRST_STRIPE + stripe for _, stripe in places}), watch)
 
     def apply_by(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]]:
-        """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done."""
+        """Lock, decide, unlock; a LockBusy when a stripe is not free within so many seconds, and nothing is done. A
+        request that cannot be decided (no room, a damaged counter) does not fail the others of its batch."""
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
         for request in batch:
             if request.once is not None:
                 return apply_once(self, batch, patience)
-        places = [[self.place(m.algorithm.name, m.key) for m in request.members] for request in batch]
+        places = [[self.digests.locate(m.algorithm.name, m.key) for m in request.members] for request in batch]
         stripes = sorted({stripe for request in places for _, stripe in request})
         wide = len(stripes) >= WIDE and self.locks.try_range(FIRST_STRIPE + stripes[0], FIRST_STRIPE + stripes[-1])
         if len(stripes) == 1:
@@ -213,15 +227,15 @@ class SharedStore(LocalStore):
         elif stripes and not wide:
             self.locks.acquire_all([FIRST_STRIPE + stripe for stripe in stripes], patience)
         decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]] = []
+        held: Container[int] = range(stripes[0], stripes[-1] + 1) if wide else stripes
         now = 0
         try:
             now = self.anchor + self.nanoseconds() // 1000
-            for request, where in zip(batch, places, strict=True):
-                outcomes = self.decide_plain(request, where, now)
-                if outcomes is None:
-                    outcomes = self.decide(request.op, request.members, where, now)
-                decided.append((request, where, outcomes))
-            return [outcomes for _, _, outcomes in decided]
+            if now >= self.damage.next_size_check:
+                self.damage.check_size(now)
+            failed = self.decide_each(batch, places, now, held, decided)
+            if not failed:
+                return [outcomes for _, _, outcomes in decided]
         except BaseException:
             self.undo(decided, now)
             raise
@@ -231,6 +245,33 @@ class SharedStore(LocalStore):
             else:
                 for stripe in stripes:
                     self.unlock(stripe)
+        raise PartlyAnswered(
+            [[failed[i]] * len(batch[i].members) if i in failed else decided[i][2] for i in range(len(batch))]
+        )
+
+    def decide_each(
+        self,
+        batch: Sequence[Request],
+        places: list[list[tuple[bytes, int]]],
+        now: int,
+        held: Container[int],
+        decided: list[tuple[Request, list[tuple[bytes, int]], list[Outcome]]],
+    ) -> dict[int, StoreError]:
+        """Decide the requests of a batch, whose stripes are locked. Says which of several could not be decided."""
+        failed: dict[int, StoreError] = {}
+        for i in range(len(batch)):
+            request, where = batch[i], places[i]
+            try:
+                outcomes = self.decide_plain(request, where, now)
+                if outcomes is None:
+                    outcomes = self.decide(request.op, request.members, where, now, held)
+            except StoreError as error:
+                if len(batch) == 1:
+                    raise
+                failed[i] = error
+                outcomes = []
+            decided.append((request, where, outcomes))
+        return failed
 
     def follow_clock(self) -> None:
         """Note the time of a given clock. Unlike the machine's it may step back: what was as good as new before that is
@@ -240,28 +281,10 @@ class SharedStore(LocalStore):
             for stripe in range(self.stripes):
                 self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
                 try:
-                    self.forget_drained(stripe, self.latest)
+                    forget_drained(self, stripe, self.latest)
                 finally:
                     self.unlock(stripe)
         self.latest = now
-
-    def follow_restart(self, now: int) -> None:
-        """The machine was started anew, and its wall clock may be behind: the same, by the latest use of any counter.
-        Nobody else is here yet: the anchor is not set."""
-        latest = 0
-        for stripe in range(self.stripes):
-            for slot in range(self.slots):
-                latest = max(latest, self.meta(stripe, slot)[1])
-        if now < latest:
-            for stripe in range(self.stripes):
-                self.forget_drained(stripe, latest)
-
-    def forget_drained(self, stripe: int, now: int) -> None:
-        """Clear every slot whose counter is as good as new at this time, under the stripe's lock."""
-        for slot in range(self.slots):
-            expiry, _ = self.meta(stripe, slot)
-            if 0 < expiry <= now:
-                self.clear_slot(stripe, slot)
 
     def decide_plain(self, request: Request, where: list[tuple[bytes, int]], now: int) -> list[Outcome] | None:
         """The usual request, one TAKE of a counter that is there, without the ceremony; None if it is another."""
@@ -289,16 +312,19 @@ class SharedStore(LocalStore):
     def undo(self, decided: Sequence[tuple[Request, list[tuple[bytes, int]], list[Outcome]]], now: int) -> None:
         """All or nothing, for a batch too: who is told of an error must not have been charged."""
         for request, where, outcomes in reversed(decided):
-            if request.op is Op.TAKE and all(o.decision.allowed for o in outcomes):
-                self.decide(Op.GIVE_BACK, undoing(request.members, outcomes), where, now)
+            if outcomes and request.op is Op.TAKE and all(o.decision.allowed for o in outcomes):
+                with suppress(StoreError):  # damaged since, and reset: there is nothing left to give back
+                    self.decide(Op.GIVE_BACK, undoing(request.members, outcomes), where, now, ())
 
-    def decide(self, op: Op, members: Sequence[Member], places: list[tuple[bytes, int]], now: int) -> list[Outcome]:
-        """One request, all or nothing, under the locks of its stripes."""
+    def decide(
+        self, op: Op, members: Sequence[Member], places: list[tuple[bytes, int]], now: int, held: Container[int]
+    ) -> list[Outcome]:
+        """One request, all or nothing. All stripes in `held` are locked, its own among them."""
         if len(members) < 2 or op is Op.PEEK:
-            return decide(op, members, self.cells(op, members, places, now, None), now)
+            return decide(op, members, self.cells(op, members, places, now, held, None), now)
         chain = ChainCommit(self.journals, places[0][1])
         try:
-            return decide(op, members, self.cells(op, members, places, now, chain), now)
+            return decide(op, members, self.cells(op, members, places, now, held, chain), now)
         finally:  # what could not be decided has been given back
             chain.done()
 
@@ -308,51 +334,21 @@ class SharedStore(LocalStore):
         members: Sequence[Member],
         places: list[tuple[bytes, int]],
         now: int,
+        held: Container[int],
         chain: ChainCommit | None,
     ) -> list[SlotCell]:
-        """The counters of one request, which hold their slots until it is decided."""
+        """The counters of one request, which hold their slots until it is decided. All stripes in `held` are locked."""
         pinned: set[int] = set()
         cells = []
         for member, (digest, stripe) in zip(members, places, strict=True):
             slot = self.find_slot(stripe, digest)
             if slot >= 0:
                 pinned.add(stripe * self.slots + slot)
-            cell = SlotCell(self, member.algorithm, digest, stripe, slot, now, pinned, chain)
+            cell = SlotCell(self, member.algorithm, digest, stripe, slot, now, pinned, held, chain)
             if op is Op.TAKE:
                 cell.touch()
             cells.append(cell)
         return cells
-
-    def place(self, name: str, key: str) -> tuple[bytes, int]:
-        """The digest that stands for a counter, and its stripe. Remembered for the counters in use."""
-        last = self.last_places  # read once: another thread may be replacing it
-        places = last[1] if name is last[0] else self.places_of(name)
-        place = places.get(key)
-        if place is None:
-            label = name.encode("utf-8", "surrogatepass")
-            hasher = self.hasher.copy()
-            # The length keeps (name, key) apart from every other pair with the same letters.
-            hasher.update(b"%d\0%b%b" % (len(label), label, key.encode("utf-8", "surrogatepass")))
-            digest = hasher.digest()
-            if digest.startswith(b"\0\0\0\0\0\0\0\0"):  # means an empty slot
-                digest = b"\1" + digest[1:]
-            place = (digest, int.from_bytes(digest[8:12], "little") % self.stripes)
-            if self.remembered >= MOST_PLACES:
-                self.places.clear()
-                self.remembered = 0
-                places = self.places_of(name)
-            places[key] = place
-            self.remembered += 1
-        return place
-
-    def places_of(self, name: str) -> dict[str, tuple[bytes, int]]:
-        """The remembered places of one name's counters."""
-        places = self.places.get(name)
-        if places is None:
-            places = {}
-            self.places[name] = places
-        self.last_places = (name, places)
-        return places
 
     def find_slot(self, stripe: int, digest: bytes) -> int:
         """The slot that holds this counter, or -1. Most sit in the slot their digest points at."""
@@ -395,18 +391,20 @@ class SharedStore(LocalStore):
         self.words[at >> 3] = _WORD.unpack_from(digest)[0]
 
     def clear_slot(self, stripe: int, slot: int) -> None:
-        """Let a slot go, its log too."""
-        logged = holds_log(self.memory, self.cell_at(stripe, slot))
-        self.free(stripe, slot, self.arena.owned(stripe, slot) if logged else [])
-
-    def free(self, stripe: int, slot: int, blocks: Sequence[int]) -> None:
-        """Let a slot go, and these blocks of its log."""
+        """Let a slot go. The blocks of its log are free from then on, too: nothing commits to them any more."""
         at = self.stripes_at + stripe * self.stripe_bytes + slot * 16
         meta_at = self.meta_at(stripe, slot)
         self.words[at >> 3] = 0
-        self.arena.give(blocks)
         self.words[meta_at >> 3] = 0
         self.words[(meta_at >> 3) + 1] = 0
+        cell_at = self.cell_at(stripe, slot)
+        if not is_commit_count(self.words[cell_at >> 3]):
+            self.words[cell_at >> 3] = 0
+
+    def is_named(self, stripe: int, slot: int) -> bool:
+        """Whether a slot holds a counter."""
+        first: int = self.words[(self.stripes_at + stripe * self.stripe_bytes + slot * 16) >> 3]
+        return first != 0
 
     def meta(self, stripe: int, slot: int) -> tuple[int, int]:
         """Expiry and last use of a slot, in microseconds; 0 when it is free."""
@@ -418,6 +416,9 @@ class SharedStore(LocalStore):
 
     def cell_at(self, stripe: int, slot: int) -> int:
         return self.stripes_at + stripe * self.stripe_bytes + self.slots * 32 + slot * CELL_BYTES
+
+    def ring_at(self, stripe: int, slot: int) -> int:
+        return self.cell_at(stripe, self.slots) + slot * RING_CELLS * 16
 
     def signature(self, algorithm: Algorithm) -> tuple[int, int, int, int]:
         """What a slot keeps of the limit that wrote it."""
@@ -432,6 +433,9 @@ class SharedStore(LocalStore):
             self.signatures[algorithm] = found
         self.last_signed = (algorithm, found)
         return found
+
+    def counts(self) -> dict[str, int]:
+        return {"store_resets": self.damage.resets, "store_logs_full": self.arena.refused}
 
     def try_lock(self, stripe: int) -> bool:
         return self.locks.try_acquire(FIRST_STRIPE + stripe)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headgate.core.decision import Decision
+from headgate.errors import StoreError
 from headgate.stores.deciding import decide
-from headgate.stores.port import Member, Op, Take
+from headgate.stores.port import Member, Op, Outcome, Request, Take
 from headgate.stores.shared.cell import SlotCell
 from headgate.stores.shared.locks import FIRST_STRIPE, WIDE
 
@@ -28,7 +29,7 @@ def take_many(store: SharedStore, takes: Sequence[Take]) -> list[Decision] | Non
     for algorithm, key, cost in takes:
         if algorithm.keeps_log or cost > algorithm.ceiling:
             return None
-        place = store.place(algorithm.name, key)
+        place = store.digests.locate(algorithm.name, key)
         places.append(place)
         numbers.append(FIRST_STRIPE + place[1])
     if not places:
@@ -52,20 +53,29 @@ def take_many(store: SharedStore, takes: Sequence[Take]) -> list[Decision] | Non
 def decided(store: SharedStore, takes: Sequence[Take], places: list[tuple[bytes, int]]) -> list[Decision] | None:
     """The same, under the locks."""
     now: int = store.anchor + store.nanoseconds() // 1000
+    if now >= store.damage.next_size_check:
+        store.damage.check_size(now)
     slots: list[int] = []
     for digest, stripe in places:
         slot = store.find_slot(stripe, digest)
         if slot < 0:
             return None
         slots.append(slot)
-    decisions: list[Decision] = []
-    for i in range(len(takes)):  # three lists side by side: `zip` would cost as much as what is done here
-        algorithm, key, cost = takes[i]
-        digest, stripe = places[i]
-        slot = slots[i]
-        outcome = store.take_plain(algorithm, cost, stripe, slot, now)
-        if outcome is None:  # written under another limit, or before a clock jumped: its slot is there
-            cell = SlotCell(store, algorithm, digest, stripe, slot, now, {stripe * store.slots + slot})
-            outcome = decide(Op.TAKE, [Member(key, algorithm, cost)], [cell], now)[0]
-        decisions.append(outcome.decision)
-    return decisions
+    outcomes: list[Outcome] = []
+    try:
+        for i in range(len(takes)):  # three lists side by side: `zip` would cost as much as what is done here
+            algorithm, key, cost = takes[i]
+            digest, stripe = places[i]
+            slot = slots[i]
+            outcome = store.take_plain(algorithm, cost, stripe, slot, now)
+            if outcome is None:  # written under another limit, before a clock jumped, or damaged: its slot is there
+                pinned = {stripe * store.slots + slot}
+                cell = SlotCell(store, algorithm, digest, stripe, slot, now, pinned, (stripe,))
+                outcome = decide(Op.TAKE, [Member(key, algorithm, cost)], [cell], now)[0]
+            outcomes.append(outcome)
+    except StoreError:  # a damaged counter: nobody is told of the others
+        for i in range(len(outcomes)):
+            algorithm, key, cost = takes[i]
+            store.undo([(Request(Op.TAKE, [Member(key, algorithm, cost)]), [places[i]], [outcomes[i]])], now)
+        raise
+    return [outcome.decision for outcome in outcomes]

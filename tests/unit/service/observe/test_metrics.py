@@ -47,6 +47,8 @@ def test_the_names_of_the_contract() -> None:
         "headgate_check_duration_seconds",
         "headgate_tokens_remaining",
         "headgate_store_errors",
+        "headgate_store_resets",
+        "headgate_store_logs_full",
         "headgate_fail_open",
         "headgate_breaker_state",
         "headgate_batch_size",
