@@ -25,6 +25,7 @@ from headgate.stores.shared.cell import committed_chain, next_chain
 from headgate.stores.shared.locks import ARENA, LockBusy
 
 if TYPE_CHECKING:
+    from headgate.stores.shared.journal import ChainCommit
     from headgate.stores.shared.store import SharedStore
 
 __all__ = ["MAX_LOCKS", "MAX_LOOKS", "Arena"]
@@ -54,9 +55,11 @@ class Arena:
         self.looks = 0  # owner words looked at so far
         self.refused = 0  # blocks that were wanted, and not found
 
-    def take(self, word: int, now: int, pinned: set[int], held: Container[int]) -> int:
+    def take(
+        self, word: int, now: int, pinned: set[int], held: Container[int], commit: ChainCommit | None = None
+    ) -> int:
         """A block for the chain that this owner's word stands for. The caller has locked the stripes in `held`; slots
-        in `pinned` are in use by its request."""
+        in `pinned` are in use by its request. `commit` is that of a request of several limits, which may be undone."""
         store = self.store
         try:
             store.locks.acquire(ARENA, LOCK_SECONDS)
@@ -64,7 +67,7 @@ class Arena:
             # Not "busy, nothing done": earlier requests of the batch may have been decided by now.
             raise StoreError(str(error)) from error
         try:
-            block = self.find(now, pinned, held)
+            block = self.find(now, pinned, held, commit)
             if block >= 0:
                 store.words[self.first_owner + block] = word
                 return block
@@ -76,7 +79,7 @@ class Arena:
             f"({self.blocks} blocks); give the file a larger max_keys"
         )
 
-    def find(self, now: int, pinned: set[int], held: Container[int]) -> int:
+    def find(self, now: int, pinned: set[int], held: Container[int], commit: ChainCommit | None) -> int:
         """A block that nobody uses, or -1."""
         if now == self.refused_at and self.refused_then >= MAX_SEARCHES:
             return -1
@@ -96,9 +99,9 @@ class Arena:
                 return block
             owner = (word & SLOT_MASK) - 1
             if owner in pinned:
-                if len(pinned) == 1 and self.is_outdated(word):
+                if self.is_outdated(word, commit):
                     return block
-                continue  # of a chain of limits it may be needed again: until all are charged, it may be undone
+                continue
             if not self.is_unused(word, now):
                 continue
             stripe = owner // self.store.slots
@@ -125,13 +128,15 @@ class Arena:
         expiry: int = store.words[store.meta_at(stripe, slot) >> 3]
         return expiry <= now
 
-    def is_outdated(self, word: int) -> bool:
-        """The same for a slot of the request itself, whose new chain may not be committed yet."""
+    def is_outdated(self, word: int, commit: ChainCommit | None) -> bool:
+        """The same for a slot of the request itself, whose new chain may not be committed yet, or be undone."""
         store = self.store
         owner = (word & SLOT_MASK) - 1
         at = store.cell_at(owner // store.slots, owner % store.slots)
         number = word >> SLOT_BITS
-        return number != committed_chain(store.words, at) and number != next_chain(store.words[at >> 3])
+        if number == committed_chain(store.words, at) or number == next_chain(store.words[at >> 3]):
+            return False
+        return commit is None or not commit.may_need(at, number)
 
     def try_forget(self, stripe: int, word: int, now: int) -> bool:
         """The same once more under the lock of its stripe, if that is free: it may have been used meanwhile."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headgate.stores.shared.journal import ChainCommit
     from headgate.stores.shared.store import SharedStore
 
-__all__ = ["SlotCell", "Writers", "committed_chain", "next_chain"]
+__all__ = ["SlotCell", "Writers", "chain_after", "committed_chain", "next_chain"]
 
 _COPY = struct.Struct(f"@{COPY_WORDS}q")
 CHANGING = 1 << 40
@@ -47,7 +47,11 @@ _LOG_CODE = zlib.crc32(b"sliding_window_log")
 
 def committed_chain(words: memoryview, at: int) -> int:
     """The number of the chain of blocks that the cell at this offset has; -1 when it has none."""
-    commits: int = words[at >> 3]
+    return chain_after(words, at, words[at >> 3])
+
+
+def chain_after(words: memoryview, at: int, commits: int) -> int:
+    """The same as it was after so many commits: the last, or the one before."""
     copy = (at >> 3) + 1 + (commits & 1) * COPY_WORDS
     code: int = words[copy + 6]
     tail: int = words[copy + 8]
@@ -193,7 +197,7 @@ class SlotCell(LogOwner):
         return BlockLog(self.memory, store.words, store.blocks_at, store.ring_at(self.stripe, self.slot), self)
 
     def new_block(self) -> int:
-        return self.store.arena.take(self.owner_word(), self.now, self.pinned, self.held)
+        return self.store.arena.take(self.owner_word(), self.now, self.pinned, self.held, self.chain)
 
     def next_number(self) -> int:
         return next_chain(self.commits)

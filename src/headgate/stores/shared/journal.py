@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, final
 
 from headgate.core.words import i64
 from headgate.errors import StoreError
+from headgate.stores.shared.cell import chain_after
 from headgate.stores.shared.layout import CELL_BYTES, JOURNAL_BYTES
 from headgate.stores.shared.locks import FIRST_STRIPE
 
@@ -142,6 +143,14 @@ class ChainCommit:
         self.count += 1
         words[self.journal] = self.count
         cell.entry = entry
+
+    def may_need(self, at: int, number: int) -> bool:
+        """Whether the cell at this offset would have log blocks of this number again if the chain were undone."""
+        for i in range(self.count):
+            entry = self.journal + 1 + 2 * i
+            if self.words[entry] == at:
+                return chain_after(self.words, at, self.words[entry + 1]) == number
+        return False
 
     def done(self) -> None:
         """All of it counts."""
