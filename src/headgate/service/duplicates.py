@@ -22,6 +22,7 @@ __all__ = ["MAX_REDUNDANT_KEYS", "DuplicateKey", "redundant_keys", "refuse_dupli
 MAX_REDUNDANT_KEYS = 20_000
 """A batch of 1,000 checks with every field written out as null has fewer."""
 
+_BACKSLASH: Final = ord("\\")  # a number is found several times faster than a text of one byte
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -39,7 +40,7 @@ def redundant_keys(body: bytes, decoded: Any) -> int:
     >>> [redundant_keys(body, msgspec.json.decode(body, type=Point)) for body in (b'{"x": 1}', b'{"x": 1, "x": 2}')]
     [0, 1]
     """
-    if b"\\" in body and b"\\u003" in body:
+    if _BACKSLASH in body and b"\\u003" in body:
         return -1
     return body.count(b":") - _encode(decoded).count(b":")
 
