@@ -39,8 +39,17 @@ class AsyncLimiter(Ruled, async_limiter.AsyncLimiter):
 
     def take_at_once(self, contexts: Sequence[Asked], costs: Sequence[int]) -> list[Taken] | None:
         """The simplest requests, decided without waiting and without ceremony; None where `decide` is needed."""
-        simple = self.simple(contexts, costs)
-        return None if simple is None else self.take_simple(simple)
+        local = self._engine.local
+        if local is None:
+            return None
+        rules = self._rules()
+        simple = rules.simple(contexts, costs, local.clock.ticks())
+        if simple is None:
+            return None
+        try:
+            return rules.take_simple(local, simple)
+        except StoreError:
+            return None
 
     def simple(self, contexts: Sequence[Asked], costs: Sequence[int]) -> Simple | None:
         """Such requests, ready for `take_simple`; None where `decide` is needed."""

@@ -56,7 +56,7 @@ async def decide_slices(plane: DataPlane, call: Call, checks: Sequence[CheckBody
         if first:
             await next_turn()
         some = Slice(checks[first : first + size], first)
-        some.simple = plane.simple(some.checks, first, True) if plane.quick else None
+        some.simple = plane.simple(some.checks, first) if plane.quick else None
         if some.simple is None:
             members = plane.prepare(some.checks, first, members, True, some.prepared)
         slices.append(some)

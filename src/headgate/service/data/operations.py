@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from headgate.embedded.asking import Prepared, PreparedChain
 from headgate.engine.failure import answerable
-from headgate.engine.reservation import charged
 from headgate.errors import HeadgateError, StoreError
 from headgate.http.problem import problem, problem_of
 from headgate.service.asgi import BadRequest, Call, Reply
@@ -294,16 +293,22 @@ class Operations:
             return Counters([])
         counters: list[Counter] = []
         named, places = item.check.counters, item.places
-        members = item.request.members
-        take = self.tokens.next_take() if item.op is Op.TAKE and charged(item.request, item.outcomes) else None
+        members, outcomes = item.request.members, item.outcomes
+        take = ""
+        if item.op is Op.TAKE:
+            for place, member in enumerate(members):
+                if member.binds and not outcomes[place].decision._allowed:
+                    break
+            else:
+                take = self.tokens.next_take()
         for place, member in enumerate(members):
-            outcome = item.outcomes[place]
+            outcome = outcomes[place]
             decision = outcome.decision
             reason = decision.reason
             told = Counter(
                 decision._allowed, decision._remaining, decision._wait, decision._reset, reason, outcome.tick
             )
-            if take is not None and reason == "ok" and member.cost:
+            if take and reason == "ok" and member.cost:
                 told.token = self.tokens.issue(
                     take, now_us // 1_000_000, caller, member.key, member.algorithm, member.cost, outcome.tick
                 )

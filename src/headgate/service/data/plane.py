@@ -121,25 +121,44 @@ class DataPlane:
 
     def _taken(self, checks: Sequence[CheckBody], several: bool) -> list[Taken] | None:
         """The decisions on the simplest checks, under one rule each; None for all others."""
-        simple = self.simple(checks, 0, several)
-        return None if simple is None else self.limiter.take_simple(simple)
+        contexts: list[ContextBody] = []
+        costs: list[int] = []
+        if not self._contexts(checks, 0, several, contexts, costs):
+            return None
+        try:
+            return self.limiter.take_at_once(contexts, costs)
+        except (ValueError, TypeError):
+            return None  # to prepare them says what is wrong, and where
 
-    def simple(self, checks: Sequence[CheckBody], first: int, several: bool) -> Simple | None:
-        """The simplest checks, under one rule each, ready to be taken; None for all others. `first` is the place of
+    def simple(self, checks: Sequence[CheckBody], first: int) -> Simple | None:
+        """Some checks of a batch, under one rule each, ready to be taken; None for all others. `first` is the place of
         the first one in its batch."""
         contexts: list[ContextBody] = []
         costs: list[int] = []
+        if not self._contexts(checks, first, True, contexts, costs):
+            return None
+        try:
+            return self.limiter.simple(contexts, costs)
+        except (ValueError, TypeError):
+            return None  # as above
+
+    def _contexts(
+        self,
+        checks: Sequence[CheckBody],
+        first: int,
+        several: bool,
+        contexts: list[ContextBody],
+        costs: list[int],
+    ) -> bool:
+        """Add what checks under rules are about, and their costs; False if one is under plans."""
         for asked in checks:
             if asked.plans is not None:
-                return None
+                return False
             context = plain_context(asked, f"checks[{first + len(costs)}]" if several else "")
             assert context is not None
             contexts.append(context)
             costs.append(cost_of(asked))
-        try:
-            return self.limiter.simple(contexts, costs)
-        except (ValueError, TypeError):
-            return None  # to prepare them says what is wrong, and where
+        return True
 
     async def check(self, call: Call, body: bytes) -> Reply:
         """`POST /api/v1/check`: one decision, always 200."""

@@ -60,7 +60,8 @@ class Tokens:
         self._key = key
         self._process = token_hex(8)
         self._takes = count()
-        self._names: dict[Algorithm, str] = {}
+        self._names: dict[Algorithm, tuple[str, str]] = {}
+        """Of counters: the flag of their tokens, and what the MAC is over."""
 
     def next_take(self) -> str:
         """A name for one take, like no other of any worker."""
@@ -68,9 +69,9 @@ class Tokens:
 
     def issue(self, take: str, now: int, caller: str, key: str, algorithm: Algorithm, cost: int, tick: int) -> str:
         """The token for one counter that was charged. `now` is in unix seconds."""
-        flag = INLINE if algorithm.name.startswith(INLINE_PREFIX) else STORED
+        flag, name = self._names.get(algorithm) or self._named(algorithm)
         head = f"{flag}{now:x}.{take}.{cost:x}.{tick:x}"
-        return f"{head}.{self._mac(head, caller, key, algorithm)}"
+        return f"{head}.{self._mac(head, caller, name, key)}"
 
     def read(self, token: str) -> Claimed | None:
         """A token taken apart, to be believed after `check`; None for what is none."""
@@ -87,16 +88,20 @@ class Tokens:
 
     def check(self, claimed: Claimed, caller: str, key: str, algorithm: Algorithm) -> bool:
         """Whether this token was issued to this caller, for this counter."""
-        return compare_digest(claimed.mac, self._mac(claimed.head, caller, key, algorithm))
+        _, name = self._names.get(algorithm) or self._named(algorithm)
+        return compare_digest(claimed.mac, self._mac(claimed.head, caller, name, key))
 
-    def _mac(self, head: str, caller: str, key: str, algorithm: Algorithm) -> str:
+    def _named(self, algorithm: Algorithm) -> tuple[str, str]:
         names = self._names
-        name = names.get(algorithm)
-        if name is None:
-            if len(names) >= MAX_CACHED:
-                names.clear()
-            name = names[algorithm] = f"{len(algorithm.name)} {algorithm.name}{algorithm.limit}"
-        text = f"{head}\n{len(caller)} {caller}{name}\n{key}"
+        if len(names) >= MAX_CACHED:
+            names.clear()
+        flag = INLINE if algorithm.name.startswith(INLINE_PREFIX) else STORED
+        found = names[algorithm] = flag, f"{len(algorithm.name)} {algorithm.name}{algorithm.limit}"
+        return found
+
+    def _mac(self, head: str, caller: str, name: str, key: str) -> str:
+        """Over texts that cannot be cut in another way: ids of callers have no line ends."""
+        text = f"{head}\n{caller}\n{name}\n{key}"
         return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=self._key).hexdigest()
 
 

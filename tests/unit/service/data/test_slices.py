@@ -1,0 +1,36 @@
+"""How large batches are cut, and what they count for."""
+
+from __future__ import annotations
+
+from headgate.core.algorithms import build
+from headgate.core.limit import Limit
+from headgate.service.data.shapes import CheckBody, CounterBody
+from headgate.service.data.slices import decisions_of, groups, weigh
+from headgate.stores.port import Member, Op, Request
+
+LIMIT = build(Limit(1, 1), "x")
+
+
+def request(members: int) -> Request:
+    return Request(Op.TAKE, [Member("k", LIMIT, 1) for _ in range(members)])
+
+
+def test_groups_cover_all_requests_in_order_and_cut_none() -> None:
+    assert groups([], 10) == []
+    assert groups([request(1)] * 5, 10) == [(0, 5)]
+    assert groups([request(4), request(4), request(4)], 8) == [(0, 2), (2, 3)]
+    assert groups([request(50), None, request(3)], 8) == [(0, 1), (1, 3)]
+    assert groups([None, request(50), request(50)], 8) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_what_a_check_names_counts_against_the_ceiling() -> None:
+    counters = [CounterBody(key=str(n), limit="1/s") for n in range(7)]
+    checks = [CheckBody(key="a"), CheckBody(key="a", plans=["x", "y", "z"]), CheckBody(counters=counters)]
+    assert weigh(checks) == 1 + 3 + 7
+    assert weigh([]) == 0
+
+
+def test_decisions_of_slices_are_one_list() -> None:
+    assert decisions_of([b"[1,2]", b"[3]"]) == b'{"decisions":[1,2,3]}'
+    assert decisions_of([b"[]"]) == b'{"decisions":[]}'
+    assert decisions_of([]) == b'{"decisions":[]}'
