@@ -283,20 +283,18 @@ def _outcome(
     """One record: its waits are in ticks of so many microseconds, from the instant `seen`."""
     algorithm = member.algorithm
     reset_us = (seen + reset) * tick - now if reset >= 0 else 0
-    wait_us = (seen + wait) * tick - now if verdict == _DENIED else 0
-    if (
-        verdict > _TAKEN
-        or not 0 <= remaining <= algorithm.capacity
-        or not 0 <= reset_us <= _LONGEST_WAIT
-        or not 0 <= wait_us <= _LONGEST_WAIT
-        or not -1 <= wait <= LARGEST
-        or not -LARGEST <= seen <= LARGEST
-    ):
-        raise malformed(f"a counter says {verdict}, {remaining}, {wait}, {reset}, {seen}, {tick}")
-    if verdict in (_TAKEN, _ADMITTED):
-        taken_at = seen if verdict == _TAKEN else 0
-        return Outcome(Decision(algorithm, True, remaining, wait, reset_us, None), taken_at)
-    return Outcome(Decision(algorithm, False, remaining, None if verdict == _NEVER else wait_us, reset_us, None), 0)
+    if 0 <= remaining <= algorithm.capacity and 0 <= reset_us <= _LONGEST_WAIT:
+        if verdict in (_TAKEN, _ADMITTED):
+            if 0 <= wait <= LARGEST:
+                taken_at = seen if verdict == _TAKEN else 0
+                return Outcome(Decision(algorithm, True, remaining, wait, reset_us, None), taken_at)
+        elif verdict == _DENIED:
+            wait_us = (seen + wait) * tick - now
+            if 0 <= wait_us <= _LONGEST_WAIT:
+                return Outcome(Decision(algorithm, False, remaining, wait_us, reset_us, None), 0)
+        elif verdict == _NEVER:
+            return Outcome(Decision(algorithm, False, remaining, None, reset_us, None), 0)
+    raise malformed(f"a counter says {verdict}, {remaining}, {wait}, {reset}, {seen}, {tick}")
 
 
 def _whatever(member: Member, now: int, record: tuple[int, int, int, int, int, int]) -> Outcome | StoreError:
