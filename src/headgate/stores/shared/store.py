@@ -29,7 +29,7 @@ from headgate.stores.deciding import decide, decision_of, undoing
 from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome, PartlyAnswered, Request, Take
 from headgate.stores.shared.arena import Arena
 from headgate.stores.shared.cell import SlotCell, Writers
-from headgate.stores.shared.damage import Damage, is_commit_count
+from headgate.stores.shared.damage import MAX_COMMITS, Damage, is_commit_count
 from headgate.stores.shared.layout import CELL_BYTES, COPY_WORDS, HEADER_BYTES, RING_CELLS, open_file, set_anchor
 from headgate.stores.shared.locks import FIRST_STRIPE, HEADER, WIDE, FileLocks, LockBusy
 from headgate.stores.shared.once import apply_once
@@ -84,6 +84,7 @@ class SharedStore(LocalStore):
         self.records: SharedRecords | None = None
         self.arena = Arena(self)
         self.damage = Damage(self)
+        self.next_size_check: i64 = 0
         self.writers = Writers()
         self.signatures: dict[Algorithm, tuple[int, int, int, int]] = {}
         self.last_signed: tuple[Algorithm | None, tuple[int, int, int, int]] = (None, (0, 0, 0, 0))
@@ -115,7 +116,7 @@ class SharedStore(LocalStore):
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
             now: int = self.anchor + self.nanoseconds() // 1000
-            if now >= self.damage.next_size_check:
+            if now >= self.next_size_check:
                 self.damage.check_size(now)
             slot = self.find_slot(stripe, digest)
             if slot >= 0 and not algorithm.keeps_log:
@@ -154,7 +155,14 @@ class SharedStore(LocalStore):
         then, a, b, count, capacity, period_us, code = self.unpack_plain(memory, second if commits & 1 else first)
         if (count, capacity, period_us, code) != self.signature(algorithm):
             return None
-        if not is_commit_count(commits) or not algorithm.is_plausible(then, a, b):
+        # As `is_plausible` says, and written out because it is asked every time.
+        last = algorithm.last_tick
+        if not (
+            0 <= commits < MAX_COMMITS
+            and -last <= then <= last
+            and algorithm.min_a <= a <= algorithm.max_a
+            and algorithm.min_b <= b <= algorithm.max_b
+        ):
             return None
         step = algorithm.step(State(then, a, b, None), now, cost)
         allowed, when, a, b, _, _, reset = step
@@ -201,7 +209,7 @@ class SharedStore(LocalStore):
         now = 0
         try:
             now = self.anchor + self.nanoseconds() // 1000
-            if now >= self.damage.next_size_check:
+            if now >= self.next_size_check:
                 self.damage.check_size(now)
             failed = self.decide_each(batch, places, now, held, decided)
             if not failed:
