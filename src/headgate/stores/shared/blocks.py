@@ -121,9 +121,14 @@ class BlockLog(Log):
         """Whether the tick of the newest entry that costs anything, as the slot's state has it, can be right."""
         if self.newest > self.last_tick or not self.entries:
             return self.newest <= self.last_tick
-        tail = self.tail if self.tail else (self.head + self.entries - 1) % RING_CELLS
-        tick, cost = self.entry(tail)
-        return tick + self.moved == self.newest if cost else tick + self.moved >= self.newest
+        if self.tail:
+            at: i64 = self.blocks_at + self.tail * 16
+        else:
+            at = self.ring_at + (self.head + self.entries - 1) % RING_CELLS * 16
+        tick: i64 = self.words[at >> 3]
+        stored: i64 = self.newest - self.moved
+        # Entries at the end that were given back cost nothing.
+        return tick == stored or (tick > stored and self.words[(at >> 3) + 1] == 0)
 
     def entry(self, position: i64) -> tuple[i64, i64]:
         tick: i64

@@ -22,7 +22,7 @@ from headgate.errors import StoreError
 if TYPE_CHECKING:
     from headgate.stores.shared.store import SharedStore
 
-__all__ = ["Damage", "check_size", "is_commit_count"]
+__all__ = ["MAX_COMMITS", "Damage", "check_size", "is_commit_count"]
 
 SIZE_CHECK_US = 100_000
 MAX_COMMITS = 1 << 62
@@ -55,17 +55,16 @@ class Damage:
         self.store = store
         self.resets = 0  # counters and records reset so far
         self.recent: dict[bytes, int] = {}  # counters reset lately, and until when they are not made anew
-        self.next_size_check: i64 = 0
         self.logged_at = float("-inf")
 
     def check_size(self, now: i64) -> None:
         """Look at the size of the files, and say when to look again."""
         store = self.store
-        self.next_size_check = 0  # at every request, for as long as it is wrong
+        store.next_size_check = 0  # at every request, for as long as it is wrong
         check_size(store.path, store.memory)
         if store.records is not None:
             check_size(store.records.path, store.records.memory)
-        self.next_size_check = now + SIZE_CHECK_US
+        store.next_size_check = now + SIZE_CHECK_US
 
     def reset_slot(self, stripe: int, slot: int, digest: bytes, now: int, reason: str) -> StoreError:
         """Forget the counter of a slot, whose stripe the caller has locked. The error to raise."""

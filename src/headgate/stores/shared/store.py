@@ -29,7 +29,7 @@ from headgate.stores.port import DEFAULT_PREFIX, LocalStore, Member, Op, Outcome
 from headgate.stores.shared.arena import Arena
 from headgate.stores.shared.cell import SlotCell, Writers
 from headgate.stores.shared.clock_steps import follow_restart, forget_drained
-from headgate.stores.shared.damage import Damage, is_commit_count
+from headgate.stores.shared.damage import MAX_COMMITS, Damage, is_commit_count
 from headgate.stores.shared.digests import Digests
 from headgate.stores.shared.journal import ChainCommit, Journals
 from headgate.stores.shared.layout import (
@@ -100,6 +100,7 @@ class SharedStore(LocalStore):
         self.records: SharedRecords | None = None
         self.arena = Arena(self)
         self.damage = Damage(self)
+        self.next_size_check: i64 = 0
         self.writers = Writers()
         self.signatures: dict[Algorithm, tuple[int, int, int, int]] = {}
         self.last_signed: tuple[Algorithm | None, tuple[int, int, int, int]] = (None, (0, 0, 0, 0))
@@ -134,7 +135,7 @@ class SharedStore(LocalStore):
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
             now: int = self.anchor + self.nanoseconds() // 1000
-            if now >= self.damage.next_size_check:
+            if now >= self.next_size_check:
                 self.damage.check_size(now)
             slot = self.find_slot(stripe, digest)
             if slot >= 0 and not algorithm.keeps_log:
@@ -175,7 +176,14 @@ class SharedStore(LocalStore):
         then, a, b, count, capacity, period_us, code = self.unpack_plain(memory, second if commits & 1 else first)
         if (count, capacity, period_us, code) != self.signature(algorithm):
             return None
-        if not is_commit_count(commits) or not algorithm.is_plausible(then, a, b):
+        # As `is_plausible` says, and written out because it is asked every time.
+        last = algorithm.last_tick
+        if not (
+            0 <= commits < MAX_COMMITS
+            and -last <= then <= last
+            and algorithm.min_a <= a <= algorithm.max_a
+            and algorithm.min_b <= b <= algorithm.max_b
+        ):
             return None
         step = algorithm.step(State(then, a, b, None), now, cost)
         allowed, when, a, b, _, _, reset = step
@@ -231,7 +239,7 @@ class SharedStore(LocalStore):
         now = 0
         try:
             now = self.anchor + self.nanoseconds() // 1000
-            if now >= self.damage.next_size_check:
+            if now >= self.next_size_check:
                 self.damage.check_size(now)
             failed = self.decide_each(batch, places, now, held, decided)
             if not failed:

@@ -53,7 +53,7 @@ def take_many(store: SharedStore, takes: Sequence[Take]) -> list[Decision] | Non
 def decided(store: SharedStore, takes: Sequence[Take], places: list[tuple[bytes, int]]) -> list[Decision] | None:
     """The same, under the locks."""
     now: int = store.anchor + store.nanoseconds() // 1000
-    if now >= store.damage.next_size_check:
+    if now >= store.next_size_check:
         store.damage.check_size(now)
     slots: list[int] = []
     for digest, stripe in places:
