@@ -15,8 +15,9 @@ from headgate.service.rpc.descriptors import MOST_DESCRIPTORS
 from headgate.service.rpc.headers import MOST_HEADER_BYTES
 from headgate.service.rpc.incoming import MOST_STREAMS
 from headgate.service.rpc.listener import MOST_PATIENCE, MOST_SILENCE
+from headgate.service.rpc.memory import MAX_HELD_BYTES
 from headgate.service.rpc.schema import FILES
-from headgate.service.rpc.stream import MOST_HELD_BYTES, MOST_MESSAGE_BYTES
+from headgate.service.rpc.stream import MOST_MESSAGE_BYTES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "grpc.md").read_text()
@@ -82,7 +83,7 @@ def test_bounds_are_those_of_the_listener() -> None:
 BOUNDS = {
     "a message": f"{MOST_MESSAGE_BYTES // 1024**2} MiB",
     "calls under way on one connection": f"{MOST_STREAMS:,}",
-    "bytes of calls under way on one connection": f"{MOST_HELD_BYTES // 1024**2} MiB",
+    "bytes of calls under way on one connection": f"{MAX_HELD_BYTES // 1024**2} MiB",
     "headers of a call": f"{MOST_HEADER_BYTES // 1024} KiB",
     "checks in a batch": f"{MOST_CHECKS:,}",
     "descriptors of one `ShouldRateLimit`": f"{MOST_DESCRIPTORS:,}",
