@@ -32,8 +32,8 @@ beyond the calls that it lets end."""
 MOMENT: Final = 0.01
 """Seconds. Who waits longer for an answer before it gives up does not call only to take it back."""
 MAX_USELESS_FRAMES: Final = 10_000
-"""Frames that carry no call (PING, SETTINGS acknowledgements, PRIORITY, WINDOW_UPDATE, empty DATA, unknown ones) which a
-peer may send between two looks of the listener, beyond those that go with its calls."""
+"""Frames that carry no call (PING, SETTINGS acknowledgements, PRIORITY, WINDOW_UPDATE, empty DATA, unknown ones) which
+a peer may send between two looks of the listener, beyond those that go with its calls."""
 FRAMES_PER_CALL: Final = 4
 """So many of them go with a call: both windows, and a ping to measure the way."""
 NOT_HTTP2: Final = (
@@ -108,11 +108,12 @@ class Connection:
         if self._scheduler.may_run():
             self.run_slice()
         else:
-            self._wait_for_turn()
+            self._wait_for_turn(new=True)
 
     def run_slice(self) -> None:
         """Handle a part of what was received; the rest waits for the next turn."""
         self._queued = False
+        self._more = False
         if self._transport is None or self._transport.is_closing():
             self.incoming.clear()
             return
@@ -136,12 +137,12 @@ class Connection:
         elif self._read_paused:
             self._resume_reading()
 
-    def _wait_for_turn(self) -> None:
+    def _wait_for_turn(self, new: bool = False) -> None:
         self._more = True
         self._pause_reading()
         if not self._queued:
             self._queued = True
-            self._scheduler.enqueue(self)
+            self._scheduler.enqueue(self, new)
 
     def _pause_reading(self) -> None:
         if not self._read_paused and self._transport is not None and not self._transport.is_closing():
@@ -288,8 +289,8 @@ class Connection:
         if self.useless_frames > MAX_USELESS_FRAMES:
             raise Broken(
                 frames.ENHANCE_YOUR_CALM,
-                "too many frames that carry no call: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, CONTINUATION, empty DATA, "
-                "HPACK table updates or unknown ones",
+                "too many frames that carry no call: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, CONTINUATION, empty "
+                "DATA, HPACK table updates or unknown ones",
             )
 
     def drop(self, number: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
 
 from headgate.service.rpc import frames
@@ -18,7 +19,7 @@ from headgate.service.rpc.frames import Broken, StreamBroken, frame
 from headgate.service.rpc.headers import MOST_HEADER_BYTES, Head, Heads
 from headgate.service.rpc.memory import FREE_BYTES, Held
 from headgate.service.rpc.replies import WRONG_HERE, Replies
-from headgate.service.rpc.scheduler import FRAME_WORK, SLICE_WORK, TASK_WORK
+from headgate.service.rpc.scheduler import FRAME_WORK, LOOK_WORK, SLICE_WORK, TASK_WORK, WORK_PER_SECOND
 from headgate.service.rpc.stream import STREAM_WINDOW, Stream
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ class Incoming:
         """Handle a slice of what has come; and say whether there may be more whole frames."""
         data, at = self._received, self._at
         size = len(data)
+        started = perf_counter()
         self.work = 0
+        look_at = LOOK_WORK
         if not self.greeted:
             preface = frames.PREFACE
             if data[: len(preface)] != preface[:size]:
@@ -120,10 +123,13 @@ class Incoming:
             end = at + frames.HEAD_BYTES + length
             if end > size:
                 break
-            if self.work >= SLICE_WORK:
-                self._at = at
-                self._count_buffered(size)
-                return True
+            if self.work >= look_at:
+                self.work = max(self.work, int((perf_counter() - started) * WORK_PER_SECOND))
+                look_at = self.work + LOOK_WORK
+                if self.work >= SLICE_WORK:
+                    self._at = at
+                    self._count_buffered(size)
+                    return True
             self.work += FRAME_WORK + length
             try:
                 self._frame(told & 255, flags, number & frames.LARGEST_WINDOW, data[at + frames.HEAD_BYTES : end])

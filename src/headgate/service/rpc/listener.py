@@ -23,6 +23,7 @@ from headgate.service.rpc.scheduler import Scheduler
 
 __all__ = ["Listener"]
 
+BACKLOG = 2048
 LOOK_EVERY = 5.0
 """Seconds between two looks for peers that have begun something and do not go on."""
 LOOK_AT = 256
@@ -33,6 +34,8 @@ MOST_PATIENCE = 60.0
 """Seconds in which a call must have come, and in which its answer must have been taken."""
 MAX_IDLE = 300.0
 """Seconds without calls after which a connection is closed. Pings are no calls."""
+NEW = 1.0
+"""Seconds in which a new connection is not among the first that have to make room: its first call is on its way."""
 MAX_QUIET = 10.0
 """Seconds without a new call after which a connection may have to make room, even if a call is under way."""
 LAST_CALL = 1.0
@@ -85,7 +88,7 @@ class Listener:
         """Accept connections from a socket, which others may accept from as well."""
         listening.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)  # who goes without a word is noticed some day
         listening.setblocking(False)
-        listening.listen(self.budget.backlog)
+        listening.listen(BACKLOG)
         self._listening = listening
         self.loop.add_reader(listening.fileno(), self._accept)
         self._watching = self.loop.create_task(self._watch())
@@ -188,13 +191,19 @@ class Listener:
         self.budget.release("grpc")
 
     def _evict(self) -> None:
-        """Close a few connections that have been idle for longest. Those that never made a call go first; those with a
-        call under way go last, and only if they have not begun one for a while."""
+        """Close a few connections that have been idle for longest. Those that have had the time to make a call and did
+        not go first; those with a call under way go last, and only if they have not begun one for a while."""
         now = self.loop.time()
         if now - self._searched < 1.0:
             return
         found = [
-            (bool(connection.streams), connection.incoming.last > 0, connection.active_at, id(connection), connection)
+            (
+                bool(connection.streams),
+                connection.incoming.last > 0 or now - connection.since < NEW,
+                connection.active_at,
+                id(connection),
+                connection,
+            )
             for connection in self.connections
             if not connection.left and (not connection.streams or now - connection.active_at > MAX_QUIET)
         ]
