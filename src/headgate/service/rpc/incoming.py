@@ -104,17 +104,9 @@ class Incoming:
         self.work = 0
         look_at = LOOK_WORK
         if not self.greeted:
-            preface = frames.PREFACE
-            if data[: len(preface)] != preface[:size]:
-                self._connection.speak_plainly()
+            at = self._greet(data)
+            if not at:
                 return False
-            at = len(preface)
-            if size < at + frames.HEAD_BYTES:
-                return False
-            self.greeted = True
-            self._replies.out.append(GREETING)
-            if data[at + 3] != frames.SETTINGS or data[at + 4] & frames.ACK:
-                raise Broken(frames.PROTOCOL_ERROR, "SETTINGS come first")
         while size - at >= frames.HEAD_BYTES:
             told, flags, number = frames.HEAD.unpack_from(data, at)
             length = told >> 8
@@ -145,6 +137,21 @@ class Incoming:
         if at < size or self._buffered:
             self._count_buffered(size - at)
         return False
+
+    def _greet(self, data: bytes) -> int:
+        """Where the first frame begins; 0 while what comes before it is not complete, or when it is something else."""
+        preface = frames.PREFACE
+        if data[: len(preface)] != preface[: len(data)]:
+            self._connection.speak_plainly()
+            return 0
+        at = len(preface)
+        if len(data) < at + frames.HEAD_BYTES:
+            return 0
+        self.greeted = True
+        self._replies.out.append(GREETING)
+        if data[at + 3] != frames.SETTINGS or data[at + 4] & frames.ACK:
+            raise Broken(frames.PROTOCOL_ERROR, "SETTINGS come first")
+        return at
 
     def _count_buffered(self, size: int) -> None:
         """Count as held what was received and not handled."""
