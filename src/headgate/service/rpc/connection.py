@@ -106,17 +106,21 @@ class Connection:
         if self._more:
             return  # TLS may deliver what it had before reading was paused
         if self._scheduler.may_run():
-            self.run_slice()
+            self._handle()
         else:
             self._wait_for_turn(new=True)
 
     def run_slice(self) -> None:
-        """Handle a part of what was received; the rest waits for the next turn."""
+        """It is this connection's turn."""
         self._queued = False
         self._more = False
         if self._transport is None or self._transport.is_closing():
             self.incoming.clear()
-            return
+        else:
+            self._handle()
+
+    def _handle(self) -> None:
+        """Handle a part of what was received; the rest waits for the next turn."""
         self._reading = True
         more = False
         try:

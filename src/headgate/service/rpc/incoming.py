@@ -39,6 +39,8 @@ STREAM_BYTES: Final = 1024
 """What a stream holds in memory beside its headers and messages."""
 STREAM_WORK: Final = 64
 """Units of work (see scheduler.py) of looking at a stream again."""
+SMALL_READ: Final = 512
+"""Bytes: a read of so few, and there are many of them, is not worth a look at the clock."""
 RESIZE_WEIGHT: Final = 10
 """Frames without use that a change of HPACK's table counts for: it makes this side decode everything anew."""
 GREETING: Final = frames.settings(
@@ -100,9 +102,9 @@ class Incoming:
         """Handle a slice of what has come; and say whether there may be more whole frames."""
         data, at = self._received, self._at
         size = len(data)
-        started = perf_counter()
+        started = perf_counter() if size > SMALL_READ else 0.0
         self.work = 0
-        look_at = LOOK_WORK
+        look_at = LOOK_WORK if size > SMALL_READ else SLICE_WORK
         if not self.greeted:
             at = self._greet(data)
             if not at:
@@ -116,7 +118,8 @@ class Incoming:
             if end > size:
                 break
             if self.work >= look_at:
-                self.work = max(self.work, int((perf_counter() - started) * WORK_PER_SECOND))
+                if started:
+                    self.work = max(self.work, int((perf_counter() - started) * WORK_PER_SECOND))
                 look_at = self.work + LOOK_WORK
                 if self.work >= SLICE_WORK:
                     self._at = at
@@ -244,21 +247,20 @@ class Incoming:
         self._connection.active_at = now
         deadline = None if head.timeout is None else now + head.timeout
         method = self._methods.get(head.path)
+        held = self._held
         stream = Stream(
             number,
             RpcCall(head.path, head.metadata, self._connection.peer, deadline, head.fields),
             NOWHERE if method is None else method,
             self._replies.initial,
-            self._held,
+            held,
+            STREAM_BYTES + head.size,
             now,
         )
         stream.announced = head.length
         stream.complete = flags & frames.END_STREAM != 0
         self._streams[number] = stream
-        try:
-            stream.hold(STREAM_BYTES + head.size)
-        except RpcError as error:
-            self._replies.refuse(stream, error)
+        if held.size > held.reserved and not self._reserved(stream):
             return
         if method is None:
             told = repr(head.path[:LONGEST_TOLD].decode("latin-1"))
@@ -269,6 +271,15 @@ class Incoming:
             self._replies.begin_streaming(stream)
         if stream.complete and not stream.ended:
             self._complete(stream)
+
+    def _reserved(self, stream: Stream) -> bool:
+        """Whether there is room in memory for a new stream; else it is refused."""
+        try:
+            self._held.reserve()
+        except RpcError as error:
+            self._replies.refuse(stream, error)
+            return False
+        return True
 
     def _refuse_http(self, flags: int, number: int, head: Head) -> None:
         """Tell a browser, or whoever else has come here, that this is not for it."""

@@ -151,8 +151,8 @@ class Listener:
         try:
             with suppress(OSError):  # not every socket is one of TCP
                 accepted.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-            await self.loop.connect_accepted_socket(
-                lambda: connection,  # type: ignore[arg-type, return-value]  # a protocol in all but its class
+            await self.loop.connect_accepted_socket(  # type: ignore[type-var]  # a protocol in all but its class
+                lambda: connection,
                 accepted,
                 ssl=self._tls,
                 ssl_handshake_timeout=MOST_SILENCE if self._tls is not None else None,

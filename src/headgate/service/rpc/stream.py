@@ -25,7 +25,10 @@ STREAM_WINDOW: Final = MOST_MESSAGE_BYTES + 65_536
 class Stream:
     """A call's stream. The connection moves its bytes; this puts messages together."""
 
-    def __init__(self, number: int, call: RpcCall, method: Method, window: int, held: Held, since: float) -> None:
+    def __init__(
+        self, number: int, call: RpcCall, method: Method, window: int, held: Held, holding: int, since: float
+    ) -> None:
+        """`holding` is what it holds in memory from the start, which `held` may not have reserved yet."""
         self.number = number
         self.since = since
         """When it began; or when its answer began to wait for the caller, once that is all that is left to do."""
@@ -55,7 +58,8 @@ class Stream:
         self.room: asyncio.Event | None = None
         """Set when there is something to send again for who sends many messages."""
         self._held = held
-        self._holding = 0
+        held.size += holding
+        self._holding = holding
         """The part of what is held that is this stream's."""
         self._begun: bytearray | None = None
         """The beginning of a message, and the length from which on it is worth a look."""
@@ -140,7 +144,11 @@ class Stream:
     def stop(self) -> None:
         """Nobody waits for this any longer."""
         self.ended = True
-        self._let_go(self._holding)
+        held = self._held
+        held.size -= self._holding
+        self._holding = 0
+        if held.reserved > FREE_BYTES:
+            held.shrink()
         self._begun = None
         self._messages.clear()
         if self.timer is not None:

@@ -60,7 +60,8 @@ class Wire:
 
 def test_one_read_is_handled_in_slices_and_others_go_between() -> None:
     async def test() -> None:
-        listener, sent = House(Methods()), []
+        listener = House(Methods())
+        sent: list[str] = []
         heavy, light = listener._connection(), listener._connection()
         Wire("heavy", sent, heavy)
         Wire("light", sent, light)
