@@ -99,6 +99,8 @@ HOT = [
     "src/headgate/service/rpc/call.py",
     "src/headgate/service/rpc/frames.py",
     "src/headgate/service/rpc/headers.py",
+    "src/headgate/service/rpc/memory.py",
+    "src/headgate/service/rpc/scheduler.py",
     "src/headgate/service/rpc/stream.py",
     "src/headgate/service/rpc/replies.py",
     "src/headgate/service/rpc/incoming.py",

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
+from headgate.service.connections import MAX_CONNECTIONS
+from headgate.service.connections import MAX_HELD_BYTES as MAX_HELD_TOGETHER
 from headgate.service.data.bodies import MOST_CHECKS
 from headgate.service.rpc import messages
 from headgate.service.rpc.call import Status
 from headgate.service.rpc.descriptors import MOST_DESCRIPTORS
 from headgate.service.rpc.headers import MOST_HEADER_BYTES
 from headgate.service.rpc.incoming import MOST_STREAMS
-from headgate.service.rpc.listener import MOST_PATIENCE, MOST_SILENCE
+from headgate.service.rpc.listener import MAX_IDLE, MOST_PATIENCE, MOST_SILENCE
+from headgate.service.rpc.memory import MAX_HELD_BYTES
 from headgate.service.rpc.schema import FILES
-from headgate.service.rpc.stream import MOST_HELD_BYTES, MOST_MESSAGE_BYTES
+from headgate.service.rpc.stream import MOST_MESSAGE_BYTES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "grpc.md").read_text()
@@ -82,11 +85,14 @@ def test_bounds_are_those_of_the_listener() -> None:
 BOUNDS = {
     "a message": f"{MOST_MESSAGE_BYTES // 1024**2} MiB",
     "calls under way on one connection": f"{MOST_STREAMS:,}",
-    "bytes of calls under way on one connection": f"{MOST_HELD_BYTES // 1024**2} MiB",
+    "bytes of calls under way on one connection": f"{MAX_HELD_BYTES // 1024**2} MiB",
     "headers of a call": f"{MOST_HEADER_BYTES // 1024} KiB",
     "checks in a batch": f"{MOST_CHECKS:,}",
     "descriptors of one `ShouldRateLimit`": f"{MOST_DESCRIPTORS:,}",
     "from a connection to its first bytes of HTTP/2": f"{MOST_SILENCE:.0f} seconds",
     "from a call's headers to its message": f"{MOST_PATIENCE:.0f} seconds",
     "an answer that the client does not read": f"{MOST_PATIENCE:.0f} seconds",
+    "the same of all connections of a worker": f"{MAX_HELD_TOGETHER // 1024**2} MiB",
+    "a connection without calls": f"{MAX_IDLE / 60:.0f} minutes",
+    "connections of a worker, HTTP and gRPC together": f"{MAX_CONNECTIONS:,}",
 }

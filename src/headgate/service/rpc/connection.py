@@ -2,9 +2,10 @@
 
 This is in the hot path, and so it is ours: everything that is to be sent because of one read is sent in one write.
 
-A peer can make this side hold only so much: messages are bounded (stream.py), and so are headers, streams, and what all
-streams of a connection have received and not yet used. A peer that does not read is not read from. One that takes back
-most of what it asks for, or makes this side do other things than answer, is told to calm down.
+A peer can make this side hold only so much: messages are bounded (stream.py), and so are headers, streams, and what a
+connection holds of all that (memory.py). It can make it do only so much at a time (scheduler.py). A peer that does not
+read is not read from. One that takes back most of what it asks for, or sends frames that carry no call, is told to calm
+down.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, final
 
 from headgate.service.rpc import frames
+from headgate.service.rpc.call import RpcError
 from headgate.service.rpc.frames import Broken, frame
 from headgate.service.rpc.incoming import LAST_CALL, MOST_STREAMS, Incoming
+from headgate.service.rpc.memory import Held
 from headgate.service.rpc.replies import Replies
 
 if TYPE_CHECKING:
@@ -28,13 +31,19 @@ MOST_BOTHER: Final = 1000
 beyond the calls that it lets end."""
 MOMENT: Final = 0.01
 """Seconds. Who waits longer for an answer before it gives up does not call only to take it back."""
-MOST_UNREAD_BYTES: Final = 1024 * 1024
-"""What may wait for a peer that does not read, before it is not read from either."""
+MAX_USELESS_FRAMES: Final = 10_000
+"""Frames that carry no call (PING, SETTINGS acknowledgements, PRIORITY, WINDOW_UPDATE, empty DATA, unknown ones) which
+a peer may send between two looks of the listener, beyond those that go with its calls."""
+FRAMES_PER_CALL: Final = 4
+"""So many of them go with a call: both windows, and a ping to measure the way."""
 NOT_HTTP2: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"gRPC is spoken here, over HTTP/2; the HTTP API of Headgate is at another port.\n"
 )
 ENDING: Final = "the service ends"
+IDLE: Final = "the connection was idle"
+CROWDED: Final = "too many connections: idle ones are closed first"
+GREEDY: Final = "all connections together hold too many bytes, and this one holds most of them"
 _log = logging.getLogger("headgate.grpc")
 
 
@@ -44,6 +53,8 @@ class Connection:
 
     def __init__(self, listener: Listener) -> None:
         self.since = listener.loop.time()
+        self.active_at = self.since
+        """When the last call began; the listener moves it on while one is under way."""
         self.peer: str | None = None
         self.streams: dict[int, Stream] = {}
         self.dropped: dict[int, None] = {}
@@ -54,12 +65,26 @@ class Connection:
         """Whether the peer was told to go."""
         self.stuck_since: float | None = None
         """Since when the peer has not read what is sent, or not let go of a connection that ends."""
+        self.useless_frames = 0
+        """Frames that carried no call; the listener sets it back every few seconds."""
         self._listener = listener
         self._loop = listener.loop
+        self._scheduler = listener.scheduler
         self._transport: Any = None
         self._bother = 0
         self._reading = False
+        self._more = False
+        """Whether there may be frames that were received and not handled yet."""
+        self._queued = False
+        """Whether the scheduler knows of that."""
+        self._read_paused = False
         self._flushing = False
+        self._leave_reason = ENDING
+        self._unread = 0
+        """Bytes in the transport that the peer does not read, as they are counted in `held`."""
+        self._counted = True
+        """Whether the listener counts this connection."""
+        self.held = Held(self, listener.memory)
         self.replies = Replies(self, listener.loop)
         self.incoming = Incoming(self, listener.methods, listener.loop)
 
@@ -77,46 +102,122 @@ class Connection:
     def data_received(self, data: bytes) -> None:
         if self.left and not self.streams:
             return
+        self.incoming.receive(data)
+        if self._more:
+            return  # TLS may deliver what it had before reading was paused
+        if self._scheduler.may_run():
+            self._handle()
+        else:
+            self._wait_for_turn(new=True)
+
+    def run_slice(self) -> None:
+        """It is this connection's turn."""
+        self._queued = False
+        self._more = False
+        if self._transport is None or self._transport.is_closing():
+            self.incoming.clear()
+        else:
+            self._handle()
+
+    def _handle(self) -> None:
+        """Handle a part of what was received; the rest waits for the next turn."""
         self._reading = True
+        more = False
         try:
-            self.incoming.read(data)
+            more = self.incoming.read()
         except Broken as broken:
             self._break(broken.code, broken.words)
         except Exception:  # noqa: BLE001 - a mistake of ours must not leave a connection half alive
             _log.exception("a gRPC connection is cut off because of a mistake in Headgate")
             self._break(frames.INTERNAL_ERROR, "")
         self._reading = False
+        self._more = more
+        self._scheduler.worked(self.incoming.work)
         self.flush()
         if self.replies.paused:
-            self._rest_from_reading()
+            self._pause_reading()
+        elif more:
+            self._wait_for_turn()
+        elif self._read_paused:
+            self._resume_reading()
+
+    def _wait_for_turn(self, new: bool = False) -> None:
+        self._more = True
+        self._pause_reading()
+        if not self._queued:
+            self._queued = True
+            self._scheduler.enqueue(self, new)
+
+    def _pause_reading(self) -> None:
+        if not self._read_paused and self._transport is not None and not self._transport.is_closing():
+            self._read_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._read_paused = False
+            self._transport.resume_reading()
 
     def eof_received(self) -> None:
         return None  # which closes it: who sends nothing more cannot say what it takes either
 
     def connection_lost(self, error: Exception | None) -> None:
         self._listener.connections.discard(self)
+        self.release()
         self._transport = None
         self._stop_all()
         self.replies.out.clear()
+        self._count_unread(0)
+        self.incoming.clear()
 
     def pause_writing(self) -> None:
+        """The peer does not read. Responses wait with their streams, and after the next slice nothing more is read from
+        it. Not before: who sends a long stream is slow at times, and must be able to take it back."""
         self.replies.paused = True
         self.stuck_since = self._loop.time()
+        if self._transport is not None:
+            self._count_unread(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        self.replies.paused = False
+        self._count_unread(0)
         if self._transport is None or self._transport.is_closing():
+            self.replies.paused = False
             return
         self.stuck_since = None
-        self._transport.resume_reading()
+        self.replies.resume()
+        self.flush()
+        if self.replies.paused:
+            return
         for stream in self.streams.values():
             if stream.room is not None:
                 stream.room.set()
+        if self._more:
+            self._wait_for_turn()
+        elif self._read_paused:
+            self._resume_reading()
 
-    def _rest_from_reading(self) -> None:
-        """Hear no more questions while the answers before are not read."""
-        if self._transport is not None and self._transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
-            self._transport.pause_reading()
+    def _count_unread(self, size: int) -> None:
+        """Count as held what the transport could not send. Whoever has no room for it is cut off."""
+        held = self.held
+        held.size += size - self._unread
+        self._unread = size
+        if held.size > held.reserved:
+            try:
+                held.reserve()
+            except RpcError:
+                self.cut()
+        else:
+            held.shrink()
+
+    def release(self) -> None:
+        """Do not count this connection any longer, once."""
+        if self._counted:
+            self._counted = False
+            self._listener.released()
+
+    def charge(self, work: int) -> None:
+        """Count work that a frame of this connection has caused."""
+        self.incoming.work += work
 
     # What is sent.
 
@@ -125,14 +226,18 @@ class Connection:
         self._flushing = False
         if self._reading:
             return
-        out = self.replies.out
-        if out:
-            data = out[0] if len(out) == 1 else b"".join(out)
-            out.clear()
-            if self._transport is not None and not self._transport.is_closing():
-                self._transport.write(data)
+        if self.replies.out:
+            self.write_out()
         if self.left and not self.streams:
             self._close()
+
+    def write_out(self) -> None:
+        """Send what is ready, also while bytes are read."""
+        out = self.replies.out
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
 
     def flush_soon(self) -> None:
         """The same, together with what else is answered in this turn of the loop."""
@@ -155,6 +260,8 @@ class Connection:
             return
         if self._bother:
             self._bother -= 1
+        if self.useless_frames > 0:
+            self.useless_frames -= FRAMES_PER_CALL
         if not stream.complete:
             self.drop(stream.number)
             self.replies.out.append(frames.reset(stream.number, frames.NO_ERROR))
@@ -180,16 +287,27 @@ class Connection:
         if self._bother > MOST_BOTHER:
             raise Broken(frames.ENHANCE_YOUR_CALM, "calls are taken back, or something else is done, more than called")
 
+    def useless_frame(self, weight: int = 1) -> None:
+        """The peer has sent a frame that carries no call."""
+        self.useless_frames += weight
+        if self.useless_frames > MAX_USELESS_FRAMES:
+            raise Broken(
+                frames.ENHANCE_YOUR_CALM,
+                "too many frames that carry no call: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, CONTINUATION, empty "
+                "DATA, HPACK table updates or unknown ones",
+            )
+
     def drop(self, number: int) -> None:
         self.dropped[number] = None
         if len(self.dropped) > MOST_STREAMS:
             del self.dropped[next(iter(self.dropped))]
 
-    def leave(self) -> None:
+    def leave(self, reason: str = ENDING) -> None:
         """Tell the peer to go elsewhere; what it asks for before it has heard is answered still."""
         if not self.leaving and self.incoming.greeted:
             self.leaving = True
-            self.replies.out.append(frames.goaway(frames.LARGEST_WINDOW, frames.NO_ERROR, ENDING))
+            self._leave_reason = reason
+            self.replies.out.append(frames.goaway(frames.LARGEST_WINDOW, frames.NO_ERROR, reason))
             self.replies.out.append(frame(frames.PING, 0, 0, LAST_CALL))
             self.flush()
 
@@ -197,8 +315,24 @@ class Connection:
         """The peer has heard, or had time enough: nothing new is taken, and without calls the connection ends."""
         if not self.left:
             self.left = True
-            self.replies.out.append(frames.goaway(self.incoming.last, frames.NO_ERROR, ENDING))
+            self.replies.out.append(frames.goaway(self.incoming.last, frames.NO_ERROR, self._leave_reason))
             self.flush()
+
+    def evict(self) -> None:
+        """Close it at once to make room for another one."""
+        self.release()
+        self._close_now(frames.NO_ERROR, CROWDED)
+
+    def close_greedy(self) -> None:
+        """Close it at once because of what it holds."""
+        self._close_now(frames.ENHANCE_YOUR_CALM, GREEDY)
+
+    def _close_now(self, code: int, reason: str) -> None:
+        if self.replies.paused or not self.incoming.greeted:
+            self.cut()  # nobody would read why
+            self._count_unread(0)
+        self._break(code, reason)
+        self.flush()
 
     def cut(self) -> None:
         """End it, whatever is under way."""
@@ -213,6 +347,7 @@ class Connection:
     def _break(self, code: int, words: str) -> None:
         self.left = True
         self._stop_all()
+        self.incoming.clear()
         self.replies.out.append(frames.goaway(self.incoming.last, code, words))
 
     def _stop_all(self) -> None:

@@ -23,6 +23,10 @@ MOST_HEADER_BYTES: Final = 16_384
 MOST_REMEMBERED: Final = 64
 LONGEST_REMEMBERED: Final = 256
 """Bytes of a block."""
+MAX_REMEMBERED_BYTES: Final = 65_536
+"""Of all the headers that are remembered for a connection. A short block may point at long headers."""
+FIELD_BYTES: Final = 192
+"""What a header costs in memory beside its name and value."""
 CONTENT: Final = b"application/grpc"
 UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 PSEUDO: Final = (b":method", b":scheme", b":path", b":authority")
@@ -41,10 +45,12 @@ class Head:
     `malformed` headers must not be answered; `asking` ones have a method or the like, as those behind messages must
     not."""
 
-    __slots__ = ("asking", "fields", "length", "malformed", "metadata", "path", "timeout", "wrong")
+    __slots__ = ("asking", "fields", "length", "malformed", "metadata", "path", "size", "timeout", "wrong")
 
     def __init__(self) -> None:
         self.path = b""
+        self.size = 0
+        """Bytes in memory, about."""
         self.metadata: list[tuple[bytes, bytes]] = []
         self.fields: dict[bytes, bytes] = {}
         self.timeout: float | None = None
@@ -63,6 +69,11 @@ class Heads:
     def __init__(self) -> None:
         self._decoder = Decoder(max_header_list_size=MOST_HEADER_BYTES)
         self._known: dict[bytes, Head] = {}
+        self._known_bytes = 0
+        self.decoded = 0
+        """Bytes of headers that were not known already."""
+        self.resizes = 0
+        """Blocks that resized the table."""
 
     def read(self, packed: bytes) -> Head:
         """What a block says. Each block of a connection must be read, in its order; Broken when one cannot be."""
@@ -78,13 +89,21 @@ class Heads:
         except (HPACKError, IndexError, ValueError):
             raise Broken(COMPRESSION_ERROR, "headers that cannot be unpacked") from None
         head = _head([(bytes(name), bytes(value)) for name, value in fields])
+        self.decoded += head.size
+        if packed and 0x20 <= packed[0] < 0x40:
+            self.resizes += 1
         if not _keeps_table(packed):
-            self._known.clear()
+            self._forget()
         elif len(packed) <= LONGEST_REMEMBERED:
-            if len(self._known) >= MOST_REMEMBERED:  # what is still sent is soon here again
-                self._known.clear()
+            if len(self._known) >= MOST_REMEMBERED or self._known_bytes + head.size > MAX_REMEMBERED_BYTES:
+                self._forget()  # what is still sent is soon here again
             self._known[packed] = head
+            self._known_bytes += head.size
         return head
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._known_bytes = 0
 
 
 def _keeps_table(packed: bytes) -> bool:
@@ -126,6 +145,7 @@ def _head(fields: Metadata) -> Head:
     pseudo: dict[bytes, bytes] = {}
     content = b""
     for name, value in fields:
+        head.size += FIELD_BYTES + len(name) + len(value)
         if _BARRED.search(value):
             head.malformed = True
         if name.startswith(b":"):

@@ -27,6 +27,7 @@ from headgate.service.rpc.frames import (
     window_update,
 )
 from headgate.service.rpc.headers import ANSWER, DONE, block, refusal
+from headgate.service.rpc.memory import FREE_BYTES
 from headgate.service.rpc.stream import Stream
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ __all__ = ["Replies"]
 
 MOST_PENDING_BYTES: Final = 65_536
 """What a call with many answers may have waiting before it waits itself."""
-MOST_BACKLOG_BYTES: Final = 32 * 1024 * 1024
-"""What all calls of a connection may have waiting for a peer that does not take it."""
+MAX_UNSENT_BYTES: Final = 256 * 1024
+"""What is made ready of responses that waited, before it is sent: only then is it seen whether the peer reads."""
 CREDIT_BYTES: Final = 32_768
 """What is used of a stream before its caller is told that it may send more: less than a stream has room for beside a
 message, so that nobody waits who is in the middle of one."""
@@ -61,15 +62,16 @@ class Replies:
         self._window = DEFAULT_WINDOW
         self._waiting: dict[int, Stream] = {}
         """Those that the peer would take more of, if it took more of all together; who waits longest comes first."""
-        self._backlog = 0
-        """Bytes that wait with their streams."""
+        self._held = connection.held
+        """Counts the bytes that wait with their streams, too."""
+        self._unsent = 0
         self._connection = connection
         self._loop = loop
 
     def answer(self, stream: Stream, message: bytes) -> None:
         """The one message of a unary call, and its end."""
         size = 5 + len(message)
-        if size > self._window or size > stream.window or size > self.longest:
+        if size > self._window or size > stream.window or size > self.longest or self.paused:
             self._send(stream, message)
             self._finish(stream, DONE)
             return
@@ -129,10 +131,18 @@ class Replies:
 
     def forget(self, stream: Stream) -> None:
         """What is still to be sent of a stream is not sent."""
-        self._backlog -= len(stream.pending)
+        held = self._held
+        held.size -= len(stream.pending)
+        if held.reserved > FREE_BYTES:
+            held.shrink()
         stream.pending = b""
         stream.sent = 0
         self._waiting.pop(stream.number, None)
+
+    def resume(self) -> None:
+        """The peer reads again: send what has waited for that."""
+        self.paused = False
+        self._serve()
 
     def credit(self, stream: Stream) -> None:
         """Let the caller send as much again as was used."""
@@ -150,12 +160,15 @@ class Replies:
     def _send(self, stream: Stream, message: bytes) -> None:
         self._head(stream)
         rest = stream.pending[stream.sent :]
-        self._backlog -= stream.sent
+        held = self._held
+        held.size += 5 + len(message) - stream.sent
         stream.pending, stream.sent = rest + len(message).to_bytes(5, "big") + message, 0
-        self._backlog += 5 + len(message)
         self._push(stream)
-        if stream.pending and self._backlog > MOST_BACKLOG_BYTES:
-            self.refuse(stream, RpcError(Status.RESOURCE_EXHAUSTED, "too much waits to be read: read that first"))
+        if stream.pending and held.size > held.reserved:
+            try:
+                held.reserve()
+            except RpcError as error:
+                self.refuse(stream, error)
 
     def _finish(self, stream: Stream, trailers: bytes) -> None:
         if stream.ended:
@@ -168,11 +181,15 @@ class Replies:
 
     def _serve(self) -> None:
         """Send of those that have waited, a frame of each in turn, as much as the peer takes."""
-        while self._window > 0 and self._waiting:
+        self._unsent = 0
+        while self._window > 0 and self._waiting and not self.paused:
             number = next(iter(self._waiting))
             stream = self._waiting.pop(number)
             if self._piece(stream):
                 self._waiting[number] = stream
+            if self._unsent > MAX_UNSENT_BYTES:
+                self._unsent = 0
+                self._connection.write_out()
 
     def _push(self, stream: Stream) -> None:
         """Send as much of a stream as the peer takes."""
@@ -184,12 +201,13 @@ class Replies:
         sent = stream.sent
         rest = len(stream.pending) - sent
         size = min(rest, self._window, stream.window, self.longest)
-        if size <= 0:
+        if size <= 0 or self.paused:
             if stream.window > 0:
                 self._waiting[stream.number] = stream
             return False
         self.out.append(frame(DATA, 0, stream.number, stream.pending[sent : sent + size]))
         stream.sent += size
+        self._unsent += size
         self._window -= size
         stream.window -= size
         if size < rest:

@@ -7,13 +7,12 @@ from collections import deque
 from typing import Final, final
 
 from headgate.service.rpc.call import Method, RpcCall, RpcError, Status
+from headgate.service.rpc.memory import FREE_BYTES, Held
 
-__all__ = ["MOST_MESSAGE_BYTES", "STREAM_WINDOW", "Held", "Stream"]
+__all__ = ["MOST_MESSAGE_BYTES", "STREAM_WINDOW", "Stream"]
 
 MOST_MESSAGE_BYTES: Final = 1024 * 1024
 """As large as a body over HTTP may be."""
-MOST_HELD_BYTES: Final = 32 * 1024 * 1024
-"""What has come on one connection and is not used yet."""
 PREFIX_BYTES: Final = 5
 """Of a message: whether it is compressed, and its length."""
 KEPT_BYTES: Final = 64
@@ -23,20 +22,13 @@ STREAM_WINDOW: Final = MOST_MESSAGE_BYTES + 65_536
 
 
 @final
-class Held:
-    """How many bytes of calls a connection holds."""
-
-    __slots__ = ("size",)
-
-    def __init__(self) -> None:
-        self.size = 0
-
-
-@final
 class Stream:
     """A call's stream. The connection moves its bytes; this puts messages together."""
 
-    def __init__(self, number: int, call: RpcCall, method: Method, window: int, held: Held, since: float) -> None:
+    def __init__(
+        self, number: int, call: RpcCall, method: Method, window: int, held: Held, holding: int, since: float
+    ) -> None:
+        """`holding` is what it holds in memory from the start, which `held` may not have reserved yet."""
         self.number = number
         self.since = since
         """When it began; or when its answer began to wait for the caller, once that is all that is left to do."""
@@ -66,7 +58,8 @@ class Stream:
         self.room: asyncio.Event | None = None
         """Set when there is something to send again for who sends many messages."""
         self._held = held
-        self._holding = 0
+        held.size += holding
+        self._holding = holding
         """The part of what is held that is this stream's."""
         self._begun: bytearray | None = None
         """The beginning of a message, and the length from which on it is worth a look."""
@@ -76,7 +69,7 @@ class Stream:
 
     def take(self, data: bytes) -> None:
         """Put what has come to what was there. RpcError for what cannot be a message, or is too much."""
-        self._hold(len(data))
+        self.hold(len(data))
         begun = self._begun
         if begun is not None:
             begun += data
@@ -92,7 +85,7 @@ class Stream:
             end = at + PREFIX_BYTES + size
             if end > total:
                 break
-            self._hold(KEPT_BYTES)
+            self.hold(KEPT_BYTES)
             self._messages.append(data[at + PREFIX_BYTES : end])
             at = end
         if at < total:
@@ -100,14 +93,13 @@ class Stream:
         if self._arrived is not None:
             self._arrived.set()
 
-    def _hold(self, size: int) -> None:
+    def hold(self, size: int) -> None:
+        """Count bytes that this stream holds. RpcError when that is too much."""
+        held = self._held
         self._holding += size
-        self._held.size += size
-        if self._held.size > MOST_HELD_BYTES:
-            raise RpcError(
-                Status.RESOURCE_EXHAUSTED,
-                f"calls of more than {MOST_HELD_BYTES:,} bytes are under way on this connection: send fewer at once",
-            )
+        held.size += size
+        if held.size > held.reserved:
+            held.reserve()
 
     def _begin(self, data: bytes) -> None:
         """Keep the beginning of a message."""
@@ -139,15 +131,24 @@ class Stream:
         message = self._messages.popleft()
         used = PREFIX_BYTES + len(message)
         self.uncredited += used
-        self._holding -= used + KEPT_BYTES
-        self._held.size -= used + KEPT_BYTES
+        self._let_go(used + KEPT_BYTES)
         return message
+
+    def _let_go(self, size: int) -> None:
+        held = self._held
+        self._holding -= size
+        held.size -= size
+        if held.reserved > FREE_BYTES:
+            held.shrink()
 
     def stop(self) -> None:
         """Nobody waits for this any longer."""
         self.ended = True
-        self._held.size -= self._holding
+        held = self._held
+        held.size -= self._holding
         self._holding = 0
+        if held.reserved > FREE_BYTES:
+            held.shrink()
         self._begun = None
         self._messages.clear()
         if self.timer is not None:

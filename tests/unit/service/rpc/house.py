@@ -15,6 +15,7 @@ import uvloop
 from headgate.service.rpc.call import Method, RpcCall, RpcError, Send, Status
 from headgate.service.rpc.connection import Connection
 from headgate.service.rpc.listener import Listener
+from headgate.service.rpc.memory import FREE_BYTES
 
 __all__ = ["House", "Methods", "house", "left_behind", "run", "until"]
 
@@ -173,8 +174,8 @@ def left_behind(connection: Connection) -> dict[str, object]:
     """What a connection still holds."""
     return {
         "streams": list(connection.streams),
-        "held": connection.incoming._held.size,
-        "backlog": connection.replies._backlog,
+        "held": connection.held.size,
+        "reserved": connection.held.reserved - FREE_BYTES,
         "waiting": list(connection.replies._waiting),
         "out": list(connection.replies.out),
     }

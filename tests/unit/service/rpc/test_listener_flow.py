@@ -6,7 +6,8 @@ from headgate.service.rpc import frames
 from headgate.service.rpc.call import Status
 from headgate.service.rpc.frames import frame
 from headgate.service.rpc.listener import MOST_PATIENCE
-from headgate.service.rpc.stream import MOST_HELD_BYTES, MOST_MESSAGE_BYTES, STREAM_WINDOW
+from headgate.service.rpc.memory import MAX_HELD_BYTES
+from headgate.service.rpc.stream import MOST_MESSAGE_BYTES, STREAM_WINDOW
 from unit.service.rpc.house import house, run, until
 from unit.service.rpc.raw_client import HELLO, Raw, message
 
@@ -149,14 +150,14 @@ def test_who_lets_too_much_wait_gets_no_more() -> None:
     async def test() -> None:
         async with house() as listener:
             raw = await Raw.open(listener.port, small(0))
-            asked = [raw.call(b"/t.T/Large", b"1048000") for _ in range(33)]
+            asked = [raw.call(b"/t.T/Large", b"1048000") for _ in range(32)]
             answer = await raw.answer(asked[-1])
             assert (answer.status, answer.data) == (Status.RESOURCE_EXHAUSTED, b"")
             connection = listener.every[0]
-            assert len(connection.streams) == 32
+            assert len(connection.streams) == 31
             listener.look(listener.loop.time() + MOST_PATIENCE + 1)
-            assert [(await raw.answer(number)).code for number in asked[:32]] == [frames.CANCEL] * 32
-            assert connection.replies._backlog == 0
+            assert [(await raw.answer(number)).code for number in asked[:31]] == [frames.CANCEL] * 31
+            assert connection.held.size == 0
 
     run(test)
 
@@ -174,7 +175,7 @@ def test_who_sends_too_much_at_once_gets_no_more() -> None:
                 raw.send(*[frame(frames.DATA, 0, number, data) for data in part])
             answer = await raw.answer(began[-1])
             assert answer.status == Status.RESOURCE_EXHAUSTED
-            assert listener.every[0].incoming._held.size <= MOST_HELD_BYTES
+            assert listener.every[0].held.size <= MAX_HELD_BYTES
             raw.send(frames.reset(began[0], frames.CANCEL))
             assert (await raw.answer(raw.call(b"/t.T/AtOnce", b"again"))).data == message(b"again")
             assert sum([1 for came in raw.came if came.kind == frames.WINDOW_UPDATE and came.stream == 0]) > 5
@@ -187,13 +188,16 @@ def test_many_small_messages_count_for_what_it_takes_to_keep_them() -> None:
         async with house() as listener:
             raw = await Raw.open(listener.port)
             number, head = raw.head(b"/t.T/Deaf")
-            raw.send(head, frame(frames.DATA, 0, number, message(b"ab") * 2000))
+            raw.send(head)
             await raw.pong()
-            assert listener.every[0].incoming._held.size == 2000 * (7 + 64)
+            empty = listener.every[0].held.size
+            raw.send(frame(frames.DATA, 0, number, message(b"ab") * 2000))
+            await raw.pong()
+            assert listener.every[0].held.size - empty == 2000 * (7 + 64)
             listener.did.go_on.set()
             raw.send(frame(frames.DATA, frames.END_STREAM, number, b""))
             assert (await raw.answer(number)).data == message(b"2") * 2000
-            assert listener.every[0].incoming._held.size == 0
+            assert listener.every[0].held.size == 0
 
     run(test)
 
@@ -285,11 +289,12 @@ def test_a_peer_that_does_not_read_is_not_read_from_and_at_last_let_go() -> None
             for _ in range(500):
                 raw.call(b"/t.T/AtOnce", b"x" * 16_000)
             other = await Raw.open(listener.port)
-            await until(lambda: connection._transport.get_write_buffer_size() > 1_000_000)
+            await until(lambda: not connection._transport.is_reading())
             assert (await other.answer(other.call(b"/t.T/AtOnce", b"a"))).status == OK
             assert (await other.answer(other.call(b"/t.T/AtOnce", b"b"))).status == OK
             assert listener.did.begun == said
-            assert connection._transport.get_write_buffer_size() < 2_000_000
+            assert connection._transport.get_write_buffer_size() < 1_000_000
+            assert connection.held.size < 2_000_000
             assert len(listener.did.calls) < 250
             listener.look(listener.loop.time() + MOST_PATIENCE + 1)
             await until(lambda: listener.did.cancelled == 1)
@@ -320,8 +325,8 @@ def test_what_was_asked_while_nothing_was_read_is_answered_in_the_end() -> None:
         async with house() as listener:
             raw = await Raw.open(listener.port, HELLO + frames.window_update(0, 2**31 - 70_000))
             asked = [raw.call(b"/t.T/AtOnce", b"x" * 16_000) for _ in range(1000)]
-            await until(lambda: listener.every and listener.every[0]._transport.get_write_buffer_size() > 1_000_000)
-            assert not listener.every[0]._transport.is_reading()
+            await until(lambda: listener.every and listener.every[0].replies.paused)
+            await until(lambda: not listener.every[0]._transport.is_reading())
             assert len((await raw.answer(asked[-1])).data) == 16_005
 
     run(test)

@@ -55,6 +55,12 @@ class Wire:
     def get_extra_info(self, name: str) -> None:
         return None
 
+    def pause_reading(self) -> None:
+        """What is given meanwhile waits."""
+
+    def resume_reading(self) -> None:
+        pass
+
 
 class Peer:
     """h2 at the other end of a wire; `answers` are what came for each call that was not taken back."""

@@ -1,0 +1,124 @@
+"""Idle gRPC connections must not shut anybody out: neither callers over gRPC nor those over HTTP."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from headgate.service.connections import ConnectionBudget, max_connections
+from integration.service.serving import Service
+from security.bystander import Bystander, unharmed
+from security.rpc_attack import HELLO, RpcBystander, call, connect, head
+
+CONNECTIONS = 1100
+FILES = 1024
+QUIET_SECONDS = 0.6
+
+
+@pytest.fixture
+def own_files() -> None:
+    """The attacker needs descriptors of its own."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = 4 * CONNECTIONS
+    assert hard == resource.RLIM_INFINITY or hard >= wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def limit_files(service: Service, files: int) -> None:
+    """Lower the soft limit of a service that runs, or raise it again."""
+    hard = resource.prlimit(service.pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (files, hard))
+
+
+@pytest.fixture
+def limited(serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Service:
+    """A service that was started under `ulimit -n 1024`, hard and soft."""
+    program = tmp_path / "python-with-few-files"
+    program.write_text(f'#!/bin/sh\nulimit -n {FILES}\nexec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    try:
+        return serve()
+    finally:
+        monkeypatch.undo()
+
+
+WATCH = call(1, head(b"/grpc.health.v1.Health/Watch"))
+
+
+@pytest.mark.parametrize("first", [HELLO, b"", HELLO + call(1)], ids=["idle", "silent", "idle after a call"])
+def test_idle_connections_do_not_shut_others_out(
+    own_files: None, limited: Service, report: Callable[[str], None], first: bytes
+) -> None:
+    soft, hard = resource.prlimit(limited.pid, resource.RLIMIT_NOFILE)
+    assert (soft, hard) == (FILES, FILES)
+    with (
+        ExitStack() as stack,
+        Bystander(limited, fresh=True) as http,
+        RpcBystander(limited) as rpc,
+        RpcBystander(limited, fresh=True) as newcomer,
+    ):
+        start = time.monotonic()
+        time.sleep(QUIET_SECONDS)  # real requests in real time: there is no other clock to drive
+        middle = time.monotonic()
+        for number in range(CONNECTIONS):
+            stack.enter_context(connect(limited, first))
+            if number % 20 == 0:
+                time.sleep(0.02)  # they are to stay, not to come fast
+        time.sleep(QUIET_SECONDS)
+        end = time.monotonic()
+    for bystander, way in ((http, "HTTP"), (rpc, "gRPC"), (newcomer, "gRPC, new connections")):
+        assert bystander.statuses(start, end) == {200}, way
+        report(f"{way}: {unharmed(bystander.waits(start, middle), bystander.waits(middle, end))}")
+    files = len(list(Path(f"/proc/{limited.pid}/fd").iterdir())) if limited.process.poll() is None else 0
+    assert files < FILES
+
+
+def test_connections_with_open_calls_leave_room_for_http(own_files: None, limited: Service) -> None:
+    most = ConnectionBudget(max_connections(FILES)).max_per_listener
+    with ExitStack() as stack:
+        for _ in range(most):
+            assert stack.enter_context(connect(limited, HELLO + WATCH)).recv(9)
+        late = [stack.enter_context(connect(limited, HELLO + WATCH)) for _ in range(100)]
+        with limited.client() as client:
+            assert client.get("/healthz").status_code == 200
+        assert refused(late[-1])
+        assert "gRPC connections are refused" in limited.logged
+        assert limited.logged.count("gRPC connections are refused") == 1
+
+
+def refused(connection: socket.socket) -> bool:
+    try:
+        while connection.recv(65_536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_a_service_out_of_files_does_not_spin(own_files: None, serve: Callable[..., Service]) -> None:
+    service = serve()
+    limit_files(service, len(list(Path(f"/proc/{service.pid}/fd").iterdir())))
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(connect(service, b""))
+        before = cpu_seconds(service)
+        time.sleep(1.0)  # of a real process
+        assert cpu_seconds(service) - before < 0.5
+        limit_files(service, FILES)
+        with RpcBystander(service) as bystander:
+            start = time.monotonic()
+            time.sleep(QUIET_SECONDS)
+        assert bystander.statuses(start, time.monotonic()) == {200}
+
+
+def cpu_seconds(service: Service) -> float:
+    fields = Path(f"/proc/{service.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100

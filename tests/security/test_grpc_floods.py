@@ -1,0 +1,84 @@
+"""One gRPC connection that sends as fast as it can, whatever it sends, must not make others wait.
+
+The bystanders call over HTTP and over gRPC while a connection floods the only worker of a service.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headgate.service.rpc import frames
+from integration.service.serving import Service
+from security.bystander import Bystander, memory_bytes, unharmed
+from security.rpc_attack import FloodKind, RpcBystander, connect, flood, floods, goaway_code
+
+FLOODS = floods()
+QUIET_SECONDS = 0.6
+FLOOD_SECONDS = 1.0
+ATTEMPTS = 3
+"""A service that is kept busy gets less of a busy machine than a quiet one: that is not the flood's doing. What starves
+others does so every time."""
+MAX_GROWTH = 64 * 1024 * 1024
+WITHOUT_USE = (
+    *("priority", "empty_data", "padding", "data_of_a_refused_call", "unknown", "ping", "ping_acks", "settings"),
+    *("settings_acks", "window_updates", "goaway", "continuation", "resets_of_unfinished_calls", "malformed_calls"),
+    *("hpack_resizes",),
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    environment = {"HEADGATE_SERVER__LIMITS__CHECKS": "1000000000/second"}
+    with Service(tmp_path_factory.mktemp("flooded"), "plans: {default: 1000000000/second}\n", environment) as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_one_flooding_connection_does_not_starve_others(
+    service: Service, name: str, report: Callable[[str], None]
+) -> None:
+    memory = memory_bytes(service)
+    assert_not_starved(service, FLOODS[name], 1, report)
+    assert memory_bytes(service) - memory < MAX_GROWTH
+
+
+def test_many_connections_of_valid_calls_share_with_others(service: Service, report: Callable[[str], None]) -> None:
+    assert_not_starved(service, FLOODS["valid_calls"], 10, report)
+
+
+def assert_not_starved(service: Service, kind: FloodKind, connections: int, report: Callable[[str], None]) -> None:
+    """Assert that others are served while somebody floods the service."""
+    for attempt in range(1, ATTEMPTS + 1):
+        service.await_ready()  # what a flood before has left is not quiet
+        with Bystander(service) as http, RpcBystander(service) as rpc:
+            start = time.monotonic()
+            time.sleep(QUIET_SECONDS)  # real requests in real time: there is no other clock to drive
+            middle = time.monotonic()
+            sent, hung_up = flood(service, kind, FLOOD_SECONDS, connections)
+            end = time.monotonic()
+        try:
+            for bystander, protocol in ((http, "HTTP"), (rpc, "gRPC")):
+                assert bystander.statuses(start, end) == {200}
+                figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end))
+                report(f"{protocol}: {figures}; {sent:,} bytes sent, hung up on {hung_up} times")
+            return
+        except AssertionError:
+            if attempt == ATTEMPTS:
+                raise
+
+
+@pytest.mark.parametrize("name", WITHOUT_USE)
+def test_frames_without_use_end_the_connection(service: Service, name: str) -> None:
+    kind = FLOODS[name]
+    connection = connect(service, kind.first)
+    sent, view = 0, memoryview(kind.rest * 8)[:2_000_000]
+    try:
+        while sent < len(view):
+            sent += connection.send(view[sent : sent + 16_384])
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    assert goaway_code(connection) in (frames.ENHANCE_YOUR_CALM, None)  # a reset may overtake what it says
+    connection.close()

@@ -1,0 +1,100 @@
+"""What many gRPC connections together make a worker hold is bounded, and small calls are answered meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from headgate.service.rpc import frames
+from headgate.service.rpc.frames import frame
+from headgate.service.rpc.headers import block
+from integration.service.serving import Service
+from security.bystander import Bystander, memory_bytes, peak_memory_bytes, unharmed
+from security.rpc_attack import CHECK, HELLO, RpcBystander, connect, head
+
+CONNECTIONS = 20
+STREAMS = 40
+MAX_GROWTH = 192 * 1024 * 1024
+"""The 64 MiB that connections may hold, what Python needs to keep them, and what its allocator does not return."""
+QUIET_SECONDS = 0.6
+
+
+def unfinished_messages() -> bytes:
+    """Messages of 1 MiB whose last bytes never come."""
+    begun = (1024 * 1024).to_bytes(5, "big") + bytes(16_379)
+    parts = []
+    for number in range(1, 2 * STREAMS, 2):
+        parts.append(frame(frames.HEADERS, frames.END_HEADERS, number, CHECK))
+        parts.append(frame(frames.DATA, 0, number, begun))
+        parts += [frame(frames.DATA, 0, number, bytes(16_384))] * 62
+    return b"".join(parts)
+
+
+def large_headers() -> bytes:
+    """Calls without a message, with as many headers as fit."""
+    parts = []
+    for number in range(1, 2 * 300, 2):
+        many = block([(b"n%d-%d" % (number, at), b"x") for at in range(330)])
+        parts.append(frame(frames.HEADERS, frames.END_HEADERS, number, CHECK + many))
+    return b"".join(parts)
+
+
+def unread_responses() -> bytes:
+    """Reflection and health, answered in full and never read: the window is open as far as it goes."""
+    opened = frames.settings({frames.INITIAL_WINDOW: 2**31 - 1})
+    path = head(b"/grpc.health.v1.Health/List")
+    calls = [
+        frame(frames.HEADERS, frames.END_HEADERS, number, path)
+        + frame(frames.DATA, frames.END_STREAM, number, bytes(5))
+        for number in range(1, 40_000, 2)
+    ]
+    return opened + b"".join(calls)
+
+
+ATTACKS = {
+    "unfinished messages": unfinished_messages,
+    "large headers": large_headers,
+    "unread responses": unread_responses,
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+def test_what_all_connections_hold_is_bounded(
+    serve: Callable[..., Service], report: Callable[[str], None], attack: Callable[[], bytes]
+) -> None:
+    service = serve()
+    data = attack()
+    before = memory_bytes(service)
+    with ExitStack() as stack, Bystander(service) as http, RpcBystander(service) as rpc:
+        start = time.monotonic()
+        time.sleep(QUIET_SECONDS)  # real requests in real time: there is no other clock to drive
+        middle = time.monotonic()
+        sent = 0
+        for _ in range(CONNECTIONS):
+            connection = stack.enter_context(connect(service, HELLO))
+            sent += _send(connection, data, seconds=0.25)
+        time.sleep(1.0)  # for the service to handle what it has
+        end = time.monotonic()
+    growth = peak_memory_bytes(service) - before
+    for bystander, way in ((http, "HTTP"), (rpc, "gRPC")):
+        assert bystander.statuses(start, end) == {200}
+        report(f"{way}: {unharmed(bystander.waits(start, middle), bystander.waits(middle, end))}")
+    report(f"{sent:,} bytes sent, {growth:,} held at most")
+    assert growth < MAX_GROWTH
+
+
+def _send(connection: socket.socket, data: bytes, seconds: float) -> int:
+    """Send what the service takes in that time."""
+    end = time.monotonic() + seconds
+    connection.settimeout(seconds)
+    sent, view = 0, memoryview(data)
+    try:
+        while sent < len(data) and time.monotonic() < end:
+            sent += connection.send(view[sent : sent + 262_144])
+    except (TimeoutError, BrokenPipeError, ConnectionResetError):
+        pass
+    return sent
