@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 
 from headgate.config.settings import Settings
+from headgate.service.connections import raise_file_limit
 from headgate.service.listening import address_of, listen
 from headgate.service.node import node_folder
 from headgate.service.observe.logs import configure
@@ -20,6 +21,7 @@ def serve(settings: Settings, environ: Mapping[str, str], say: Callable[[str], N
     """Start, say so, and answer until SIGTERM or Ctrl-C. What cannot start is a ConfigError or a StoreError."""
     settings = completed(settings)
     configure(settings.logs, secrets=secrets_of(settings, environ))
+    raise_file_limit()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read rules again: they are read anyway
     workers = settings.server.workers
     with closing(listen(settings.server)) as listening:
