@@ -48,6 +48,9 @@ class QuickConnection(Connection):
         self.idle_since = None
         self.taken = 0
         self.most = Connection.most
+        if self.received and not self.unanswered:
+            self.received = 0
+        self.chunked = False
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
@@ -130,6 +133,8 @@ class QuickConnection(Connection):
         )
         self.server_state.total_requests += 1
         self.idle_since = monotonic()
+        if self.counted:
+            self.answered()
         if not stays:
             self.over = True
             self.transport.close()

@@ -19,7 +19,10 @@ import uvicorn
 import uvloop
 
 from headgate.config.settings import Settings
+from headgate.service.admission import Admission
 from headgate.service.app import Service, open_service
+from headgate.service.connections import ConnectionBudget, max_connections
+from headgate.service.handshakes import TlsHandshake
 from headgate.service.listening import Listening
 from headgate.service.node import Node
 from headgate.service.observe.logs import configure
@@ -33,7 +36,6 @@ __all__ = ["HELD", "Server", "run_worker"]
 
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than proxies keep theirs, so that it is they who hang up."""
-BACKLOG = 2048
 LOOK_EVERY = 0.1
 GRACE = 2
 """Seconds for what was begun for those who were given up: it knows its own deadline, and need not be cancelled."""
@@ -47,10 +49,18 @@ class Server(uvicorn.Server):
     It ends the listener for gRPC too, at the same time and with the same patience.
     """
 
-    def __init__(self, config: uvicorn.Config, rpc: Listener, patience: float, stopping: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        rpc: Listener,
+        patience: float,
+        stopping: Callable[[], None],
+        budget: ConnectionBudget | None = None,
+    ) -> None:
         """`patience` is how many seconds those get who are not answered when it ends; `stopping` is called as soon as
-        it is told to."""
+        it is told to; `budget` bounds the connections of all listeners together."""
         super().__init__(config)
+        self._admission = Admission(budget)
         self._rpc = rpc
         self._patience = patience
         self._stopping = stopping
@@ -59,10 +69,29 @@ class Server(uvicorn.Server):
         self._stopping()
         super().handle_exit(sig, frame)
 
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """As uvicorn does it, with a budget for connections and a time limit for TLS handshakes."""
+        await self.lifespan.startup()
+        loop = asyncio.get_running_loop()
+        accept = self._connection if self.config.ssl is None else self._handshake
+        backlog = self._admission.budget.backlog
+        self.servers = [await loop.create_server(accept, sock=sock, backlog=backlog) for sock in sockets or ()]
+        self.started = True
+
+    def _connection(self) -> QuickConnection:
+        return QuickConnection(self.config, self.server_state, self.lifespan.state, admission=self._admission)
+
+    def _handshake(self) -> TlsHandshake:
+        assert self.config.ssl is not None
+        return TlsHandshake(self._connection, self.config.ssl, self._admission)
+
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Answer what is under way. Who takes too long, or is not waited for, is told so: uvicorn would cancel it."""
         late = asyncio.create_task(self._lose_patience())
         calls = asyncio.create_task(self._rpc.close(self._patience))
+        for connection in list(self._admission.open):
+            if isinstance(connection, TlsHandshake):
+                connection.evict()
         try:
             await super().shutdown(sockets)
             while not calls.done() and not self.force_exit:
@@ -118,7 +147,8 @@ async def _serve(settings: Settings, node: Node, number: int, listening: Listeni
     def hang_up(_: int, __: FrameType | None) -> None:
         service.reload()
 
-    server = Server(_config(settings, service), rpc, settings.server.shutdown_seconds, stopping)
+    budget = ConnectionBudget(max_connections())
+    server = Server(_config(settings, service), rpc, settings.server.shutdown_seconds, stopping, budget)
 
     signal.signal(signal.SIGHUP, hang_up)
     patience = asyncio.create_task(Patience(server.server_state.connections).run())
@@ -149,7 +179,6 @@ def _config(settings: Settings, service: Service) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=ceil(settings.server.shutdown_seconds) + GRACE,
-        backlog=BACKLOG,
         ssl_certfile=tls.certificate if tls is not None else None,
         ssl_keyfile=tls.key if tls is not None else None,
     )
