@@ -42,6 +42,8 @@ class Admission:
         """`budget` counts the connections of all listeners together; None: those of HTTP alone."""
         self.budget = budget if budget is not None else ConnectionBudget(MAX_CONNECTIONS)
         self.open: set[Admitted] = set()
+        self.scheduled = 0
+        """Connections that process pending data in the next turn of the event loop."""
         self._idle: list[tuple[float, Admitted]] = []
         """Found by the last scan, the longest idle one last."""
         self._scanned = 0.0

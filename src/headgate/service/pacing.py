@@ -22,16 +22,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headgate.service.admission import Admission
 from headgate.service.asgi import MOST_BODY_BYTES
 
-__all__ = ["PIECE", "Flow", "PacedConnection"]
+__all__ = ["MIN_COUNTED", "PIECE", "SMALL_PIECE", "Flow", "PacedConnection"]
 
 PIECE = 16 * 1024
-"""Bytes that are parsed at once."""
-CHUNKED_PIECE = 4 * 1024
-"""The same of a chunked body: they may be some hundred chunks."""
+"""Bytes of a body that are parsed at once."""
+SMALL_PIECE = 4 * 1024
+"""The same of headers and of chunks: there may be a thousand of them in it."""
 HEAD_END = b"\r\n\r\n"
 MAX_TURN_BYTES = 64 * 1024
-"""Bytes of one connection that are processed in one turn of the event loop."""
-MAX_TURN_WORK = 1024
+"""Bytes that are processed in one turn of the event loop. All connections with pending data share them."""
+MAX_TURN_WORK = 512
 """The same in units of work: a request is REQUEST_WORK of them, a chunk of a body or a piece of data is one."""
 REQUEST_WORK = 64
 MAX_UNSENT = 16 * 1024
@@ -75,8 +75,8 @@ class PacedConnection(HttpToolsProtocol):
     """Whether `process` is going to be called in the next turn of the event loop."""
     work = 0
     """Units of work done in this turn."""
-    chunked = False
-    """Whether a chunk of a body is under way."""
+    piece_size = SMALL_PIECE
+    """Bytes that may be parsed at once: it depends on what is under way."""
     failed = False
     """Whether data came that cannot be parsed: nothing that follows it is looked at."""
     ending = False
@@ -123,7 +123,7 @@ class PacedConnection(HttpToolsProtocol):
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if len(data) <= PIECE and not self.pending and data.count(HEAD_END) <= 1 and not self.blocked():
+        if len(data) <= SMALL_PIECE and not self.pending and data.count(HEAD_END) <= 1 and not self.blocked():
             self.take(data)
             return
         if self.pending:  # TLS may deliver what it has decrypted although reading is paused
@@ -143,16 +143,18 @@ class PacedConnection(HttpToolsProtocol):
         """Process data from `start` on, up to a turn's share, and keep the rest as pending."""
         self.work = 0
         end = len(data)
-        turn_end = start + MAX_TURN_BYTES
+        busy = 1 + self.admission.scheduled
+        max_work = MAX_TURN_WORK // busy
+        turn_end = start + MAX_TURN_BYTES // busy
         while start < end and not self.transport.is_closing():
             if self.blocked():
                 self.hold(data, start)
                 return
-            if start >= turn_end or self.work >= MAX_TURN_WORK:
+            if start >= turn_end or self.work > max_work:
                 self.hold(data, start)
                 self.process_soon()
                 return
-            piece_end = start + (CHUNKED_PIECE if self.chunked else PIECE)
+            piece_end = start + self.piece_size
             found = data.find(HEAD_END, start, piece_end)
             if found >= 0:
                 piece_end = found + len(HEAD_END)
@@ -181,10 +183,12 @@ class PacedConnection(HttpToolsProtocol):
         """Process pending data in the next turn of the event loop."""
         if not self.scheduled:
             self.scheduled = True
+            self.admission.scheduled += 1
             self.loop.call_soon(self.process)
 
     def process(self) -> None:
         self.scheduled = False
+        self.admission.scheduled -= 1
         if self.pending and not self.blocked():
             self.consume(self.pending, self.position)
 
@@ -227,6 +231,8 @@ class PacedConnection(HttpToolsProtocol):
 
     def refuse_to_hold(self) -> None:
         self.pending = b""
+        if self.headers:
+            self.headers.clear()  # now, and not only when the connection is closed
         if self.flow.write_paused or self.pipeline:
             self.transport.abort()
         else:

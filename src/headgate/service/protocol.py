@@ -22,7 +22,7 @@ from typing import Any
 import httptools
 
 from headgate.http.problem import CONTENT_TYPE, encode_problem, problem
-from headgate.service.pacing import MIN_COUNTED, PIECE, PacedConnection
+from headgate.service.pacing import MIN_COUNTED, PIECE, SMALL_PIECE, PacedConnection
 
 __all__ = ["Connection", "Patience"]
 
@@ -91,7 +91,7 @@ class Connection(PacedConnection):
         self.waiting_since = monotonic()
         self.taken = 0
         self.most = MOST_HEAD + PIECE
-        self.chunked = False
+        self.piece_size = SMALL_PIECE
         if self.received and not self.unanswered:
             self.received = 0
         super().on_message_begin()
@@ -107,11 +107,12 @@ class Connection(PacedConnection):
     def head_done(self) -> None:
         """The head was taken over: what else comes is body, or to be dropped."""
         self.most = NO_BOUND
+        self.piece_size = PIECE
         self.header_count = len(self.headers)
         self.headers = DROPPED
 
     def on_chunk_header(self) -> None:
-        self.chunked = True
+        self.piece_size = SMALL_PIECE
         self.work += 1
         self.taken = 0
         self.most = MOST_CHUNK

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from headgate.service.pacing import SMALL_PIECE
 from headgate.service.protocol import Connection
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class QuickConnection(Connection):
         self.most = Connection.most
         if self.received and not self.unanswered:
             self.received = 0
-        self.chunked = False
+        self.piece_size = SMALL_PIECE
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
