@@ -1,8 +1,9 @@
 """Room for new HTTP connections when a worker has as many as it may have.
 
 Idle connections cost nothing but their place, and anybody can open thousands of them. So when the budget has no place
-left, the connection that has waited longest for its client is closed for the new one. All connections are looked at
-only when there is no room, and then at most once a second: a flood of new connections must not cost a scan each.
+left, an idle connection is closed for the new one: first those that have never sent a whole request, the oldest of them
+first, and then those that have waited longest for the next one. All connections are looked at
+only when there is no room, and then at most five times a second: a flood of new connections must not cost a scan each.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from headgate.service.connections import MAX_CONNECTIONS, ConnectionBudget
 
 __all__ = ["Admission", "Admitted"]
 
-MIN_IDLE = 1.0
-"""Seconds that a connection must have waited for its client before another one may take its place."""
-SCAN_INTERVAL = 1.0
+MIN_IDLE = 0.2
+"""Seconds that a connection must have waited for its first request before another one may take its place."""
+MIN_IDLE_SERVED = 1.0
+"""The same of one that has been answered before: its client may be about to call again."""
+SCAN_INTERVAL = 0.2
 LOG_INTERVAL = 10.0
 _log = logging.getLogger("headgate.connections")
 
@@ -27,6 +30,10 @@ class Admitted(Protocol):
     """A connection that is counted."""
 
     admitted: bool
+
+    @property
+    def served(self) -> bool:
+        """Whether a request has been answered on it."""
 
     def idle_time(self) -> float | None:
         """Since when (`time.monotonic`) it waits for its client; None while it does not."""
@@ -44,8 +51,8 @@ class Admission:
         self.open: set[Admitted] = set()
         self.scheduled = 0
         """Connections that process pending data in the next turn of the event loop."""
-        self._idle: list[tuple[float, Admitted]] = []
-        """Found by the last scan, the longest idle one last."""
+        self._idle: list[tuple[bool, float, Admitted]] = []
+        """Found by the last scan (see `_idle_connections`). The last one is closed first."""
         self._scanned = 0.0
         self._logged = 0.0
         self._refused = 0
@@ -62,10 +69,11 @@ class Admission:
         return True
 
     def replace(self, before: Admitted, after: Admitted) -> None:
-        """A connection goes on as another object, and keeps its place."""
-        self.open.remove(before)
-        self.open.add(after)
-        before.admitted, after.admitted = False, True
+        """A connection goes on as another object, and keeps its place if it still has one."""
+        if before.admitted:
+            self.open.remove(before)
+            self.open.add(after)
+            before.admitted, after.admitted = False, True
 
     def release(self, connection: Admitted) -> None:
         """A connection has ended, or is about to. Calling it again does nothing."""
@@ -79,7 +87,7 @@ class Admission:
             self._scanned = now
             self._idle = _idle_connections(self.open, now)
         while self._idle:
-            since, connection = self._idle.pop()
+            _, since, connection = self._idle.pop()
             if connection.admitted and connection.idle_time() == since:  # and nothing has come since the scan
                 self.release(connection)
                 connection.evict()
@@ -98,16 +106,18 @@ class Admission:
             self._refused = 0
 
 
-def _idle_connections(connections: Iterable[Admitted], now: float) -> list[tuple[float, Admitted]]:
-    """Those that have been idle for a while, the longest idle one last."""
-    found: list[tuple[float, Admitted]] = []
+def _idle_connections(connections: Iterable[Admitted], now: float) -> list[tuple[bool, float, Admitted]]:
+    """Those that have been idle for a while: whether they were answered before, and since when they are idle."""
+    found: list[tuple[bool, float, Admitted]] = []
     for connection in connections:
         since = connection.idle_time()
-        if since is not None and now - since >= MIN_IDLE:
-            found.append((since, connection))
-    found.sort(key=_newest_first)
+        if since is not None:
+            served = connection.served
+            if now - since >= (MIN_IDLE_SERVED if served else MIN_IDLE):
+                found.append((served, since, connection))
+    found.sort(key=_order, reverse=True)
     return found
 
 
-def _newest_first(entry: tuple[float, Admitted]) -> float:
-    return -entry[0]
+def _order(entry: tuple[bool, float, Admitted]) -> tuple[bool, float]:
+    return entry[:2]

@@ -19,7 +19,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headgate.service.admission import Admission
+from headgate.service.admission import Admission, Admitted
 from headgate.service.asgi import MOST_BODY_BYTES
 
 __all__ = ["MIN_COUNTED", "PIECE", "SMALL_PIECE", "Flow", "PacedConnection"]
@@ -83,6 +83,8 @@ class PacedConnection(HttpToolsProtocol):
     """Whether the connection is to be closed when pending data has been processed."""
     admitted = False
     """Whether the budget counts it as open."""
+    admitting: Admitted | None = None
+    """What was admitted in its place before it is connected: a TLS handshake."""
     received = 0
     """Bytes of the request under way, as far as it did not come in one small piece."""
     header_count = 0
@@ -109,7 +111,10 @@ class PacedConnection(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=MAX_UNSENT)
         self.flow = Flow(transport, self)
         self.waiting_since = monotonic()
-        if not self.admitted and not self.admission.admit(self):
+        if self.admitting is not None:
+            self.admission.replace(self.admitting, self)
+            self.admitting = None
+        elif not self.admission.admit(self):
             self.give_up(503, "too many connections are open: try again later")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -117,10 +122,7 @@ class PacedConnection(HttpToolsProtocol):
         self.budget.free(self.counted)
         self.counted = 0
         self.admission.release(self)
-        if self.transport is None:  # the TLS handshake failed
-            self.parser = None  # type: ignore[assignment]  # it refers to this connection
-        else:
-            super().connection_lost(exc)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if len(data) <= SMALL_PIECE and not self.pending and data.count(HEAD_END) <= 1 and not self.blocked():
@@ -255,6 +257,11 @@ class PacedConnection(HttpToolsProtocol):
     def unanswered(self) -> bool:
         """Whether the last request that was begun waits for its answer, or for the rest of it."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def served(self) -> bool:
+        """Whether a request has been answered on it, or is being answered."""
+        return self.cycle is not None or self.idle_since is not None
 
     def idle_time(self) -> float | None:
         """Since when it waits for its client; None while the client waits for it, or reads an answer."""

@@ -22,7 +22,7 @@ from headgate.config.settings import Settings
 from headgate.service.admission import Admission
 from headgate.service.app import Service, open_service
 from headgate.service.connections import ConnectionBudget, max_connections
-from headgate.service.handshakes import TlsHandshake
+from headgate.service.handshakes import TlsListener
 from headgate.service.listening import Listening
 from headgate.service.node import Node
 from headgate.service.observe.logs import configure
@@ -60,6 +60,7 @@ class Server(uvicorn.Server):
         """`patience` is how many seconds those get who are not answered when it ends; `stopping` is called as soon as
         it is told to; `budget` bounds the connections of all listeners together."""
         super().__init__(config)
+        self.servers: list[asyncio.Server | TlsListener] = []  # type: ignore[assignment]  # uvicorn only closes them
         self._admission = Admission(budget)
         self._rpc = rpc
         self._patience = patience
@@ -73,25 +74,21 @@ class Server(uvicorn.Server):
         """As uvicorn does it, with a budget for connections and a time limit for TLS handshakes."""
         await self.lifespan.startup()
         loop = asyncio.get_running_loop()
-        accept = self._connection if self.config.ssl is None else self._handshake
         backlog = self._admission.budget.backlog
-        self.servers = [await loop.create_server(accept, sock=sock, backlog=backlog) for sock in sockets or ()]
+        for sock in sockets or ():
+            if self.config.ssl is None:
+                self.servers.append(await loop.create_server(self._connection, sock=sock, backlog=backlog))
+            else:
+                self.servers.append(TlsListener(sock, self._connection, self.config.ssl, self._admission))
         self.started = True
 
     def _connection(self) -> QuickConnection:
         return QuickConnection(self.config, self.server_state, self.lifespan.state, admission=self._admission)
 
-    def _handshake(self) -> TlsHandshake:
-        assert self.config.ssl is not None
-        return TlsHandshake(self._connection, self.config.ssl, self._admission)
-
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Answer what is under way. Who takes too long, or is not waited for, is told so: uvicorn would cancel it."""
         late = asyncio.create_task(self._lose_patience())
         calls = asyncio.create_task(self._rpc.close(self._patience))
-        for connection in list(self._admission.open):
-            if isinstance(connection, TlsHandshake):
-                connection.evict()
         try:
             await super().shutdown(sockets)
             while not calls.done() and not self.force_exit:
