@@ -6,6 +6,7 @@ import selectors
 import socket
 import time
 from contextlib import ExitStack
+from typing import cast
 
 from integration.service.serving import Service
 
@@ -54,8 +55,7 @@ def flood(
             selector.register(one, selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0))
         while rests and time.monotonic() < deadline and result.sent < max_bytes:
             for key, events in selector.select(0.05):
-                one = key.fileobj
-                assert isinstance(one, socket.socket)
+                one = cast(socket.socket, key.fileobj)
                 try:
                     if events & selectors.EVENT_READ:
                         _receive(one, result)

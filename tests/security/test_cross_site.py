@@ -126,9 +126,7 @@ def test_proxies_forward_requests_of_any_site(client: httpx.Client, forwarded: s
     """The headers are those of the proxy's client. A page cannot set these without a preflight, which is refused."""
     value = "192.0.2.1" if forwarded == "x-forwarded-for" else "/orders"
     for headers in CROSS_SITE.values():
-        response = client.get(
-            "/api/v1/authorize", headers={**headers, forwarded: value, "host": "shop.example"}
-        )
+        response = client.get("/api/v1/authorize", headers={**headers, forwarded: value, "host": "shop.example"})
         assert response.status_code == 200
 
 

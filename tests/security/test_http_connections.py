@@ -20,15 +20,13 @@ from security.bystander import Bystander, memory_bytes, unharmed
 from servers.redis import self_signed
 
 FILES = 256
-CONNECTIONS = 2 * FILES
+CONNECTIONS = 300
 MIB = 1024 * 1024
 MAX_GROWTH = 64 * MIB
 
 
 @pytest.fixture
-def limited(
-    serve: Callable[..., Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Service]:
+def limited(serve: Callable[..., Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Service]:
     """Starts services that may have few files open, and so few connections."""
     program = tmp_path / "limited"
     program.write_text(f'#!/bin/sh\nulimit -n {FILES}\nexec "{sys.executable}" "$@"\n')

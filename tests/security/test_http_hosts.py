@@ -92,7 +92,9 @@ def test_doubled_host(service: Service, second: bytes) -> None:
         refused(check(service, *hosts), 400, "Host is there 2 times")
 
 
-@pytest.mark.parametrize("host", [b"a b", b"a/b", b"a@localhost", b"http://localhost", b"localhost:x", b"[::1", b"\xff"])
+@pytest.mark.parametrize(
+    "host", [b"a b", b"a/b", b"a@localhost", b"http://localhost", b"localhost:x", b"[::1", b"\xff"]
+)
 def test_malformed_host(service: Service, host: bytes) -> None:
     refused(get(service, b"/healthz", b"host: " + host), 400, "Host is malformed")
     refused(check(service, b"host: " + host), 400, "Host is malformed")

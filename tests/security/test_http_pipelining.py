@@ -68,7 +68,9 @@ UNFINISHED = {
     + (b"400\r\n" + b" " * 1024 + b"\r\n") * 1000,
     "one large header": request(b"GET", b"/healthz", b"x: " + b"a" * 60_000)[:-4],
     "many small headers": request(b"GET", b"/healthz", *[b"x:"] * 15_000)[:-2],
-    "a large batch behind a check": CHECK + request(b"POST", b"/api/v1/quota", b"content-length: 99999") + b" " * 90_000,
+    "a large batch behind a check": CHECK
+    + request(b"POST", b"/api/v1/quota", b"content-length: 99999")
+    + b" " * 90_000,
 }
 
 

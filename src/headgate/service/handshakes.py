@@ -21,8 +21,8 @@ __all__ = ["TlsListener"]
 
 MAX_HANDSHAKE_SECONDS = 10.0
 """As on the gRPC listener."""
-MAX_ACCEPTED = 16
-"""Connections that are accepted in one turn of the event loop: each costs a signature."""
+MAX_ACCEPTED = 64
+"""Connections that are accepted in one turn of the event loop."""
 ACCEPT_PAUSE = 0.1
 """Seconds without accepting, after the system refused to."""
 _log = logging.getLogger("headgate.connections")

@@ -119,9 +119,11 @@ class QuickConnection(Connection):
 
     def go_the_usual_way(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Make up for the scope."""
-        url, expects, since, taken = self.url, self.expect_100_continue, self.waiting_since, self.taken
+        url, expects, since = self.url, self.expect_100_continue, self.waiting_since
+        taken, received = self.taken, self.received
         super().on_message_begin()
-        self.url, self.expect_100_continue, self.waiting_since, self.taken = url, expects, since, taken
+        self.url, self.expect_100_continue, self.waiting_since = url, expects, since
+        self.taken, self.received = taken, received
         self.headers += headers
         super().on_headers_complete()
 
