@@ -75,8 +75,6 @@ class PacedConnection(HttpToolsProtocol):
     """Whether `process` is going to be called in the next turn of the event loop."""
     work = 0
     """Units of work done in this turn."""
-    piece_size = SMALL_PIECE
-    """Bytes that may be parsed at once: it depends on what is under way."""
     failed = False
     """Whether data came that cannot be parsed: nothing that follows it is looked at."""
     ending = False
@@ -87,8 +85,6 @@ class PacedConnection(HttpToolsProtocol):
     """What was admitted in its place before it is connected: a TLS handshake."""
     received = 0
     """Bytes of the request under way, as far as it did not come in one small piece."""
-    header_count = 0
-    """Headers of the last request of which all have come."""
     counted = 0
     """Bytes that the budget counts as held by this connection."""
 
@@ -100,6 +96,14 @@ class PacedConnection(HttpToolsProtocol):
 
     def take(self, piece: bytes) -> None:
         """Parse a piece of data, in which at most one head of a request ends."""
+        raise NotImplementedError
+
+    def piece_size(self) -> int:
+        """How many bytes may be parsed at once: it depends on what is under way."""
+        raise NotImplementedError
+
+    def header_count(self) -> int:
+        """How many headers of the request under way have come."""
         raise NotImplementedError
 
     def give_up(self, status: int, detail: str) -> None:
@@ -125,8 +129,15 @@ class PacedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if len(data) <= SMALL_PIECE and not self.pending and data.count(HEAD_END) <= 1 and not self.blocked():
-            self.take(data)
+        cycle = self.cycle
+        if (
+            (cycle is None or cycle.response_complete)
+            and len(data) <= SMALL_PIECE
+            and not self.pending
+            and not self.flow.write_paused
+            and data.count(HEAD_END) <= 1
+        ):
+            self.take(data)  # a request that comes by itself, as nearly all do
             return
         if self.pending:  # TLS may deliver what it has decrypted although reading is paused
             data = self.pending[self.position :] + data
@@ -156,7 +167,7 @@ class PacedConnection(HttpToolsProtocol):
                 self.hold(data, start)
                 self.process_soon()
                 return
-            piece_end = start + self.piece_size
+            piece_end = start + self.piece_size()
             found = data.find(HEAD_END, start, piece_end)
             if found >= 0:
                 piece_end = found + len(HEAD_END)
@@ -221,7 +232,7 @@ class PacedConnection(HttpToolsProtocol):
         """Have the budget count what the connection holds. Close it where that is too much for all of them together."""
         held = len(self.pending)
         if self.received >= MIN_COUNTED:
-            held += min(self.received, MAX_COUNTED) + HEADER_BYTES * (len(self.headers or ()) or self.header_count)
+            held += min(self.received, MAX_COUNTED) + HEADER_BYTES * self.header_count()
         if self.flow.write_paused:
             held += self.transport.get_write_buffer_size()
         if held <= self.counted:

@@ -73,6 +73,14 @@ class Connection(PacedConnection):
         elif len(piece) > MIN_COUNTED and self.unanswered:
             self.count_request(len(piece))
 
+    def piece_size(self) -> int:
+        return PIECE if self.most == NO_BOUND else SMALL_PIECE
+
+    def header_count(self) -> int:
+        if self.headers is DROPPED:  # all have come, and the request has them
+            return len(self.scope["headers"])
+        return len(self.headers or ())
+
     def stay(self, rest: bytes) -> None:
         """Go on in HTTP/1.1 with who offers another protocol, as some clients do on every connection. The parser left
         the body to that protocol, so the request is read once more without the offer."""
@@ -91,7 +99,6 @@ class Connection(PacedConnection):
         self.waiting_since = monotonic()
         self.taken = 0
         self.most = MOST_HEAD + PIECE
-        self.piece_size = SMALL_PIECE
         if self.received and not self.unanswered:
             self.received = 0
         super().on_message_begin()
@@ -107,12 +114,9 @@ class Connection(PacedConnection):
     def head_done(self) -> None:
         """The head was taken over: what else comes is body, or to be dropped."""
         self.most = NO_BOUND
-        self.piece_size = PIECE
-        self.header_count = len(self.headers)
         self.headers = DROPPED
 
     def on_chunk_header(self) -> None:
-        self.piece_size = SMALL_PIECE
         self.work += 1
         self.taken = 0
         self.most = MOST_CHUNK

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from headgate.service.pacing import SMALL_PIECE
 from headgate.service.protocol import Connection
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ class QuickConnection(Connection):
         self.most = Connection.most
         if self.received and not self.unanswered:
             self.received = 0
-        self.piece_size = SMALL_PIECE
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
@@ -74,6 +72,9 @@ class QuickConnection(Connection):
             self.head_done()
             return
         self.go_the_usual_way(self.headers)
+
+    def header_count(self) -> int:
+        return super().header_count() if self.held is None else len(self.held)
 
     @property
     def answering(self) -> bool:
