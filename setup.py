@@ -91,6 +91,7 @@ HOT = [
     "src/headgate/service/data/operations.py",
     "src/headgate/service/data/plane.py",
     "src/headgate/service/data/authorize.py",
+    "src/headgate/service/auth/sites.py",
     "src/headgate/service/dispatch.py",
     "src/headgate/service/request_ids.py",
     "src/headgate/envoy/keys.py",

@@ -8,6 +8,8 @@ server:
   trusted_proxies: [10.0.0.0/8]             # or how many proxies there are, such as 2
   checks: key                               # or open: unless said, open on loopback and nowhere else
   admin_from: [10.1.0.0/16]                 # from where the admin API may be called: from anywhere unless said
+  allowed_hosts: [gate.example.com]         # further names in Host: on loopback, and elsewhere the only ones if given
+  allowed_origins: [https://app.example.com]  # web pages of other sites that may call the service: none unless said
   limits: {reads: 1000/minute, writes: 100/minute, checks: 100000/second, failed_logins: 10/minute}
   insecure: false                           # listen beyond loopback though there are no keys
   shutdown_seconds: 10                      # for requests that are under way
@@ -19,6 +21,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from headgate.config.hosts import read_allowed_hosts, read_allowed_origins
 from headgate.config.section import names_of, section
 from headgate.config.tls import Tls, read_tls
 from headgate.core.limit import Limit
@@ -73,6 +76,10 @@ class Server:
     """None: open on loopback, and beyond it only with a key."""
     admin_from: tuple[str, ...] = ()
     """Networks; empty: anywhere."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that may stand in `Host`, or `*.name`; empty: on loopback its own names, elsewhere any."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call the service from another site."""
     limits: Ceilings = Ceilings()
     insecure: bool = False
     shutdown_seconds: float = 10.0
@@ -90,6 +97,8 @@ def read_server(fields: Fields, name: str) -> Server:
         _proxies(inner, "trusted_proxies"),
         inner.choice("checks", CHECKS),
         _networks(inner, "admin_from"),
+        read_allowed_hosts(inner, "allowed_hosts"),
+        read_allowed_origins(inner, "allowed_origins"),
         _ceilings(inner, "limits"),
         inner.yes("insecure", default.insecure),
         float(inner.seconds("shutdown_seconds", default.shutdown_seconds, least=LEAST_SHUTDOWN, most=MOST_SHUTDOWN)),

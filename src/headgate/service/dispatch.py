@@ -31,6 +31,7 @@ from headgate.service.asgi import (
 )
 from headgate.service.auth.guard import Guard, Refusal
 from headgate.service.auth.keys import Scope as KeyScope
+from headgate.service.auth.sites import SiteGuard
 from headgate.service.data.authorize import Authorize
 from headgate.service.data.bodies import wrong
 from headgate.service.data.plane import DataPlane
@@ -114,6 +115,7 @@ class Dispatch:
         self.log = log
         self.tally = parts.tally
         self.proxies = TrustedProxies(parts.settings.server.trusted_proxies)
+        self.sites = SiteGuard(parts.settings.server)
         self.deprecations = Deprecations(parts.settings.deprecated)
         self.authorize = Authorize(plane, self.proxies, parts.settings.headers)
         proxies = EnvoyOverHttp(envoy)
@@ -142,6 +144,8 @@ class Dispatch:
         started = perf_counter()
         path, route = self.quick[url]
         fields: Fields = dict(headers)
+        if b"host" not in fields:
+            return None  # whether that is wrong depends on the version of HTTP
         call = Call({"method": "POST", "path": path, "headers": headers, "client": client}, fields, self.ids.of(fields))
         assert route.at_once is not None
         try:
@@ -209,6 +213,7 @@ class Dispatch:
 
     def enter_route(self, call: Call, route: Route) -> None:
         """Let a call of the data plane in, before any of its body is read."""
+        self.sites.check(call, route.forwarded)
         methods = route.methods
         if methods is not None and call.scope["method"] not in methods:
             raise BadRequest(
@@ -252,6 +257,7 @@ class Dispatch:
     async def to_control(self, call: Call, receive: Receive, send: Send) -> None:
         scope = call.scope
         path: str = scope["path"]
+        self.sites.check(call)
         reads = scope["method"] in READS
         if reads and path in OPEN_PAGES:
             self.enter(call, None)

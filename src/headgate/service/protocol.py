@@ -9,6 +9,7 @@ with one look at the clock.
 Headers are kept until they are complete, so they have a bound, and so has what stands behind a chunked body. It is
 counted by the piece, which is why the bounds are not exact to the byte; a request that comes in one small piece, as
 nearly all do, is not counted at all. Bodies need no bound here: what nobody asks for is not read, or not kept.
+How much is read at a time, and how much all connections may hold together, is in pacing.py.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from time import monotonic
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headgate.http.problem import CONTENT_TYPE, encode_problem, problem
+from headgate.service.pacing import MIN_COUNTED, PIECE, SMALL_PIECE, PacedConnection
 
 __all__ = ["Connection", "Patience"]
 
@@ -30,7 +31,6 @@ LONGEST_REQUEST = 20.0
 LONGEST_ANSWER = 60.0
 """Seconds that a client may leave an answer unread."""
 LOOK_EVERY = 2.0
-PIECE = 16 * 1024
 MOST_HEAD = 64 * 1024
 """Of a request's first line and headers. What is a few pieces longer may still pass; what is shorter always does."""
 MOST_CHUNK = 2 * 1024 * 1024
@@ -48,30 +48,12 @@ class Dropped(list[tuple[bytes, bytes]]):
 DROPPED = Dropped()
 
 
-class Connection(HttpToolsProtocol):
-    """A connection, and since when its client owes us the rest of a request. None: it does not."""
+class Connection(PacedConnection):
+    """A connection whose client has bounds: of what it sends, and of how long it takes."""
 
-    waiting_since: float | None = None
-    idle_since: float | None = None
-    """Since when it is open for nothing, where uvicorn has no timer for that."""
-    unread_since: float | None = None
-    """Since when the client has not read what it was answered."""
     taken = 0
     """Bytes of the head, or of the chunk, that is under way, or somewhat more."""
     most = MOST_HEAD + PIECE
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        super().connection_made(transport)
-        self.waiting_since = monotonic()
-
-    def data_received(self, data: bytes) -> None:
-        if len(data) <= PIECE:
-            self.take(data)
-            return
-        for start in range(0, len(data), PIECE):
-            if self.transport.is_closing():
-                return
-            self.take(data[start : start + PIECE])
 
     def take(self, piece: bytes) -> None:
         """Read on, in what came."""
@@ -86,6 +68,18 @@ class Connection(HttpToolsProtocol):
             self.taken += len(piece)
             if self.taken > self.most:
                 self.too_much()
+            elif not self.answering:
+                self.count_request(len(piece))
+        elif len(piece) > MIN_COUNTED and self.unanswered:
+            self.count_request(len(piece))
+
+    def piece_size(self) -> int:
+        return PIECE if self.most == NO_BOUND else SMALL_PIECE
+
+    def header_count(self) -> int:
+        if self.headers is DROPPED:  # all have come, and the request has them
+            return len(self.scope["headers"])
+        return len(self.headers or ())
 
     def stay(self, rest: bytes) -> None:
         """Go on in HTTP/1.1 with who offers another protocol, as some clients do on every connection. The parser left
@@ -105,6 +99,8 @@ class Connection(HttpToolsProtocol):
         self.waiting_since = monotonic()
         self.taken = 0
         self.most = MOST_HEAD + PIECE
+        if self.received and not self.unanswered:
+            self.received = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -121,6 +117,7 @@ class Connection(HttpToolsProtocol):
         self.headers = DROPPED
 
     def on_chunk_header(self) -> None:
+        self.work += 1
         self.taken = 0
         self.most = MOST_CHUNK
 
@@ -130,25 +127,12 @@ class Connection(HttpToolsProtocol):
         self.waiting_since = None
         super().on_message_complete()
 
-    def pause_writing(self) -> None:
-        self.unread_since = monotonic()
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self.unread_since = None
-        super().resume_writing()
-
     def eof_received(self) -> bool:  # type: ignore[override]  # which may say that the connection stays
         """Who has sent a whole request and will send no other still gets its answer."""
         if not self.unanswered or self.waiting_since is not None or self.scheme != "http":
             return False
         self.cycle.keep_alive = False
         return True
-
-    @property
-    def unanswered(self) -> bool:
-        """Whether the last request that was begun waits for its answer, or for the rest of it."""
-        return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def answering(self) -> bool:
@@ -170,6 +154,7 @@ class Connection(HttpToolsProtocol):
             return
         if self.unanswered and not self.cycle.more_body:
             self.cycle.keep_alive = False
+            self.failed = True
             self.flow.pause_reading()
             return
         if self.pipeline:

@@ -48,6 +48,8 @@ class QuickConnection(Connection):
         self.idle_since = None
         self.taken = 0
         self.most = Connection.most
+        if self.received and not self.unanswered:
+            self.received = 0
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
@@ -70,6 +72,9 @@ class QuickConnection(Connection):
             self.head_done()
             return
         self.go_the_usual_way(self.headers)
+
+    def header_count(self) -> int:
+        return super().header_count() if self.held is None else len(self.held)
 
     @property
     def answering(self) -> bool:
@@ -115,9 +120,11 @@ class QuickConnection(Connection):
 
     def go_the_usual_way(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Make up for the scope."""
-        url, expects, since, taken = self.url, self.expect_100_continue, self.waiting_since, self.taken
+        url, expects, since = self.url, self.expect_100_continue, self.waiting_since
+        taken, received = self.taken, self.received
         super().on_message_begin()
-        self.url, self.expect_100_continue, self.waiting_since, self.taken = url, expects, since, taken
+        self.url, self.expect_100_continue, self.waiting_since = url, expects, since
+        self.taken, self.received = taken, received
         self.headers += headers
         super().on_headers_complete()
 
@@ -130,6 +137,8 @@ class QuickConnection(Connection):
         )
         self.server_state.total_requests += 1
         self.idle_since = monotonic()
+        if self.counted:
+            self.answered()
         if not stays:
             self.over = True
             self.transport.close()

@@ -19,7 +19,10 @@ import uvicorn
 import uvloop
 
 from headgate.config.settings import Settings
+from headgate.service.admission import Admission
 from headgate.service.app import Service, open_service
+from headgate.service.connections import ConnectionBudget, max_connections
+from headgate.service.handshakes import TlsListener
 from headgate.service.listening import Listening
 from headgate.service.node import Node
 from headgate.service.observe.logs import configure
@@ -33,7 +36,6 @@ __all__ = ["HELD", "Server", "run_worker"]
 
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than proxies keep theirs, so that it is they who hang up."""
-BACKLOG = 2048
 LOOK_EVERY = 0.1
 GRACE = 2
 """Seconds for what was begun for those who were given up: it knows its own deadline, and need not be cancelled."""
@@ -47,10 +49,19 @@ class Server(uvicorn.Server):
     It ends the listener for gRPC too, at the same time and with the same patience.
     """
 
-    def __init__(self, config: uvicorn.Config, rpc: Listener, patience: float, stopping: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        rpc: Listener,
+        patience: float,
+        stopping: Callable[[], None],
+        budget: ConnectionBudget | None = None,
+    ) -> None:
         """`patience` is how many seconds those get who are not answered when it ends; `stopping` is called as soon as
-        it is told to."""
+        it is told to; `budget` bounds the connections of all listeners together."""
         super().__init__(config)
+        self.servers: list[asyncio.Server | TlsListener] = []  # type: ignore[assignment]  # uvicorn only closes them
+        self._admission = Admission(budget)
         self._rpc = rpc
         self._patience = patience
         self._stopping = stopping
@@ -58,6 +69,21 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._stopping()
         super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """As uvicorn does it, with a budget for connections and a time limit for TLS handshakes."""
+        await self.lifespan.startup()
+        loop = asyncio.get_running_loop()
+        backlog = self._admission.budget.backlog
+        for sock in sockets or ():
+            if self.config.ssl is None:
+                self.servers.append(await loop.create_server(self._connection, sock=sock, backlog=backlog))
+            else:
+                self.servers.append(TlsListener(sock, self._connection, self.config.ssl, self._admission))
+        self.started = True
+
+    def _connection(self) -> QuickConnection:
+        return QuickConnection(self.config, self.server_state, self.lifespan.state, admission=self._admission)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Answer what is under way. Who takes too long, or is not waited for, is told so: uvicorn would cancel it."""
@@ -118,7 +144,8 @@ async def _serve(settings: Settings, node: Node, number: int, listening: Listeni
     def hang_up(_: int, __: FrameType | None) -> None:
         service.reload()
 
-    server = Server(_config(settings, service), rpc, settings.server.shutdown_seconds, stopping)
+    budget = ConnectionBudget(max_connections())
+    server = Server(_config(settings, service), rpc, settings.server.shutdown_seconds, stopping, budget)
 
     signal.signal(signal.SIGHUP, hang_up)
     patience = asyncio.create_task(Patience(server.server_state.connections).run())
@@ -149,7 +176,6 @@ def _config(settings: Settings, service: Service) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=ceil(settings.server.shutdown_seconds) + GRACE,
-        backlog=BACKLOG,
         ssl_certfile=tls.certificate if tls is not None else None,
         ssl_keyfile=tls.key if tls is not None else None,
     )

@@ -116,7 +116,7 @@ def request(
     method: bytes, target: bytes, *headers: bytes, body: bytes | None = None, version: bytes = b"HTTP/1.1"
 ) -> bytes:
     """A request as bytes, each header as one line."""
-    lines = [method + b" " + target + b" " + version, b"host: headgate", *headers]
+    lines = [method + b" " + target + b" " + version, b"host: localhost", *headers]
     if body is not None:
         lines.append(b"content-length: %d" % len(body))
     return b"\r\n".join(lines) + b"\r\n\r\n" + (body or b"")

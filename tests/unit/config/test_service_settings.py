@@ -30,6 +30,8 @@ server:
   trusted_proxies: [10.0.0.0/8, "::ffff:192.0.2.0/120", unix, 2001:DB8::1]
   checks: Key
   admin_from: 10.1.0.0/16
+  allowed_hosts: [Gate.Example.com., "*.example.org", "[::1]", 192.0.2.1]
+  allowed_origins: HTTPS://App.example.com:443
   limits:
     reads: 500/minute
     writes: 50 per minute burst 10
@@ -70,6 +72,8 @@ def test_what_is_said_by_nobody() -> None:
         trusted_proxies=(),
         checks=None,
         admin_from=(),
+        allowed_hosts=(),
+        allowed_origins=(),
         limits=Ceilings(
             reads=Limit.parse("1000/minute using sliding_window_log"),
             writes=Limit.parse("100/minute using sliding_window_log"),
@@ -95,6 +99,8 @@ def test_everything(tmp_path: Path) -> None:
         trusted_proxies=("10.0.0.0/8", "192.0.2.0/24", "unix", "2001:db8::1/128"),
         checks="key",
         admin_from=("10.1.0.0/16",),
+        allowed_hosts=("gate.example.com", "*.example.org", "::1", "192.0.2.1"),
+        allowed_origins=("https://app.example.com",),
         limits=Ceilings(
             Limit(500, 60, algorithm="sliding_window_log"),
             Limit(50, 60, burst=10),
@@ -139,6 +145,8 @@ ENVIRONMENT = {
     "HEADGATE_SERVER__TRUSTED_PROXIES": '[10.0.0.0/8, "::ffff:192.0.2.0/120", unix, "2001:DB8::1"]',
     "HEADGATE_SERVER__CHECKS": "Key",
     "HEADGATE_SERVER__ADMIN_FROM": "10.1.0.0/16",
+    "HEADGATE_SERVER__ALLOWED_HOSTS": '[Gate.Example.com., "*.example.org", "[::1]", 192.0.2.1]',
+    "HEADGATE_SERVER__ALLOWED_ORIGINS": "https://app.example.com",
     "HEADGATE_SERVER__LIMITS__READS": "500/minute",
     "HEADGATE_SERVER__LIMITS__WRITES": "50 per minute burst 10",
     "HEADGATE_SERVER__LIMITS__CHECKS": "1000/second using gcra",

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from headgate.service.pacing import MAX_TURN_WORK
 from headgate.service.protocol import LONGEST_ANSWER, LONGEST_REQUEST, Connection, Patience
 from headgate.service.quick import QuickConnection
 
@@ -202,5 +203,104 @@ def test_who_reads_at_last_gets_all_of_it() -> None:
         await until(lambda: any(connection.unread_since is not None for connection in side.connections))
         assert len(await reader.read()) > LARGE
         assert all(connection.unread_since is None for connection in side.connections)
+
+    run(test)
+
+
+def test_requests_wait_until_the_one_before_them_is_answered() -> None:
+    async def test(side: Side) -> None:
+        reader, writer = await side.connect()
+        writer.write(REQUEST.replace(b"/", b"/wait", 1))
+        await side.reading.wait()
+        writer.write(REQUEST * 100)
+        (connection,) = side.connections
+        await until(lambda: bool(connection.pending))
+        assert not connection.pipeline
+        assert connection.flow.read_paused
+        assert connection.budget.held_bytes == len(connection.pending)
+        side.release.set()
+        for _ in range(101):
+            assert (await reader.readuntil(b"fine")).startswith(b"HTTP/1.1 200")
+        await until(lambda: not connection.pending)
+        assert not connection.flow.read_paused
+        assert connection.budget.held_bytes == 0
+
+    run(test)
+
+
+def test_pending_requests_are_answered_before_the_connection_ends() -> None:
+    async def test(side: Side) -> None:
+        reader, writer = await side.connect()
+        writer.write(REQUEST.replace(b"/", b"/wait", 1))
+        await side.reading.wait()
+        writer.write(REQUEST * 3)
+        (connection,) = side.connections
+        await until(lambda: bool(connection.pending))
+        connection.shutdown()
+        side.release.set()
+        heard = await reader.read()
+        assert heard.count(b"fine") == 4
+
+    run(test)
+
+
+def test_held_bytes_are_counted_until_the_connection_ends() -> None:
+    async def test(side: Side) -> None:
+        _, writer = await side.connect()
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 500000\r\n\r\n" + b"x" * 400_000)
+        (connection,) = side.connections
+        await until(lambda: connection.budget.held_bytes >= 400_000 and not connection.pending)
+        assert connection.budget.held_bytes < 420_000
+        writer.close()
+        await until(lambda: not side.connections)
+        assert connection.budget.held_bytes == 0
+
+    run(test)
+
+
+def test_a_request_that_does_not_fit_is_refused() -> None:
+    async def test(side: Side) -> None:
+        reader, writer = await side.connect()
+        (connection,) = side.connections
+        connection.budget.max_bytes = 300_000
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 500000\r\n\r\n" + b"x" * 400_000)
+        heard = await reader.read()
+        assert status_of(heard) == 503
+        await until(lambda: not side.connections)
+        assert connection.budget.held_bytes == 0
+
+    run(test)
+
+
+def test_who_reads_nothing_is_closed_when_memory_is_short() -> None:
+    async def test(side: Side) -> None:
+        _, writer = await asyncio.open_connection(*side.address, limit=1024)
+        await until(lambda: len(side.connections) == 1)
+        (connection,) = side.connections
+        connection.budget.max_bytes = 1_000
+        writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+        await until(lambda: not side.connections)
+        assert connection.budget.held_bytes == 0
+        writer.close()
+
+    run(test)
+
+
+def test_one_turn_of_the_loop_processes_few_requests() -> None:
+    async def test(side: Side) -> None:
+        reader, writer = await side.connect()
+        (connection,) = side.connections
+        taken: list[int] = []
+        consume = connection.consume
+
+        def counting(data: bytes, start: int) -> None:
+            consume(data, start)
+            taken.append(connection.work)
+
+        connection.consume = counting
+        writer.write(b"\r\n\r\n" * 10_000 + REQUEST)
+        assert (await reader.readuntil(b"fine")).startswith(b"HTTP/1.1 200")
+        assert len(taken) > 100
+        assert max(taken) <= 2 * MAX_TURN_WORK
 
     run(test)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
@@ -64,13 +65,21 @@ def _add_pages(app: FastAPI) -> None:
     description = Description(app)
     app.openapi = description.data  # type: ignore[method-assign]  # which is how the framework lets it be replaced
 
+    @cache
+    def encoded() -> bytes:  # once: anybody may ask for it, as often as they like
+        return bytes(answer(description.data()).body)
+
+    @cache
+    def page() -> bytes:
+        return docs_page(description.data()).encode()
+
     @app.get("/openapi.json", include_in_schema=False)
     def openapi() -> Response:
-        return answer(description.data())
+        return Response(encoded(), media_type="application/json")
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> Response:
-        return HTMLResponse(docs_page(description.data()), headers={"Content-Security-Policy": POLICY})
+        return HTMLResponse(page(), headers={"Content-Security-Policy": POLICY})
 
     @app.get("/", include_in_schema=False)
     async def start() -> Response:

@@ -54,7 +54,7 @@ def _operation(
     body: Mapping[str, Any] | None = None,
     parameters: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    said: dict[int | str, dict[str, Any]] = {**{code: problem_said(code) for code in problems}, **responses}
+    said: dict[int | str, dict[str, Any]] = {**{code: problem_said(code) for code in (*problems, 421)}, **responses}
     operation: dict[str, Any] = {
         "tags": [tag],
         "summary": summary,

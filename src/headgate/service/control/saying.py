@@ -20,18 +20,19 @@ __all__ = ["answer", "empty", "problem_said", "says", "takes"]
 REASONS = {
     400: "Something in the request cannot be used; `problems` names each field.",
     401: "A key is needed (`Authorization: Bearer …` or `X-API-Key`), and there is none, or a wrong one.",
-    403: "The key, or the address it comes from, may not do this.",
+    403: "The key, the address it comes from, or a web page of another site, may not do this.",
     404: "There is no such thing.",
     409: "It exists already, another has its place, or it is written in a file.",
     412: "It was changed by somebody else since it was read, or somebody is changing it right now.",
     413: "The body is larger than 1 MiB, or asks for too much at once.",
     415: "The body is not JSON.",
+    421: "The service does not answer for the name in `Host`.",
     422: "The idempotency key was used with another body.",
     429: "Too many requests; `Retry-After` says when to come back.",
     500: "Something went wrong; it was logged under the request's id.",
     503: "The database or the store of the counters does not answer.",
 }
-EVERYWHERE = (401, 403, 429, 500, 503)
+EVERYWHERE = (401, 403, 421, 429, 500, 503)
 """What any call of the control plane may be answered with."""
 WITH_BODY = (400, 413, 415)
 

@@ -80,7 +80,7 @@ class Worker:
         self.envoy = Envoy(plane, descriptors)
         self.app = Dispatch(parts, guard, plane, nothing, {}, cast(Any, need), log, self.envoy)
         self.methods = make_methods(parts, guard, plane, Health(limiter, self.repository), log, self.envoy)
-        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, self.app)), base_url="http://headgate")
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, self.app)), base_url="http://localhost")
 
     def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -118,7 +118,7 @@ class Worker:
 
     def post(self, path: str, body: Any) -> Any:
         """The answer over HTTP, to somebody without a key."""
-        answered = self.http.at_once(path.encode(), [], (PEER, 1), json.dumps(body).encode())
+        answered = self.http.at_once(path.encode(), [(b"host", b"localhost")], (PEER, 1), json.dumps(body).encode())
         assert answered is not None
         assert answered[0] == 200, answered
         return json.loads(answered[2])

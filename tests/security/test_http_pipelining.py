@@ -1,0 +1,155 @@
+"""Memory that HTTP clients can take: by requests without reading the answers, and by requests that they do not finish.
+
+Each attack states what memory may grow by. Without bounds, one connection made the service hold 2 GB.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from headgate.service.connections import MAX_HELD_BYTES
+from integration.service.serving import Service
+from integration.service.wire import Wire, request
+from security.bystander import Bystander, memory_bytes, unharmed
+from security.flooding import flood
+
+Serve = Callable[..., Service]
+Report = Callable[[str], None]
+MIB = 1024 * 1024
+ONE_CONNECTION = 8 * MIB
+"""What memory may grow by through one connection."""
+ALL_CONNECTIONS = 2 * MAX_HELD_BYTES
+"""What it may grow by through all of them: what is counted, and as much again for what Python adds to it."""
+CHECK = request(b"POST", b"/api/v1/check", body=b'{"key": "pipelined", "cost": 0}')
+ALIVE = request(b"GET", b"/healthz")
+
+
+@pytest.mark.parametrize("data", [ALIVE, CHECK], ids=["healthz", "check"])
+def test_pipelined_requests_without_reading(serve: Serve, report: Report, data: bytes) -> None:
+    service = serve()
+    before = memory_bytes(service)
+    with Bystander(service) as bystander:
+        start = time.monotonic()
+        time.sleep(0.7)
+        middle = time.monotonic()
+        result = flood(service, data * 10_000, 3, reads=False, max_bytes=33 * MIB)
+        grown = memory_bytes(service) - before
+        end = time.monotonic()
+    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end))
+    report(f"{result.sent / MIB:.1f} MiB sent, {grown / MIB:.1f} MiB held; {figures}")
+    assert grown < ONE_CONNECTION
+
+
+@pytest.mark.parametrize("path", [b"/metrics", b"/docs"])
+def test_unread_responses_on_many_connections(serve: Serve, report: Report, path: bytes) -> None:
+    service = serve()
+    before = memory_bytes(service)
+    with Bystander(service) as bystander:
+        start = time.monotonic()
+        time.sleep(0.7)
+        middle = time.monotonic()
+        flood(service, request(b"GET", path) * 1_000, 3, connections=50, reads=False)
+        grown = memory_bytes(service) - before
+        end = time.monotonic()
+    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end))
+    report(f"{path.decode()}: {grown / MIB:.1f} MiB held; {figures}")
+    assert grown < ALL_CONNECTIONS
+
+
+UNFINISHED = {
+    "bodies": request(b"POST", b"/api/v1/quota", b"content-length: %d" % MIB) + b" " * (MIB - 1),
+    "chunked bodies": request(b"POST", b"/api/v1/quota", b"transfer-encoding: chunked")
+    + (b"400\r\n" + b" " * 1024 + b"\r\n") * 1000,
+    "one large header": request(b"GET", b"/healthz", b"x: " + b"a" * 60_000)[:-4],
+    "many small headers": request(b"GET", b"/healthz", *[b"x:"] * 15_000)[:-2],
+    "a large batch behind a check": CHECK
+    + request(b"POST", b"/api/v1/quota", b"content-length: 99999")
+    + b" " * 90_000,
+}
+
+
+@pytest.mark.parametrize("data", UNFINISHED.values(), ids=UNFINISHED.keys())
+def test_unfinished_requests_on_many_connections(serve: Serve, report: Report, data: bytes) -> None:
+    service = serve()
+    before = memory_bytes(service)
+    with Bystander(service) as bystander:
+        start = time.monotonic()
+        time.sleep(0.7)
+        middle = time.monotonic()
+        result = flood(service, data, 4, connections=400, reads=False, repeat=False, max_bytes=400 * MIB)
+        grown = memory_bytes(service) - before
+        end = time.monotonic()
+    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end))
+    report(f"{result.sent / MIB:.0f} MiB sent, {grown / MIB:.1f} MiB held; {figures}")
+    assert grown < ALL_CONNECTIONS
+    assert bystander.statuses(middle, end) == {200}
+
+
+def test_large_requests_are_refused_while_others_hold_all_the_memory(serve: Serve) -> None:
+    service = serve()
+    unfinished = UNFINISHED["bodies"]
+    with ExitStack() as stack:
+        wires = [stack.enter_context(Wire(service)) for _ in range(MAX_HELD_BYTES // MIB + 1)]
+        for wire in wires:
+            wire.send(unfinished)
+        answered, _, _ = select.select([wire.socket for wire in wires], [], [], 10)
+        answer = next(wire for wire in wires if wire.socket in answered).answer()
+        assert answer is not None
+        assert answer.status == 503
+        assert answer.json()["detail"] == "the requests under way take too much memory together: try again later"
+        with Wire(service) as small:
+            small.send(CHECK)
+            answer = small.answer()
+            assert answer is not None
+            assert answer.status == 200
+    with Wire(service) as later:  # what was held is free again
+        later.send(unfinished + b" ")
+        answer = later.answer()
+        assert answer is not None
+        assert answer.status == 400
+
+
+def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
+    """However large and however they are cut, also when the client reads nothing before it has sent all."""
+    service = serve()
+    pieces = []
+    for number in range(3_000):
+        name = b"x-request-id: n%d" % number
+        match number % 4:
+            case 0:
+                pieces.append(request(b"GET", b"/healthz", name))
+            case 1:
+                pieces.append(request(b"POST", b"/api/v1/check", name, body=b'{"key": "ordered", "cost": 0}'))
+            case 2:
+                body = b'{"key": "ordered", "cost": 0}'
+                chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+                pieces.append(request(b"POST", b"/api/v1/check", name, b"transfer-encoding: chunked") + chunks)
+            case _:
+                body = b'{"key": "ordered",' + b"\r\n\r\n" * (number % 50) + b'"cost": 0}'
+                pieces.append(request(b"POST", b"/api/v1/quota", name, body=body))
+    with Wire(service) as wire:
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MIB)
+        wire.send(b"".join(pieces))
+        for number in range(len(pieces)):
+            answer = wire.answer()
+            assert answer is not None
+            assert answer.status == 200
+            assert answer.header("x-request-id") == f"n{number}"
+
+
+def test_pipelined_requests_are_answered_after_a_half_close(serve: Serve) -> None:
+    service = serve()
+    with Wire(service) as wire:
+        wire.send((ALIVE + CHECK) * 200)
+        wire.half_close()
+        for _ in range(400):
+            answer = wire.answer()
+            assert answer is not None
+            assert answer.status == 200
+        assert wire.closed()
