@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
@@ -265,6 +266,10 @@ class BusyStore:
             self.refused += 1
             return None
         return self.inner.apply(batch)
+
+    def watch(self, batch: Sequence[Request]) -> Callable[[], bool]:
+        deadline = time.monotonic() + self.timeout
+        return lambda: time.monotonic() >= deadline
 
     def close(self) -> None:
         self.inner.close()
