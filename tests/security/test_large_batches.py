@@ -60,8 +60,8 @@ def service(serve: Callable[..., Service], tmp_path: Any) -> Service:
 
 
 def attacked(service: Service, attack: Callable[[int], None], rounds: int = ROUNDS) -> tuple[str, int]:
-    """What another caller waits while this is done again and again; and by how much memory grows. A machine that is busy
-    with something else may harm one attempt; a batch that holds the loop harms all of them."""
+    """What another caller waits while this is done again and again, and by how much memory grows. A machine that is
+    busy with something else may harm one attempt; a batch that holds the loop harms all of them."""
     before = memory_bytes(service)
     for last in (False, False, True):
         with Bystander(service) as bystander:
