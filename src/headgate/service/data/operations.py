@@ -32,6 +32,7 @@ from headgate.service.data.slices import (
     groups,
     next_turn,
     weigh,
+    work_of,
 )
 from headgate.service.data.tokens import Tokens
 from headgate.service.finishing import to_the_end
@@ -108,8 +109,8 @@ class Operations:
         started = perf_counter()
         items: list[Item] = []
         self.prepare(call, body, items, 0, 4 * LOCAL_SLICE)
-        if len(items) < len(body.checks):
-            return None  # many rules or limits of plans apply
+        if len(items) < len(body.checks) or sum([work_of(item.request) for item in items]) > 4 * LOCAL_SLICE:
+            return None  # many rules or limits of plans apply, or logs that may be long
         asked = [item for item in items if item.request is not None]
         self.plane.afford(weight)
         try:

@@ -29,7 +29,7 @@ from headgate.service.data.large_batches import answer_slices, decide_slices, en
 from headgate.service.data.operations import Operations, caller_of, is_plain, refuse_repeats
 from headgate.service.data.repeats import once_of, replayed
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, ContextBody
-from headgate.service.data.slices import LOCAL_SLICE, MAX_AT_ONCE_BYTES, weigh
+from headgate.service.data.slices import LOCAL_SLICE, MAX_AT_ONCE_BYTES, weigh, work_of
 from headgate.service.finishing import to_the_end
 from headgate.service.observe.tracing import Tracer, describe
 from headgate.service.parts import Parts
@@ -113,6 +113,8 @@ class DataPlane:
             return answers
         prepared: list[Prepared | PreparedChain] = []
         members = self.prepare(checks, 0, 0, several, prepared)
+        if len(prepared) > 1:
+            members = sum([work_of(one.request) for one in prepared])
         decisions = self.limiter.decide_at_once(prepared) if members <= 4 * LOCAL_SLICE else None
         if decisions is None:
             self.ceiling.give_back(weight)  # they are counted when they are answered

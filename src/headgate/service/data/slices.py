@@ -24,6 +24,7 @@ __all__ = [
     "groups",
     "next_turn",
     "weigh",
+    "work_of",
 ]
 
 LOCAL_SLICE: Final = 128
@@ -32,6 +33,8 @@ MEMBER_SLICE: Final = 64
 """Counters that are decided, or answered, in one turn: they cost more than the checks themselves."""
 PREPARE_SLICE: Final = 32
 """Counters that callers write out, which are read in one turn: a limit that is not known yet costs most of all."""
+ENTRIES_PER_COUNTER: Final = 32
+"""Entries of a sliding log that take about as long to look at as it takes to decide a counter."""
 REMOTE_SLICE: Final = 500
 """When it is across a network: the loop is free while it is asked, and each slice costs a round trip."""
 MAX_AT_ONCE_BYTES: Final = 16 * 1024
@@ -60,13 +63,24 @@ def weigh(checks: Sequence[CheckBody]) -> int:
     return weight
 
 
+def work_of(request: Request | None) -> int:
+    """What a request may cost the store, in counters: a denial by a sliding log may look at all of its entries."""
+    if request is None:
+        return 1
+    work = len(request.members)
+    for member in request.members:
+        if member.algorithm.keeps_log:
+            work += member.algorithm.capacity // ENTRIES_PER_COUNTER
+    return work
+
+
 def groups(requests: Sequence[Request | None], size: int) -> list[tuple[int, int]]:
-    """Where to cut requests so that each piece has about this many counters at most: starts and ends. A request is
-    never cut."""
+    """Where to cut requests so that each piece costs about as much as this many counters at most: starts and ends. A
+    request is never cut."""
     found: list[tuple[int, int]] = []
     start = members = 0
     for place, request in enumerate(requests):
-        count = 1 if request is None else len(request.members)
+        count = work_of(request)
         if members and members + count > size:
             found.append((start, place))
             start, members = place, 0
