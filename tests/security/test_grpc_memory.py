@@ -18,7 +18,7 @@ from security.rpc_attack import CHECK, HELLO, RpcBystander, connect, head
 
 CONNECTIONS = 20
 STREAMS = 40
-MAX_GROWTH = 192 * 1024 * 1024
+MAX_GROWTH = 128 * 1024 * 1024
 """The 64 MiB that connections may hold, what Python needs to keep them, and what its allocator does not return."""
 QUIET_SECONDS = 0.6
 

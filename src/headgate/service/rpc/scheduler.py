@@ -20,10 +20,10 @@ __all__ = ["FRAME_WORK", "LOOK_WORK", "SLICE_WORK", "TASK_WORK", "TURN_WORK", "W
 
 FRAME_WORK: Final = 64
 """Units of a frame, beside one for each byte of its payload."""
-TASK_WORK: Final = 1024
+TASK_WORK: Final = 2048
 """Units of a call that is answered by a task: what the task does comes later, and all of it in one turn."""
-SLICE_WORK: Final = 32_768
-"""What one connection may do before it is another one's turn. About 100 small calls, or half a millisecond."""
+SLICE_WORK: Final = 65_536
+"""What one connection may do before it is another one's turn. About 200 small calls, or a millisecond."""
 WORK_PER_SECOND: Final = 1000.0 * SLICE_WORK
 """A slice takes no longer than a millisecond, and what was under way at its end."""
 LOOK_WORK: Final = 2048
