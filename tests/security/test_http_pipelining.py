@@ -82,7 +82,7 @@ def test_unfinished_requests_on_many_connections(serve: Serve, report: Report, d
         start = time.monotonic()
         time.sleep(0.7)
         middle = time.monotonic()
-        result = flood(service, data, 4, connections=400, reads=False, repeat=False, max_bytes=400 * MIB)
+        result = flood(service, data, 4, connections=300, reads=False, repeat=False, max_bytes=400 * MIB)
         grown = memory_bytes(service) - before
         end = time.monotonic()
     figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end))

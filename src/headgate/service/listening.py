@@ -16,6 +16,9 @@ from headgate.errors import ConfigError
 __all__ = ["Listening", "address_of", "listen"]
 
 BACKLOG = 2048
+RECEIVE_BUFFER = 64 * 1024
+"""Bytes that the system receives for one HTTP connection before they are read, and so about what one read yields.
+Otherwise it is up to some megabytes, and hundreds of connections with large bodies hold up everybody."""
 
 
 class Listening(NamedTuple):
@@ -32,6 +35,7 @@ class Listening(NamedTuple):
 def listen(server: Server) -> Listening:
     """Both sockets. ConfigError says which address cannot be had, and why."""
     http = _listen(server.http, "http")
+    http.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted connections inherit it
     try:
         return Listening(http, _listen(server.grpc, "grpc"))
     except BaseException:

@@ -78,7 +78,7 @@ class Connection(PacedConnection):
 
     def header_count(self) -> int:
         if self.headers is DROPPED:  # all have come, and the request has them
-            return len(self.scope["headers"])
+            return len(list(self.scope["headers"]))
         return len(self.headers or ())
 
     def stay(self, rest: bytes) -> None:

@@ -134,7 +134,8 @@ def run_worker(
 async def _serve(settings: Settings, node: Node, number: int, listening: Listening, ready: Callable[[], None]) -> None:
     secured = make_context(settings.server.tls) if settings.server.tls is not None else None
     service = await open_service(settings, node, number)
-    rpc = Listener(service.rpc, secured)
+    budget = ConnectionBudget(max_connections())
+    rpc = Listener(service.rpc, secured, budget)
     gc.collect()
     gc.freeze()  # what is there now stays: to look at all of it again and again would hold up checks
 
@@ -144,7 +145,6 @@ async def _serve(settings: Settings, node: Node, number: int, listening: Listeni
     def hang_up(_: int, __: FrameType | None) -> None:
         service.reload()
 
-    budget = ConnectionBudget(max_connections())
     server = Server(_config(settings, service), rpc, settings.server.shutdown_seconds, stopping, budget)
 
     signal.signal(signal.SIGHUP, hang_up)

@@ -30,8 +30,9 @@ def half_sent(service: Service, check: Mapping[str, object] = SLOW) -> Iterator[
     way."""
     body = json.dumps(check).encode()
     with socket.create_connection((service.host, service.port), timeout=PATIENCE) as connection:
-        head = f"host: localhost\r\nexpect: 100-continue\r\ncontent-length: {len(body)}\r\n\r\n"
-        connection.sendall(f"POST /api/v1/check HTTP/1.1\r\n{head}".encode())
+        lines = ["POST /api/v1/check HTTP/1.1", "host: localhost", "expect: 100-continue"]
+        head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
+        connection.sendall(head.encode())
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body[:-1])
         yield connection
