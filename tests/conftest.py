@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from integration.service.serving import Service
 from servers.mariadb import MariaDB, MariaDBPair
 from servers.postgres import Postgres
 from servers.process import GivenServer
@@ -70,6 +73,17 @@ def postgres() -> Iterator[Postgres | GivenServer]:
     else:
         with Postgres() as started:
             yield started
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    """Starts services of a test's own, in its folder, and sees to it that none outlives it."""
+    with ExitStack() as stack:
+
+        def start(folder: Path = tmp_path, **options: object) -> Service:
+            return stack.enter_context(Service(folder, **options))  # type: ignore[arg-type]
+
+        yield start
 
 
 @pytest.fixture

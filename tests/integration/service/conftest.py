@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -33,14 +31,3 @@ def anyone(service: Service) -> Iterator[httpx.Client]:
     """Somebody without a key."""
     with service.client() as client:
         yield client
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
-    """Starts services of a test's own, in its folder, and sees to it that none outlives it."""
-    with ExitStack() as stack:
-
-        def start(folder: Path = tmp_path, **options: object) -> Service:
-            return stack.enter_context(Service(folder, **options))  # type: ignore[arg-type]
-
-        yield start
