@@ -35,10 +35,6 @@ __all__ = ["INLINE", "MOST_COUNTERS", "Proof", "op_of", "prepare_item"]
 INLINE: Final = "inline"
 MOST_COUNTERS: Final = 100
 """Of one check: all of them are decided in one step, and everybody else waits for it."""
-MAX_LOG: Final = 10_000
-"""Requests that a sliding log may hold that a caller writes out: a denial may have to look at all of them."""
-MAX_LOGS: Final = 50_000
-"""The same for all logs of one check together."""
 MOST_REMEMBERED: Final = 4096
 LONGEST_NAME: Final = 1024
 """Characters of a counter's name."""
@@ -111,11 +107,6 @@ def prepare_item(
         places += [place] * len(found)
     if len(members) > 1 and len({(member.key, member.algorithm.name) for member in members}) < len(members):
         raise wrong(way(at, "counters"), "has a counter twice: each key and name may be there once")
-    if sum([member.algorithm.capacity for member in members if member.algorithm.keeps_log]) > MAX_LOGS:
-        raise wrong(
-            way(at, "counters"),
-            f"has sliding_window_log limits of more than {MAX_LOGS:,} requests together: use sliding_window_counter",
-        )
     return PreparedMembers(limiter._engine, op, members), places
 
 
@@ -193,12 +184,6 @@ def _algorithm(counter: CounterBody, at: str, inline: bool) -> Algorithm:
         known = build(limit, f"{INLINE_PREFIX}{limit}" if told is None else name, INLINE)
     except ConfigError as error:
         raise wrong(way(at, "limit"), str(error)) from None
-    if inline and known.keeps_log and known.capacity > MAX_LOG:
-        raise wrong(
-            way(at, "limit"),
-            f"a sliding_window_log that is written out may hold {MAX_LOG:,} requests: use sliding_window_counter, "
-            "or a plan",
-        )
     if len(_built) >= MOST_REMEMBERED:
         _built.clear()
     _built[name, text] = known
