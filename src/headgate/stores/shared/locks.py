@@ -208,8 +208,11 @@ class FileLocks:
         one for each. Those of other threads count, too: what they hold would be let go with the range."""
         held = first
         locked = False
+        threads = self.threads
         try:
-            while held <= last and self.threads.try_acquire(held):
+            while held <= last:
+                if (threads.lines and threads.is_kept(held)) or not threads.locks[held].acquire(False):
+                    break
                 held += 1
             locked = held > last and self.try_file_range(fcntl.F_WRLCK, first, last)
         finally:
@@ -222,7 +225,7 @@ class FileLocks:
         marks_at = self.marks_at + first
         self.words[marks_at : marks_at + count] = memoryview(array("q", [self.mark]) * count)
         chains_at = self.chains_at + first
-        if any(self.words[chains_at : chains_at + count].tolist()):
+        if self.words[chains_at : chains_at + count].tobytes().strip(b"\0"):
             self.recover_range(first, last)
         return True
 
@@ -242,14 +245,20 @@ class FileLocks:
             self.release_threads(first, last + 1)
 
     def release_threads(self, first: int, end: int) -> None:
+        threads = self.threads
         for number in range(first, end):
-            self.threads.release(number)
+            threads.locks[number].release()
+            if threads.lines:
+                threads.wake_kept(number)
 
     def release(self, number: int) -> None:
         try:
             self.fcntl(self.descriptor[0], self.command, self.unlocking[number])
         finally:
-            self.threads.release(number)
+            threads = self.threads
+            threads.locks[number].release()
+            if threads.lines:
+                threads.wake_kept(number)
 
     def try_file_range(self, kind: int, first: int, last: int) -> bool:
         """Lock or unlock a range of the file."""

@@ -89,8 +89,8 @@ class ThreadLocks:
 
     def release(self, number: int) -> None:
         self.locks[number].release()
-        if self.lines and self.is_kept(number):
-            self.wake(number)
+        if self.lines:
+            self.wake_kept(number)
 
     def is_kept(self, number: int) -> bool:
         """Whether the first in line has been overtaken for long enough."""
@@ -102,8 +102,10 @@ class ThreadLocks:
         except IndexError:  # it left meanwhile
             return False
 
-    def wake(self, number: int) -> None:
-        """Have the first in line look at the lock."""
+    def wake_kept(self, number: int) -> None:
+        """Have the first in line look at the lock, if it is kept for it."""
+        if not self.is_kept(number):
+            return
         with self.lines_lock:
             line = self.lines.get(number)
             if line and line[0].signal.locked():  # only whoever has the lines' lock releases it
