@@ -5,13 +5,16 @@ Nobody may miss a deadline behind a lock that is held for microseconds: the fail
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from headgate import AsyncLimiter, Limiter
 from integration.children import PATIENCE, Child
 
 Start = Callable[..., Child]
@@ -53,3 +56,39 @@ def test_threads_on_a_hot_key(threads: int, processes: int, counters: Path, star
     )
     assert failures == {}
     assert admitted == {"key:0": 10}
+
+
+CHAIN = ["100000000/day", "200000000/day", "300000000/day"]
+
+
+@pytest.mark.parametrize("how", ["threads", "batch", "loop"])
+def test_a_chain_gets_its_turn_behind_threads_that_use_its_members(how: str, counters: Path) -> None:
+    """They take one lock each, again and again; it needs all of them at the same instant."""
+    with Limiter(f"shared://{counters}", on_store_error="closed") as limiter:
+        over = threading.Event()
+
+        def use(limit: str) -> None:
+            bound = limiter.bind(limit)
+            while not over.is_set():
+                bound.check("key")
+
+        async def ask() -> list[str]:
+            async with AsyncLimiter(f"shared://{counters}", on_store_error="closed") as other:
+                return [(await other.check("key", CHAIN)).reason for _ in range(20)]
+
+        threads = [threading.Thread(target=use, args=(limit,), daemon=True) for limit in CHAIN]
+        for thread in threads:
+            thread.start()
+        try:
+            if how == "threads":
+                reasons = [limiter.check("key", CHAIN).reason for _ in range(20)]
+            elif how == "batch":
+                items = [("key", limit) for limit in CHAIN]
+                reasons = [decision.reason for _ in range(20) for decision in limiter.check_many(items)]
+            else:
+                reasons = asyncio.run(asyncio.wait_for(ask(), PATIENCE))
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(PATIENCE)
+        assert set(reasons) == {"ok"}

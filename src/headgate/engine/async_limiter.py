@@ -228,10 +228,14 @@ class AsyncLimiter(Limiting):
         return coalescer
 
     async def _apply_between(self, store: LocalStore, batch: Sequence[Request]) -> Replies:
-        """Ask a local store that is busy again and again, until it is held up, and let the others run in between."""
+        """Ask a local store that is busy again and again, until it is held up, and let the others run in between. Where
+        it is busy for long, a thread waits for its turn: only waiting threads are sure to get it."""
         stalled = store.watch(batch)
         nap = SHORTEST_NAP
+        deadline = time.monotonic() + store.timeout
         while not stalled():
+            if time.monotonic() > deadline:
+                return await self._apply_in_thread(batch)
             await asyncio.sleep(nap)
             reply = store.apply_within(batch, 0.0)
             if reply is not None:

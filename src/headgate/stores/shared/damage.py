@@ -57,9 +57,10 @@ class Damage:
         self.recent: dict[bytes, int] = {}  # counters reset lately, and until when they are not made anew
         self.logged_at = float("-inf")
 
-    def check_size(self, now: i64) -> None:
+    def check_size(self) -> None:
         """Look at the size of the files, and say when to look again."""
         store = self.store
+        now = store.anchor + store.nanoseconds() // 1000
         store.next_size_check = 0  # at every request, for as long as it is wrong
         check_size(store.path, store.memory)
         if store.records is not None:

@@ -25,7 +25,7 @@ from headgate.core.words import i64
 from headgate.errors import ConfigError, StoreClosed, StoreError
 from headgate.stores.forking import OwnDescriptor, Renewal
 from headgate.stores.shared.holders import COUNT_MASK, StallWatch, first_mark
-from headgate.stores.shared.thread_locks import ThreadLocks
+from headgate.stores.shared.thread_locks import MAX_OVERTAKEN_SECONDS, ThreadLocks
 
 __all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "WIDE", "FileLocks", "LockBusy", "Recovery"]
 
@@ -86,6 +86,11 @@ class FileLocks:
     def new_marks(self) -> None:
         self.mark = first_mark()
 
+    def next_mark(self) -> None:
+        self.mark += 1
+        if self.mark & COUNT_MASK == 0:
+            self.new_marks()  # the count has run over
+
     def mark_of(self, number: int) -> int:
         """The mark of whoever took this lock last."""
         mark: int = self.words[self.marks_at + number]
@@ -134,9 +139,7 @@ class FileLocks:
 
     def taken(self, number: int) -> None:
         """Leave this process's mark, and recover what the last holder left undone."""
-        self.mark += 1
-        if self.mark & COUNT_MASK == 0:
-            self.new_marks()  # the count has run over
+        self.next_mark()
         self.words[self.marks_at + number] = self.mark
         if self.words[self.chains_at + number]:
             self.recover(number)
@@ -155,8 +158,13 @@ class FileLocks:
         if self.try_all(numbers):
             return
         watch = self.watch(seconds)
+        overtaken_at = time.monotonic() + MAX_OVERTAKEN_SECONDS
         busy = numbers[0]
         while True:
+            if time.monotonic() > overtaken_at:
+                busy = self.acquire_in_turn(numbers, watch)
+                if busy < 0:
+                    return
             if not self.try_acquire(busy):
                 self.wait(busy, watch)
                 self.taken(busy)
@@ -175,6 +183,30 @@ class FileLocks:
                         self.release(number)
             if len(held) == len(numbers):
                 return
+
+    def acquire_in_turn(self, numbers: Sequence[int], watch: StallWatch) -> int:
+        """Take several locks that other threads take one by one, again and again: all of them are kept for this one.
+        Says which one another process has, if any, and then takes none; else -1."""
+        if not self.threads.acquire_all(numbers, watch):
+            raise self.too_late()
+        busy = -1
+        held = 0
+        try:
+            while held < len(numbers):
+                if not self.try_file(numbers[held]):
+                    busy = numbers[held]
+                    break
+                held += 1
+        finally:
+            if held < len(numbers):
+                for i in range(held):
+                    self.fcntl(self.descriptor[0], self.command, self.unlocking[numbers[i]])
+                for number in numbers:
+                    self.threads.release(number)
+        if busy < 0:
+            for i in range(len(numbers)):
+                self.taken(numbers[i])
+        return busy
 
     def try_acquire(self, number: int) -> bool:
         """Take one lock if it is free at this instant."""
@@ -220,7 +252,7 @@ class FileLocks:
                 self.release_threads(first, held)
         if not locked:
             return False
-        self.mark += 1
+        self.next_mark()
         count = last - first + 1
         marks_at = self.marks_at + first
         self.words[marks_at : marks_at + count] = memoryview(array("q", [self.mark]) * count)

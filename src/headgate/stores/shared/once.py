@@ -38,8 +38,6 @@ def apply_once(store: SharedStore, batch: Sequence[Request], patience: float) ->
     now = 0
     try:
         now = store.anchor + store.nanoseconds() // 1000
-        if now >= store.next_size_check:
-            store.damage.check_size(now)
         for group in grouped(batch):
             once = group[0].once
             first = len(replies)

@@ -132,11 +132,11 @@ class SharedStore(LocalStore):
         if self.driven:
             self.follow_clock()
         digest, stripe = self.digests.locate(algorithm.name, key)
+        if self.anchor + self.nanoseconds() // 1000 >= self.next_size_check:
+            self.damage.check_size()  # before anything in the file is touched, its locks' marks too
         self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
         try:
             now: int = self.anchor + self.nanoseconds() // 1000
-            if now >= self.next_size_check:
-                self.damage.check_size(now)
             slot = self.find_slot(stripe, digest)
             if slot >= 0 and not algorithm.keeps_log:
                 outcome = self.take_plain(algorithm, cost, stripe, slot, now)
@@ -224,6 +224,8 @@ class SharedStore(LocalStore):
         request that cannot be decided (no room, a damaged counter) does not fail the others of its batch."""
         if self.closed:
             raise StoreClosed(f"shared store {self.path} is closed")
+        if self.anchor + self.nanoseconds() // 1000 >= self.next_size_check:
+            self.damage.check_size()
         for request in batch:
             if request.once is not None:
                 return apply_once(self, batch, patience)
@@ -239,8 +241,6 @@ class SharedStore(LocalStore):
         now = 0
         try:
             now = self.anchor + self.nanoseconds() // 1000
-            if now >= self.next_size_check:
-                self.damage.check_size(now)
             failed = self.decide_each(batch, places, now, held, decided)
             if not failed:
                 return [outcomes for _, _, outcomes in decided]

@@ -36,6 +36,8 @@ def take_many(store: SharedStore, takes: Sequence[Take]) -> list[Decision] | Non
         return []
     if len(numbers) > 1:
         numbers = sorted(set(numbers))
+    if store.anchor + store.nanoseconds() // 1000 >= store.next_size_check:
+        store.damage.check_size()
     locks = store.locks
     wide = len(numbers) >= WIDE
     if not (locks.try_range(numbers[0], numbers[-1]) if wide else locks.try_all(numbers)):
@@ -53,8 +55,6 @@ def take_many(store: SharedStore, takes: Sequence[Take]) -> list[Decision] | Non
 def decided(store: SharedStore, takes: Sequence[Take], places: list[tuple[bytes, int]]) -> list[Decision] | None:
     """The same, under the locks."""
     now: int = store.anchor + store.nanoseconds() // 1000
-    if now >= store.next_size_check:
-        store.damage.check_size(now)
     slots: list[int] = []
     for digest, stripe in places:
         slot = store.find_slot(stripe, digest)

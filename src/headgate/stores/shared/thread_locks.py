@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from threading import Lock
 from typing import Protocol, final
 
 from headgate.stores.forking import Renewal
 
-__all__ = ["ThreadLocks", "Watch"]
+__all__ = ["MAX_OVERTAKEN_SECONDS", "NumberedWatch", "ThreadLocks", "Watch"]
 
 MAX_OVERTAKEN_SECONDS = 0.01
 SPINS = 20
@@ -31,6 +32,12 @@ class Watch(Protocol):
     """Says when a waiter is to give up."""
 
     def expired(self) -> bool: ...
+
+
+class NumberedWatch(Watch, Protocol):
+    """The same for a waiter that waits for one lock after another."""
+
+    def waits_for(self, number: int) -> None: ...
 
 
 @final
@@ -80,12 +87,54 @@ class ThreadLocks:
                 waiter.signal.acquire(True, FIRST_NAP if line[0] is waiter else OTHERS_NAP)
         finally:
             with self.lines_lock:
-                line.remove(waiter)
-                if not line:
-                    self.lines.pop(number, None)
-                elif line[0].signal.locked():
-                    line[0].signal.release()  # it is first now
+                self.leave(number, waiter)
         return True
+
+    def acquire_all(self, numbers: Sequence[int], watch: NumberedWatch) -> bool:
+        """Take several locks, for which a thread has waited for long enough; False when `watch` expired before that.
+
+        It stands in the lines of all of them, and as soon as it is first they are kept for it. All who do so get into
+        their lines in one step, so of two that want the same locks one is before the other in all of them."""
+        waiter = _Waiter(time.monotonic() - 2 * MAX_OVERTAKEN_SECONDS)
+        with self.lines_lock:
+            for number in numbers:
+                self.lines.setdefault(number, deque()).append(waiter)
+        try:
+            while True:
+                busy = self.first_taken(numbers, waiter)
+                if busy < 0:
+                    return True
+                watch.waits_for(busy)
+                if watch.expired():
+                    return False
+                waiter.signal.acquire(True, FIRST_NAP)
+        finally:
+            with self.lines_lock:
+                for number in numbers:
+                    self.leave(number, waiter)
+
+    def first_taken(self, numbers: Sequence[int], waiter: _Waiter) -> int:
+        """Take all locks if they are free and it is this waiter's turn; else the first that is not."""
+        held = 0
+        while held < len(numbers):
+            number = numbers[held]
+            if self.lines[number][0] is not waiter or not self.locks[number].acquire(False):
+                for i in range(held):
+                    self.locks[numbers[i]].release()
+                return number
+            held += 1
+        return -1
+
+    def leave(self, number: int, waiter: _Waiter) -> None:
+        """Get out of a line, under the lines' lock, and have the next one look at once."""
+        line = self.lines.get(number)
+        if line is None:
+            return  # a forked child, which starts without lines
+        line.remove(waiter)
+        if not line:
+            del self.lines[number]
+        elif line[0].signal.locked():
+            line[0].signal.release()
 
     def release(self, number: int) -> None:
         self.locks[number].release()
