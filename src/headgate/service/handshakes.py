@@ -64,7 +64,7 @@ class TlsListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.warning("accept failed, trying again in %.1f s: %s", ACCEPT_PAUSE, error.strerror)
+                _log.warning("accept failed, trying again: %s", error.strerror)
                 self._loop.remove_reader(self._listening.fileno())
                 self._loop.call_later(ACCEPT_PAUSE, self._resume)
                 return

@@ -105,8 +105,8 @@ def decoded(decoder: Any, body: bytes, forms: str = _FORMS) -> Any:
                 )
             refuse_duplicates(body)
         return value
-    except DuplicateKey as error:
-        raise wrong(str(error)[:LONGEST_NAME], "is written twice in one object: write it once") from None
+    except DuplicateKey as duplicate:  # not the same name as below: compiled code takes it for one type
+        raise wrong(str(duplicate)[:LONGEST_NAME], "is written twice in one object: write it once") from None
     except msgspec.ValidationError as error:
         raise _invalid(str(error), forms) from None
     except msgspec.DecodeError as error:

@@ -46,7 +46,7 @@ _MEMBER = struct.Struct(">HHBIqI")
 _TIME = struct.Struct(">q")
 _ANSWER = struct.Struct(">BqqqqI")
 _DENIED, _ADMITTED, _NEVER, _TAKEN, _FOREIGN = 0, 1, 2, 3, 4
-_LONGEST_WAIT = 2 * LARGEST
+_MAX_WAIT_TICKS = 2 * LARGEST
 """Microseconds: what the longest debt takes to drain, from any instant."""
 _ONE_TAKE = _REQUEST.pack(OPS[Op.TAKE], 1)
 _GROUP, _END = 6, _REQUEST.pack(7, 0)
@@ -283,14 +283,15 @@ def _outcome(
     """One record: its waits are in ticks of so many microseconds, from the instant `seen`."""
     algorithm = member.algorithm
     reset_us = (seen + reset) * tick - now if reset >= 0 else 0
-    if 0 <= remaining <= algorithm.capacity and 0 <= reset_us <= _LONGEST_WAIT:
+    max_wait = _MAX_WAIT_TICKS * tick
+    if 0 <= remaining <= algorithm.capacity and 0 <= reset_us <= max_wait:
         if verdict in (_TAKEN, _ADMITTED):
             if 0 <= wait <= LARGEST:
                 taken_at = seen if verdict == _TAKEN else 0
                 return Outcome(Decision(algorithm, True, remaining, wait, reset_us, None), taken_at)
         elif verdict == _DENIED:
             wait_us = (seen + wait) * tick - now
-            if 0 <= wait_us <= _LONGEST_WAIT:
+            if 0 <= wait_us <= max_wait:
                 return Outcome(Decision(algorithm, False, remaining, wait_us, reset_us, None), 0)
         elif verdict == _NEVER:
             return Outcome(Decision(algorithm, False, remaining, None, reset_us, None), 0)
