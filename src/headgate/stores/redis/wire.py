@@ -47,6 +47,7 @@ _TIME = struct.Struct(">q")
 _ANSWER = struct.Struct(">BqqqqI")
 _DENIED, _ADMITTED, _NEVER, _TAKEN, _FOREIGN = 0, 1, 2, 3, 4
 _MAX_WAIT_TICKS = 2 * LARGEST
+_MAX_TICK_US = 1_000_000
 """Microseconds: what the longest debt takes to drain, from any instant."""
 _ONE_TAKE = _REQUEST.pack(OPS[Op.TAKE], 1)
 _GROUP, _END = 6, _REQUEST.pack(7, 0)
@@ -283,7 +284,7 @@ def _outcome(
     """One record: its waits are in ticks of so many microseconds, from the instant `seen`."""
     algorithm = member.algorithm
     reset_us = (seen + reset) * tick - now if reset >= 0 else 0
-    max_wait = _MAX_WAIT_TICKS * tick
+    max_wait = _MAX_WAIT_TICKS * tick if 1 <= tick <= _MAX_TICK_US else -1
     if 0 <= remaining <= algorithm.capacity and 0 <= reset_us <= max_wait:
         if verdict in (_TAKEN, _ADMITTED):
             if 0 <= wait <= LARGEST:
