@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -94,6 +95,26 @@ def test_flood_of_large_logs_is_refused_with_bounded_work(
     assert limiter.check("somebody", "40/day using sliding_window_log").reason == "limited"
     assert limiter.peek("somebody", "40/day using sliding_window_log").remaining == 0
     report(f"chains of 10 large logs: {taken} admitted, {refused} refused, {looks} looks for a batch of {checks}")
+
+
+def test_inline_logs_leave_room_for_rules(small_store: SharedStore, clock: FakeClock) -> None:
+    """Callers fill all the room that they get: limits of rules and plans still find theirs, and deny."""
+    store = small_store
+    stranger = build(Limit.parse(LARGE), f"inline|{LARGE}", "inline")
+    stranger.inline = True
+    for _ in range(12):
+        clock.advance(1)
+        for i in range(0, store.geometry.blocks, 100):
+            requests = [Request(Op.TAKE, [Member(f"k{j}", stranger, 1)]) for j in range(i, i + 100)]
+            with suppress(PartlyAnswered):
+                store.apply(requests)
+    assert store.arena.refused > 0, "there was no more room for them"
+    rule = Limiter(store)
+    reasons = []
+    for _ in range(60):
+        clock.advance(0.001)
+        reasons.append(rule.check("somebody", "50/day using sliding_window_log").reason)
+    assert reasons == ["ok"] * 50 + ["limited"] * 10
 
 
 def body(first: int) -> dict[str, object]:

@@ -68,6 +68,8 @@ class Algorithm:
     """Microseconds after which a counter that was full is as good as new; about, for keeping house."""
     keeps_log: bool
     """Whether states need a `Log` beside their three numbers."""
+    inline: bool
+    """Whether a caller of a service wrote the limit out itself: a store then gives it a share of its room only."""
     queues: bool
     """Whether admitted requests queue: their step's `wait` says behind how much."""
     limit: Limit
@@ -90,6 +92,7 @@ class Algorithm:
         self.shape = (limit.algorithm, shaping_count, limit.period_us, tick)
         self.lasts_us = limit.period_us
         self.keeps_log = False
+        self.inline = False
         self.queues = False
         self.last_tick = LARGEST // tick
         self.min_a = 0

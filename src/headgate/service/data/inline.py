@@ -182,6 +182,7 @@ def _algorithm(counter: CounterBody, at: str, inline: bool) -> Algorithm:
     try:
         limit = Limit.parse(text)
         known = build(limit, f"{INLINE_PREFIX}{limit}" if told is None else name, INLINE)
+        known.inline = inline
     except ConfigError as error:
         raise wrong(way(at, "limit"), str(error)) from None
     if len(_built) >= MOST_REMEMBERED:

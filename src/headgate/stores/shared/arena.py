@@ -9,7 +9,8 @@ free block, one whose chain is gone, or one of a log that has expired will do. T
 never waited for, because the taker holds a stripe already. Every other look goes on from where the last taker stopped,
 so that all blocks have their turn; the others are at random, so that a long run of live blocks does not hide the free
 ones: while one block in 20 is free, 998 searches in 1,000 find one. A log that is live never loses a block to another:
-when nothing is found, the request fails with a StoreError, and the failure policy answers it.
+when nothing is found, the request fails with a StoreError, and the failure policy answers it. Logs that callers of a
+service write out may have the first half of the blocks: whoever may check cannot take the room of rules and plans.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MAX_LOOKS = 256
 MAX_LOCKS = 8
 """Stripes that are tried for one block, at most: each is a call of the kernel."""
 LOCK_SECONDS = 0.05
-"""How long to wait for the region's lock: an event loop waits meanwhile, and nobody holds it for more than a search."""
+"""How long to wait for the region's lock if its holder is stopped: nobody holds it for more than a search."""
 MAX_SEARCHES = 4
 """Searches in vain at one instant, which is that of a whole batch: whoever comes after them is refused at once."""
 
@@ -50,16 +51,23 @@ class Arena:
         self.first_owner = store.geometry.owners_at >> 3
         self.hand = 0  # where to look for a block first
         self.seed = int.from_bytes(os.urandom(4), "little")
-        self.refused_at = 0  # when a search was in vain, and how often at that instant
-        self.refused_then = 0
+        self.refused_at = [0, 0]  # when a search was in vain, and how often at that instant; second: of inline limits
+        self.refused_then = [0, 0]
         self.looks = 0  # owner words looked at so far
         self.refused = 0  # blocks that were wanted, and not found
 
     def take(
-        self, word: int, now: int, pinned: set[int], held: Container[int], commit: ChainCommit | None = None
+        self,
+        word: int,
+        now: int,
+        pinned: set[int],
+        held: Container[int],
+        commit: ChainCommit | None = None,
+        inline: bool = False,
     ) -> int:
         """A block for the chain that this owner's word stands for. The caller has locked the stripes in `held`; slots
-        in `pinned` are in use by its request. `commit` is that of a request of several limits, which may be undone."""
+        in `pinned` are in use by its request. `commit` is that of a request of several limits, which may be undone.
+        `inline`: the limit was written out by a caller."""
         store = self.store
         try:
             store.locks.acquire(ARENA, LOCK_SECONDS)
@@ -67,7 +75,7 @@ class Arena:
             # Not "busy, nothing done": earlier requests of the batch may have been decided by now.
             raise StoreError(str(error)) from error
         try:
-            block = self.find(now, pinned, held, commit)
+            block = self.find(now, pinned, held, commit, inline)
             if block >= 0:
                 store.words[self.first_owner + block] = word
                 return block
@@ -79,19 +87,21 @@ class Arena:
             f"({self.blocks} blocks); give the file a larger max_keys"
         )
 
-    def find(self, now: int, pinned: set[int], held: Container[int], commit: ChainCommit | None) -> int:
+    def find(self, now: int, pinned: set[int], held: Container[int], commit: ChainCommit | None, inline: bool) -> int:
         """A block that nobody uses, or -1."""
-        if now == self.refused_at and self.refused_then >= MAX_SEARCHES:
+        kind = 1 if inline else 0
+        if now == self.refused_at[kind] and self.refused_then[kind] >= MAX_SEARCHES:
             return -1
+        blocks = max(self.blocks // 2, 1) if inline else self.blocks
         words = self.store.words
         tries = MAX_LOCKS
         self.seed ^= now % (1 << 31)  # forked processes had the same, and must not look at the same blocks
         for look in range(MAX_LOOKS):
             if look % 2:
                 self.seed = (self.seed * 1_103_515_245 + 12_345) % (1 << 31)
-                block = (self.seed >> 8) % self.blocks
+                block = (self.seed >> 8) % blocks
             else:
-                block = self.hand
+                block = self.hand % blocks
                 self.hand = (block + 1) % self.blocks
             self.looks += 1
             word: int = words[self.first_owner + block]
@@ -112,8 +122,8 @@ class Arena:
                 tries -= 1
                 if self.try_forget(stripe, word, now):
                     return block
-        self.refused_then = self.refused_then + 1 if now == self.refused_at else 1
-        self.refused_at = now
+        self.refused_then[kind] = self.refused_then[kind] + 1 if now == self.refused_at[kind] else 1
+        self.refused_at[kind] = now
         return -1
 
     def is_unused(self, word: int, now: int) -> bool:

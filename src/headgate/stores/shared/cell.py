@@ -197,7 +197,9 @@ class SlotCell(LogOwner):
         return BlockLog(self.memory, store.words, store.blocks_at, store.ring_at(self.stripe, self.slot), self)
 
     def new_block(self) -> int:
-        return self.store.arena.take(self.owner_word(), self.now, self.pinned, self.held, self.chain)
+        writer = self.writer
+        inline = writer is not None and writer.inline
+        return self.store.arena.take(self.owner_word(), self.now, self.pinned, self.held, self.chain, inline)
 
     def next_number(self) -> int:
         return next_chain(self.commits)
