@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final, final
 if TYPE_CHECKING:
     from headgate.stores.shared.locks import FileLocks
 
-__all__ = ["COUNT_MASK", "StallWatch", "first_mark", "is_stopped"]
+__all__ = ["COUNT_MASK", "PROC_SECONDS", "StallWatch", "first_mark", "is_stopped"]
 
 MAX_SECONDS = 2.0
 PROC_SECONDS = 0.02
-"""How often a process is looked at."""
+"""How often a process is looked at, however many wait for it."""
 _COUNT_BITS = 32
 COUNT_MASK: Final = (1 << 32) - 1
 _PID_BITS = 22
@@ -98,4 +98,4 @@ class StallWatch:
         if now >= self.give_up_at:
             locks.stalled[self.number] = mark
             return True
-        return locks.stalled.get(self.number) == mark or is_stopped(mark)
+        return locks.stalled.get(self.number) == mark or locks.holder_is_stopped(mark, now)

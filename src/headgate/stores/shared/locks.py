@@ -24,7 +24,7 @@ from typing import Protocol, final
 from headgate.core.words import i64
 from headgate.errors import ConfigError, StoreClosed, StoreError
 from headgate.stores.forking import OwnDescriptor, Renewal
-from headgate.stores.shared.holders import COUNT_MASK, StallWatch, first_mark
+from headgate.stores.shared.holders import COUNT_MASK, PROC_SECONDS, StallWatch, first_mark, is_stopped
 from headgate.stores.shared.thread_locks import MAX_OVERTAKEN_SECONDS, ThreadLocks
 
 __all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "WIDE", "FileLocks", "LockBusy", "Recovery"]
@@ -79,6 +79,8 @@ class FileLocks:
         self.recovery: Recovery | None = None
         self.stalled: dict[int, int] = {}
         """Locks whose holders were given up although they were not stopped, and their marks."""
+        self.looked_at: tuple[int, float, bool] = (0, 0.0, False)
+        """The mark whose process was looked at last, until when that holds, and whether it was stopped."""
         self.mark: i64 = 0
         self.new_marks()
         self.renewal = Renewal(self.new_marks)
@@ -95,6 +97,14 @@ class FileLocks:
         """The mark of whoever took this lock last."""
         mark: int = self.words[self.marks_at + number]
         return mark
+
+    def holder_is_stopped(self, mark: int, now: float) -> bool:
+        """Whether the process that left this mark is stopped, as it was found within the last moment."""
+        known, until, stopped = self.looked_at
+        if known != mark or now >= until:
+            stopped = is_stopped(mark)
+            self.looked_at = (mark, now + PROC_SECONDS, stopped)
+        return stopped
 
     def watch(self, seconds: float) -> StallWatch:
         """Says when to stop waiting for a lock that should be had within so many seconds."""
