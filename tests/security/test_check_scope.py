@@ -224,6 +224,18 @@ def test_token_is_for_one_counter_limit_and_amount(caller: Caller) -> None:
     assert caller.left(counters=[counter]) == [5]
 
 
+@pytest.mark.parametrize("name", ["inline|", "inline|n"])
+def test_forged_token_changes_no_inline_counter(caller: Caller, name: str) -> None:
+    """A limit that a forged token has compiled is never used for a limit that callers write out."""
+    text, same = ("41/day using gcra", "41 per day using gcra") if name == "inline|" else ("42/d", "42/day")
+    back = {"key": f"forged-{name}", "name": name, "limit": text, "amount": 1}
+    for token, status in (("s1.a.1.1.b", 403), (f"s1.{'0' * 16}-0.1.1.{'0' * 32}", 400)):
+        assert caller.settle("give_back", {**back, "token": token}) == status
+    counter: dict[str, Any] = {"key": f"forged-{name}", "name": name.removeprefix("inline|") or None}
+    taken = [caller.take({**counter, "limit": limit})[0]["remaining"] for limit in (text, same)]
+    assert taken[0] - taken[1] == 1, "both spellings are one counter"
+
+
 def test_tokens_of_two_takes_are_settled_one_by_one(caller: Caller) -> None:
     counters = [{"key": key, "limit": "10/hour using fixed_window"} for key in ("a", "b")]
     backs = [settled(caller.take(counter)[0], counter, amount=1) for counter in counters]

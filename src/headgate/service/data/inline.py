@@ -43,7 +43,8 @@ OPS: Final = {"take": Op.TAKE, "peek": Op.PEEK, "charge": Op.CHARGE, "give_back"
 AMOUNT: Final = "is what is given back of the cost: 0, or no more than that"
 OF_RULES: Final = (Op.TAKE, Op.PEEK, Op.RESET)
 
-_built: dict[tuple[str, str], Algorithm] = {}
+_built: dict[tuple[bool, str, str], Algorithm] = {}
+"""By whether the limit is inline, the name of its counter and its text."""
 
 
 @final
@@ -174,7 +175,9 @@ def _algorithm(counter: CounterBody, at: str, inline: bool) -> Algorithm:
     name = told or ""
     if inline:
         name = INLINE_PREFIX + name
-    known = _built.get((name, text))
+    elif name.startswith(INLINE_PREFIX):
+        raise wrong(way(at, "name"), f"begins with {INLINE_PREFIX!r}, as no counter of a rule or a plan does")
+    known = _built.get((inline, name, text))
     if known is not None:
         return known
     if len(text) > LONGEST_LIMIT:
@@ -186,7 +189,7 @@ def _algorithm(counter: CounterBody, at: str, inline: bool) -> Algorithm:
         raise wrong(way(at, "limit"), str(error)) from None
     if len(_built) >= MOST_REMEMBERED:
         _built.clear()
-    _built[name, text] = known
+    _built[inline, name, text] = known
     return known
 
 
