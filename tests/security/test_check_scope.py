@@ -330,6 +330,33 @@ def test_everything_else_needs_write_and_is_audited(admin: Caller, caller: Calle
     assert actions(here, counter["key"]) == [f"key:admin {op} requested", f"key:admin {op}"]
 
 
+HEAD = f"i1.{'0' * 16}-0"
+MAC = "0" * 32
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        f"i1.a.{'f' * 40}.1.b",
+        "i1.a.1.-1.b",
+        f"{HEAD}.{'f' * 40}.1.{MAC}",
+        f"{HEAD}.1.-1.{MAC}",
+        f"{HEAD}.7fffffff.1fffffffffffff.{MAC}",
+    ],
+)
+def test_forged_token_says_nothing_to_a_writer_either(admin: Caller, here: ServiceHere, token: str) -> None:
+    """What is given back without proof is what the request says, within the bounds of requests."""
+    counter: dict[str, Any] = {"key": f"forged {token}", "limit": "10/day using fixed_window", "cost": 4}
+    (told,) = admin.take(counter)
+    back = {**counter, "token": token, "tick": told["tick"]}
+    for more in ({"amount": MOST + 1}, {"amount": -1}, {"cost": MOST + 1}, {"tick": -1}, {"tick": 2**53}):
+        assert admin.settle("give_back", {**back, **more}) == 400, more
+    assert admin.left(counters=[counter]) == [6]
+    assert admin.settle("give_back", {**back, "amount": 4}) == 200
+    assert admin.left(counters=[counter]) == [10]
+    assert actions(here, counter["key"]) == ["key:admin give_back requested", "key:admin give_back"]
+
+
 def test_plan_is_charged_without_a_token_by_write_alone(admin: Caller, caller: Caller, here: ServiceHere) -> None:
     plan = {"key": "plan-charge", "plan": "fixed_window", "cost": 2}
     assert caller.settle("charge", plan) == 403

@@ -22,7 +22,7 @@ from headgate.core.algorithms.algorithm import LARGEST, Algorithm
 from headgate.core.limit import Limit
 from headgate.embedded.asking import Prepared, PreparedChain, PreparedMembers
 from headgate.embedded.async_limiter import AsyncLimiter
-from headgate.engine.bound import check_input
+from headgate.engine.bound import MAX_COST, check_input
 from headgate.engine.plans import INLINE_PREFIX
 from headgate.errors import ConfigError
 from headgate.service.data.bodies import cost_of, prepare, way, wrong
@@ -61,8 +61,8 @@ class Proof:
         self.missing: str | None = None
         """What is wrong with the tokens, if anything is."""
 
-    def add(self, op: Op, counter: CounterBody, claimed: Claimed | None, algorithm: Algorithm) -> None:
-        """One more counter, with what its token says."""
+    def add(self, op: Op, counter: CounterBody, claimed: Claimed | None, algorithm: Algorithm) -> bool:
+        """One more counter, with what its token says; whether that may be believed."""
         if claimed is None or not self.tokens.check(claimed, self.caller, counter.key, algorithm):
             self.missing = (
                 "without the token that this caller got for taking it"
@@ -75,6 +75,8 @@ class Proof:
             self.missing = "with tokens of two takes: send a check for each of them"
         else:
             self.take = claimed.take
+            return True
+        return False
 
 
 def op_of(check: CheckBody, at: str) -> Op:
@@ -134,10 +136,13 @@ def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, at: str, proof
         return [Member(key, _algorithm(counter, at, True), cost, counter.binds)]
     claimed = None if counter.token is None else proof.tokens.read(counter.token)
     algorithm = _algorithm(counter, at, claimed is None or claimed.inline)
-    proof.add(op, counter, claimed, algorithm)
+    proven = proof.add(op, counter, claimed, algorithm)
     tick = counter.tick
-    if op is Op.GIVE_BACK and claimed is not None:
+    if proven and claimed is not None and op is Op.GIVE_BACK:
         cost, tick = claimed.cost, claimed.tick
+    elif not proven and counter.token is not None and counter.amount <= MAX_COST:
+        # Without a token that counts, nobody knows the cost: the caller needs scope write, and is told so (403).
+        cost = max(cost, counter.amount)
     if not 0 <= counter.amount <= cost or (counter.amount and op is Op.CHARGE):
         raise wrong(way(at, "amount"), AMOUNT)
     return [Member(key, algorithm, cost, counter.binds, tick, counter.amount)]
