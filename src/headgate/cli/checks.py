@@ -53,7 +53,8 @@ DENIED = 1
 PATIENCE = 5.0
 """Seconds for a store to answer, where its URL does not say more: a command can wait longer than a request."""
 NO_PLANS = (
-    "name the settings that have it with --config, or add it (`headgate rules apply`, or POST /api/v1/plans of a service)"
+    "name the settings that have it with --config, or add it (`headgate rules apply`, or POST /api/v1/plans of a "
+    "service)"
 )
 
 KeyArgument = Annotated[str | None, typer.Argument(metavar="KEY", help="Who is limited: user:42.")]

@@ -149,8 +149,8 @@ def test_plan_that_is_not_there_is_told_in_terms_of_the_command_line(
     assert run(command, "user:42", option, name) == (
         2,
         "",
-        f"headgate: there is no plan {name!r}: name the settings that have it with --config, or add it (`headgate rules "
-        f"apply`, or POST /api/v1/plans of a service){more}\n",
+        f"headgate: there is no plan {name!r}: name the settings that have it with --config, or add it (`headgate "
+        f"rules apply`, or POST /api/v1/plans of a service){more}\n",
     )
 
 

@@ -42,7 +42,7 @@ def test_issued_token_is_believed(cost: int, tick: int) -> None:
 
 
 def test_mutated_tokens_are_refused() -> None:
-    rng = random.Random(14)  # noqa: S311 - not a secret
+    rng = random.Random(14)
     token, other = issued(), issued(cost=2**20, tick=LARGEST)
     for _ in range(MUTATIONS):
         mutated = mutate(rng, token, other)
