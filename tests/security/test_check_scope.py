@@ -224,6 +224,18 @@ def test_token_is_for_one_counter_limit_and_amount(caller: Caller) -> None:
     assert caller.left(counters=[counter]) == [5]
 
 
+@pytest.mark.parametrize("name", ["inline|", "inline|n"])
+def test_forged_token_changes_no_inline_counter(caller: Caller, name: str) -> None:
+    """A limit that a forged token has compiled is never used for a limit that callers write out."""
+    text, same = ("41/day using gcra", "41 per day using gcra") if name == "inline|" else ("42/d", "42/day")
+    back = {"key": f"forged-{name}", "name": name, "limit": text, "amount": 1}
+    for token, status in (("s1.a.1.1.b", 403), (f"s1.{'0' * 16}-0.1.1.{'0' * 32}", 400)):
+        assert caller.settle("give_back", {**back, "token": token}) == status
+    counter: dict[str, Any] = {"key": f"forged-{name}", "name": name.removeprefix("inline|") or None}
+    taken = [caller.take({**counter, "limit": limit})[0]["remaining"] for limit in (text, same)]
+    assert taken[0] - taken[1] == 1, "both spellings are one counter"
+
+
 def test_tokens_of_two_takes_are_settled_one_by_one(caller: Caller) -> None:
     counters = [{"key": key, "limit": "10/hour using fixed_window"} for key in ("a", "b")]
     backs = [settled(caller.take(counter)[0], counter, amount=1) for counter in counters]
@@ -316,6 +328,33 @@ def test_everything_else_needs_write_and_is_audited(admin: Caller, caller: Calle
     assert admin.settle(op, {**counter, **more}) == 200
     assert caller.left(counters=[counter]) == [2 if op == "charge" else 10]
     assert actions(here, counter["key"]) == [f"key:admin {op} requested", f"key:admin {op}"]
+
+
+HEAD = f"i1.{'0' * 16}-0"
+MAC = "0" * 32
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        f"i1.a.{'f' * 40}.1.b",
+        "i1.a.1.-1.b",
+        f"{HEAD}.{'f' * 40}.1.{MAC}",
+        f"{HEAD}.1.-1.{MAC}",
+        f"{HEAD}.7fffffff.1fffffffffffff.{MAC}",
+    ],
+)
+def test_forged_token_says_nothing_to_a_writer_either(admin: Caller, here: ServiceHere, token: str) -> None:
+    """What is given back without proof is what the request says, within the bounds of requests."""
+    counter: dict[str, Any] = {"key": f"forged {token}", "limit": "10/day using fixed_window", "cost": 4}
+    (told,) = admin.take(counter)
+    back = {**counter, "token": token, "tick": told["tick"]}
+    for more in ({"amount": MOST + 1}, {"amount": -1}, {"cost": MOST + 1}, {"tick": -1}, {"tick": 2**53}):
+        assert admin.settle("give_back", {**back, **more}) == 400, more
+    assert admin.left(counters=[counter]) == [6]
+    assert admin.settle("give_back", {**back, "amount": 4}) == 200
+    assert admin.left(counters=[counter]) == [10]
+    assert actions(here, counter["key"]) == ["key:admin give_back requested", "key:admin give_back"]
 
 
 def test_plan_is_charged_without_a_token_by_write_alone(admin: Caller, caller: Caller, here: ServiceHere) -> None:

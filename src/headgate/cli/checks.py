@@ -52,6 +52,10 @@ __all__ = ["add_checks"]
 DENIED = 1
 PATIENCE = 5.0
 """Seconds for a store to answer, where its URL does not say more: a command can wait longer than a request."""
+NO_PLANS = (
+    "name the settings that have it with --config, or add it (`headgate rules apply`, or POST /api/v1/plans of a "
+    "service)"
+)
 
 KeyArgument = Annotated[str | None, typer.Argument(metavar="KEY", help="Who is limited: user:42.")]
 LimitOption = Annotated[
@@ -285,6 +289,7 @@ def _answer(
         key = check_input(question.key, cost)
         plans = CatalogPlans(catalog) if catalog is not None else None
         resolver = Resolver(plans)
+        resolver.no_plans_hint = NO_PLANS if not question.limits else f"{NO_PLANS}; a limit is written as 10/min"
         if isinstance(store, RemoteStore):
             resolver.plan_of = store.plan_of
         bound = Bound(engine, resolver.chain([*question.limits, *question.plans]))

@@ -18,6 +18,7 @@ import typer
 from headgate.cli.groups import command_group
 from headgate.cli.places import ConfigOption, JsonOption, actor, key_store, open_rules
 from headgate.cli.showing import Cell, Column, complain, say, say_json, say_table, shown
+from headgate.config.usual import has_usual_rules, usual_rules_store
 from headgate.core.limit import Limit
 from headgate.errors import ConfigError, NotFound, ReadOnly, StoreError
 from headgate.reading.fields import Fields, Problems
@@ -25,7 +26,7 @@ from headgate.rules.moments import moment_text, read_moment
 from headgate.rules.repositories.opening import open_repository
 from headgate.rules.repositories.port import Repository
 from headgate.service.auth.keys import SCOPES, TOKEN, ApiKey, create_key, list_keys, revoke_key
-from headgate.stores.options import Options
+from headgate.stores.options import Options, masked
 
 __all__ = ["keys_app"]
 
@@ -120,6 +121,8 @@ def revoke(
 @contextmanager
 def _opened(rules_store: str | None, config: str | None, *, make: bool = False) -> Iterator[Repository]:
     url = key_store(rules_store, config)
+    if not rules_store and os.environ.get("HEADGATE_URL", "").strip():
+        _check_database_is_here(url, config)
     if "://" not in url:
         raise ReadOnly(f"keys are not kept in files such as {url}: name a rule database with --rules-store URL")
     repository = open_rules(url, _made if make else _refused)
@@ -127,6 +130,17 @@ def _opened(rules_store: str | None, config: str | None, *, make: bool = False) 
         yield repository
     finally:
         repository.close()
+
+
+def _check_database_is_here(url: str, config: str | None) -> None:
+    """HEADGATE_URL names a service elsewhere, perhaps: a key in a new database of this folder would open nothing
+    there."""
+    if not (config or os.environ.get("HEADGATE_CONFIG") or url != usual_rules_store() or has_usual_rules()):
+        raise ConfigError(
+            "keys are made where the service's rule database is: run this in the folder of the service, or with its "
+            "--config; HEADGATE_URL is not used"
+        )
+    complain(f"HEADGATE_URL is not used: these are the keys in {masked(url)}")
 
 
 def _made(path: str, url: str) -> Repository:

@@ -23,6 +23,7 @@ __all__ = ["Service", "service_of"]
 TIMEOUT = 10.0
 """Seconds for an answer to begin, and for each piece of it."""
 MOST_BYTES = 64 * 1024 * 1024
+MAKE_KEY = "to make a key, run `headgate keys create NAME --scope read` on the service's machine, in its folder"
 EXAMPLE = "http://127.0.0.1:8080"
 _ERRORS: Mapping[int, type[HeadgateError]] = {404: NotFound, 409: Conflict, 412: Stale}
 
@@ -105,7 +106,7 @@ class Service:
             raise kind(detail) from None
         if status == 401:
             advice = "set HEADGATE_ADMIN_KEY" if self._token is None else "see HEADGATE_ADMIN_KEY, or --token"
-            raise ConfigError(f"{self.title}: {detail} ({advice}; `headgate keys create` makes a key)") from None
+            raise ConfigError(f"{self.title}: {detail} ({advice}; {MAKE_KEY})") from None
         if status >= 500 or status == 429:
             raise StoreError(f"{self.title}: {detail}") from None
         raise ConfigError(f"{self.title}: {detail}") from None

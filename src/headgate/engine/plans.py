@@ -58,6 +58,8 @@ class Resolver:
         """By the `identity` of a Limit."""
         self.plan_of: Callable[[str], Algorithm | None] = _unknown
         """Plans that nobody here knows: what stands for one, if the store may."""
+        self.no_plans_hint: str | None = None
+        """How to add a plan where there are none, for callers who do not write Python."""
         if isinstance(plans, Mapping):
             for name in plans:
                 if self.plan(name) is None:  # a bad plan is an error now, not at the first request
@@ -171,6 +173,8 @@ class Resolver:
             close = get_close_matches(text, names, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             known = f"; the plans are {', '.join(sorted(names))}" if names else ""
+            if not self._plans and self.no_plans_hint is not None:
+                raise ConfigError(f"there is no plan {text!r}: {self.no_plans_hint}") from error
             if not self._plans:
                 known = f"; no plans are given: write a limit such as '100/minute', or plans={{{text!r}: '100/minute'}}"
             raise ConfigError(f"there is no plan {text!r}: {hint}it is not a limit either{known}") from error

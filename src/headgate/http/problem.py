@@ -17,7 +17,7 @@ from headgate.errors import Conflict, Invalid, LeaseLost, NotFound, ReadOnly, St
 from headgate.http.headers import header_name
 from headgate.rules.moments import moment_text
 
-__all__ = ["CONTENT_TYPE", "QUOTA_EXCEEDED", "encode_problem", "exceeded", "problem", "problem_of"]
+__all__ = ["CONTENT_TYPE", "QUOTA_EXCEEDED", "encode_problem", "exceeded", "on_one_line", "problem", "problem_of"]
 
 CONTENT_TYPE = "application/problem+json"
 BLANK = "about:blank"
@@ -94,13 +94,24 @@ def exceeded(decision: Decision, status: int = 429, now_us: int | None = None) -
     return problem(status, detail, type=QUOTA_EXCEEDED, title=title, now_us=now_us, **more)
 
 
+def on_one_line(message: str) -> str:
+    """A message without the indented lines below it, which draw a picture for terminals.
+
+    >>> on_one_line("cannot read limit 'lots': the count is missing\\n    lots\\n    ^^^^")
+    "cannot read limit 'lots': the count is missing"
+    """
+    if "\n" not in message:
+        return message
+    return " ".join([line for line in message.splitlines() if not line.startswith(" ")])
+
+
 def problem_of(error: Exception) -> tuple[int, str, dict[str, Any]]:
     """What an error is over HTTP: its status, what to say, and further members. What is none of ours, and no fault of
     the caller's either, is 500 and says nothing of the inside."""
     if isinstance(error, Invalid):
-        told = [{"field": found.field, "message": found.message} for found in error.problems]
+        told = [{"field": found.field, "message": on_one_line(found.message)} for found in error.problems]
         return 400, "; ".join(": ".join(filter(None, entry.values())) for entry in told), {"problems": told}
     for kind, status in _STATUSES:
         if isinstance(error, kind):
-            return status, str(error), {}
+            return status, on_one_line(str(error)), {}
     return 500, "something went wrong here; the log says what", {}

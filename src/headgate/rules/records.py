@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from shlex import quote
 
+from headgate.core.algorithms import build
 from headgate.core.limit import Limit
 from headgate.engine.plans import Resolver
 from headgate.errors import ConfigError, Invalid, Problem
@@ -25,7 +26,17 @@ from headgate.rules.rule import Rule
 from headgate.rules.views.clients import client_limit_of
 from headgate.rules.views.policies import policy_of
 
-__all__ = ["POLICY_IDS", "edit_of", "last_number_of", "plan_of", "read_plan", "record_of", "rule_of", "tier_of"]
+__all__ = [
+    "POLICY_IDS",
+    "edit_of",
+    "last_number_of",
+    "plan_of",
+    "read_limits",
+    "read_plan",
+    "record_of",
+    "rule_of",
+    "tier_of",
+]
 
 POLICY_IDS = "policy_ids"
 """The default that counts the policies' numbers."""
@@ -76,11 +87,24 @@ def plan_of(record: Record) -> tuple[str, ...]:
 
 def read_plan(name: str, limits: object) -> tuple[str, ...]:
     """A plan's limits, each in its canonical notation; ConfigError says what is wrong."""
+    items = _items(limits)
+    Resolver({name: items})  # refuses names that cannot be a plan's
+    return tuple([str(limit) for item in items for limit in Limit.parse_chain(item)])
+
+
+def read_limits(limits: object) -> tuple[str, ...]:
+    """The same, whatever the plan is called."""
+    found = [limit for item in _items(limits) for limit in Limit.parse_chain(item)]
+    for limit in found:
+        build(limit, str(limit))  # refuses limits that no algorithm can count
+    return tuple(map(str, found))
+
+
+def _items(limits: object) -> list[str]:
     items = [limits] if isinstance(limits, str) else limits
     if not isinstance(items, Sequence) or not items or not all(isinstance(item, str) for item in items):
         raise ConfigError("must be a limit such as '10/second burst 20', or a list of them")
-    Resolver({name: list(items)})  # refuses names that cannot be a plan's
-    return tuple(str(limit) for item in items for limit in Limit.parse_chain(item))
+    return list(items)
 
 
 def _as_written(rule: Rule) -> Rule:

@@ -159,6 +159,7 @@ def test_mistakes_name_the_field(anyone: httpx.Client, key: str, check: dict[str
     refused = problem(sent(anyone, fine, check, exact=False), 400)
     assert refused["detail"].startswith("checks[1].")
     assert message in refused["detail"]
+    assert "\n" not in refused["detail"]
     first, second = told(anyone, fine, check)
     assert first["counters"][0]["remaining"] == 4, "the other is decided, once: a refused batch has counted nothing"
     assert second["error"]["status"] == 400

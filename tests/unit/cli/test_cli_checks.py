@@ -30,6 +30,7 @@ rules:
 default_client_limits: off
 """
 STORE = "sqlite:///counters.db?timeout_ms=30000"
+LIMIT_HINT = "; a limit is written as 10/min"
 
 
 @pytest.fixture
@@ -135,6 +136,22 @@ def test_plans_come_from_the_settings(run: Run, settings: Path) -> None:
         "headgate: there is no plan 'glod': did you mean 'gold'? it is not a limit either; the plans are daily, gold\n"
     )
     assert run("check", "user:42", "-l", "glod") == (2, "", told)
+
+
+@pytest.mark.parametrize("command", ["check", "peek", "reset"])
+@pytest.mark.parametrize(
+    ("option", "name", "more"),
+    [("--plan", "gold", ""), ("--limit", "gold", LIMIT_HINT), ("--limit", "ten per minute", LIMIT_HINT)],
+)
+def test_plan_that_is_not_there_is_told_in_terms_of_the_command_line(
+    run: Run, command: str, option: str, name: str, more: str
+) -> None:
+    assert run(command, "user:42", option, name) == (
+        2,
+        "",
+        f"headgate: there is no plan {name!r}: name the settings that have it with --config, or add it (`headgate "
+        f"rules apply`, or POST /api/v1/plans of a service){more}\n",
+    )
 
 
 def test_a_plan_may_be_called_one(run: Run, settings: Path) -> None:

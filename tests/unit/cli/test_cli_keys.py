@@ -100,6 +100,51 @@ def test_the_database_that_is_configured(run: Run, folder: Path, monkeypatch: py
     assert run("keys", "list").code == 0, "no service is asked"
 
 
+@pytest.mark.parametrize("command", ["create ci", "list", "revoke 0123456789ab"])
+def test_no_keys_are_made_here_for_a_service_elsewhere(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("HEADGATE_URL", "http://127.0.0.1:1")
+    before = set(folder.rglob("*"))
+    assert run("keys", *command.split()) == (
+        2,
+        "",
+        "headgate: keys are made where the service's rule database is: run this in the folder of the service, or with "
+        "its --config; HEADGATE_URL is not used\n",
+    )
+    assert set(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("named", ["config", "variable", "database", "settings"])
+def test_keys_of_the_database_that_is_here_are_made_with_a_warning(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    options: tuple[str, ...] = ()
+    path = folder / ".headgate" / "rules.db"
+    if named == "config":
+        (folder / "mine.yaml").write_text("on_store_error: closed\n")
+        options = ("--config", "mine.yaml")
+    elif named == "variable":
+        (folder / "mine.yaml").write_text("on_store_error: closed\n")
+        monkeypatch.setenv("HEADGATE_CONFIG", "mine.yaml")
+    elif named == "database":
+        assert run("keys", "create", "first").code == 0
+    else:
+        path = folder / "mine.db"
+        (folder / "headgate.yaml").write_text(f"rules_store: sqlite:///{path}\n")
+    monkeypatch.setenv("HEADGATE_URL", "http://127.0.0.1:1")
+    code, out, err = run("keys", "create", "ci", *options)
+    assert code == 0, err
+    assert err.startswith(f"headgate: HEADGATE_URL is not used: these are the keys in sqlite:///{path}\n")
+    assert found(f"sqlite:///{path}", out.strip()) == ("ci", "check")
+
+
+def test_option_that_names_the_database_is_not_warned_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_URL", "http://127.0.0.1:1")
+    code, _, err = run("keys", "create", "ci", "--rules-store", URL)
+    assert (code, "HEADGATE_URL" in err) == (0, False)
+
+
 def test_files_keep_no_keys(run: Run, folder: Path) -> None:
     (folder / "rules.yaml").write_text("rules: []\n")
     for command in ("create ci", "list", "revoke 0123456789ab"):

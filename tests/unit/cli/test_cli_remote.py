@@ -155,7 +155,8 @@ def test_without_a_key_no_key_is_sent(run: Run, service: Played, monkeypatch: py
     assert code == 2
     assert err == (
         f"headgate: {service.url}: this needs a key: send it as `Authorization: Bearer …`, or in X-API-Key (set "
-        "HEADGATE_ADMIN_KEY; `headgate keys create` makes a key)\n"
+        "HEADGATE_ADMIN_KEY; to make a key, run `headgate keys create NAME --scope read` on the service's machine, in "
+        "its folder)\n"
     )
 
 
@@ -224,7 +225,7 @@ def test_no_password_belongs_in_a_url(run: Run) -> None:
             401,
             "the key that was sent opens nothing",
             "{url}: the key that was sent opens nothing (see HEADGATE_ADMIN_KEY, or --token; "
-            "`headgate keys create` makes a key)",
+            "to make a key, run `headgate keys create NAME --scope read` on the service's machine, in its folder)",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate import ConfigError, Limiter, StoreError
+from headgate import ConfigError, Limit, Limiter, StoreError
 from headgate.errors import Conflict, HeadgateError, Invalid, LeaseLost, NotFound, Problem, ReadOnly, Stale, StoreClosed
 from headgate.http.problem import CONTENT_TYPE, QUOTA_EXCEEDED, encode_problem, exceeded, problem, problem_of
 from headgate.rules.views.ids import view_id
@@ -122,3 +122,14 @@ ERRORS: list[tuple[Exception, int, str, dict[str, Any]]] = [
 )
 def test_an_error(error: Exception, status: int, detail: str, more: dict[str, Any]) -> None:
     assert problem_of(error) == (status, detail, more)
+
+
+def test_pictures_of_limits_are_left_out() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Limit.parse("5/fortnight")
+    assert "^" in str(caught.value)
+    for error in (caught.value, Invalid([Problem("limits", str(caught.value))])):
+        _, detail, _ = problem_of(error)
+        assert "cannot read limit '5/fortnight': unknown unit 'fortnight'" in detail
+        assert "\n" not in detail
+        assert "^" not in detail

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import ConfigError, Conflict, Invalid, NotFound, Stale
+from headgate.errors import ConfigError, Conflict, Invalid, NotFound, Stale, StoreError
 from headgate.rules.editor import Editor
 from headgate.rules.records import record_of
 from headgate.rules.repositories.port import Actor, AuditQuery
@@ -311,3 +311,25 @@ def test_a_reset_of_an_api_keys_counters_does_not_tell_the_key(editor: Editor, r
     (entry,) = repository.audit(AuditQuery())
     assert entry.action == "reset"
     assert entry.subject == "apikey:sha256:ca195b975018"
+
+
+def test_failed_reset_is_told_although_the_audit_log_cannot_be_written(
+    editor: Editor, repository: MemoryRepository, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reset() -> None:
+        with editor.resetting("user:42"):
+            repository.close()
+            raise StoreError("the counters are away")
+
+    with pytest.raises(StoreError, match="counters are away"):
+        reset()
+    assert "audit log: cannot write that a reset was not done" in caplog.text
+    assert [entry.action for entry in repository.entries] == ["reset requested"]
+
+
+def test_reset_is_done_although_the_audit_log_cannot_be_written(
+    editor: Editor, repository: MemoryRepository, caplog: pytest.LogCaptureFixture
+) -> None:
+    with editor.resetting("user:42"):
+        repository.close()
+    assert "audit log: cannot write that a reset was done" in caplog.text

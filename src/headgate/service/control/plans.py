@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from headgate.errors import ConfigError, Invalid, NotFound, Problem
 from headgate.reading.fields import Fields, Problems
-from headgate.rules.records import read_plan
+from headgate.rules.records import read_limits, read_plan
 from headgate.service.control.asking import Name, PageQuery, location, page_of
 from headgate.service.control.bodies import JsonBody
 from headgate.service.control.desk import TheDesk, TheEditor
@@ -86,9 +86,9 @@ def _read(body: Any, of_path: str | None) -> tuple[str, tuple[str, ...]]:
             fields.wrong("limits", "is missing: write a limit such as '10/second burst 20', or a list of them")
     else:
         try:
-            limits = read_plan("plan", fields.values["limits"])
+            limits = read_limits(fields.values["limits"])
         except ConfigError as error:
-            fields.wrong("limits", str(error))
+            fields.wrong("limits", f"plan {name!r}: {error}" if name else str(error))
     problems.raise_any()
     try:
         return name, read_plan(name, limits)

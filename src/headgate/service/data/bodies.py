@@ -17,6 +17,7 @@ from msgspec import UNSET
 
 from headgate.embedded.asking import Prepared, PreparedChain
 from headgate.embedded.async_limiter import AsyncLimiter
+from headgate.http.problem import on_one_line
 from headgate.rules.path import LONGEST_PATH
 from headgate.service.asgi import BadRequest
 from headgate.service.data.shapes import BatchBody, CheckBody, ContextBody, VerifyBody
@@ -88,6 +89,7 @@ def read_verify(body: bytes) -> VerifyBody:
 
 def wrong(field: str, message: str) -> BadRequest:
     """A field that cannot be used."""
+    message = on_one_line(message)
     return BadRequest(400, f"{field}: {message}" if field else message, problems=[{"field": field, "message": message}])
 
 

@@ -22,7 +22,7 @@ from headgate.core.algorithms.algorithm import LARGEST, Algorithm
 from headgate.core.limit import Limit
 from headgate.embedded.asking import Prepared, PreparedChain, PreparedMembers
 from headgate.embedded.async_limiter import AsyncLimiter
-from headgate.engine.bound import check_input
+from headgate.engine.bound import MAX_COST, check_input
 from headgate.engine.plans import INLINE_PREFIX
 from headgate.errors import ConfigError
 from headgate.service.data.bodies import cost_of, prepare, way, wrong
@@ -43,7 +43,8 @@ OPS: Final = {"take": Op.TAKE, "peek": Op.PEEK, "charge": Op.CHARGE, "give_back"
 AMOUNT: Final = "is what is given back of the cost: 0, or no more than that"
 OF_RULES: Final = (Op.TAKE, Op.PEEK, Op.RESET)
 
-_built: dict[tuple[str, str], Algorithm] = {}
+_built: dict[tuple[bool, str, str], Algorithm] = {}
+"""By whether the limit is inline, the name of its counter and its text."""
 
 
 @final
@@ -60,8 +61,8 @@ class Proof:
         self.missing: str | None = None
         """What is wrong with the tokens, if anything is."""
 
-    def add(self, op: Op, counter: CounterBody, claimed: Claimed | None, algorithm: Algorithm) -> None:
-        """One more counter, with what its token says."""
+    def add(self, op: Op, counter: CounterBody, claimed: Claimed | None, algorithm: Algorithm) -> bool:
+        """One more counter, with what its token says; whether that may be believed."""
         if claimed is None or not self.tokens.check(claimed, self.caller, counter.key, algorithm):
             self.missing = (
                 "without the token that this caller got for taking it"
@@ -74,6 +75,8 @@ class Proof:
             self.missing = "with tokens of two takes: send a check for each of them"
         else:
             self.take = claimed.take
+            return True
+        return False
 
 
 def op_of(check: CheckBody, at: str) -> Op:
@@ -133,10 +136,13 @@ def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, at: str, proof
         return [Member(key, _algorithm(counter, at, True), cost, counter.binds)]
     claimed = None if counter.token is None else proof.tokens.read(counter.token)
     algorithm = _algorithm(counter, at, claimed is None or claimed.inline)
-    proof.add(op, counter, claimed, algorithm)
+    proven = proof.add(op, counter, claimed, algorithm)
     tick = counter.tick
-    if op is Op.GIVE_BACK and claimed is not None:
+    if proven and claimed is not None and op is Op.GIVE_BACK:
         cost, tick = claimed.cost, claimed.tick
+    elif not proven and counter.token is not None and counter.amount <= MAX_COST:
+        # Without a token that counts, nobody knows the cost: the caller needs scope write, and is told so (403).
+        cost = max(cost, counter.amount)
     if not 0 <= counter.amount <= cost or (counter.amount and op is Op.CHARGE):
         raise wrong(way(at, "amount"), AMOUNT)
     return [Member(key, algorithm, cost, counter.binds, tick, counter.amount)]
@@ -174,7 +180,9 @@ def _algorithm(counter: CounterBody, at: str, inline: bool) -> Algorithm:
     name = told or ""
     if inline:
         name = INLINE_PREFIX + name
-    known = _built.get((name, text))
+    elif name.startswith(INLINE_PREFIX):
+        raise wrong(way(at, "name"), f"begins with {INLINE_PREFIX!r}, as no counter of a rule or a plan does")
+    known = _built.get((inline, name, text))
     if known is not None:
         return known
     if len(text) > LONGEST_LIMIT:
@@ -187,7 +195,7 @@ def _algorithm(counter: CounterBody, at: str, inline: bool) -> Algorithm:
         raise wrong(way(at, "limit"), str(error)) from None
     if len(_built) >= MOST_REMEMBERED:
         _built.clear()
-    _built[name, text] = known
+    _built[inline, name, text] = known
     return known
 
 

@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from headgate.embedded.asking import Prepared, PreparedChain
-from headgate.engine.failure import answerable
 from headgate.errors import HeadgateError, StoreError
 from headgate.http.problem import problem, problem_of
 from headgate.service.asgi import BadRequest, Call, Reply
@@ -118,11 +117,6 @@ class Operations:
             replies = local.apply_within(requests, 0.0) if requests else []
         except PartlyAnswered as error:  # the others were decided, and must not be asked about again
             replies = self.limiter._engine.failure.answer(error, requests).replies
-            for item, reply in zip(asked, error.replies, strict=True):
-                if not answerable(item.op) and any(isinstance(one, StoreError) for one in reply):
-                    item.problem = BadRequest(503, "the store could not be asked, so nothing was settled")
-                    if not body.exact:
-                        raise item.problem from error
         except StoreError:
             replies = None
         if replies is None:

@@ -17,13 +17,15 @@ come within a day, and repeating it gains nothing: the debt of a counter is boun
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from hmac import compare_digest
 from itertools import count
 from secrets import token_hex
 from typing import Final, NamedTuple, final
 
-from headgate.core.algorithms.algorithm import Algorithm
+from headgate.core.algorithms.algorithm import LARGEST, Algorithm
+from headgate.engine.bound import MAX_COST
 from headgate.engine.plans import INLINE_PREFIX
 from headgate.stores.port import Op
 
@@ -38,6 +40,13 @@ INLINE: Final = "i"
 STORED: Final = "s"
 """The counter of a rule or a plan."""
 MAX_CACHED: Final = 4096
+
+_HEX: Final = "0|[1-9a-f][0-9a-f]"
+_TOKEN: Final = re.compile(
+    rf"(([{INLINE}{STORED}])({_HEX}{{0,11}})\.([0-9a-f]{{16}}-(?:{_HEX}{{0,15}}))\.({_HEX}{{0,7}})\.({_HEX}{{0,13}}))"
+    r"\.([0-9a-f]{32})"
+)
+"""Exactly what `issue` writes. int() alone would take signs, underscores, blanks and numbers of any size."""
 
 
 class Claimed(NamedTuple):
@@ -75,16 +84,14 @@ class Tokens:
 
     def read(self, token: str) -> Claimed | None:
         """A token taken apart, to be believed after `check`; None for what is none."""
-        if len(token) > MAX_TOKEN or not token.isascii():
+        if len(token) > MAX_TOKEN:
             return None
-        parts = token.split(".")
-        if len(parts) != 5 or parts[0][:1] not in (INLINE, STORED):
+        match = _TOKEN.fullmatch(token)
+        if match is None:
             return None
-        try:
-            issued, cost, tick = int(parts[0][1:], 16), int(parts[2], 16), int(parts[3], 16)
-        except ValueError:
-            return None
-        return Claimed(token[: -len(parts[4]) - 1], parts[0][0] == INLINE, issued, parts[1], cost, tick, parts[4])
+        head, flag, issued, take, cost, tick, mac = match.groups()
+        claimed = Claimed(head, flag == INLINE, int(issued, 16), take, int(cost, 16), int(tick, 16), mac)
+        return claimed if claimed.cost <= MAX_COST and claimed.tick <= LARGEST else None
 
     def check(self, claimed: Claimed, caller: str, key: str, algorithm: Algorithm) -> bool:
         """Whether this token was issued to this caller, for this counter."""

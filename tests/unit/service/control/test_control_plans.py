@@ -63,6 +63,18 @@ def test_plans_with_mistakes(control: Control, body: Any, fields: set[str]) -> N
     assert set(problems(control.post("/api/v1/plans", body))) == fields
 
 
+def test_unreadable_limit_is_told_on_one_line_with_the_plan(control: Control) -> None:
+    for answer in (
+        control.post("/api/v1/plans", {"name": "bad", "limits": "lots"}),
+        control.put("/api/v1/plans/bad", {"limits": ["1/s", "lots"]}),
+    ):
+        message = problems(answer)["limits"]
+        assert message.startswith("plan 'bad': cannot read limit 'lots': ")
+        assert answer.json()["detail"] == f"limits: {message}"
+        assert "\n" not in message
+        assert "^" not in message
+
+
 def test_a_plan_is_known_by_its_path(control: Control) -> None:
     control.post("/api/v1/plans", {"name": "gold", "limits": "1/s"})
     assert set(problems(control.put("/api/v1/plans/gold", {"name": "lead", "limits": "1/s"}))) == {"name"}
