@@ -7,6 +7,7 @@ after the other.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.core.masking import without_secrets
-from headgate.errors import ConfigError, Conflict, NotFound, Stale
+from headgate.errors import ConfigError, Conflict, HeadgateError, NotFound, Stale
 from headgate.locks.port import LockService
 from headgate.reading.fields import kind_of
 from headgate.rules.comparing import Difference, all_records, compare
@@ -34,6 +35,8 @@ LONGEST_OVERRIDE = 10**10
 RULE = "a rule, which Rule.read({'name': 'Orders', 'dimension': 'user', 'limit': 100, 'window_seconds': 60}) makes"
 POLICY = "a policy, as Policy('user:42', capacity=100, refill_rate=10)"
 CLIENT_LIMIT = "a sequence of limits, as [ClientLimit('acme', 'DEFAULT', 'GLOBAL', 'MIN', 100)]"
+
+_log = logging.getLogger("headgate")
 
 
 class Editor:
@@ -221,6 +224,14 @@ class Editor:
         if subjects:
             self._repository.note(self._actor, action, *map(without_secrets, subjects))
 
+    def note_outcome(self, action: str, done: bool, *subjects: str) -> None:
+        """Put what came of it into the audit log. It is done or not, whether or not the log can be written: an error
+        is logged, and hides neither the outcome nor the error that kept it from being done."""
+        try:
+            self.note(action if done else f"{action} failed", *subjects)
+        except HeadgateError as error:
+            _log.error("audit log: cannot write that a %s was %s: %s", action, "done" if done else "not done", error)
+
     @contextmanager
     def resetting(self, *subjects: str) -> Iterator[None]:
         """Reset counters inside this block. The audit log has that it was requested before it is tried, and then
@@ -229,9 +240,9 @@ class Editor:
         try:
             yield
         except BaseException:
-            self.note("reset failed", *subjects)
+            self.note_outcome("reset", False, *subjects)
             raise
-        self.note_reset(*subjects)
+        self.note_outcome("reset", True, *subjects)
 
     def _alone(self, client: str) -> AbstractContextManager[object]:
         return nullcontext() if self._locks is None else _held(self._locks, f"client:{client}")

@@ -8,18 +8,14 @@ of. `reset failed` means that the store did not confirm it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from headgate.errors import HeadgateError
 from headgate.rules.editor import Editor
 
 __all__ = ["audited", "note_outcome", "note_request"]
 
 T = TypeVar("T")
-
-_log = logging.getLogger("headgate")
 
 
 async def audited(editor: Editor, action: str, subjects: Sequence[str], work: Coroutine[Any, Any, T]) -> T:
@@ -44,8 +40,5 @@ async def note_request(editor: Editor, action: str, subjects: Sequence[str]) -> 
 
 
 async def note_outcome(editor: Editor, action: str, subjects: Sequence[str], done: bool) -> None:
-    """Say what came of it. It is done or not, whether or not the log can be written: that is logged."""
-    try:
-        await asyncio.to_thread(editor.note, action if done else f"{action} failed", *dict.fromkeys(subjects))
-    except HeadgateError as error:
-        _log.error("audit log: cannot write that a %s was %s: %s", action, "done" if done else "not done", error)
+    """Say what came of it. An error is logged."""
+    await asyncio.to_thread(editor.note_outcome, action, done, *dict.fromkeys(subjects))
