@@ -14,7 +14,7 @@ from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY, socket
 from time import monotonic
 
-from headgate.service.admission import Admission
+from headgate.service.admission import NEVER_SERVED, Admission
 from headgate.service.protocol import Connection
 
 __all__ = ["TlsListener"]
@@ -106,7 +106,7 @@ class TlsListener:
 class Handshake:
     """A connection that is accepted, and does not speak TLS yet."""
 
-    served = False
+    eviction_rank = NEVER_SERVED
 
     def __init__(self, accepted: socket) -> None:
         self.accepted = accepted

@@ -19,7 +19,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headgate.service.admission import Admission, Admitted
+from headgate.service.admission import NEVER_SERVED, SERVED, UNREAD, Admission, Admitted
 from headgate.service.asgi import MOST_BODY_BYTES
 
 __all__ = ["MIN_COUNTED", "PIECE", "SMALL_PIECE", "Flow", "PacedConnection"]
@@ -270,13 +270,17 @@ class PacedConnection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
-    def served(self) -> bool:
-        """Whether a request has been answered on it, or is being answered."""
-        return self.cycle is not None or self.idle_since is not None
+    def eviction_rank(self) -> int:
+        """How soon it is closed to make room, when it waits for its client."""
+        if self.unread_since is not None:
+            return UNREAD
+        return NEVER_SERVED if self.cycle is None and self.idle_since is None else SERVED
 
     def idle_time(self) -> float | None:
-        """Since when it waits for its client; None while the client waits for it, or reads an answer."""
-        if self.pending or self.flow.write_paused:
+        """Since when it waits for its client to send or to read; None while the client waits for it."""
+        if self.unread_since is not None:
+            return self.unread_since
+        if self.pending:
             return None
         if self.waiting_since is not None:
             return self.waiting_since
