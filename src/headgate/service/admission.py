@@ -40,6 +40,12 @@ class Admitted(Protocol):
     """A connection that is counted."""
 
     admitted: bool
+    counted: int
+    """Bytes that the budget counts as held by it."""
+
+    @property
+    def releasable(self) -> bool:
+        """Whether closing it frees what it holds."""
 
     @property
     def eviction_rank(self) -> int:
@@ -50,6 +56,9 @@ class Admitted(Protocol):
 
     def evict(self) -> None:
         """Close it now."""
+
+    def refuse_to_hold(self) -> None:
+        """Close it because of what it holds."""
 
 
 class Admission:
@@ -91,6 +100,17 @@ class Admission:
             connection.admitted = False
             self.open.remove(connection)
             self.budget.release("http")
+
+    def free_memory(self, size: int) -> bool:
+        """Close the connection that holds most, if that is more than `size`. Whether there was one."""
+        largest: Admitted | None = None
+        for connection in self.open:
+            if connection.counted > size and connection.releasable:
+                size, largest = connection.counted, connection
+        if largest is None:
+            return False
+        largest.refuse_to_hold()
+        return True
 
     def _evict(self, now: float) -> bool:
         if not self._idle and now - self._scanned >= SCAN_INTERVAL:

@@ -107,6 +107,8 @@ class Handshake:
     """A connection that is accepted, and does not speak TLS yet."""
 
     eviction_rank = NEVER_SERVED
+    counted = 0
+    releasable = False
 
     def __init__(self, accepted: socket) -> None:
         self.accepted = accepted
@@ -116,6 +118,9 @@ class Handshake:
 
     def idle_time(self) -> float | None:
         return self._since
+
+    def refuse_to_hold(self) -> None:
+        """It holds nothing."""
 
     def evict(self) -> None:
         if self.task is not None:
