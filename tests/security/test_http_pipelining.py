@@ -5,15 +5,18 @@ Each attack states what memory may grow by. Without bounds, one connection made 
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
+import grpc
 import pytest
 
 from headgate.service.connections import MAX_HELD_BYTES
+from headgate.service.rpc import messages
 from integration.service.serving import Service
 from integration.service.wire import Wire, request
 from security.bystander import Bystander, memory_bytes, unharmed
@@ -89,6 +92,36 @@ def test_unfinished_requests_on_many_connections(serve: Serve, report: Report, d
     report(f"{result.sent / MIB:.0f} MiB sent, {grown / MIB:.1f} MiB held; {figures}")
     assert grown < ALL_CONNECTIONS
     assert bystander.statuses(middle, end) == {200}
+
+
+def test_slow_uploads_do_not_refuse_the_requests_of_others(serve: Serve) -> None:
+    """Whoever holds most makes room, and gRPC has memory of its own."""
+    service = serve()
+    checks = [{"counters": [{"key": f"k{number}", "limit": "9/d"}]} for number in range(300)]
+    batch = request(b"POST", b"/api/v1/check/batch", body=json.dumps({"checks": checks}).encode())
+    with ExitStack() as stack:
+        for size, count in ((MIB, MAX_HELD_BYTES // MIB - 1), (32_000, 60), (2_000, 60)):
+            upload = request(b"POST", b"/api/v1/quota", b"content-length: %d" % size) + b" " * (size - 1)
+            for _ in range(count):
+                stack.enter_context(Wire(service)).send(upload)
+            time.sleep(0.3)  # for the service to receive it
+        for _ in range(3):
+            wire = stack.enter_context(Wire(service))
+            for start in range(0, len(batch), 2048):
+                wire.send(batch[start : start + 2048])
+                time.sleep(0.01)  # it is to arrive in pieces
+            answer = wire.answer()
+            assert answer is not None
+            assert answer.status == 200, answer.body
+        with grpc.insecure_channel(service.rpc) as channel:
+            asked = messages.CheckBatchRequest()
+            for number in range(1000):
+                asked.checks.add(key=f"a key that is somewhat longer than others: {number}")
+            path = "/headgate.v1.RateLimiter/CheckRateLimitBatch"
+            ask = channel.unary_unary(
+                path, messages.CheckBatchRequest.SerializeToString, messages.CheckBatchResponse.FromString
+            )
+            assert len(ask(asked, timeout=30).decisions) == 1000
 
 
 def test_large_requests_are_refused_while_others_hold_all_the_memory(serve: Serve) -> None:

@@ -2,8 +2,9 @@
 
 Idle connections cost nothing but their place, and anybody can open thousands of them. So when the budget has no place
 left, an idle connection is closed for the new one: first those that have never sent a whole request, the oldest of them
-first, and then those that have waited longest for the next one. All connections are looked at
-only when there is no room, and then at most five times a second: a flood of new connections must not cost a scan each.
+first, then those that have waited longest for the next one, and last those whose clients do not read their responses.
+All connections are looked at only when there is no room, and then at most five times a second: a flood of new
+connections must not cost a scan each.
 """
 
 from __future__ import annotations
@@ -15,12 +16,21 @@ from typing import Protocol
 
 from headgate.service.connections import MAX_CONNECTIONS, ConnectionBudget
 
-__all__ = ["Admission", "Admitted"]
+__all__ = ["NEVER_SERVED", "SERVED", "UNREAD", "Admission", "Admitted"]
+
+NEVER_SERVED = 0
+"""Eviction rank of a connection that has not sent a whole request. The lowest rank is closed first."""
+SERVED = 1
+"""The same of one that waits for another request."""
+UNREAD = 2
+"""The same of one whose client does not read a response."""
 
 MIN_IDLE = 0.2
 """Seconds that a connection must have waited for its first request before another one may take its place."""
 MIN_IDLE_SERVED = 1.0
 """The same of one that has been answered before: its client may be about to call again."""
+MIN_UNREAD = 1.0
+"""The same of one whose client does not read: the network may be slow."""
 SCAN_INTERVAL = 0.2
 LOG_INTERVAL = 10.0
 _log = logging.getLogger("headgate.connections")
@@ -30,16 +40,25 @@ class Admitted(Protocol):
     """A connection that is counted."""
 
     admitted: bool
+    counted: int
+    """Bytes that the budget counts as held by it."""
 
     @property
-    def served(self) -> bool:
-        """Whether a request has been answered on it."""
+    def releasable(self) -> bool:
+        """Whether closing it frees what it holds."""
+
+    @property
+    def eviction_rank(self) -> int:
+        """NEVER_SERVED, SERVED or UNREAD."""
 
     def idle_time(self) -> float | None:
-        """Since when (`time.monotonic`) it waits for its client; None while it does not."""
+        """Since when (`time.monotonic`) it waits for its client to send or to read; None while it does not."""
 
     def evict(self) -> None:
         """Close it now."""
+
+    def refuse_to_hold(self) -> None:
+        """Close it because of what it holds."""
 
 
 class Admission:
@@ -51,7 +70,7 @@ class Admission:
         self.open: set[Admitted] = set()
         self.scheduled = 0
         """Connections that process pending data in the next turn of the event loop."""
-        self._idle: list[tuple[bool, float, Admitted]] = []
+        self._idle: list[tuple[int, float, Admitted]] = []
         """Found by the last scan (see `_idle_connections`). The last one is closed first."""
         self._scanned = 0.0
         self._logged = 0.0
@@ -82,6 +101,17 @@ class Admission:
             self.open.remove(connection)
             self.budget.release("http")
 
+    def free_memory(self, size: int) -> bool:
+        """Close the connection that holds most, if that is more than `size`. Whether there was one."""
+        largest: Admitted | None = None
+        for connection in self.open:
+            if connection.counted > size and connection.releasable:
+                size, largest = connection.counted, connection
+        if largest is None:
+            return False
+        largest.refuse_to_hold()
+        return True
+
     def _evict(self, now: float) -> bool:
         if not self._idle and now - self._scanned >= SCAN_INTERVAL:
             self._scanned = now
@@ -106,18 +136,19 @@ class Admission:
             self._refused = 0
 
 
-def _idle_connections(connections: Iterable[Admitted], now: float) -> list[tuple[bool, float, Admitted]]:
-    """Those that have been idle for a while: whether they were answered before, and since when they are idle."""
-    found: list[tuple[bool, float, Admitted]] = []
+def _idle_connections(connections: Iterable[Admitted], now: float) -> list[tuple[int, float, Admitted]]:
+    """Those that have been idle for a while: their eviction rank, and since when they are idle."""
+    min_idle = (MIN_IDLE, MIN_IDLE_SERVED, MIN_UNREAD)
+    found: list[tuple[int, float, Admitted]] = []
     for connection in connections:
         since = connection.idle_time()
         if since is not None:
-            served = connection.served
-            if now - since >= (MIN_IDLE_SERVED if served else MIN_IDLE):
-                found.append((served, since, connection))
+            rank = connection.eviction_rank
+            if now - since >= min_idle[rank]:
+                found.append((rank, since, connection))
     found.sort(key=_order, reverse=True)
     return found
 
 
-def _order(entry: tuple[bool, float, Admitted]) -> tuple[bool, float]:
+def _order(entry: tuple[int, float, Admitted]) -> tuple[int, float]:
     return entry[:2]

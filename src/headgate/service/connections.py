@@ -55,7 +55,8 @@ def max_connections(file_limit: int | None = None) -> int:
 class ConnectionBudget:
     """Counts the open connections of one worker, and the bytes that they hold.
 
-    One listener gets at most three quarters of all connections, so that a flood on one leaves room on the other.
+    One listener gets at most three quarters of all connections, and of all bytes, so that a flood on one leaves room on
+    the other.
 
     >>> budget = ConnectionBudget(max_connections=4)
     >>> [budget.admit("grpc") for _ in range(4)], budget.admit("http")
@@ -68,7 +69,9 @@ class ConnectionBudget:
         self.max_connections = max_connections
         self.max_per_listener = max(1, max_connections * 3 // 4)
         self.max_bytes = max_bytes
+        self.max_bytes_per_listener = max_bytes * 3 // 4
         self.held_bytes = 0
+        self._held: dict[ListenerName, int] = {"grpc": 0, "http": 0}
         self._open: dict[ListenerName, int] = {"grpc": 0, "http": 0}
 
     @property
@@ -91,13 +94,16 @@ class ConnectionBudget:
         """A connection that was admitted has ended."""
         self._open[listener] -= 1
 
-    def hold(self, size: int) -> bool:
+    def hold(self, listener: ListenerName, size: int) -> bool:
         """Count bytes that a connection is about to hold; False, and nothing is counted, when that is too much."""
-        if self.held_bytes + size > self.max_bytes:
+        held = self._held[listener] + size
+        if held > self.max_bytes_per_listener or self.held_bytes + size > self.max_bytes:
             return False
+        self._held[listener] = held
         self.held_bytes += size
         return True
 
-    def free(self, size: int) -> None:
+    def free(self, listener: ListenerName, size: int) -> None:
         """Bytes that were held are no longer."""
+        self._held[listener] -= size
         self.held_bytes -= size

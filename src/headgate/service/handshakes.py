@@ -14,7 +14,7 @@ from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY, socket
 from time import monotonic
 
-from headgate.service.admission import Admission
+from headgate.service.admission import NEVER_SERVED, Admission
 from headgate.service.protocol import Connection
 
 __all__ = ["TlsListener"]
@@ -106,7 +106,9 @@ class TlsListener:
 class Handshake:
     """A connection that is accepted, and does not speak TLS yet."""
 
-    served = False
+    eviction_rank = NEVER_SERVED
+    counted = 0
+    releasable = False
 
     def __init__(self, accepted: socket) -> None:
         self.accepted = accepted
@@ -116,6 +118,9 @@ class Handshake:
 
     def idle_time(self) -> float | None:
         return self._since
+
+    def refuse_to_hold(self) -> None:
+        """It holds nothing."""
 
     def evict(self) -> None:
         if self.task is not None:

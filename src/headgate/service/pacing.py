@@ -6,8 +6,9 @@ in `pending`, and nothing is read from the socket until all of it has been proce
 one in front of it is answered, nor while the client leaves answers unread. So a connection holds at most what one read
 from its socket yields, one request (or two, where one ends and the next begins in the same piece), and one response.
 
-What all connections hold together is counted in the budget of the worker. Small requests are not counted, so they pass
-also when there is no room for large ones.
+What all connections hold together is counted in the budget of the worker. When it is used up, the connection that
+holds most is closed, if that is not the one that asks. Small requests are not counted, so they pass also when there is
+no room for large ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headgate.service.admission import Admission, Admitted
+from headgate.service.admission import NEVER_SERVED, SERVED, UNREAD, Admission, Admitted
 from headgate.service.asgi import MOST_BODY_BYTES
 
 __all__ = ["MIN_COUNTED", "PIECE", "SMALL_PIECE", "Flow", "PacedConnection"]
@@ -123,7 +124,7 @@ class PacedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.pending = b""
-        self.budget.free(self.counted)
+        self.budget.free("http", self.counted)
         self.counted = 0
         self.admission.release(self)
         super().connection_lost(exc)
@@ -229,20 +230,29 @@ class PacedConnection(HttpToolsProtocol):
             self.count()
 
     def count(self) -> None:
-        """Have the budget count what the connection holds. Close it where that is too much for all of them together."""
+        """Have the budget count what the connection holds. Where that is too much for all of them together, close the
+        one that holds most."""
         held = len(self.pending)
         if self.received >= MIN_COUNTED:
             held += min(self.received, MAX_COUNTED) + HEADER_BYTES * self.header_count()
         if self.flow.write_paused:
             held += self.transport.get_write_buffer_size()
         if held <= self.counted:
-            self.budget.free(self.counted - held)
-        elif not self.budget.hold(held - self.counted):
-            self.refuse_to_hold()
-            return
+            self.budget.free("http", self.counted - held)
+        elif not self.budget.hold("http", held - self.counted):
+            self.work += MAX_TURN_WORK  # all connections are looked at
+            if not (self.admission.free_memory(held) and self.budget.hold("http", held - self.counted)):
+                self.refuse_to_hold()
+                return
         self.counted = held
 
+    @property
+    def releasable(self) -> bool:
+        """Whether closing it frees what it holds: not while a whole request is being answered."""
+        return not self.failed and (self.waiting_since is not None or self.unread_since is not None)
+
     def refuse_to_hold(self) -> None:
+        """Close it because of what it holds, or was about to hold."""
         self.pending = b""
         if self.headers:
             self.headers.clear()  # now, and not only when the connection is closed
@@ -250,6 +260,9 @@ class PacedConnection(HttpToolsProtocol):
             self.transport.abort()
         else:
             self.give_up(503, "the requests under way take too much memory together: try again later")
+        if self.transport.is_closing():
+            self.budget.free("http", self.counted)
+            self.counted = 0
 
     def pause_writing(self) -> None:
         self.unread_since = monotonic()
@@ -270,13 +283,17 @@ class PacedConnection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
-    def served(self) -> bool:
-        """Whether a request has been answered on it, or is being answered."""
-        return self.cycle is not None or self.idle_since is not None
+    def eviction_rank(self) -> int:
+        """How soon it is closed to make room, when it waits for its client."""
+        if self.unread_since is not None:
+            return UNREAD
+        return NEVER_SERVED if self.cycle is None and self.idle_since is None else SERVED
 
     def idle_time(self) -> float | None:
-        """Since when it waits for its client; None while the client waits for it, or reads an answer."""
-        if self.pending or self.flow.write_paused:
+        """Since when it waits for its client to send or to read; None while the client waits for it."""
+        if self.unread_since is not None:
+            return self.unread_since
+        if self.pending:
             return None
         if self.waiting_since is not None:
             return self.waiting_since

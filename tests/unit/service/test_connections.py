@@ -44,12 +44,23 @@ def test_one_listener_leaves_room_for_the_other() -> None:
 
 def test_bytes_are_bounded_together() -> None:
     budget = ConnectionBudget(max_connections=8, max_bytes=100)
-    assert budget.hold(60)
-    assert not budget.hold(41)
-    assert budget.hold(40)
-    budget.free(60)
-    assert budget.hold(60)
+    assert budget.hold("http", 60)
+    assert not budget.hold("grpc", 41)
+    assert budget.hold("grpc", 40)
+    budget.free("http", 60)
+    assert budget.hold("http", 60)
     assert budget.held_bytes == 100
+
+
+def test_one_listener_leaves_bytes_for_the_other() -> None:
+    budget = ConnectionBudget(max_connections=8, max_bytes=100)
+    assert not budget.hold("http", 76)
+    assert budget.hold("http", 75)
+    assert not budget.hold("http", 1)
+    assert budget.hold("grpc", 25)
+    budget.free("http", 75)
+    assert budget.hold("grpc", 50)
+    assert not budget.hold("grpc", 1)
 
 
 def test_a_backlog_fits_into_the_files_that_are_kept() -> None:

@@ -54,7 +54,9 @@ class Connection:
     def __init__(self, listener: Listener) -> None:
         self.since = listener.loop.time()
         self.active_at = self.since
-        """When the last call began; the listener moves it on while one is under way."""
+        """When the last call began; the listener moves it on while one is under way. For the idle time-out."""
+        self.last_call_at = self.since
+        """When the last call began. An open call does not move it on: such a connection may have to make room."""
         self.peer: str | None = None
         self.streams: dict[int, Stream] = {}
         self.dropped: dict[int, None] = {}

@@ -245,6 +245,7 @@ class Incoming:
             return
         now = self._loop.time()
         self._connection.active_at = now
+        self._connection.last_call_at = now
         deadline = None if head.timeout is None else now + head.timeout
         method = self._methods.get(head.path)
         held = self._held

@@ -200,12 +200,12 @@ class Listener:
             (
                 bool(connection.streams),
                 connection.incoming.last > 0 or now - connection.since < NEW,
-                connection.active_at,
+                connection.last_call_at,
                 id(connection),
                 connection,
             )
             for connection in self.connections
-            if not connection.left and (not connection.streams or now - connection.active_at > MAX_QUIET)
+            if not connection.left and (not connection.streams or now - connection.last_call_at > MAX_QUIET)
         ]
         if not found:
             self._searched = now

@@ -50,8 +50,8 @@ class Held:
         if not self._memory.hold(self, wanted):
             raise RpcError(
                 Status.RESOURCE_EXHAUSTED,
-                f"all connections together hold more than {self._memory.max_bytes:,} bytes of unfinished calls and "
-                "unread responses: retry later, with smaller messages",
+                "all connections together hold too many bytes of unfinished calls and unread responses: retry later, "
+                "with smaller messages",
             )
         self.reserved += wanted
 
@@ -68,14 +68,13 @@ class Memory:
     """The budget of a worker, as the gRPC listener uses it."""
 
     def __init__(self, budget: ConnectionBudget) -> None:
-        self.max_bytes = budget.max_bytes
         self._budget = budget
         self._holders: dict[Held, None] = {}
         """Those that have reserved something."""
 
     def hold(self, held: Held, size: int) -> bool:
         """Whether so much more may be held; if need be, somebody greedier is closed for it."""
-        while not self._budget.hold(size):
+        while not self._budget.hold("grpc", size):
             held.connection.charge(SEARCH_WORK)
             greediest = self._greediest()
             if greediest is None or greediest is held or greediest.reserved <= held.reserved + size:
@@ -88,7 +87,7 @@ class Memory:
         return True
 
     def free(self, held: Held, size: int) -> None:
-        self._budget.free(size)
+        self._budget.free("grpc", size)
         if held.reserved <= FREE_BYTES:
             self._holders.pop(held, None)
 

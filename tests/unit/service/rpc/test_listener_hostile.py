@@ -115,6 +115,20 @@ MISTAKES = {
 }
 
 
+@pytest.mark.parametrize(
+    "name", ["settings again and again", "calls that are taken back", "calls that we are made to take back"]
+)
+def test_goaway_says_that_frames_carry_no_calls(name: str) -> None:
+    async def test() -> None:
+        async with house() as listener:
+            raw = await Raw.open(listener.port, HELLO + MISTAKES[name][0])
+            farewell = await raw.end()
+            assert farewell is not None
+            assert farewell.payload[8:] == b"too many RST_STREAM frames, or other frames without calls"
+
+    run(test)
+
+
 @pytest.mark.parametrize(("sent", "code"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_who_breaks_the_rules_is_told_so_and_hung_up_on(sent: bytes, code: int) -> None:
     async def test() -> None:
