@@ -287,7 +287,7 @@ class Connection:
         """The peer has made this side do something that is no call."""
         self._bother += 1
         if self._bother > MOST_BOTHER:
-            raise Broken(frames.ENHANCE_YOUR_CALM, "calls are taken back, or something else is done, more than called")
+            raise Broken(frames.ENHANCE_YOUR_CALM, "too many RST_STREAM frames, or other frames without calls")
 
     def useless_frame(self, weight: int = 1) -> None:
         """The peer has sent a frame that carries no call."""
