@@ -3,6 +3,8 @@
 It runs in a process of its own, so that an attacker in the test's process does not slow it down: it asks the service
 again and again, one request at a time, and notes when each began and how long it took. `time.monotonic` is the same
 clock in all processes of the machine, so the test says afterwards which part of the record it means.
+
+A busy machine makes everybody wait. `Control` measures that: it asks a server which nobody attacks, at the same time.
 """
 
 from __future__ import annotations
@@ -15,13 +17,18 @@ from types import TracebackType
 
 from integration.service.serving import Service
 
-__all__ = ["Bystander", "memory_bytes", "p99", "peak_memory_bytes", "unharmed"]
+__all__ = ["Bystander", "Control", "memory_bytes", "p99", "peak_memory_bytes", "unharmed"]
 
 _PROGRAM = Path(__file__).with_name("bystander_process.py")
+_CONTROL = Path(__file__).with_name("control_process.py")
 PATIENCE = 60.0
 NOISE = 0.01
 """Seconds below which waits are the scheduler's business: nothing is concluded from a factor of less than that."""
 FACTOR = 10
+MAX_WAIT = 1.0
+"""Seconds that others may wait at most, unless the machine is busy with something else."""
+BUSY = 0.1
+"""Seconds that the control waits on such a machine."""
 
 
 class Bystander:
@@ -29,7 +36,7 @@ class Bystander:
 
     def __init__(self, service: Service, path: str = "/healthz", fresh: bool = False) -> None:
         """`fresh`: a new connection for each request."""
-        self._command = [sys.executable, str(_PROGRAM), service.url, path, str(int(fresh))]
+        self._command = _command(service.url, path, fresh)
         self._record: list[tuple[float, float, int]] = []
 
     def __enter__(self) -> Bystander:
@@ -63,19 +70,61 @@ class Bystander:
         return {status for began, took, status in self._record if began < end and began + took > start}
 
 
+class Control(Bystander):
+    """Asks a server of its own that nobody attacks."""
+
+    def __init__(self) -> None:
+        self._record = []
+
+    def __enter__(self) -> Control:
+        self._server = subprocess.Popen(
+            [sys.executable, str(_CONTROL)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert self._server.stdout is not None
+            port = int(self._server.stdout.readline())
+            self._command = _command(f"http://127.0.0.1:{port}", "/", False)
+            super().__enter__()
+        except BaseException:
+            self._stop_server()
+            raise
+        return self
+
+    def stop(self) -> None:
+        try:
+            super().stop()
+        finally:
+            self._stop_server()
+
+    def _stop_server(self) -> None:
+        if self._server.poll() is None:
+            self._server.communicate("", PATIENCE)
+
+
+def _command(url: str, path: str, fresh: bool) -> list[str]:
+    return [sys.executable, str(_PROGRAM), url, path, str(int(fresh))]
+
+
 def p99(waits: list[float]) -> float:
     ordered = sorted(waits)
     return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
 
 
-def unharmed(quiet: list[float], attacked: list[float]) -> str:
-    """Assert that an attack cost others at most ten times what they wait anyway; the figures, to be reported."""
+def unharmed(quiet: list[float], attacked: list[float], control: list[float] | None = None) -> str:
+    """Assert that an attack cost others at most ten times what they wait anyway; the figures, to be reported.
+
+    `control` is what `Control` waited during the attack: what the machine does to everybody is not the attack's doing.
+    """
     before, during = p99(quiet), p99(attacked)
+    machine = 0.0 if control is None else p99(control)
     figures = (
         f"p99 {before * 1000:.1f} ms quiet ({len(quiet)} requests), {during * 1000:.1f} ms under attack "
         f"({len(attacked)}), slowest {max(attacked) * 1000:.1f} ms"
     )
-    assert during <= FACTOR * max(before, NOISE), figures
+    if control is not None:
+        figures += f", control {machine * 1000:.1f} ms"
+    assert during <= FACTOR * max(before, machine, NOISE), figures
+    assert control is None or machine > BUSY or during <= MAX_WAIT, figures
     return figures
 
 

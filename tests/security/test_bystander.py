@@ -10,12 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from integration.service.serving import Service
-from security.bystander import Bystander, memory_bytes, peak_memory_bytes, unharmed
+from security.bystander import Bystander, Control, memory_bytes, peak_memory_bytes, unharmed
 
 
 def test_bystander_notices_a_stalled_service(serve: Callable[..., Service]) -> None:
     service = serve()
-    with Bystander(service) as bystander:
+    with Bystander(service) as bystander, Control() as control:
         start = time.monotonic()
         time.sleep(0.5)  # real requests in real time: there is no other clock to drive
         middle = time.monotonic()
@@ -30,6 +30,18 @@ def test_bystander_notices_a_stalled_service(serve: Callable[..., Service]) -> N
     assert max(stalled) > 2
     with pytest.raises(AssertionError, match="under attack"):
         unharmed(quiet, stalled)
+    assert control.statuses(start, end) == {200}
+    assert max(control.waits(middle, end)) < max(stalled)
+
+
+def test_what_the_machine_does_to_everybody_is_not_the_attack() -> None:
+    fast, slow = [0.001] * 100, [0.3] * 100
+    unharmed(fast, slow, [0.05] * 100)
+    with pytest.raises(AssertionError, match=r"control 1\.0 ms"):
+        unharmed(fast, slow, fast)
+    unharmed(fast, [1.5] * 100, [0.2] * 100)
+    with pytest.raises(AssertionError, match="control"):
+        unharmed([0.2] * 100, [1.5] * 100, [0.05] * 100)
 
 
 def test_memory_is_that_of_all_processes(serve: Callable[..., Service]) -> None:
