@@ -9,6 +9,8 @@ from types import TracebackType
 
 __all__ = ["HostileServer"]
 
+PATIENCE = 5.0
+
 Answer = Callable[[bytes], Iterable[bytes]]
 """What to send back for what was received. The connection is closed after the last piece, unless that is b''."""
 
@@ -46,6 +48,13 @@ class HostileServer:
             self._open.append(client)
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
+    def _hang_up(self, client: socket.socket) -> None:
+        """Close after what the client still sends: else it would be reset, and might not see the answer."""
+        client.shutdown(socket.SHUT_WR)
+        client.settimeout(PATIENCE)
+        while client.recv(1024 * 1024):
+            pass
+
     def _serve(self, client: socket.socket) -> None:
         try:
             with client:
@@ -55,6 +64,7 @@ class HostileServer:
                         client.sendall(piece)
                         self.sent_bytes += len(piece)
                     if piece:
+                        self._hang_up(client)
                         return
         except OSError:
             pass  # the client has hung up, or the test is over

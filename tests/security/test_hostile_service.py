@@ -132,7 +132,7 @@ def test_policy_answers_when_answers_are_broken() -> None:
     broken = False
 
     def answer(_: bytes) -> Iterable[bytes]:
-        return [BROKEN["nested lists"] if broken else counters(COUNTER)]
+        return [BROKEN["nested lists"]] if broken else [counters(COUNTER), b""]
 
     with HostileServer(answer) as server:
         url = f"headgate://127.0.0.1:{server.port}?timeout_ms={PATIENT_MS}"

@@ -79,10 +79,11 @@ class ReplyReader:
             held.clear()
         elif self._expected == 1 and not self._open:  # nearly always one text, and all of it at once
             end = data.find(b"\r\n", 0, 16)
-            digits = data[1:end]
-            if data[0] == _BULK and digits.isdigit() and len(data) == end + 4 + int(digits) and data[-2:] == b"\r\n":
-                self.replies.append(data[end + 2 : -2])
-                return True
+            if end > 1 and data[0] == _BULK:
+                digits = data[1:end]
+                if digits.isdigit() and len(data) == end + 4 + int(digits) and data.endswith(b"\r\n"):
+                    self.replies.append(data[end + 2 : len(data) - 2])
+                    return True
         at = 0
         while at < len(data):
             kind = data[at]
