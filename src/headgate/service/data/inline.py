@@ -58,6 +58,8 @@ class Proof:
         """In unix seconds."""
         self.take: str | None = None
         """The take that is settled."""
+        self.issued = 0
+        """When its tokens were issued, in unix seconds."""
         self.missing: str | None = None
         """What is wrong with the tokens, if anything is."""
 
@@ -75,6 +77,7 @@ class Proof:
             self.missing = "with tokens of two takes: send a check for each of them"
         else:
             self.take = claimed.take
+            self.issued = claimed.issued
             return True
         return False
 

@@ -181,7 +181,8 @@ class Operations:
                 )
             if item.request is not None and item.proof.take is not None and item.proof.missing is None:
                 # Whoever gives back twice would be given what somebody else took.
-                once = Once(f"settled:{item.proof.take}", SETTLED, b"")
+                since_us = item.proof.issued * 1_000_000 if item.op is Op.GIVE_BACK else None
+                once = Once(f"settled:{item.proof.take}", SETTLED, b"", since_us)
                 item.request = Request(item.op, item.request.members, once)
         return members
 
@@ -246,7 +247,13 @@ class Operations:
             if request is None or len(reply) == len(request.members):
                 continue
             once = request.once
-            if once is not None and (once.kept is not None or once.pending):
+            if once is not None and once.dropped:
+                item.problem = BadRequest(
+                    409,
+                    f"{item.at}: it is no longer known whether what was taken is settled: the store has dropped records "
+                    "since then. Give back sooner, or give the store more room (max_keys)",
+                )
+            elif once is not None and (once.kept is not None or once.pending):
                 item.problem = BadRequest(409, f"{item.at}: what was taken is settled already: a token counts once")
             else:
                 item.problem = BadRequest(503, "the store could not be asked, so nothing was settled")
