@@ -314,6 +314,31 @@ def test_replayed_token_refills_nothing_after_its_record_was_pushed_out(
     assert caller.settle("give_back", settled(caller.take(counter)[0], counter, amount=1)) == 200, "others go on"
 
 
+@pytest.mark.parametrize("kind", ["memory", "shared"])
+def test_flood_of_written_out_limits_resets_no_rule(here: ServiceHere, tmp_path: Path, kind: str) -> None:
+    """A caller without a key makes the store full: counters of rules and plans stay."""
+    clock = FakeClock(START)
+    max_keys = 1_000
+    here.on(
+        MemoryStore(max_keys, clock) if kind == "memory" else SharedStore(str(tmp_path / "c"), max_keys, clock=clock)
+    ).close()
+    stranger = Caller(here.port)
+    users = [f"u{number}" for number in range(20)]
+    for user in users:
+        exhaust(stranger, dimension="USER", identifier=user, endpoint="/o/1")
+        exhaust(stranger, key=user, plans=["fixed_window"])
+    for batch in range(10):
+        clock.advance(0.01)
+        keys = [f"k{batch}.{number}" for number in range(1_000)]
+        checks = [
+            {"counters": [{"key": key, "limit": "1/day"} for key in keys[i : i + 50]]} for i in range(0, 1000, 50)
+        ]
+        assert all("error" not in answer for answer in stranger.send(*checks))
+    for user in users:
+        assert stranger.left(dimension="USER", identifier=user, endpoint="/o/1") == [0]
+        assert stranger.left(key=user, plans=["fixed_window"]) == [1, 0]
+
+
 def test_token_races_with_itself(here: ServiceHere, clock: FakeClock, keys: tuple[str, str]) -> None:
     callers = [Caller(here.port, keys[0]) for _ in range(8)]
     counter = {"key": "race", "limit": "100/day using fixed_window"}

@@ -250,8 +250,8 @@ class Operations:
             if once is not None and once.dropped:
                 item.problem = BadRequest(
                     409,
-                    f"{item.at}: it is no longer known whether what was taken is settled: the store has dropped records "
-                    "since then. Give back sooner, or give the store more room (max_keys)",
+                    f"{item.at}: it is no longer known whether what was taken is settled: the store has dropped "
+                    "records since then. Give back sooner, or give the store more room (max_keys)",
                 )
             elif once is not None and (once.kept is not None or once.pending):
                 item.problem = BadRequest(409, f"{item.at}: what was taken is settled already: a token counts once")
