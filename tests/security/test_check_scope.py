@@ -339,6 +339,19 @@ def test_flood_of_written_out_limits_resets_no_rule(here: ServiceHere, tmp_path:
         assert stranger.left(key=user, plans=["fixed_window"]) == [1, 0]
 
 
+def test_written_out_limit_lasts_a_year_at_most(caller: Caller, admin: Caller) -> None:
+    """Each is a key in the store for as long as it counts, and callers make up as many as they like."""
+    allowed = ("1/366d", "9/year using fixed_window", "1/day burst 366", "2/day burst 732 using gcra")
+    refused = ("1/367d", "1/36500d using sliding_window_log", "1/day burst 367", "1/year burst 2 using leaky_bucket")
+    for limit in allowed:
+        assert caller.take({"key": "k", "limit": limit})[0]["allowed"]
+    for limit in refused:
+        (answer,) = caller.send({"counters": [{"key": "k", "limit": limit}]})
+        assert answer["error"]["status"] == 400
+        assert "write a shorter period or a smaller burst" in answer["error"]["detail"]
+        assert admin.take({"key": "k", "limit": limit})[0]["allowed"], "programs with scope write may"
+
+
 def test_token_races_with_itself(here: ServiceHere, clock: FakeClock, keys: tuple[str, str]) -> None:
     callers = [Caller(here.port, keys[0]) for _ in range(8)]
     counter = {"key": "race", "limit": "100/day using fixed_window"}

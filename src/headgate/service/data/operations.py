@@ -154,14 +154,16 @@ class Operations:
         """Prepare the next checks, of about so many counters; how many counters all of them have so far."""
         checks = body.checks
         caller = caller_of(call)
+        may_write = has_write(call)
         now = self.plane.clock.ticks() // 1_000_000
         until = members + size
         last = len(items) + LOCAL_SLICE
-        unneeded = Proof(self.tokens, caller, now)
+        unneeded = Proof(self.tokens, caller, now, may_write)
         while len(items) < len(checks) and members < until and len(items) < last:
             check = checks[len(items)]
             settles = check.op in ("give_back", "charge")
-            item = Item(check, f"checks[{len(items)}]", Proof(self.tokens, caller, now) if settles else unneeded)
+            proof = Proof(self.tokens, caller, now, may_write) if settles else unneeded
+            item = Item(check, f"checks[{len(items)}]", proof)
             items.append(item)
             try:
                 item.op = op_of(check, item.at)
@@ -326,6 +328,12 @@ def caller_of(call: Call) -> str:
     """Who calls, for what belongs to a caller alone: the id of its key, or nothing where none is needed."""
     caller = call.visit.caller if call.visit is not None else None
     return "" if caller is None else caller.key_id
+
+
+def has_write(call: Call) -> bool:
+    """Whether the caller's key has the scope write."""
+    caller = call.visit.caller if call.visit is not None else None
+    return caller is not None and caller.scope == "write"
 
 
 def refuse_repeats(call: Call) -> None:
