@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from conformance.service_here import KEY, ServiceHere
-from headgate import Limiter
-from headgate.core.algorithms import ALGORITHMS
+from headgate import Limit, Limiter
+from headgate.core.algorithms import ALGORITHMS, build
 from headgate.engine.plans import Resolver
 from headgate.errors import ConfigError
 from headgate.rules.repositories.port import Actor, AuditQuery
 from headgate.rules.rule import Rule
 from headgate.service.auth.keys import create_key
 from headgate.stores.memory import MemoryStore
+from headgate.stores.port import Member, Once, Op, Request
 from headgate.stores.service.place import Place
 from headgate.stores.service.store import ServiceStore
+from headgate.stores.shared import SharedStore
 from headgate.testing import FakeClock
 from integration.service.serving import Service
 
@@ -278,6 +281,75 @@ def test_replayed_token_refills_nothing_after_its_record_is_gone(caller: Caller,
         clock.advance(10)
         assert caller.settle("give_back", back) in (403, 409)
     assert caller.left(counters=[counter]) == [5]
+
+
+@pytest.mark.parametrize("kind", ["memory", "shared"])
+def test_replayed_token_refills_nothing_after_its_record_was_pushed_out(
+    here: ServiceHere, keys: tuple[str, str], tmp_path: Path, kind: str
+) -> None:
+    """Whoever may check can fill the store's room for idempotency records: a give-back then fails closed."""
+    clock = FakeClock(START)
+    store: MemoryStore | SharedStore
+    if kind == "memory":
+        store = MemoryStore(clock=clock)
+        store.records.most_bytes = 1_000_000
+    else:
+        store = SharedStore(str(tmp_path / "counters"), 100, clock=clock)
+    here.on(store).close()
+    caller = Caller(here.port, keys[0])
+    counter = {"key": "again", "limit": "10/day using fixed_window"}
+    caller.take({**counter, "cost": 5})
+    back = settled(caller.take(counter)[0], counter, amount=1)
+    assert caller.settle("give_back", back) == 200
+    assert caller.settle("give_back", back) == 409
+    clock.advance(1)
+    for number in range(400):
+        filler = Once(f"filler {number}", bytes(16), bytes(200_000))
+        store.apply([Request(Op.TAKE, [Member("filler", build(Limit.parse("9999/day"), "filler"), 1)], filler)])
+    (answer,) = caller.send({"op": "give_back", "counters": [back]})
+    assert answer["error"]["status"] == 409
+    assert "no longer known whether what was taken is settled" in answer["error"]["detail"]
+    assert caller.left(counters=[counter]) == [5]
+    clock.advance(1)
+    assert caller.settle("give_back", settled(caller.take(counter)[0], counter, amount=1)) == 200, "others go on"
+
+
+@pytest.mark.parametrize("kind", ["memory", "shared"])
+def test_flood_of_written_out_limits_resets_no_rule(here: ServiceHere, tmp_path: Path, kind: str) -> None:
+    """A caller without a key makes the store full: counters of rules and plans stay."""
+    clock = FakeClock(START)
+    max_keys = 1_000
+    here.on(
+        MemoryStore(max_keys, clock) if kind == "memory" else SharedStore(str(tmp_path / "c"), max_keys, clock=clock)
+    ).close()
+    stranger = Caller(here.port)
+    users = [f"u{number}" for number in range(20)]
+    for user in users:
+        exhaust(stranger, dimension="USER", identifier=user, endpoint="/o/1")
+        exhaust(stranger, key=user, plans=["fixed_window"])
+    for batch in range(10):
+        clock.advance(0.01)
+        keys = [f"k{batch}.{number}" for number in range(1_000)]
+        checks = [
+            {"counters": [{"key": key, "limit": "1/day"} for key in keys[i : i + 50]]} for i in range(0, 1000, 50)
+        ]
+        assert all("error" not in answer for answer in stranger.send(*checks))
+    for user in users:
+        assert stranger.left(dimension="USER", identifier=user, endpoint="/o/1") == [0]
+        assert stranger.left(key=user, plans=["fixed_window"]) == [1, 0]
+
+
+def test_written_out_limit_lasts_a_year_at_most(caller: Caller, admin: Caller) -> None:
+    """Each is a key in the store for as long as it counts, and callers make up as many as they like."""
+    allowed = ("1/366d", "9/year using fixed_window", "1/day burst 366", "2/day burst 732 using gcra")
+    refused = ("1/367d", "1/36500d using sliding_window_log", "1/day burst 367", "1/year burst 2 using leaky_bucket")
+    for limit in allowed:
+        assert caller.take({"key": "k", "limit": limit})[0]["allowed"]
+    for limit in refused:
+        (answer,) = caller.send({"counters": [{"key": "k", "limit": limit}]})
+        assert answer["error"]["status"] == 400
+        assert "write a shorter period or a smaller burst" in answer["error"]["detail"]
+        assert admin.take({"key": "k", "limit": limit})[0]["allowed"], "programs with scope write may"
 
 
 def test_token_races_with_itself(here: ServiceHere, clock: FakeClock, keys: tuple[str, str]) -> None:

@@ -111,7 +111,10 @@ class FailurePolicy:
             return [self._outcome(member, policy if member.binds else "open") for member in members]
         # Of limits that only the store knows there is nothing to go by here.
         known = [member for member in members if not known_far(member.algorithm)]
-        decided = iter(self.locally(Request(op, known)))
+        try:
+            decided = iter(self.locally(Request(op, known)))
+        except StoreError:  # no room there for a limit that a caller wrote out
+            return [self._outcome(member, "closed" if member.binds else "open") for member in members]
         return [self._outcome(m, "open") if known_far(m.algorithm) else next(decided) for m in members]
 
     def locally(self, request: Request) -> list[Outcome]:

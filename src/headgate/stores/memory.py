@@ -15,12 +15,12 @@ from headgate.core.algorithms.algorithm import EMPTY, Algorithm
 from headgate.core.decision import Decision
 from headgate.core.state import ListLog, State
 from headgate.core.words import i64
-from headgate.errors import StoreClosed
+from headgate.errors import StoreClosed, StoreError
 from headgate.stores.clock import Clock, MachineClock, nanoseconds_of, wall_minus_monotonic
 from headgate.stores.deciding import Cell, decide
 from headgate.stores.keeping import pack_kept
 from headgate.stores.mutex import new_mutex
-from headgate.stores.port import LocalStore, Member, Op, Outcome, Request, Take
+from headgate.stores.port import LocalStore, Member, Op, Outcome, PartlyAnswered, Request, Take
 from headgate.stores.records import MemoryRecords, answered_before, check_kept, grouped
 from headgate.stores.table import Entry, Table
 
@@ -37,6 +37,7 @@ class MemoryStore(LocalStore):
         self.table = Table(max_keys)
         self.names = self.table.names
         self.recent = self.table.recent
+        self.inline_recent = self.table.inline_recent
         self.records = MemoryRecords()
         # The time is anchor + nanoseconds() // 1000, of the machine's clock without the detour through an object.
         self.anchor: i64 = 0
@@ -80,7 +81,7 @@ class MemoryStore(LocalStore):
                 if allowed and cost:
                     entry = Entry(key, algorithm, at, 0, 0, ListLog() if algorithm.keeps_log else None)
                     entry.put(at, a, b, cost)
-                    self.table.make_room(1, now)
+                    self.table.make_room(1, now, algorithm.inline)
                     self.table.insert(entry, now)
             elif entry.algorithm is algorithm or entry.algorithm.shape == algorithm.shape:
                 allowed, at, a, b, remaining, wait, reset = algorithm.step(entry, now, cost)
@@ -100,7 +101,7 @@ class MemoryStore(LocalStore):
                 elif at < entry.time:
                     entry.rebase(at)
                 # The entry is now the most recently used: Table.touch, spelled out.
-                recent = self.recent
+                recent = self.inline_recent if entry.algorithm.inline else self.recent
                 last = recent.older
                 if last is not entry:
                     older = entry.older
@@ -129,24 +130,56 @@ class MemoryStore(LocalStore):
             for request in batch:
                 if request.once is not None:
                     return self.decide_once(batch, now)
-            return [self.decide(request, now) for request in batch]
+            return self.decide_each(batch, now)
 
     def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
         return self.apply(batch)
+
+    def decide_each(self, batch: Sequence[Request], now: i64) -> list[list[Outcome]]:
+        """The requests of a batch, under the lock. One for which there is no room does not fail the others."""
+        replies: list[list[Outcome]] = []
+        failed: dict[int, StoreError] = {}
+        for request in batch:
+            try:
+                replies.append(self.decide(request, now))
+            except StoreError as error:
+                if len(batch) == 1:
+                    raise
+                failed[len(replies)] = error
+                replies.append([])
+        if failed:
+            raise PartlyAnswered(
+                [[failed[i]] * len(batch[i].members) if i in failed else replies[i] for i in range(len(batch))]
+            )
+        return replies
 
     def decide_once(self, batch: Sequence[Request], now: i64) -> list[list[Outcome]]:
         """A batch with requests that are decided once, under the lock."""
         check_kept(batch)
         replies: list[list[Outcome]] = []
+        answers: list[Sequence[Outcome | StoreError]] = []  # the same, with what went wrong
         for group in grouped(batch):
             once = group[0].once
             if once is not None and answered_before(self.records, once, group[0].op, now):
                 replies += [[] for _ in group]
+                answers += [[] for _ in group]
                 continue
-            decided = [self.decide(request, now) for request in group]
+            try:
+                decided = self.decide_each(group, now)
+            except PartlyAnswered as partly:
+                answers += partly.replies
+                continue
+            except StoreError as error:  # a group of one
+                if len(batch) == 1:
+                    raise
+                answers.append([error] * len(group[0].members))
+                continue
             if once is not None:
                 self.records.keep(once.name, pack_kept(once, now, decided), now)
             replies += decided
+            answers += decided
+        if len(replies) < len(batch):
+            raise PartlyAnswered(answers)
         return replies
 
     def decide(self, request: Request, now: i64) -> list[Outcome]:
@@ -154,14 +187,16 @@ class MemoryStore(LocalStore):
         table = self.table
         if request.op is Op.TAKE or request.op is Op.CHARGE:
             missing = 0
+            inline = False
             for member in request.members:
                 entry = table.find(member.algorithm.name, member.key)
                 if entry is None:
                     missing += 1
+                    inline = inline or member.algorithm.inline
                 else:
                     table.touch(entry)
             if missing:
-                table.make_room(missing, now)
+                table.make_room(missing, now, inline)
         return decide(request.op, request.members, [TableCell(table, m, now) for m in request.members], now)
 
     def close(self) -> None:

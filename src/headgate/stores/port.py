@@ -135,16 +135,22 @@ class Once:
     beside the outcomes for whoever has to make the same answer of them again: a store does not look into either.
     A store that finds the name sets `kept`, whatever its body, and decides nothing: the replies are empty then. It
     sets `pending` when somebody else has claimed it and has not decided yet (stores of several places only).
+
+    `since_us`: no record of this name can be older. A store that has dropped records of that time or later for lack of
+    room cannot tell whether this one was among them. It then decides nothing, and sets `dropped` and `pending`.
+    Without it, a name whose record was dropped is decided anew.
     """
 
-    __slots__ = ("body", "kept", "name", "note", "packed", "pending")
+    __slots__ = ("body", "dropped", "kept", "name", "note", "packed", "pending", "since_us")
 
-    def __init__(self, name: str, body: bytes, note: bytes) -> None:
+    def __init__(self, name: str, body: bytes, note: bytes, since_us: int | None = None) -> None:
         self.name = name
         self.body = body
         self.note = note
         self.kept: Kept | None = None
         self.pending = False
+        self.since_us = since_us
+        self.dropped = False
         self.packed = b""
         """What a KEEP keeps."""
 

@@ -2,7 +2,7 @@
 
 Records have room of their own: however many names there are, no counter is forgotten for them. All live equally long,
 so the oldest is always the first to expire; when there is no room left it goes early, and what it kept would be
-decided anew.
+decided anew. Where that would lift a limit (a give-back is settled once), `Once.since_us` has it refused instead.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class Records:
         raise NotImplementedError
 
     def forget(self, name: str) -> None:
+        raise NotImplementedError
+
+    def dropped_until(self, name: str, now: i64) -> int | None:
+        """A time after which no record that could have had this name was dropped early; None if none ever was."""
         raise NotImplementedError
 
 
@@ -90,8 +94,13 @@ def answered_before(records: Records, once: Once, op: Op, now: i64) -> bool:
         if found is not None and len(found) == CLAIM_BYTES:
             records.forget(once.name)
         return True
-    once.kept, once.pending = None, False
+    once.kept, once.pending, once.dropped = None, False, False
     if found is None:
+        if once.since_us is not None:
+            dropped_us = records.dropped_until(once.name, now)
+            if dropped_us is not None and dropped_us >= once.since_us:
+                once.pending = once.dropped = True
+                return True
         if op is not Op.CLAIM:
             return False
         records.keep(once.name, claim_bytes(once), now)
@@ -114,6 +123,7 @@ class MemoryRecords(Records):
         self.most_bytes = most_bytes
         self.bytes: i64 = 0
         self.kept: dict[str, tuple[int, bytes]] = {}  # oldest first
+        self.dropped: int | None = None  # when the newest record was kept that had to go early
 
     def find(self, name: str, now: i64) -> bytes | None:
         found = self.kept.get(name)
@@ -129,12 +139,18 @@ class MemoryRecords(Records):
             oldest = next(iter(self.kept))
             if oldest == name or (self.bytes <= self.most_bytes and is_fresh(self.kept[oldest][0], now)):
                 break
+            at = self.kept[oldest][0]
+            if is_fresh(at, now) and (self.dropped is None or at > self.dropped):
+                self.dropped = at
             self.forget(oldest)
 
     def forget(self, name: str) -> None:
         found = self.kept.pop(name, None)
         if found is not None:
             self.bytes -= size_of(name, found[1])
+
+    def dropped_until(self, name: str, now: i64) -> int | None:
+        return self.dropped
 
     def clear(self) -> None:
         self.kept.clear()

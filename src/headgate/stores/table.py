@@ -1,6 +1,8 @@
 """The counters of one process: found by name and key, bounded, the expired and the least recently used going first.
 
-Every entry sits in two rings. The *recent* ring orders all entries by use, so the one to evict is always at hand.
+Every entry sits in two rings. The *recent* ring orders entries by use, so the one to evict is always at hand. Limits
+that callers of a service write out have a recent ring of their own. Its entries are evicted first, and nothing else is
+evicted for them: otherwise whoever may check could lift the limits of rules and plans with a flood of counters.
 The *due* rings gather entries by when they will have expired, rounded up a little (a sixty-fourth of the time that a
 counter lasts); an entry that was used since is moved on when its ring comes due. So expiry needs no thread and no scan:
 each insertion looks at a few entries that are due first, and a full table looks for an expired one before it evicts a
@@ -17,6 +19,7 @@ from headgate.core.algorithms.token_bucket import TokenBucket
 from headgate.core.limit import Limit
 from headgate.core.state import Log, State
 from headgate.core.words import i64
+from headgate.errors import StoreError
 
 __all__ = ["Entry", "Table"]
 
@@ -58,6 +61,7 @@ class Table:
         self.size = 0
         self.names: dict[str, dict[str, Entry]] = {}
         self.recent = _root()  # recent.newer is the least recently used, recent.older the most recently used
+        self.inline_recent = _root()  # the same for limits that callers wrote out
         self.due: dict[int, Entry] = {}
         self.due_times: list[int] = []
 
@@ -67,7 +71,7 @@ class Table:
 
     def touch(self, entry: Entry) -> None:
         """Note that an entry was used just now, unless it was removed meanwhile."""
-        recent = self.recent
+        recent = self.inline_recent if entry.algorithm.inline else self.recent
         last = recent.older
         older = entry.older
         if last is entry or older.newer is not entry:
@@ -80,11 +84,21 @@ class Table:
         entry.newer = recent
         recent.older = entry
 
-    def make_room(self, wanted: i64, now: i64) -> None:
-        """Remove what must go before so many entries are added; with it a few that have expired anyway."""
+    def make_room(self, wanted: i64, now: i64, inline: bool) -> None:
+        """Remove what must go before so many entries are added; with it a few that have expired anyway. `inline`: a
+        caller wrote one of their limits out. A StoreError when there is no room for such a one."""
         self.sweep(now, SWEPT_PER_INSERT * wanted, SWEPT_PER_INSERT * wanted)
         while self.size and self.size + wanted > self.max_keys:
-            if not self.sweep(now, SWEPT_WHEN_FULL, 1):
+            if self.sweep(now, SWEPT_WHEN_FULL, 1):
+                continue
+            if self.inline_recent.newer is not self.inline_recent:
+                self.remove(self.inline_recent.newer)
+            elif inline:
+                raise StoreError(
+                    "no room for another limit that a caller wrote out: those of rules and plans fill it; "
+                    "give the store a larger max_keys"
+                )
+            else:
                 self.remove(self.recent.newer)
 
     def insert(self, entry: Entry, now: i64) -> None:
@@ -96,11 +110,12 @@ class Table:
             self.names[name] = keys
         keys[entry.key] = entry
         self.size += 1
-        last = self.recent.older
+        recent = self.inline_recent if entry.algorithm.inline else self.recent
+        last = recent.older
         last.newer = entry
         entry.older = last
-        entry.newer = self.recent
-        self.recent.older = entry
+        entry.newer = recent
+        recent.older = entry
         self.schedule(entry, now)
 
     def remove(self, entry: Entry) -> None:
@@ -118,18 +133,20 @@ class Table:
 
     def clear(self) -> None:
         """Forget everything, and take nothing more in."""
-        while self.size:
-            self.remove(self.recent.newer)
+        for recent in (self.recent, self.inline_recent):
+            while recent.newer is not recent:
+                self.remove(recent.newer)
         self.max_keys = 0
 
     def forget_drained(self, now: i64) -> None:
         """Remove every entry that is as good as new at this time."""
-        entry = self.recent.newer
-        while entry is not self.recent:
-            following = entry.newer
-            if entry.algorithm.used(entry, now) == 0:
-                self.remove(entry)
-            entry = following
+        for recent in (self.recent, self.inline_recent):
+            entry = recent.newer
+            while entry is not recent:
+                following = entry.newer
+                if entry.algorithm.used(entry, now) == 0:
+                    self.remove(entry)
+                entry = following
 
     def schedule(self, entry: Entry, now: i64) -> None:
         """Put an entry into the ring in which its expiry will be looked at."""

@@ -80,6 +80,38 @@ def test_a_flood_of_names_costs_no_counter() -> None:
     assert last.kept is not None
 
 
+def test_record_that_may_have_been_dropped_is_not_decided_anew() -> None:
+    clock = FakeClock(1_700_000_000)
+    store = MemoryStore(clock=clock)
+    store.records.most_bytes = 100_000
+    store.apply([take("a", Once("settled", BODY, b"", NOW))])
+    clock.advance(1)
+    later = NOW + 1_000_000
+    for number in range(200):
+        store.apply([take("b", Once(f"n{number}", BODY, b""))])
+    assert store.records.find("settled", later) is not None, "there was room for all"
+    for number in range(200, 2000):
+        store.apply([take("b", Once(f"n{number}", BODY, b""))])
+    for name, since_us in (("settled", NOW), ("never seen", NOW)):
+        again = Once(name, BODY, b"", since_us)
+        assert store.apply([take("a", again)]) == [[]]
+        assert (again.kept, again.pending, again.dropped) == (None, True, True)
+    clock.advance(1)
+    fresh = Once("later", BODY, b"", later + 1_000_000)
+    assert store.apply([take("a", fresh)])[0][0].decision.allowed
+    assert not fresh.dropped, "records of its time are all there"
+    anew = Once("settled", BODY, b"")
+    assert store.apply([take("a", anew)])[0][0].decision.allowed
+
+
+def test_record_that_has_expired_was_not_dropped() -> None:
+    records = MemoryRecords()
+    records.keep("old", b"", NOW)
+    records.keep("new", b"", NOW + ONCE_US)
+    assert list(records.kept) == ["new"]
+    assert records.dropped_until("old", NOW + ONCE_US) is None
+
+
 def test_closing_forgets_them() -> None:
     store = MemoryStore()
     store.apply([take("a", Once("n", BODY, b""))])

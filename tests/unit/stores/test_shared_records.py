@@ -220,6 +220,58 @@ def test_name_that_is_kept_again_and_again_does_not_hide_others(path: Path) -> N
     assert [records.find(name, NOW) for name in same[1:]] == [name.encode() for name in same[1:]]
 
 
+def test_ring_says_until_when_records_may_have_been_dropped(path: Path) -> None:
+    """Not too early for any record that is gone, and no more than a segment too late."""
+    records = records_of(opened(path, 100))
+    stripe = records.stripe_of(records.digest("n0"))
+    names = [name for name in (f"n{i}" for i in range(12_000)) if records.stripe_of(records.digest(name)) == stripe]
+    kept: list[str] = []
+    for number, name in enumerate(names):
+        records.keep(name, bytes(number * 977 % 9000), NOW + number)
+        kept.append(name)
+        if number % 10:
+            continue
+        gone = [i for i, earlier in enumerate(kept) if records.find(earlier, NOW) is None]
+        dropped_us = records.dropped_until(name, NOW + number)
+        if dropped_us is None:
+            assert not gone
+        else:
+            assert not gone or dropped_us >= NOW + gone[-1]
+            reach = NOW + number - dropped_us
+            assert reach > (number - len(gone)) * 0.7, "most of what is there can be told"
+    assert gone
+
+
+def test_record_that_may_have_been_dropped_is_not_decided_anew(path: Path) -> None:
+    store = opened(path, 100)
+    store.apply([Request(Op.TAKE, [Member("key", LOTS, 1)], Once("settled", BODY, b"", NOW))])
+    for number in range(1000):
+        store.apply([take(f"n{number}", note=bytes(100_000))])
+    again = Once("settled", BODY, b"", NOW)
+    assert store.apply([Request(Op.TAKE, [Member("key", LOTS, 1)], again)]) == [[]]
+    assert (again.kept, again.pending, again.dropped) == (None, True, True)
+    assert used(store) == 1001
+    claim = Once("settled", BODY, b"", NOW)
+    store.apply([Request(Op.CLAIM, [], claim)])
+    assert claim.dropped
+    fresh = Once("later", BODY, b"", NOW + 1)
+    assert store.apply([Request(Op.TAKE, [Member("key", LOTS, 1)], fresh)])[0][0].decision.allowed
+    assert not fresh.dropped
+
+
+def test_ring_that_was_emptied_may_have_dropped_anything(path: Path) -> None:
+    store = opened(path, 100)
+    records = records_of(store)
+    store.apply([take("n")])
+    records.words[records.stripe_at(records.digest("n")) >> 3] = -1
+    with pytest.raises(StoreError, match="a damaged ring of idempotency records was emptied"):
+        store.apply([take("n")])
+    assert records.dropped_until("n", NOW + 5) == NOW + 5
+    assert records.dropped_until("n", NOW + 9) == NOW + 5
+    records.keep("n", b"kept", NOW + 9)
+    assert records.find("n", NOW + 9) == b"kept"
+
+
 def test_a_flood_of_names_costs_no_counter_and_no_log(path: Path) -> None:
     store = opened(path, 20)
     for number in range(19):

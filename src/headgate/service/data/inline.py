@@ -39,6 +39,10 @@ MOST_REMEMBERED: Final = 4096
 LONGEST_NAME: Final = 1024
 """Characters of a counter's name."""
 LONGEST_LIMIT: Final = 256
+MAX_DAYS: Final = 366
+"""For how long a counter of a limit that is written out may count. Callers make up as many as they like, and a server
+such as Redis keeps each of them for that long."""
+MAX_LASTS_US: Final = MAX_DAYS * 86_400_000_000
 OPS: Final = {"take": Op.TAKE, "peek": Op.PEEK, "charge": Op.CHARGE, "give_back": Op.GIVE_BACK, "reset": Op.RESET}
 AMOUNT: Final = "is what is given back of the cost: 0, or no more than that"
 OF_RULES: Final = (Op.TAKE, Op.PEEK, Op.RESET)
@@ -51,13 +55,17 @@ _built: dict[tuple[bool, str, str], Algorithm] = {}
 class Proof:
     """Whether the caller shows that it took what a check gives back or charges."""
 
-    def __init__(self, tokens: Tokens, caller: str, now: int) -> None:
+    def __init__(self, tokens: Tokens, caller: str, now: int, may_write: bool) -> None:
         self.tokens = tokens
         self.caller = caller
+        self.may_write = may_write
+        """Whether the caller has scope write."""
         self.now = now
         """In unix seconds."""
         self.take: str | None = None
         """The take that is settled."""
+        self.issued = 0
+        """When its tokens were issued, in unix seconds."""
         self.missing: str | None = None
         """What is wrong with the tokens, if anything is."""
 
@@ -75,6 +83,7 @@ class Proof:
             self.missing = "with tokens of two takes: send a check for each of them"
         else:
             self.take = claimed.take
+            self.issued = claimed.issued
             return True
         return False
 
@@ -133,7 +142,14 @@ def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, at: str, proof
     if not settles:
         if counter.amount:
             raise wrong(way(at, "amount"), AMOUNT)
-        return [Member(key, _algorithm(counter, at, True), cost, counter.binds)]
+        written_out = _algorithm(counter, at, True)
+        if written_out.lasts_us > MAX_LASTS_US and not proof.may_write:
+            raise wrong(
+                way(at, "limit"),
+                f"has counters that last {written_out.lasts_us // 86_400_000_000:,} days, and {MAX_DAYS} is the most "
+                "without the scope write: write a shorter period or a smaller burst",
+            )
+        return [Member(key, written_out, cost, counter.binds)]
     claimed = None if counter.token is None else proof.tokens.read(counter.token)
     algorithm = _algorithm(counter, at, claimed is None or claimed.inline)
     proven = proof.add(op, counter, claimed, algorithm)

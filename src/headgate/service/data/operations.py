@@ -154,14 +154,16 @@ class Operations:
         """Prepare the next checks, of about so many counters; how many counters all of them have so far."""
         checks = body.checks
         caller = caller_of(call)
+        may_write = has_write(call)
         now = self.plane.clock.ticks() // 1_000_000
         until = members + size
         last = len(items) + LOCAL_SLICE
-        unneeded = Proof(self.tokens, caller, now)
+        unneeded = Proof(self.tokens, caller, now, may_write)
         while len(items) < len(checks) and members < until and len(items) < last:
             check = checks[len(items)]
             settles = check.op in ("give_back", "charge")
-            item = Item(check, f"checks[{len(items)}]", Proof(self.tokens, caller, now) if settles else unneeded)
+            proof = Proof(self.tokens, caller, now, may_write) if settles else unneeded
+            item = Item(check, f"checks[{len(items)}]", proof)
             items.append(item)
             try:
                 item.op = op_of(check, item.at)
@@ -181,7 +183,8 @@ class Operations:
                 )
             if item.request is not None and item.proof.take is not None and item.proof.missing is None:
                 # Whoever gives back twice would be given what somebody else took.
-                once = Once(f"settled:{item.proof.take}", SETTLED, b"")
+                since_us = item.proof.issued * 1_000_000 if item.op is Op.GIVE_BACK else None
+                once = Once(f"settled:{item.proof.take}", SETTLED, b"", since_us)
                 item.request = Request(item.op, item.request.members, once)
         return members
 
@@ -246,7 +249,13 @@ class Operations:
             if request is None or len(reply) == len(request.members):
                 continue
             once = request.once
-            if once is not None and (once.kept is not None or once.pending):
+            if once is not None and once.dropped:
+                item.problem = BadRequest(
+                    409,
+                    f"{item.at}: it is no longer known whether what was taken is settled: the store has dropped "
+                    "records since then. Give back sooner, or give the store more room (max_keys)",
+                )
+            elif once is not None and (once.kept is not None or once.pending):
                 item.problem = BadRequest(409, f"{item.at}: what was taken is settled already: a token counts once")
             else:
                 item.problem = BadRequest(503, "the store could not be asked, so nothing was settled")
@@ -319,6 +328,12 @@ def caller_of(call: Call) -> str:
     """Who calls, for what belongs to a caller alone: the id of its key, or nothing where none is needed."""
     caller = call.visit.caller if call.visit is not None else None
     return "" if caller is None else caller.key_id
+
+
+def has_write(call: Call) -> bool:
+    """Whether the caller's key has the scope write."""
+    caller = call.visit.caller if call.visit is not None else None
+    return caller is not None and caller.scope == "write"
 
 
 def refuse_repeats(call: Call) -> None:

@@ -30,7 +30,7 @@ from headgate.core.words import i64
 from headgate.errors import ConfigError, StoreError
 from headgate.stores.shared.blocks import BlockLog, LogOwner, owner_word
 from headgate.stores.shared.damage import is_commit_count
-from headgate.stores.shared.layout import COPY_WORDS, RING_CELLS
+from headgate.stores.shared.layout import COPY_WORDS, INLINE_USE, RING_CELLS
 
 if TYPE_CHECKING:
     from headgate.stores.shared.journal import ChainCommit
@@ -126,6 +126,7 @@ class SlotCell(LogOwner):
         self.stripe = stripe
         self.slot = slot
         self.now = now
+        self.used = now + INLINE_USE if algorithm.inline else now
         self.pinned = pinned  # slots in use by this request, which must not be evicted for its sake
         self.held = held  # stripes that are locked for it
         self.state = None
@@ -219,7 +220,7 @@ class SlotCell(LogOwner):
         is_new = self.slot < 0
         before = None if is_new or self.state is None else self.state.log
         if is_new:
-            self.slot = store.free_slot(self.stripe, self.digest, self.now, self.pinned)
+            self.slot = store.free_slot(self.stripe, self.digest, self.now, self.pinned, algorithm.inline)
             self.pinned.add(self.stripe * store.slots + self.slot)
         self.find_copies()
         given = state.log
@@ -255,7 +256,7 @@ class SlotCell(LogOwner):
         # Expiry first: a late one only keeps a slot longer, an early one would lose a counter.
         meta = store.meta_at(self.stripe, self.slot) >> 3
         store.words[meta] = writer.frees(state, self.now, 0)
-        store.words[meta + 1] = self.now
+        store.words[meta + 1] = self.used
         if self.chain is not None:
             self.chain.before_commit(self, self.is_new)
         if not isinstance(log, BlockLog):
@@ -281,7 +282,7 @@ class SlotCell(LogOwner):
     def touch(self) -> None:
         """Note the use of a counter that is not changed: one that denies must not be evicted as idle."""
         if self.slot >= 0:
-            self.store.words[(self.store.meta_at(self.stripe, self.slot) >> 3) + 1] = self.now
+            self.store.words[(self.store.meta_at(self.stripe, self.slot) >> 3) + 1] = self.used
 
     def mark_changing(self) -> None:
         words = self.words

@@ -6,7 +6,8 @@
     journals    2,048 bytes a stripe: what a chain is about to change (see journal.py)
     stripes     one after the other, each with room for `slots` counters:
       digests   16 bytes a slot: which counter it holds; first 8 bytes zero: none
-      meta      16 bytes a slot: expiry and last use, in microseconds
+      meta      16 bytes a slot: expiry and last use, in microseconds; the last use of a limit that a caller
+                of a service wrote out is 2**62 less, so that it is the least recent of all
       cells     200 bytes a slot: a commit word and two copies of the state (see cell.py)
       rings     192 bytes a slot: entries of a small sliding log (see blocks.py)
     owners      8 bytes a log block: the log it belongs to (see arena.py); zero: free
@@ -39,6 +40,7 @@ __all__ = [
     "CELL_BYTES",
     "COPY_WORDS",
     "DEFAULT_MAX_KEYS",
+    "INLINE_USE",
     "JOURNAL_BYTES",
     "OTHER_LOCKS",
     "RING_CELLS",
@@ -59,6 +61,8 @@ OTHER_LOCKS = 32
 JOURNAL_BYTES = 2048
 COPY_WORDS = 12
 CELL_BYTES = 8 + 2 * COPY_WORDS * 8
+INLINE_USE = -(1 << 62)
+"""Added to the last use of a counter whose limit a caller wrote out."""
 RING_CELLS = 12
 RING_BYTES = RING_CELLS * 16
 BLOCK_BYTES = 512

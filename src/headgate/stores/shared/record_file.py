@@ -1,6 +1,7 @@
 """The file of records beside a counter file: what lies where, how it is made, and which files are refused.
 
     header      magic, layout version, geometry, the salt of the counter file                4,096 bytes
+      entered   from byte 2,048, 64 bytes a stripe: when its ring was last written on to each eighth, in microseconds
     stripes     one after the other, each:
       head      8 bytes: how far its ring has been written, counted from the very beginning
       buckets   8 bytes each: the position of the newest record of the bucket, plus one; zero: none
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from headgate.errors import StoreError
 from headgate.stores.shared.layout import HEADER_BYTES, make_file, open_regular
 
-__all__ = ["RECORD_STRIPES", "Rings", "open_records"]
+__all__ = ["ENTERED_AT", "RECORD_STRIPES", "SEGMENTS", "Rings", "open_records"]
 
 MAGIC = b"HEADGATO"
 VERSION = 2
@@ -34,6 +35,9 @@ BYTES_PER_KEY = 512
 """Room for about three records of one check each, for each counter that the other file has room for."""
 BYTES_PER_BUCKET = 256
 PAGE_BYTES = 4096
+SEGMENTS = 8
+"""Parts of a ring for which it is known when they were written."""
+ENTERED_AT = 2048
 _HEADER = struct.Struct("=8sIIqq16s")
 _CRC = struct.Struct("=I")
 _SALT = slice(_HEADER.size - 16, _HEADER.size)

@@ -14,6 +14,10 @@ A position counts all bytes that were ever given out in the ring, so it says whe
 further behind the head than the ring is long was written over. A record never wraps: one that does not fit before the
 end of the ring begins at its start.
 
+A ring has eight segments, and the header says when the ring was last written on to each. Records that were written over
+began in the segment that is being written now, or before it, one round ago: so none of them is newer than the time at
+which the segment after it was entered. That tells whether a record that is not there may have been dropped.
+
 All of it is done under the lock of the record's stripe (a byte of the counter file's locks), together with those of
 the counters, until what was decided is kept. A writer may be killed at any instruction. The head moves first, then the
 bytes are written, and then one word, the bucket's, makes the record count. Killed before that, there is no record, and
@@ -39,7 +43,7 @@ from headgate.core.words import i64
 from headgate.stores.port import Request
 from headgate.stores.records import Records, is_fresh
 from headgate.stores.shared.layout import HEADER_BYTES
-from headgate.stores.shared.record_file import RECORD_STRIPES, open_records
+from headgate.stores.shared.record_file import ENTERED_AT, RECORD_STRIPES, SEGMENTS, open_records
 
 if TYPE_CHECKING:
     from headgate.stores.shared.store import SharedStore
@@ -70,6 +74,7 @@ class SharedRecords(Records):
         self.buckets = rings.buckets
         self.ring_at = rings.ring_at
         self.ring_bytes = rings.stripe_bytes - rings.ring_at
+        self.segment_bytes = -(-self.ring_bytes // SEGMENTS)
         self.longest = self.ring_bytes // 2
         self.damage = store.damage
         self.hasher = blake2b(prefix.encode() + b"\0", digest_size=16, key=store.geometry.salt)
@@ -110,6 +115,7 @@ class SharedRecords(Records):
             before = _WORD.unpack_from(self.memory, stripe_at + self.ring_at + (before - 1) % self.ring_bytes)[0]
         if position % self.ring_bytes + size > self.ring_bytes:
             position += self.ring_bytes - position % self.ring_bytes
+        self.note_entered(stripe_at, position + size, now)
         # First the head: from now on, nobody takes what is about to be written over for a record.
         self.words[stripe_at >> 3] = position + size
         at = stripe_at + self.ring_at + position % self.ring_bytes
@@ -121,6 +127,34 @@ class SharedRecords(Records):
         at = self.record_at(self.digest(name))
         if at >= 0:
             self.words[(at + DECIDED_AT) >> 3] = NEVER
+
+    def dropped_until(self, name: str, now: i64) -> int | None:
+        stripe_at = self.stripe_at(self.digest(name))
+        written = self.written(stripe_at)
+        if written < self.ring_bytes:
+            return None
+        first = self.entered_at(stripe_at)
+        entered: int = self.words[first + (self.segment_of(written) + 1) % SEGMENTS]
+        if not entered:  # the ring was emptied: whatever it had may have been dropped
+            for segment in range(SEGMENTS):
+                self.words[first + segment] = now
+            return now
+        return entered
+
+    def note_entered(self, stripe_at: int, head: int, now: i64) -> None:
+        """Note the time for each segment that is entered when the head moves on to this position."""
+        last = self.segment_of(head)
+        first = self.entered_at(stripe_at)
+        for segment in range(self.segment_of(self.words[stripe_at >> 3]) + 1, last + 1):
+            self.words[first + segment % SEGMENTS] = now
+
+    def segment_of(self, position: int) -> int:
+        """The segment of a position, counted from the very beginning."""
+        return position // self.ring_bytes * SEGMENTS + position % self.ring_bytes // self.segment_bytes
+
+    def entered_at(self, stripe_at: int) -> int:
+        """Where the times of a stripe's segments begin, in words."""
+        return (ENTERED_AT >> 3) + (stripe_at - HEADER_BYTES) // self.stripe_bytes * SEGMENTS
 
     def record_at(self, digest: bytes) -> int:
         """Where the newest record of this digest is in the file, or -1."""
@@ -157,7 +191,9 @@ class SharedRecords(Records):
         written: int = self.words[stripe_at >> 3]
         if not 0 <= written < MAX_POSITION or written % 8:
             self.memory[stripe_at + 8 : stripe_at + self.ring_at] = bytes(self.ring_at - 8)
-            self.words[stripe_at >> 3] = 0
+            for segment in range(SEGMENTS):
+                self.words[self.entered_at(stripe_at) + segment] = 0
+            self.words[stripe_at >> 3] = self.ring_bytes  # in the second round: what the first one had was dropped
             raise self.damage.note("a damaged ring of idempotency records was emptied")
         return written
 

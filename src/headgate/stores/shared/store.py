@@ -35,6 +35,7 @@ from headgate.stores.shared.journal import ChainCommit, Journals
 from headgate.stores.shared.layout import (
     CELL_BYTES,
     COPY_WORDS,
+    INLINE_USE,
     OTHER_LOCKS,
     RING_CELLS,
     open_file,
@@ -191,14 +192,15 @@ class SharedStore(LocalStore):
             return None  # a rebase, which is to be kept whatever the decision
         # As in SlotCell: the expiry first, then the other copy, then the word that commits it.
         meta_at = self.meta_at(stripe, slot)
+        used = now + INLINE_USE if algorithm.inline else now
         if allowed and cost:
             self.words[meta_at >> 3] = now + reset
-            self.words[(meta_at >> 3) + 1] = now
+            self.words[(meta_at >> 3) + 1] = used
             other = first if commits & 1 else second
             self.pack_plain(memory, other, when, a, b, count, capacity, period_us, code)
             self.words[at >> 3] = commits + 1
         else:
-            self.words[(meta_at >> 3) + 1] = now
+            self.words[(meta_at >> 3) + 1] = used
         return Outcome(decision_of(algorithm, step), when if allowed else 0)
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
@@ -370,8 +372,9 @@ class SharedStore(LocalStore):
             at = digests.find(digest, at + 1)
         return at // 16
 
-    def free_slot(self, stripe: int, digest: bytes, now: int, pinned: set[int]) -> int:
-        """A slot for a new counter: free, else expired, else the one used least recently."""
+    def free_slot(self, stripe: int, digest: bytes, now: int, pinned: set[int], inline: bool) -> int:
+        """A slot for a new counter: free, else expired, else the one used least recently. Those of limits that callers
+        wrote out go first, and never have another evicted for them: whoever may check could lift all limits."""
         first = stripe * self.slots
         chosen = digest[12] % self.slots
         if self.meta(stripe, chosen)[0] > now or first + chosen in pinned:
@@ -389,6 +392,11 @@ class SharedStore(LocalStore):
                     oldest = meta[2 * slot + 1]
             if chosen < 0:
                 raise StoreError(f"shared store {self.path}: one request has more counters than max_keys")
+            if inline and oldest >= 0 and meta[2 * chosen] > now:
+                raise StoreError(
+                    f"shared store {self.path}: no room for another limit that a caller wrote out: those of rules and "
+                    "plans fill its stripe; give the file a larger max_keys"
+                )
         self.clear_slot(stripe, chosen)
         return chosen
 
@@ -417,7 +425,7 @@ class SharedStore(LocalStore):
     def meta(self, stripe: int, slot: int) -> tuple[int, int]:
         """Expiry and last use of a slot, in microseconds; 0 when it is free."""
         expiry, used = _META.unpack_from(self.memory, self.meta_at(stripe, slot))
-        return expiry, used
+        return expiry, used if used >= 0 else used - INLINE_USE
 
     def meta_at(self, stripe: int, slot: int) -> int:
         return self.stripes_at + stripe * self.stripe_bytes + self.slots * 16 + slot * 16
