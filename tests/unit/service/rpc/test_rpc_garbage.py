@@ -1,5 +1,5 @@
-"""Refused calls leave no reference cycles: a cycle would keep the decoded message, which may take 60 times the bytes that
-were sent, until the garbage collector runs."""
+"""Refused calls leave no reference cycles: a cycle would keep the decoded message, which may take 60 times the bytes
+that were sent, until the garbage collector runs."""
 
 from __future__ import annotations
 
@@ -51,10 +51,15 @@ def cycles_of(refused: Callable[[], object]) -> list[Exception]:
     gc.collect()
     gc.disable()
     try:
+        before = errors()
         refused()
-        return [one for one in gc.get_objects() if isinstance(one, RpcError | BadRequest | DecodeError)]
+        return [error for error in errors() if not any(error is one for one in before)]
     finally:
         gc.enable()
+
+
+def errors() -> list[Exception]:
+    return [one for one in gc.get_objects() if isinstance(one, RpcError | BadRequest | DecodeError)]
 
 
 def refuse(worker: Worker, name: str, message: bytes) -> None:
