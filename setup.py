@@ -109,6 +109,7 @@ HOT = [
     "src/headgate/service/rpc/entry.py",
     "src/headgate/service/rpc/statuses.py",
     "src/headgate/service/rpc/asked.py",
+    "src/headgate/service/rpc/field_counts.py",
     "src/headgate/service/rpc/descriptors.py",
     "src/headgate/service/rpc/envoy.py",
     "src/headgate/service/rpc/limiter.py",

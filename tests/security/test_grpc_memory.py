@@ -6,7 +6,9 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
+import grpc
 import pytest
 
 from headgate.service.rpc import frames
@@ -85,6 +87,45 @@ def test_what_all_connections_hold_is_bounded(
         report(f"{way}: {unharmed(bystander.waits(start, middle), bystander.waits(middle, end))}")
     report(f"{sent:,} bytes sent, {growth:,} held at most")
     assert growth < MAX_GROWTH
+
+
+CONFIG = "envoy: {config: descriptors.yaml}\n"
+DESCRIPTORS = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 9}}]\n"
+CALLS = 20
+REFUSED_GROWTH = 96 * 1024 * 1024
+"""Some messages of 1 MiB on their way, and what the allocator does not return. One of them took 60 MiB when decoded."""
+EMPTY = 1024 * 1024 // 2 - 64
+"""Empty sub-messages of two bytes each."""
+ENVOY = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+REFUSED = {
+    "checks": ("/headgate.v1.RateLimiter/CheckRateLimitBatch", b"\x0a\x00" * EMPTY),
+    "descriptors": (ENVOY, b"\x0a\x04shop" + b"\x12\x00" * EMPTY),
+    "entries": (ENVOY, b"\x0a\x04shop\x12\x80\xff\x3f" + b"\x0a\x00" * EMPTY),
+}
+
+
+@pytest.mark.parametrize(("path", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused_messages_are_not_held(
+    serve: Callable[..., Service], report: Callable[[str], None], tmp_path: Path, path: str, message: bytes
+) -> None:
+    (tmp_path / "descriptors.yaml").write_text(DESCRIPTORS)
+    service = serve(config=CONFIG)
+    before = memory_bytes(service)
+    with grpc.insecure_channel(service.rpc) as channel, Bystander(service) as http:
+        call = channel.unary_unary(path)
+        start = time.monotonic()
+        time.sleep(QUIET_SECONDS)  # as above
+        middle = time.monotonic()
+        for _ in range(CALLS):
+            with pytest.raises(grpc.RpcError) as caught:
+                call(message, timeout=30)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        end = time.monotonic()
+    growth = peak_memory_bytes(service) - before
+    assert http.statuses(start, end) == {200}
+    report(unharmed(http.waits(start, middle), http.waits(middle, end)))
+    report(f"{CALLS} messages of 1 MiB refused, {growth:,} held at most")
+    assert growth < REFUSED_GROWTH
 
 
 def _send(connection: socket.socket, data: bytes, seconds: float) -> int:

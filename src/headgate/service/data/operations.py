@@ -171,7 +171,7 @@ class Operations:
             except BadRequest as error:
                 if not body.exact:
                     raise
-                item.problem = error
+                item.problem = error.with_traceback(None)  # whose frames refer to the item: a reference cycle
                 continue
             item.request = item.prepared.request
             members += item.members
@@ -198,10 +198,11 @@ class Operations:
             item.audited = True
             return
         missing = "" if item.proof.missing is None else f"{item.check.op} {item.proof.missing}; "
-        item.problem = BadRequest(admitted.status, f"{item.at}: {missing}{admitted.detail}", admitted.headers)
-        item.request = None
+        detail = f"{item.at}: {missing}{admitted.detail}"
         if not exact:
-            raise item.problem
+            raise BadRequest(admitted.status, detail, admitted.headers)
+        item.problem = BadRequest(admitted.status, detail, admitted.headers)
+        item.request = None
 
     async def ask_audited(self, call: Call, items: Sequence[Item], exact: bool) -> None:
         """Ask for all items, with entries in the audit log before and after for those that need it."""
@@ -249,18 +250,18 @@ class Operations:
             if request is None or len(reply) == len(request.members):
                 continue
             once = request.once
+            status, detail = 503, "the store could not be asked, so nothing was settled"
             if once is not None and once.dropped:
-                item.problem = BadRequest(
-                    409,
+                status = 409
+                detail = (
                     f"{item.at}: it is no longer known whether what was taken is settled: the store has dropped "
-                    "records since then. Give back sooner, or give the store more room (max_keys)",
+                    "records since then. Give back sooner, or give the store more room (max_keys)"
                 )
             elif once is not None and (once.kept is not None or once.pending):
-                item.problem = BadRequest(409, f"{item.at}: what was taken is settled already: a token counts once")
-            else:
-                item.problem = BadRequest(503, "the store could not be asked, so nothing was settled")
+                status, detail = 409, f"{item.at}: what was taken is settled already: a token counts once"
             if not exact:
-                raise item.problem
+                raise BadRequest(status, detail)
+            item.problem = BadRequest(status, detail)
 
     def answers(self, call: Call, body: BatchBody, items: Sequence[Item]) -> bytes:
         """Count what was decided, and say it, as a list in JSON."""

@@ -19,6 +19,7 @@ from headgate.service.rpc.frames import Broken, frame
 from headgate.service.rpc.incoming import LAST_CALL, MOST_STREAMS, Incoming
 from headgate.service.rpc.memory import Held
 from headgate.service.rpc.replies import Replies
+from headgate.service.rpc.scheduler import TASK_WORK
 
 if TYPE_CHECKING:
     from headgate.service.rpc.listener import Listener
@@ -36,6 +37,12 @@ MAX_USELESS_FRAMES: Final = 10_000
 a peer may send between two looks of the listener, beyond those that go with its calls."""
 FRAMES_PER_CALL: Final = 4
 """So many of them go with a call: both windows, and a ping to measure the way."""
+MAX_STREAMING_CALLS: Final = 100
+"""Streaming calls (health's Watch, reflection) of one connection at a time: each has a task for as long as it is open.
+Proxies send those of many clients through one connection."""
+MAX_WORKER_STREAMING_CALLS: Final = 1000
+"""Of all connections of a worker. The first one of a connection is let in beyond that: clients that watch the health of
+a service have one, and would else be shut out by others."""
 NOT_HTTP2: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"gRPC is spoken here, over HTTP/2; the HTTP API of Headgate is at another port.\n"
@@ -69,6 +76,7 @@ class Connection:
         """Since when the peer has not read what is sent, or not let go of a connection that ends."""
         self.useless_frames = 0
         """Frames that carried no call; the listener sets it back every few seconds."""
+        self.streaming_calls = 0
         self._listener = listener
         self._loop = listener.loop
         self._scheduler = listener.scheduler
@@ -260,6 +268,8 @@ class Connection:
         stream.stop()
         if self.streams.pop(stream.number, None) is None:
             return
+        if stream.counted:
+            self._release_streaming(stream)
         if self._bother:
             self._bother -= 1
         if self.useless_frames > 0:
@@ -279,6 +289,8 @@ class Connection:
         self.dropped.pop(number, None)
         stream = self.streams.get(number)
         patient = stream is not None and self._loop.time() - stream.since > MOMENT
+        if stream is not None and stream.task is not None:
+            self.charge(TASK_WORK)  # which runs once more to be cancelled
         self._forget(number)
         if not patient:
             self.bothered()
@@ -352,12 +364,35 @@ class Connection:
         self.incoming.clear()
         self.replies.out.append(frames.goaway(self.incoming.last, code, words))
 
+    def admit_streaming(self, stream: Stream) -> bool:
+        """Count a streaming call; False where this connection, or the worker, has too many of them."""
+        listener = self._listener
+        calls = self.streaming_calls
+        if calls >= MAX_STREAMING_CALLS or (calls and listener.streaming_calls >= MAX_WORKER_STREAMING_CALLS):
+            return False
+        stream.counted = True
+        self.streaming_calls += 1
+        listener.streaming_calls += 1
+        return True
+
+    def _release_streaming(self, stream: Stream) -> None:
+        stream.counted = False
+        self.streaming_calls -= 1
+        self._listener.streaming_calls -= 1
+
     def _stop_all(self) -> None:
+        """End all streams. Their memory is released now; tasks are cancelled in the next turns, a few in each."""
         for number in list(self.streams):
+            task = self.streams[number].task
+            if task is not None:
+                self.streams[number].task = None
+                self._scheduler.cancel(task)
             self._forget(number)
 
     def _forget(self, number: int) -> None:
         stream = self.streams.pop(number, None)
         if stream is not None:
+            if stream.counted:
+                self._release_streaming(stream)
             self.replies.forget(stream)
             stream.stop()

@@ -13,15 +13,28 @@ from headgate.engine.bound import MAX_COST
 from headgate.envoy.limits import Domains, Match
 from headgate.service.data.bodies import wrong
 from headgate.service.rpc.asked import BINDS, QUOTA, SHADOW, Asked
+from headgate.service.rpc.field_counts import Repeated
 from headgate.service.rpc.statuses import NO_LIMIT, NOT_LIMITED, current_limit
 
-__all__ = ["MOST_DESCRIPTORS", "MOST_ENTRIES", "check_size", "read_request"]
+__all__ = [
+    "DESCRIPTORS",
+    "ENTRIES",
+    "MOST_DESCRIPTORS",
+    "MOST_ENTRIES",
+    "MOST_RESET",
+    "check_size",
+    "read_request",
+]
 
 MOST_DESCRIPTORS: Final = 250
 """All of them are decided in one step, and everybody else waits for it."""
 MOST_ENTRIES: Final = 10_000
 """Of all descriptors of a request. In a message of the usual bound there is room for many more, and everybody else
 would wait while they are read."""
+MOST_RESET: Final = 100
+"""Descriptors whose counters are forgotten in one call. Each has a line in the audit log."""
+DESCRIPTORS: Final = Repeated(2, "descriptors", MOST_DESCRIPTORS, "send fewer")
+ENTRIES: Final = Repeated(1, "entries", MOST_ENTRIES, "send fewer")
 
 
 def read_request(domains: Domains, message: Any) -> Asked:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from time import monotonic, perf_counter
-from typing import Final, NoReturn, final
+from typing import Final, final
 
 from headgate.http.client_address import peer_address
 from headgate.service.asgi import BadRequest, Call
@@ -113,7 +113,7 @@ class Entry:
             self.enter(call, rpc)
             answer = self._at_once(call, message)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
-            self.refuse(call, error, started)
+            raise self.refusal(call, error, started) from None
         if answer is not None:
             self.answered(call, OK, started)
         return answer
@@ -129,7 +129,7 @@ class Entry:
             self.answered(call, _gone(rpc), started)
             raise
         except Exception as error:  # noqa: BLE001 - as above
-            self.refuse(call, error, started)
+            raise self.refusal(call, error, started) from None
         self.answered(call, OK, started)
         return answer
 
@@ -144,7 +144,7 @@ class Entry:
             self.answered(call, _gone(rpc), started)
             raise
         except Exception as error:  # noqa: BLE001 - as above
-            self.refuse(call, error, started)
+            raise self.refusal(call, error, started) from None
         self.answered(call, OK, started)
 
     def call(self, rpc: RpcCall) -> Call:
@@ -173,8 +173,9 @@ class Entry:
         if door.log.checks:
             door.log.check(call, status, perf_counter() - started)
 
-    def refuse(self, call: Call, error: Exception, started: float) -> NoReturn:
-        """Say what is wrong, as gRPC does."""
+    def refusal(self, call: Call, error: Exception, started: float) -> RpcError:
+        """What is wrong, as gRPC says it. It is returned, not raised: a frame that has an exception both in a local and
+        in its traceback is a reference cycle, and would keep the decoded message until the garbage collector runs."""
         if isinstance(error, RpcError):
             refusal = error
         elif isinstance(error, DecodeError):
@@ -184,7 +185,7 @@ class Entry:
             trailers = [header for header in told.headers if header[0] == RETRY_AFTER]
             refusal = RpcError(STATUSES.get(told.status, Status.INTERNAL), one_line(told.detail), trailers)
         self.answered(call, int(refusal.status), started)
-        raise refusal
+        return refusal
 
 
 def one_line(text: str) -> str:

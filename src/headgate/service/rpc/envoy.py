@@ -31,8 +31,9 @@ from headgate.service.data.slices import LOCAL_SLICE, MAX_AT_ONCE_BYTES, next_tu
 from headgate.service.finishing import to_the_end
 from headgate.service.observe.tracing import describe
 from headgate.service.rpc.asked import BACK, SHADOW, Asked
-from headgate.service.rpc.descriptors import check_size, read_request
+from headgate.service.rpc.descriptors import DESCRIPTORS, ENTRIES, MOST_RESET, check_size, read_request
 from headgate.service.rpc.dynamic_metadata import metadata_field
+from headgate.service.rpc.field_counts import check_counts
 from headgate.service.rpc.messages import RateLimitRequest
 from headgate.service.rpc.statuses import OK, OVER_LIMIT, headers_field, status
 from headgate.stores.port import LocalStore, Member, Op, Outcome, Request
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["NOT_CONFIGURED", "Envoy"]
 
 DIMENSION: Final = "descriptor"
-MOST_RESET: Final = 100
-"""Descriptors whose counters are forgotten in one call. Each has a line in the audit log."""
 NOT_CONFIGURED: Final = "no Envoy limits are configured: set envoy.config to a file or directory of them"
 MOST_REMEMBERED: Final = 4096
 LONGEST_REMEMBERED: Final = 1024
@@ -202,6 +201,7 @@ class Envoy:
         asked = self.known.get(message)
         if asked is not None:
             return asked
+        check_counts(message, DESCRIPTORS, ENTRIES)
         asked = self.read(domains, _read(message))
         if len(message) <= LONGEST_REMEMBERED and len(asked.members) <= MOST_MEMBERS:
             if len(self.known) >= MOST_REMEMBERED:  # what is still asked is soon here again

@@ -17,6 +17,8 @@ __all__ = ["HealthService"]
 SERVING: Final = 1
 NOT_SERVING: Final = 2
 SERVICE_UNKNOWN: Final = 3
+WATCHERS_PER_TURN: Final = 64
+"""Watchers that are notified of a change in one turn of the event loop."""
 LOOK_SECONDS: Final = 0.5
 """How often somebody looks while anybody watches: one for all of them. The stores are asked once a second at most, see
 service/health.py."""
@@ -31,8 +33,10 @@ class HealthService:
         self.services = ("", *services)
         self.look_seconds = look_seconds
         self._seen = (0, False)
-        """The status, and whether this worker stops, as of the last look."""
-        self._changed = asyncio.Event()
+        """The status, and whether this worker stops, as of the last look; 0 before the first one."""
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        """One future for each watcher that waits for a change. An asyncio.Event would search all of them for each one
+        that leaves."""
         self._watchers = 0
         self._looking: asyncio.Task[None] | None = None
 
@@ -61,8 +65,9 @@ class HealthService:
         if service is None:
             raise RpcError(Status.INVALID_ARGUMENT, "nothing says what is to be watched: send a HealthCheckRequest")
         self._watchers += 1
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
         try:
-            await self._begin()
             last = 0
             while True:
                 seen, stopping = self._seen
@@ -73,31 +78,41 @@ class HealthService:
                 if stopping:
                     raise RpcError(Status.UNAVAILABLE, "the service is stopping")
                 if (seen, stopping) == self._seen:  # else it has changed while that was sent
-                    await self._changed.wait()
+                    await self._change()
         finally:
             self._watchers -= 1
             if not self._watchers and self._looking is not None:
                 self._looking.cancel()
                 self._looking = None
+                self._seen = (0, False)
 
-    async def _begin(self) -> None:
-        """The first who watches sets the looking off, and has to be told how things are."""
-        if self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look())
-            await self._note()
+    async def _change(self) -> None:
+        """Wait for a change."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[changed] = None
+        try:
+            await changed
+        finally:
+            self._waiting.pop(changed, None)
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(self.look_seconds)
             await self._note()
+            await asyncio.sleep(self.look_seconds)
 
     async def _note(self) -> None:
         stopping = self.health.stopping
         seen = (await self._status(), stopping)
-        if seen != self._seen:
-            self._seen = seen
-            self._changed.set()
-            self._changed = asyncio.Event()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        waiting = list(self._waiting)
+        for first in range(0, len(waiting), WATCHERS_PER_TURN):
+            if first:
+                await asyncio.sleep(0)
+            for changed in waiting[first : first + WATCHERS_PER_TURN]:
+                if not changed.done():
+                    changed.set_result(None)
 
     async def _status(self) -> int:
         return SERVING if (await self.health.readiness()).ready else NOT_SERVING

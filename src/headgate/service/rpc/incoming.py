@@ -51,6 +51,9 @@ GREETING: Final = frames.settings(
     }
 ) + frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW)
 NOWHERE: Final = Method()
+TOO_MANY_STREAMING_CALLS: Final = (
+    "too many streaming calls are open, on this connection or on all of this worker: end some, or retry later"
+)
 _log = logging.getLogger("headgate.grpc")
 
 
@@ -268,6 +271,9 @@ class Incoming:
             self._replies.refuse(stream, RpcError(Status.UNIMPLEMENTED, f"there is no method {told} here"))
             return
         if method.streaming is not None:
+            if not self._connection.admit_streaming(stream):
+                self._replies.refuse(stream, RpcError(Status.RESOURCE_EXHAUSTED, TOO_MANY_STREAMING_CALLS))
+                return
             self.work += TASK_WORK
             self._replies.begin_streaming(stream)
         if stream.complete and not stream.ended:

@@ -7,10 +7,12 @@ from time import perf_counter
 from typing import Any, Final, final
 
 from headgate.service.asgi import Call
-from headgate.service.data.bodies import MOST_CHECKS, prepare, way, wrong
+from headgate.service.data.bodies import MOST_CHECKS, MOST_PLANS, prepare, way, wrong
 from headgate.service.data.plane import DataPlane
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody
 from headgate.service.data.slices import LOCAL_SLICE, MAX_AT_ONCE_BYTES, next_turn
+from headgate.service.rpc.descriptors import ENTRIES, MOST_RESET
+from headgate.service.rpc.field_counts import Repeated, check_counts
 from headgate.service.rpc.messages import (
     CheckBatchRequest,
     CheckBatchResponse,
@@ -34,6 +36,11 @@ ForgetDescriptors = Callable[[Call, str, Sequence[Any]], Awaitable[Sequence[Memb
 NEVER: Final = -1
 FORMS: Final = "set dimension and identifier, with endpoint and method, or key, with plans"
 DIMENSIONS: Final = ", ".join([name for number, name in Dimension.items() if number])
+SPLIT: Final = "send them in several batches"
+CHECKS: Final = Repeated(1, "checks", MOST_CHECKS, SPLIT)
+PLANS: Final = Repeated(7, "plans", MOST_PLANS, "send fewer")
+PLANS_OF_ALL: Final = Repeated(7, "plans", MOST_CHECKS * MOST_PLANS, SPLIT)
+DESCRIPTORS: Final = Repeated(10, "descriptors", MOST_RESET, "send fewer")
 
 _read_check: Final[Any] = CheckRequest.FromString
 _read_batch: Final[Any] = CheckBatchRequest.FromString
@@ -56,6 +63,7 @@ class RateLimiter:
         if not plane.is_quick(call):
             return None
         started = perf_counter()
+        check_counts(message, PLANS)
         answers = plane.take_at_once(call, [asked_of(_read_check(message), "")], False)
         if answers is None:
             return None
@@ -65,6 +73,7 @@ class RateLimiter:
     async def check(self, call: Call, message: bytes) -> bytes:
         """CheckRateLimit."""
         started = perf_counter()
+        check_counts(message, PLANS)
         answer = await self.plane.take(call, asked_of(_read_check(message), ""))
         self.plane.tally.timed(perf_counter() - started)
         return encoded(whole(CheckResponse, answer))
@@ -100,10 +109,13 @@ class RateLimiter:
 
     async def quota(self, call: Call, message: bytes) -> bytes:
         """GetRemainingQuota."""
+        check_counts(message, PLANS)
         return encoded(whole(QuotaResponse, await self.plane.peek(asked_of(_read_quota(message), ""))))
 
     async def reset(self, call: Call, message: bytes) -> bytes:
         """ResetLimit."""
+        check_counts(message, PLANS)
+        check_counts(message, DESCRIPTORS, ENTRIES)
         told = _read_reset(message)
         plane = self.plane
         if told.domain or told.descriptors:
@@ -121,10 +133,11 @@ class RateLimiter:
 
 
 def checks_of(message: bytes) -> list[CheckBody]:
+    check_counts(message, CHECKS, PLANS_OF_ALL)
     told = _read_batch(message).checks
     count = len(told)
     if count > MOST_CHECKS:
-        raise wrong("checks", f"has {count} checks, and may have {MOST_CHECKS}: send them in several batches")
+        raise wrong("checks", f"has more than {MOST_CHECKS:,} checks: {SPLIT}")
     return [asked_of(told[place], f"checks[{place}]") for place in range(count)]
 
 

@@ -61,6 +61,8 @@ class Listener:
         """`budget` is shared with whoever else accepts connections in this process."""
         self.methods = dict(methods)
         self.connections: set[Connection] = set()
+        self.streaming_calls = 0
+        """Of all connections, see connection.py."""
         self.closed = False
         """Whether even those that are only now through with TLS come too late."""
         self.budget = ConnectionBudget(max_connections()) if budget is None else budget

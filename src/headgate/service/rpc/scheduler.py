@@ -32,6 +32,8 @@ TURN_WORK: Final = SLICE_WORK
 """What connections may do in one turn of the loop: so much of what was just received, and so much of what waits."""
 LIGHT_WORK: Final = SLICE_WORK // 4
 """Less than that is not worth a turn of its own."""
+CANCELLED_PER_TURN: Final = 64
+"""Tasks of closed connections that are cancelled in one turn: each of them runs once more for that."""
 
 
 @final
@@ -47,6 +49,8 @@ class Scheduler:
         self._new: deque[Connection] = deque()
         self._heavy: deque[Connection] = deque()
         """Those that have had a slice of what they received, and have more."""
+        self._cancelled: deque[asyncio.Task[None]] = deque()
+        """Tasks whose connection is closed, and which are still to be cancelled."""
         self._scheduled = False
         self._work = 0
 
@@ -68,6 +72,11 @@ class Scheduler:
             self._heavy.append(connection)
         self._schedule()
 
+    def cancel(self, task: asyncio.Task[None]) -> None:
+        """Cancel a task in one of the next turns."""
+        self._cancelled.append(task)
+        self._schedule()
+
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
@@ -84,6 +93,8 @@ class Scheduler:
             self._new.popleft().run_slice()
         if self._heavy:
             self._heavy.popleft().run_slice()
+        for _ in range(min(len(self._cancelled), CANCELLED_PER_TURN)):
+            self._cancelled.popleft().cancel()
         self._work = 0
-        if self._new or self._heavy:
+        if self._new or self._heavy or self._cancelled:
             self._schedule()

@@ -53,6 +53,8 @@ class Stream:
         self.trailers: bytes | None = None
         """How the call ends, once that is known."""
         self.ended = False
+        self.counted = False
+        """Whether it is counted among the streaming calls of its connection and worker."""
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.room: asyncio.Event | None = None

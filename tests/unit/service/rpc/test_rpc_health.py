@@ -12,7 +12,7 @@ from flaky_store import Flaky
 from headgate.service import health as service_health
 from headgate.service.rpc import messages
 from headgate.service.rpc.call import RpcCall, RpcError, Status
-from headgate.service.rpc.health import HealthService
+from headgate.service.rpc.health import WATCHERS_PER_TURN, HealthService
 from unit.service.rpc.worker import Worker, status_of
 
 HEALTH = "grpc.health.v1.Health"
@@ -178,3 +178,32 @@ def test_one_look_serves_all_who_watch_and_nobody_looks_for_nobody() -> None:
     looks = asyncio.run(watching())
     assert told == [SERVING] * 100 + [NOT_SERVING] * 100
     assert looks <= 2
+
+
+def test_watchers_are_notified_a_few_per_turn_and_leave_in_any_order() -> None:
+    health = Counted()
+    count = 5 * WATCHERS_PER_TURN
+    told: list[int] = []
+
+    async def send(message: bytes) -> None:
+        told.append(messages.HealthCheckResponse.FromString(message).status)
+
+    async def watching() -> int:
+        watched = HealthService(health, [], look_seconds=0.001)  # type: ignore[arg-type]
+        asked = messages.HealthCheckRequest()
+        everybody = [asyncio.ensure_future(watched.watch(None, sent(asked), send)) for _ in range(count)]  # type: ignore[arg-type]
+        while len(told) < count:
+            await asyncio.sleep(0)
+        health.ready = False
+        most = 0
+        while len(told) < 2 * count:
+            before = len(told)
+            await asyncio.sleep(0)
+            most = max(most, len(told) - before)
+        for one in reversed(everybody):
+            one.cancel()
+        await asyncio.gather(*everybody, return_exceptions=True)
+        return most
+
+    assert asyncio.run(watching()) <= WATCHERS_PER_TURN
+    assert told == [SERVING] * count + [NOT_SERVING] * count

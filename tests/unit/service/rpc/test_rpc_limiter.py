@@ -246,7 +246,7 @@ def test_a_batch_may_have_a_thousand_checks(worker: Worker) -> None:
     asked.checks.add()
     assert status_of(worker, "CheckRateLimitBatch", asked) == (
         "INVALID_ARGUMENT",
-        "checks: has 1001 checks, and may have 1000: send them in several batches",
+        "checks: has more than 1,000 checks: send them in several batches",
     )
     assert len(worker.call("CheckRateLimitBatch", messages.CheckBatchRequest()).decisions) == 0
 
