@@ -215,9 +215,9 @@ class Operations:
                 await note_outcome(editor, item.check.op or "take", item.subjects, done)
 
     async def ask_all(self, items: Sequence[Item], exact: bool, together: bool) -> None:
-        """Ask the store for all items, in their order; those of several kinds `together` if they are few."""
+        """Ask the store for all items, in their order; those of several kinds `together` if they are little work."""
         runs = _runs(items)
-        if together and sum([item.members for item in items]) <= self.slice:
+        if together and sum([work_of(item.request) for item in items]) <= self.slice:
             if len(runs) == 1:
                 await self.ask(runs[0], exact)
             else:  # they leave in this order, and together

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headgate.service.data.shapes import CheckBody
-from headgate.stores.port import Request
+from headgate.stores.port import Member, Request
 
 __all__ = [
     "LOCAL_SLICE",
@@ -25,6 +25,7 @@ __all__ = [
     "next_turn",
     "weigh",
     "work_of",
+    "work_of_members",
 ]
 
 LOCAL_SLICE: Final = 128
@@ -36,7 +37,8 @@ PREPARE_SLICE: Final = 32
 ENTRIES_PER_COUNTER: Final = 32
 """Entries of a sliding log that take about as long to look at as it takes to decide a counter."""
 REMOTE_SLICE: Final = 500
-"""When it is across a network: the loop is free while it is asked, and each slice costs a round trip."""
+"""When it is across a network: the loop is free while it is asked, and each slice costs a round trip. The server may
+answer nobody else during a call, so entries of logs count here, too."""
 MAX_AT_ONCE_BYTES: Final = 16 * 1024
 """Of the body of a batch that may be answered in one turn."""
 
@@ -67,8 +69,12 @@ def work_of(request: Request | None) -> int:
     """What a request may cost the store, in counters: a denial by a sliding log may look at all of its entries."""
     if request is None:
         return 1
-    work = len(request.members)
-    for member in request.members:
+    return work_of_members(request.members)
+
+
+def work_of_members(members: Sequence[Member]) -> int:
+    work = len(members)
+    for member in members:
         if member.algorithm.keeps_log:
             work += member.algorithm.capacity // ENTRIES_PER_COUNTER
     return work
