@@ -94,3 +94,18 @@ def test_logs_of_one_check_are_bounded_together(worker: Worker, store: Recording
         batch(worker, {"checks": [{"counters": [huge, LOGS[0]]}]})
     assert store.calls == []
     batch(worker, {"checks": [{"counters": many[:13]}, {"counters": [huge, {"key": "a", "limit": "9/s"}]}]})
+
+
+@pytest.mark.parametrize(("plan", "most"), [("one", 256), ("log", 1)])
+def test_batch_with_idempotency_key_is_bounded_by_work(
+    worker: Worker, store: RecordingStore, plan: str, most: int
+) -> None:
+    """It is decided in one step with its record. One check alone is one step in any case."""
+    check = {"key": "me", "plans": [plan], "cost": 1}
+    with pytest.raises(BadRequest, match="256 is the most that is decided in one step") as refused:
+        batch(worker, {"checks": [check] * (most + 1)}, {b"idempotency-key": b"large"})
+    assert refused.value.status == 413
+    assert store.calls == []
+    decisions = batch(worker, {"checks": [check] * most}, {b"idempotency-key": b"small"})
+    assert len(decisions) == most
+    assert [len(call) for call in store.calls] == [most]
