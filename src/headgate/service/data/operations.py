@@ -20,7 +20,7 @@ from headgate.service.auditing import note_outcome, note_request
 from headgate.service.auth.guard import Guard, Refusal
 from headgate.service.data.answers import answer_of, encode
 from headgate.service.data.bodies import wrong
-from headgate.service.data.inline import Proof, op_of, prepare_item
+from headgate.service.data.inline import MOST_COUNTERS, Proof, op_of, prepare_item
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, Counter, Counters, Mistake
 from headgate.service.data.slices import (
     LOCAL_SLICE,
@@ -44,6 +44,10 @@ __all__ = ["Operations", "caller_of", "is_plain", "refuse_repeats"]
 
 SETTLED: Final = bytes(16)
 """What the record of a take that was settled says was asked: there is nothing to compare."""
+
+FAILED_CHECK: Final = 4
+"""What it costs to say what is wrong with a check, in counters that are prepared: a limit that cannot be read takes
+longer than one that can."""
 
 DECIDES = 0
 SETTLES = 1
@@ -135,9 +139,13 @@ class Operations:
         while len(items) < len(body.checks):
             await next_turn()
             members = self.prepare(call, body, items, members, PREPARE_SLICE)
+        permitted = 0
         for item in items:
             if item.request is not None and (item.op is Op.RESET or item.proof.missing is not None):
+                if permitted and permitted % PREPARE_SLICE == 0:
+                    await next_turn()
                 self.permit(call, item, body.exact)
+                permitted += 1
         with self.plane.span(call, "batch"):
             if any(item.audited for item in items):
                 await to_the_end(self.ask_audited(call, items, body.exact))
@@ -151,14 +159,15 @@ class Operations:
         return self.reply(len(items), decisions_of(pieces), started)
 
     def prepare(self, call: Call, body: BatchBody, items: list[Item], members: int, size: int) -> int:
-        """Prepare the next checks, of about so many counters; how many counters all of them have so far."""
+        """Prepare the next checks, of about so many counters; how many counters all of them have so far. What a check
+        with a mistake names is looked at, too, and counts against `size`."""
         checks = body.checks
         caller = caller_of(call)
         now = self.plane.clock.ticks() // 1_000_000
-        until = members + size
+        done = 0
         last = len(items) + LOCAL_SLICE
         unneeded = Proof(self.tokens, caller, now)
-        while len(items) < len(checks) and members < until and len(items) < last:
+        while len(items) < len(checks) and done < size and len(items) < last:
             check = checks[len(items)]
             settles = check.op in ("give_back", "charge")
             item = Item(check, f"checks[{len(items)}]", Proof(self.tokens, caller, now) if settles else unneeded)
@@ -170,9 +179,13 @@ class Operations:
                 if not body.exact:
                     raise
                 item.problem = error
+                done += FAILED_CHECK
+                if check.counters is not None:
+                    done += min(len(check.counters), MOST_COUNTERS)
                 continue
             item.request = item.prepared.request
             members += item.members
+            done += item.members
             if members > self.most_members:
                 raise BadRequest(
                     413,

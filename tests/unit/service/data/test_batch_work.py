@@ -10,7 +10,9 @@ import pytest
 
 from headgate.core.limit import Limit
 from headgate.service.asgi import BadRequest, Call
-from headgate.service.data.slices import MEMBER_SLICE, REMOTE_SLICE, work_of
+from headgate.service.data.bodies import read_batch
+from headgate.service.data.operations import Item
+from headgate.service.data.slices import MEMBER_SLICE, PREPARE_SLICE, REMOTE_SLICE, work_of
 from headgate.stores.memory import MemoryStore
 from headgate.stores.port import Outcome, Request
 from headgate.testing import FakeClock
@@ -109,3 +111,16 @@ def test_batch_with_idempotency_key_is_bounded_by_work(
     decisions = batch(worker, {"checks": [check] * most}, {b"idempotency-key": b"small"})
     assert len(decisions) == most
     assert [len(call) for call in store.calls] == [most]
+
+
+@pytest.mark.parametrize("bad", [{"key": "k"}, {"key": "k", "limit": "lots"}, {"key": ""}])
+def test_checks_with_mistakes_count_as_work_of_a_turn(worker: Worker, bad: Mapping[str, Any]) -> None:
+    fine = [{"key": "k", "name": f"{n}", "limit": f"{n + 1}/s"} for n in range(9)]
+    body = read_batch(json.dumps({"exact": True, "checks": [{"counters": [*fine, bad]}] * 100}).encode())
+    items: list[Item] = []
+    operations = worker.plane.operations
+    operations.prepare(Call({"headers": []}, {}, "id"), body, items, 0, PREPARE_SLICE)
+    assert 1 <= len(items) <= PREPARE_SLICE // 10
+    assert all(item.problem is not None for item in items)
+    decisions = batch(worker, {"exact": True, "checks": [{"counters": [*fine, bad]}] * 100})
+    assert [decision["error"]["status"] for decision in decisions] == [400] * 100
