@@ -26,6 +26,8 @@ from headgate.stores.port import Op
 
 __all__ = [
     "MOST_CHECKS",
+    "MOST_COUNTERS",
+    "MOST_PLANS",
     "cost_of",
     "decoded",
     "plain_context",
@@ -40,6 +42,8 @@ __all__ = [
 
 MOST_CHECKS = 1000
 MOST_PLANS = 20
+MOST_COUNTERS = 100
+"""Of one check: all of them are decided in one step, and everybody else waits for it."""
 MAX_OBJECTS = 24_000
 """In one body. 1,000 checks with 10,000 counters are 11,001 objects, and keys may have braces in them, too."""
 MAX_FIELD = 200

@@ -25,17 +25,15 @@ from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.engine.bound import MAX_COST, check_input
 from headgate.engine.plans import INLINE_PREFIX
 from headgate.errors import ConfigError
-from headgate.service.data.bodies import cost_of, prepare, way, wrong
+from headgate.service.data.bodies import MOST_COUNTERS, cost_of, prepare, way, wrong
 from headgate.service.data.shapes import CheckBody, CounterBody
 from headgate.service.data.slices import ENTRIES_PER_COUNTER, work_of_members
 from headgate.service.data.tokens import Claimed, Tokens, is_expired
 from headgate.stores.port import Member, Op
 
-__all__ = ["INLINE", "MOST_COUNTERS", "Proof", "op_of", "prepare_item"]
+__all__ = ["INLINE", "Proof", "op_of", "prepare_item"]
 
 INLINE: Final = "inline"
-MOST_COUNTERS: Final = 100
-"""Of one check: all of them are decided in one step, and everybody else waits for it."""
 MAX_LOG_WORK: Final = 4096
 """Of one check with several sliding logs, in counters (see `work_of`): 131,072 entries."""
 MOST_REMEMBERED: Final = 4096

@@ -19,8 +19,8 @@ from headgate.service.asgi import BadRequest, Call, Reply
 from headgate.service.auditing import note_outcome, note_request
 from headgate.service.auth.guard import Guard, Refusal
 from headgate.service.data.answers import answer_of, encode
-from headgate.service.data.bodies import wrong
-from headgate.service.data.inline import MOST_COUNTERS, Proof, op_of, prepare_item
+from headgate.service.data.bodies import MOST_COUNTERS, wrong
+from headgate.service.data.inline import Proof, op_of, prepare_item
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, Counter, Counters, Mistake
 from headgate.service.data.slices import (
     LOCAL_SLICE,
@@ -133,19 +133,14 @@ class Operations:
     async def in_time(self, call: Call, body: BatchBody) -> Reply:
         """The same, in time: in slices, between which others are answered."""
         started = perf_counter()
-        self.plane.afford(weigh(body.checks))
+        weight = weigh(body.checks)
+        self.plane.afford(weight)
         items: list[Item] = []
-        members = self.prepare(call, body, items, 0, PREPARE_SLICE)
-        while len(items) < len(body.checks):
-            await next_turn()
-            members = self.prepare(call, body, items, members, PREPARE_SLICE)
-        permitted = 0
-        for item in items:
-            if item.request is not None and (item.op is Op.RESET or item.proof.missing is not None):
-                if permitted and permitted % PREPARE_SLICE == 0:
-                    await next_turn()
-                self.permit(call, item, body.exact)
-                permitted += 1
+        try:
+            await self.prepare_all(call, body, items)
+        except BadRequest:
+            self.plane.refund(weight)
+            raise
         with self.plane.span(call, "batch"):
             if any(item.audited for item in items):
                 await to_the_end(self.ask_audited(call, items, body.exact))
@@ -157,6 +152,20 @@ class Operations:
                 await next_turn()
             pieces.append(self.answers(call, body, items[start:end]))
         return self.reply(len(items), decisions_of(pieces), started)
+
+    async def prepare_all(self, call: Call, body: BatchBody, items: list[Item]) -> None:
+        """Prepare all checks, and see which of them need the scope `write`."""
+        members = self.prepare(call, body, items, 0, PREPARE_SLICE)
+        while len(items) < len(body.checks):
+            await next_turn()
+            members = self.prepare(call, body, items, members, PREPARE_SLICE)
+        permitted = 0
+        for item in items:
+            if item.request is not None and (item.op is Op.RESET or item.proof.missing is not None):
+                if permitted and permitted % PREPARE_SLICE == 0:
+                    await next_turn()
+                self.permit(call, item, body.exact)
+                permitted += 1
 
     def prepare(self, call: Call, body: BatchBody, items: list[Item], members: int, size: int) -> int:
         """Prepare the next checks, of about so many counters; how many counters all of them have so far. What a check

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from headgate.service.data.bodies import MOST_COUNTERS, MOST_PLANS
 from headgate.service.data.shapes import CheckBody
 from headgate.stores.port import Member, Request
 
@@ -54,14 +55,23 @@ def decisions_of(pieces: Sequence[bytes]) -> bytes:
 
 
 def weigh(checks: Sequence[CheckBody]) -> int:
-    """What checks count against the ceiling of the node: one for each counter or plan that they name themselves."""
+    """What checks count against the ceiling of the node: one for each counter or plan that they name themselves. One
+    that names more than it may is refused, and counts as one."""
     weight = len(checks)
     if weight == 1 and checks[0].plans is None and checks[0].counters is None:
         return 1
     for check in checks:
-        named = check.plans if check.counters is None else check.counters
-        if named is not None and len(named) > 1:
-            weight += len(named) - 1
+        named: int = 0
+        if check.counters is not None:
+            named = len(check.counters)
+            if named > MOST_COUNTERS:
+                continue
+        elif check.plans is not None:
+            named = len(check.plans)
+            if named > MOST_PLANS:
+                continue
+        if named > 1:
+            weight += named - 1
     return weight
 
 
