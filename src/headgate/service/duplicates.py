@@ -6,8 +6,9 @@ again, without what is absent: that has one for each different key, and those in
 are equal, no key was there twice. Only a body with more is read key by key: one with a duplicate, or with values that
 are the same as leaving them out, such as `"method": null`.
 
-A colon inside a string may be written `\\u003a`, which would make up for one too many: such bodies are read, too. A
-body with more than MAX_REDUNDANT_KEYS is refused unread, so that reading costs no more than what the body asks for.
+A colon inside a string may be written `\\u003a`, which would make up for one too many: such bodies are read, too, and
+each of their keys may be redundant. A body with more than MAX_REDUNDANT_KEYS is refused unread, so that reading costs
+no more than what the body asks for.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ class DuplicateKey(ValueError):  # noqa: N818 - says what it is
 
 
 def redundant_keys(body: bytes, decoded: Any) -> int:
-    """How many keys of a body may be duplicates, by what was decoded from it; -1 if that cannot be told. Structs in it
-    must have `omit_defaults`.
+    """How many keys of a body may be duplicates, by what was decoded from it. Structs in it must have `omit_defaults`.
 
     >>> class Point(msgspec.Struct, omit_defaults=True):
     ...     x: int = 0
@@ -40,8 +40,8 @@ def redundant_keys(body: bytes, decoded: Any) -> int:
     >>> [redundant_keys(body, msgspec.json.decode(body, type=Point)) for body in (b'{"x": 1}', b'{"x": 1, "x": 2}')]
     [0, 1]
     """
-    if _BACKSLASH in body and b"\\u003" in body:
-        return -1
+    if _BACKSLASH in body and (b"\\u003a" in body or b"\\u003A" in body):
+        return body.count(b":")
     return body.count(b":") - _encode(decoded).count(b":")
 
 

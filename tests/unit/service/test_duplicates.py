@@ -117,3 +117,16 @@ def test_body_of_nothing_but_redundant_keys_is_refused_unread(pair: str, monkeyp
     body = "{" + ", ".join([pair] * (MAX_REDUNDANT_KEYS + 2)) + "}"
     with pytest.raises(BadRequest, match="more than 20,000 keys of the body are written twice, or say nothing"):
         read_check(body.encode())
+
+
+@pytest.mark.parametrize("escape", ["\\u003a", "\\u003A"])
+def test_body_with_escaped_colon_is_bounded_as_well(escape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "refuse_duplicates", lambda _: pytest.fail("every key of it was read"))
+    body = f'{{"key": "{escape}", ' + ", ".join(['"key": "a"'] * MAX_REDUNDANT_KEYS) + "}"
+    with pytest.raises(BadRequest, match="more than 20,000 keys of the body"):
+        read_check(body.encode())
+
+
+def test_other_escapes_do_not_make_a_body_be_read_twice() -> None:
+    body = b'{"key": "\\u003cb\\u003e", "cost": 1}'  # as Go's encoder writes it
+    assert not redundant_keys(body, read_check(body))

@@ -26,6 +26,8 @@ from headgate.stores.port import Op
 
 __all__ = [
     "MOST_CHECKS",
+    "MOST_COUNTERS",
+    "MOST_PLANS",
     "cost_of",
     "decoded",
     "plain_context",
@@ -40,9 +42,14 @@ __all__ = [
 
 MOST_CHECKS = 1000
 MOST_PLANS = 20
-LONGEST_NAME = 100
-"""Characters of a key that an error repeats."""
-
+MOST_COUNTERS = 100
+"""Of one check: all of them are decided in one step, and everybody else waits for it."""
+MAX_OBJECTS = 24_000
+"""In one body. 1,000 checks with 10,000 counters are 11,001 objects, and keys may have braces in them, too."""
+MAX_FIELD = 200
+"""Characters of a field's name in an error: it may be the caller's."""
+MAX_MESSAGE = 400
+"""Characters that an error says of a field: some of them may be the caller's."""
 
 _check = msgspec.json.Decoder(CheckBody)
 _batch = msgspec.json.Decoder(BatchBody)
@@ -89,12 +96,20 @@ def read_verify(body: bytes) -> VerifyBody:
 
 def wrong(field: str, message: str) -> BadRequest:
     """A field that cannot be used."""
-    message = on_one_line(message)
+    field = _shortened(field, MAX_FIELD)
+    message = _shortened(on_one_line(message), MAX_MESSAGE)
     return BadRequest(400, f"{field}: {message}" if field else message, problems=[{"field": field, "message": message}])
+
+
+def _shortened(text: str, size: int) -> str:
+    """A text of about this size at most, without its middle: the hint of an error is at its end."""
+    return text if len(text) <= size else f"{text[: size // 2]}…{text[-size // 2 :]}"
 
 
 def decoded(decoder: Any, body: bytes, forms: str = _FORMS) -> Any:
     """A body as its decoder has it. `forms` says what may be written, to those who write something else."""
+    if len(body) > MAX_OBJECTS and body.count(b"{") > MAX_OBJECTS:
+        raise wrong("", f"the body has more than {MAX_OBJECTS:,} objects: send less at once")
     try:
         value = decoder.decode(body)
         redundant = redundant_keys(body, value)
@@ -103,12 +118,12 @@ def decoded(decoder: Any, body: bytes, forms: str = _FORMS) -> Any:
                 raise wrong(
                     "",
                     f"more than {MAX_REDUNDANT_KEYS:,} keys of the body are written twice, or say nothing as null does"
-                    ": leave them out",
+                    ": leave them out, and write colons as they are",
                 )
             refuse_duplicates(body)
         return value
     except DuplicateKey as duplicate:  # not the same name as below: compiled code takes it for one type
-        raise wrong(str(duplicate)[:LONGEST_NAME], "is written twice in one object: write it once") from None
+        raise wrong(str(duplicate), "is written twice in one object: write it once") from None
     except msgspec.ValidationError as error:
         raise _invalid(str(error), forms) from None
     except msgspec.DecodeError as error:

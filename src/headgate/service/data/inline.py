@@ -25,16 +25,17 @@ from headgate.embedded.async_limiter import AsyncLimiter
 from headgate.engine.bound import MAX_COST, check_input
 from headgate.engine.plans import INLINE_PREFIX
 from headgate.errors import ConfigError
-from headgate.service.data.bodies import cost_of, prepare, way, wrong
+from headgate.service.data.bodies import MOST_COUNTERS, cost_of, prepare, way, wrong
 from headgate.service.data.shapes import CheckBody, CounterBody
+from headgate.service.data.slices import ENTRIES_PER_COUNTER, work_of_members
 from headgate.service.data.tokens import Claimed, Tokens, is_expired
 from headgate.stores.port import Member, Op
 
-__all__ = ["INLINE", "MOST_COUNTERS", "Proof", "op_of", "prepare_item"]
+__all__ = ["INLINE", "Proof", "op_of", "prepare_item"]
 
 INLINE: Final = "inline"
-MOST_COUNTERS: Final = 100
-"""Of one check: all of them are decided in one step, and everybody else waits for it."""
+MAX_LOG_WORK: Final = 4096
+"""Of one check with several sliding logs, in counters (see `work_of`): 131,072 entries."""
 MOST_REMEMBERED: Final = 4096
 LONGEST_NAME: Final = 1024
 """Characters of a counter's name."""
@@ -119,7 +120,22 @@ def prepare_item(
         places += [place] * len(found)
     if len(members) > 1 and len({(member.key, member.algorithm.name) for member in members}) < len(members):
         raise wrong(way(at, "counters"), "has a counter twice: each key and name may be there once")
+    if len(counters) > 1:
+        _check_logs(members, at)
     return PreparedMembers(limiter._engine, op, members), places
+
+
+def _check_logs(members: Sequence[Member], at: str) -> None:
+    """Refuse several large logs in one check: it is decided in one step, which may look at all of their entries. A log
+    alone may be as large as the store can hold."""
+    logs = [member for member in members if member.algorithm.keeps_log]
+    if len(logs) > 1 and work_of_members(logs) > MAX_LOG_WORK:
+        entries = sum([member.algorithm.capacity for member in logs])
+        raise wrong(
+            way(at, "counters"),
+            f"has {len(logs)} sliding window logs of {entries:,} entries together, and may have "
+            f"{MAX_LOG_WORK * ENTRIES_PER_COUNTER:,}: send them in several checks, or use sliding_window_counter",
+        )
 
 
 def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, at: str, proof: Proof) -> list[Member]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from headgate.core.decision import Decision
 from headgate.embedded.asking import Prepared, PreparedChain, Simple
-from headgate.service.asgi import Call
+from headgate.service.asgi import BadRequest, Call
 from headgate.service.data.answers import encode
 from headgate.service.data.shapes import Answer, CheckBody
 from headgate.service.data.slices import LOCAL_SLICE, MEMBER_SLICE, REMOTE_SLICE, decisions_of, groups, next_turn, weigh
@@ -49,8 +49,25 @@ async def prepare_slices(plane: DataPlane, checks: Sequence[CheckBody]) -> list[
 async def decide_slices(plane: DataPlane, call: Call, checks: Sequence[CheckBody]) -> list[Answer]:
     """The answers to a batch of plain checks, each for itself."""
     size = LOCAL_SLICE if plane.limiter.answers_at_once else REMOTE_SLICE
-    plane.afford(weigh(checks))
+    weight = weigh(checks)
+    plane.afford(weight)
     slices: list[Slice] = []
+    try:
+        await _prepare(plane, checks, size, slices)
+    except BadRequest:
+        plane.refund(weight)
+        raise
+    answers: list[Answer] = []
+    with plane.span(call, "batch"):
+        for some in slices:
+            if answers:
+                await next_turn()
+            await _decide(plane, call, some, MEMBER_SLICE if size == LOCAL_SLICE else size, answers)
+    return answers
+
+
+async def _prepare(plane: DataPlane, checks: Sequence[CheckBody], size: int, slices: list[Slice]) -> None:
+    """Add slices of about this many checks, ready to be decided."""
     members = 0
     for first in range(0, len(checks), size):
         if first:
@@ -60,13 +77,6 @@ async def decide_slices(plane: DataPlane, call: Call, checks: Sequence[CheckBody
         if some.simple is None:
             members = plane.prepare(some.checks, first, members, True, some.prepared)
         slices.append(some)
-    answers: list[Answer] = []
-    with plane.span(call, "batch"):
-        for some in slices:
-            if answers:
-                await next_turn()
-            await _decide(plane, call, some, MEMBER_SLICE if size == LOCAL_SLICE else size, answers)
-    return answers
 
 
 async def encode_slices(answers: Sequence[Answer]) -> bytes:

@@ -19,7 +19,7 @@ from headgate.service.asgi import BadRequest, Call, Reply
 from headgate.service.auditing import note_outcome, note_request
 from headgate.service.auth.guard import Guard, Refusal
 from headgate.service.data.answers import answer_of, encode
-from headgate.service.data.bodies import wrong
+from headgate.service.data.bodies import MOST_COUNTERS, wrong
 from headgate.service.data.inline import Proof, op_of, prepare_item
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, Counter, Counters, Mistake
 from headgate.service.data.slices import (
@@ -44,6 +44,10 @@ __all__ = ["Operations", "caller_of", "is_plain", "refuse_repeats"]
 
 SETTLED: Final = bytes(16)
 """What the record of a take that was settled says was asked: there is nothing to compare."""
+
+FAILED_CHECK: Final = 4
+"""What it costs to say what is wrong with a check, in counters that are prepared: a limit that cannot be read takes
+longer than one that can."""
 
 DECIDES = 0
 SETTLES = 1
@@ -129,15 +133,14 @@ class Operations:
     async def in_time(self, call: Call, body: BatchBody) -> Reply:
         """The same, in time: in slices, between which others are answered."""
         started = perf_counter()
-        self.plane.afford(weigh(body.checks))
+        weight = weigh(body.checks)
+        self.plane.afford(weight)
         items: list[Item] = []
-        members = self.prepare(call, body, items, 0, PREPARE_SLICE)
-        while len(items) < len(body.checks):
-            await next_turn()
-            members = self.prepare(call, body, items, members, PREPARE_SLICE)
-        for item in items:
-            if item.request is not None and (item.op is Op.RESET or item.proof.missing is not None):
-                self.permit(call, item, body.exact)
+        try:
+            await self.prepare_all(call, body, items)
+        except BadRequest:
+            self.plane.refund(weight)
+            raise
         with self.plane.span(call, "batch"):
             if any(item.audited for item in items):
                 await to_the_end(self.ask_audited(call, items, body.exact))
@@ -150,16 +153,31 @@ class Operations:
             pieces.append(self.answers(call, body, items[start:end]))
         return self.reply(len(items), decisions_of(pieces), started)
 
+    async def prepare_all(self, call: Call, body: BatchBody, items: list[Item]) -> None:
+        """Prepare all checks, and see which of them need the scope `write`."""
+        members = self.prepare(call, body, items, 0, PREPARE_SLICE)
+        while len(items) < len(body.checks):
+            await next_turn()
+            members = self.prepare(call, body, items, members, PREPARE_SLICE)
+        permitted = 0
+        for item in items:
+            if item.request is not None and (item.op is Op.RESET or item.proof.missing is not None):
+                if permitted and permitted % PREPARE_SLICE == 0:
+                    await next_turn()
+                self.permit(call, item, body.exact)
+                permitted += 1
+
     def prepare(self, call: Call, body: BatchBody, items: list[Item], members: int, size: int) -> int:
-        """Prepare the next checks, of about so many counters; how many counters all of them have so far."""
+        """Prepare the next checks, of about so many counters; how many counters all of them have so far. What a check
+        with a mistake names is looked at, too, and counts against `size`."""
         checks = body.checks
         caller = caller_of(call)
         may_write = has_write(call)
         now = self.plane.clock.ticks() // 1_000_000
-        until = members + size
+        done = 0
         last = len(items) + LOCAL_SLICE
         unneeded = Proof(self.tokens, caller, now, may_write)
-        while len(items) < len(checks) and members < until and len(items) < last:
+        while len(items) < len(checks) and done < size and len(items) < last:
             check = checks[len(items)]
             settles = check.op in ("give_back", "charge")
             proof = Proof(self.tokens, caller, now, may_write) if settles else unneeded
@@ -172,9 +190,13 @@ class Operations:
                 if not body.exact:
                     raise
                 item.problem = error.with_traceback(None)  # whose frames refer to the item: a reference cycle
+                done += FAILED_CHECK
+                if check.counters is not None:
+                    done += min(len(check.counters), MOST_COUNTERS)
                 continue
             item.request = item.prepared.request
             members += item.members
+            done += item.members
             if members > self.most_members:
                 raise BadRequest(
                     413,
@@ -219,9 +241,9 @@ class Operations:
                 await note_outcome(editor, item.check.op or "take", item.subjects, done)
 
     async def ask_all(self, items: Sequence[Item], exact: bool, together: bool) -> None:
-        """Ask the store for all items, in their order; those of several kinds `together` if they are few."""
+        """Ask the store for all items, in their order; those of several kinds `together` if they are little work."""
         runs = _runs(items)
-        if together and sum([item.members for item in items]) <= self.slice:
+        if together and sum([work_of(item.request) for item in items]) <= self.slice:
             if len(runs) == 1:
                 await self.ask(runs[0], exact)
             else:  # they leave in this order, and together

@@ -106,13 +106,17 @@ class DataPlane:
         self.afford(weight)
         now_us = self.clock.ticks()
         self.tally.at(now_us)
-        taken = self._taken(checks, several)
+        prepared: list[Prepared | PreparedChain] = []
+        try:
+            taken = self._taken(checks, several)
+            members = 0 if taken is not None else self.prepare(checks, 0, 0, several, prepared)
+        except BadRequest:
+            self.refund(weight)
+            raise
         if taken is not None:
             answers: list[Answer] = []
             self.answer_taken(call, checks, taken, now_us, answers)
             return answers
-        prepared: list[Prepared | PreparedChain] = []
-        members = self.prepare(checks, 0, 0, several, prepared)
         if len(prepared) > 1:
             members = sum([work_of(one.request) for one in prepared])
         decisions = self.limiter.decide_at_once(prepared) if members <= 4 * LOCAL_SLICE else None
@@ -280,11 +284,16 @@ class DataPlane:
         prepared: Sequence[Prepared | PreparedChain],
     ) -> list[Answer]:
         """The answers to checks, each for itself, in one call of the store."""
-        self.afford(weigh(checks))
+        weight = weigh(checks)
+        self.afford(weight)
         now_us = self.clock.ticks()
         self.tally.at(now_us)
         key = call.fields.get(b"idempotency-key", call.fields.get(b"x-idempotency-key"))
-        once = None if key is None else self._once(call, name, key, body, prepared)
+        try:
+            once = None if key is None else self._once(call, name, key, body, prepared)
+        except BadRequest:
+            self.refund(weight)
+            raise
         with self.span(call, name) as span:
             decisions = await self._asked(prepared, once)
             if span is not None and decisions is not None and name == "check":
@@ -365,6 +374,11 @@ class DataPlane:
         over = self.ceiling.admit(checks)
         if over is not None:
             raise BadRequest(over.status, over.detail, over.headers)
+
+    def refund(self, checks: int) -> None:
+        """Give back what a refused request was charged: it counts as one check."""
+        if checks > 1:
+            self.ceiling.give_back(checks - 1)
 
     def note(self, asked: CheckBody, now_us: int) -> None:
         """Whom a check named, for those who look at keys and clients; and how far its sender's clock is off."""

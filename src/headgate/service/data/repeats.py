@@ -29,15 +29,16 @@ from headgate.service.asgi import BadRequest
 from headgate.service.data.answers import answer_of
 from headgate.service.data.bodies import cost_of, wrong
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody
+from headgate.service.data.slices import ENTRIES_PER_COUNTER, work_of
 from headgate.stores.keeping import kept_bytes
 from headgate.stores.port import MOST_KEPT_BYTES, Kept, Once
 
 __all__ = ["LONGEST_KEY", "once_of", "replayed"]
 
 LONGEST_KEY = 255
-MAX_MEMBERS = 1000
-"""Limits that a batch with an idempotency key may look at: the record is written in the step that decides, so it cannot
-be decided in slices, and everybody else waits for it."""
+MAX_WORK = 256
+"""Limits that a batch with an idempotency key may look at, 32 entries of a sliding log counted as one more: the record
+is written in the step that decides, so it cannot be decided in slices, and everybody else waits for it."""
 REPLAYED = "replayed"
 MOST_REMEMBERED = 4096
 
@@ -57,14 +58,19 @@ def once_of(
     if not 0 < len(key) <= LONGEST_KEY:
         raise wrong("Idempotency-Key", f"has {len(key)} bytes: write 1 to {LONGEST_KEY}, a UUID for example")
     name = blake2b(b"%d %b%b" % (len(caller), caller.encode(), key), digest_size=16).hexdigest()
-    limits = [[_noted(member) for member in one.request.members] if one.request is not None else [] for one in prepared]
-    members = sum([len(noted) for noted in limits])
-    if members > MAX_MEMBERS:
+    members = 0
+    for one in prepared:
+        members += 0 if one.request is None else len(one.request.members)
+    # One check is one step with or without a key, whatever logs apply to it.
+    work = members if len(prepared) == 1 else sum([work_of(one.request) for one in prepared])
+    if work > MAX_WORK:
         raise BadRequest(
             413,
-            f"the batch looks at {members:,} limits, and {MAX_MEMBERS:,} is the most that is decided in one step: "
+            f"the batch is as much work as {work:,} limits, and {MAX_WORK:,} is the most that is decided in one step "
+            f"(a sliding window log counts as one more for each {ENTRIES_PER_COUNTER} entries): "
             "send fewer checks in one batch with an idempotency key",
         )
+    limits = [[_noted(member) for member in one.request.members] if one.request is not None else [] for one in prepared]
     note = _encode(limits)
     size = kept_bytes(len(note), members)
     if size > MOST_KEPT_BYTES:

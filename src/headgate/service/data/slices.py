@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from headgate.service.data.bodies import MOST_COUNTERS, MOST_PLANS
 from headgate.service.data.shapes import CheckBody
-from headgate.stores.port import Request
+from headgate.stores.port import Member, Request
 
 __all__ = [
     "LOCAL_SLICE",
@@ -25,6 +26,7 @@ __all__ = [
     "next_turn",
     "weigh",
     "work_of",
+    "work_of_members",
 ]
 
 LOCAL_SLICE: Final = 128
@@ -36,7 +38,8 @@ PREPARE_SLICE: Final = 32
 ENTRIES_PER_COUNTER: Final = 32
 """Entries of a sliding log that take about as long to look at as it takes to decide a counter."""
 REMOTE_SLICE: Final = 500
-"""When it is across a network: the loop is free while it is asked, and each slice costs a round trip."""
+"""When it is across a network: the loop is free while it is asked, and each slice costs a round trip. The server may
+answer nobody else during a call, so entries of logs count here, too."""
 MAX_AT_ONCE_BYTES: Final = 16 * 1024
 """Of the body of a batch that may be answered in one turn."""
 
@@ -52,14 +55,23 @@ def decisions_of(pieces: Sequence[bytes]) -> bytes:
 
 
 def weigh(checks: Sequence[CheckBody]) -> int:
-    """What checks count against the ceiling of the node: one for each counter or plan that they name themselves."""
+    """What checks count against the ceiling of the node: one for each counter or plan that they name themselves. One
+    that names more than it may is refused, and counts as one."""
     weight = len(checks)
     if weight == 1 and checks[0].plans is None and checks[0].counters is None:
         return 1
     for check in checks:
-        named = check.plans if check.counters is None else check.counters
-        if named is not None and len(named) > 1:
-            weight += len(named) - 1
+        named: int = 0
+        if check.counters is not None:
+            named = len(check.counters)
+            if named > MOST_COUNTERS:
+                continue
+        elif check.plans is not None:
+            named = len(check.plans)
+            if named > MOST_PLANS:
+                continue
+        if named > 1:
+            weight += named - 1
     return weight
 
 
@@ -67,8 +79,12 @@ def work_of(request: Request | None) -> int:
     """What a request may cost the store, in counters: a denial by a sliding log may look at all of its entries."""
     if request is None:
         return 1
-    work = len(request.members)
-    for member in request.members:
+    return work_of_members(request.members)
+
+
+def work_of_members(members: Sequence[Member]) -> int:
+    work = len(members)
+    for member in members:
         if member.algorithm.keeps_log:
             work += member.algorithm.capacity // ENTRIES_PER_COUNTER
     return work

@@ -12,7 +12,15 @@ from headgate import AsyncLimiter
 from headgate.rules.catalog import Catalog
 from headgate.rules.repositories.port import Actor, Edit
 from headgate.service.asgi import BadRequest
-from headgate.service.data.bodies import prepare, prepare_verify, read_batch, read_check, read_verify
+from headgate.service.data.bodies import (
+    MAX_OBJECTS,
+    decoded,
+    prepare,
+    prepare_verify,
+    read_batch,
+    read_check,
+    read_verify,
+)
 from headgate.stores.port import Op
 from headgate.testing import FakeClock
 from unit.rules.memory_repository import MemoryRepository
@@ -123,3 +131,34 @@ def test_the_client_family_has_names_of_its_own(limiter: AsyncLimiter, body: dic
 def test_dimensions_in_any_case(limiter: AsyncLimiter, dimension: str) -> None:
     body = json.dumps({"dimension": dimension, "identifier": "/a", "endpoint": "/a", "method": "GET"}).encode()
     assert prepare(limiter, Op.TAKE, read_check(body)) is not None
+
+
+class NoDecoder:
+    def decode(self, body: bytes) -> Any:
+        pytest.fail("it was decoded")
+
+
+def test_body_of_too_many_objects_is_refused_undecoded() -> None:
+    body = b'{"checks": [' + b", ".join([b"{}"] * MAX_OBJECTS) + b"]}"
+    with pytest.raises(BadRequest, match="more than 24,000 objects"):
+        decoded(NoDecoder(), body)
+    largest = {"checks": [{"counters": [{"key": "{a}", "limit": "1/s"}] * 10}] * 1000}
+    assert len(read_batch(json.dumps(largest).encode()).checks) == 1000
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        {"key": "a", "plans": ["x" * 100_000]},
+        {"x" * 100_000: 1},
+        {"dimension": "x" * 100_000, "identifier": "a"},
+        {"key": "a", "context": {"x" * 100_000: 1}},
+    ],
+)
+def test_errors_repeat_little_of_a_long_text(limiter: AsyncLimiter, check: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest) as refused:
+        prepare(limiter, Op.TAKE, read_check(json.dumps(check).encode()))
+    error = refused.value
+    assert len(error.detail) < 610
+    assert sum(len(text) for entry in error.more["problems"] for text in entry.values()) < 610
+    assert any(hint in error.detail for hint in ("POST /api/v1/plans", "{key, plans}", "must be one of USER"))
