@@ -18,6 +18,7 @@ ROUNDS = 3
 UNLIMITED = {**GENEROUS, "HEADGATE_SERVER__LIMITS__CHECKS": "1000000000/second"}
 MEMORY = 64 * 1024 * 1024
 WIDE = [f"{1_000_000 + number}/day using fixed_window" for number in range(10)]
+LOG = "10000/day using sliding_window_log"
 CONFIG = "envoy: {config: descriptors.yaml}\n"
 DESCRIPTORS = """
 domain: edge
@@ -90,6 +91,43 @@ def test_others_are_answered_during_a_large_batch(
 
         told, grown = attacked(service, attack)
     report(f"batch of 1,000 checks ({checks.__name__}, exact {exact}): {told}; memory {grown / 2**20:+.1f} MiB")
+    assert grown < MEMORY
+
+
+def full_logs(_: int) -> list[dict[str, Any]]:
+    """As many checks as one slice has counters, each denied by a log of 10,000 entries."""
+    return [{"counters": [{"key": "full", "limit": LOG, "cost": 10_000}]}] * 64
+
+
+def late_mistakes(number: int) -> list[dict[str, Any]]:
+    """Checks of 99 counters with new limits, and then one without a limit."""
+    return [
+        {
+            "counters": [
+                *({"key": "k", "limit": f"1/{(number * 60 + n) * 99 + i + 1}s"} for i in range(99)),
+                {"key": "k"},
+            ]
+        }
+        for n in range(60)
+    ]
+
+
+@pytest.mark.parametrize("checks", [full_logs, late_mistakes])
+def test_others_are_answered_during_a_small_batch_of_much_work(
+    service: Service, checks: Callable[[int], Sequence[Any]], report: Callable[[str], None]
+) -> None:
+    with service.client() as client:
+        if checks is full_logs:
+            fill = {"checks": [{"counters": [{"key": "full", "limit": LOG}]}] * 1000}
+            for _ in range(10):
+                assert client.post("/api/v1/check/batch", json=fill).json()["decisions"][-1]["allowed"]
+
+        def attack(number: int) -> None:
+            response = client.post("/api/v1/check/batch", json={"checks": checks(number), "exact": True})
+            assert response.status_code == 200, response.text[:300]
+
+        told, grown = attacked(service, attack)
+    report(f"small batch of much work ({checks.__name__}): {told}; memory {grown / 2**20:+.1f} MiB")
     assert grown < MEMORY
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from headgate.service.data.bodies import MOST_COUNTERS, MOST_PLANS
 from headgate.service.data.shapes import CheckBody
-from headgate.stores.port import Member, Request
+from headgate.stores.port import Request
 
 __all__ = [
     "LOCAL_SLICE",
@@ -26,7 +26,6 @@ __all__ = [
     "next_turn",
     "weigh",
     "work_of",
-    "work_of_members",
 ]
 
 LOCAL_SLICE: Final = 128
@@ -79,12 +78,8 @@ def work_of(request: Request | None) -> int:
     """What a request may cost the store, in counters: a denial by a sliding log may look at all of its entries."""
     if request is None:
         return 1
-    return work_of_members(request.members)
-
-
-def work_of_members(members: Sequence[Member]) -> int:
-    work = len(members)
-    for member in members:
+    work = len(request.members)
+    for member in request.members:
         if member.algorithm.keeps_log:
             work += member.algorithm.capacity // ENTRIES_PER_COUNTER
     return work

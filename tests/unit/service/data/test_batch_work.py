@@ -19,7 +19,7 @@ from headgate.testing import FakeClock
 from unit.service.rpc.worker import Worker
 
 LOG = "10000/day using sliding_window_log"
-LOGS = [{"key": f"log{n}", "limit": LOG, "cost": 10_000} for n in range(5)]
+LOGS = [{"key": f"log{n}", "limit": LOG, "cost": 10_000} for n in range(3)]
 RECORDS = {
     ("plan", "log"): {"limits": [LOG]},
     ("plan", "one"): {"limits": ["1000000/day using fixed_window"]},
@@ -88,14 +88,14 @@ def test_batch_of_little_work_is_one_call(worker: Worker, store: RecordingStore)
 
 
 def test_logs_of_one_check_are_bounded_together(worker: Worker, store: RecordingStore) -> None:
-    many = [{"key": f"log{n}", "limit": LOG} for n in range(14)]
-    with pytest.raises(BadRequest, match="14 sliding window logs of 140,000 entries together, and may have 131,072"):
+    many = [{"key": f"log{n}", "limit": LOG} for n in range(4)]
+    with pytest.raises(BadRequest, match="4 sliding window logs of 40,000 entries together, and may have 32,768"):
         batch(worker, {"checks": [{"counters": many}]})
     huge = {"key": "huge", "limit": "2147483647/day using sliding_window_log"}
     with pytest.raises(BadRequest, match="2 sliding window logs"):
         batch(worker, {"checks": [{"counters": [huge, LOGS[0]]}]})
     assert store.calls == []
-    batch(worker, {"checks": [{"counters": many[:13]}, {"counters": [huge, {"key": "a", "limit": "9/s"}]}]})
+    batch(worker, {"checks": [{"counters": many[:3]}, {"counters": [huge, {"key": "a", "limit": "9/s"}]}]})
 
 
 @pytest.mark.parametrize(("plan", "most"), [("one", 256), ("log", 1)])

@@ -288,9 +288,12 @@ def test_a_mistake_of_ours_is_told_as_one_and_is_in_the_log(start: Callable[...,
 def test_what_is_told_is_one_line_and_fits_into_a_header(start: Callable[..., Worker]) -> None:
     worker = start()
     assert raised(answering(worker, BadRequest(400, "one\ntwo\r\nthree"))).message == "one two three"
+    told = raised(answering(worker, BadRequest(400, "\N{GRINNING FACE}\n" * 100_000))).message
+    assert (len(told), told.splitlines()) == (LONGEST_TOLD + 1, [told])
     asked = messages.CheckRequest(key="a", plans=["\N{GRINNING FACE}\n" * 100_000])
     told = status_of(worker, "CheckRateLimit", asked)[1]
-    assert (len(told), told.splitlines()) == (LONGEST_TOLD + 1, [told])
+    assert len(told) <= LONGEST_TOLD
+    assert told.splitlines() == [told]
 
 
 def test_only_when_to_come_back_goes_along_with_an_error(start: Callable[..., Worker]) -> None:
