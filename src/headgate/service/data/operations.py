@@ -30,6 +30,7 @@ from headgate.service.data.slices import (
     decisions_of,
     groups,
     next_turn,
+    slice_end,
     weigh,
     work_of,
 )
@@ -156,7 +157,7 @@ class Operations:
         caller = caller_of(call)
         now = self.plane.clock.ticks() // 1_000_000
         until = members + size
-        last = len(items) + LOCAL_SLICE
+        last = slice_end(checks, len(items), LOCAL_SLICE)
         unneeded = Proof(self.tokens, caller, now)
         while len(items) < len(checks) and members < until and len(items) < last:
             check = checks[len(items)]
