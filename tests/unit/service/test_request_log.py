@@ -48,7 +48,7 @@ def test_calls_without_a_valid_key_have_few_lines() -> None:
 def test_calls_with_a_valid_key_have_a_line_each() -> None:
     log = RequestLog(Logs(), Now())
     call = stranger()
-    call.visit = Visit(Caller("ops", "admin", "k1"), "203.0.113.1", "id-1")
+    call.visit = Visit(Caller("ops", "write", "k1"), "203.0.113.1", "id-1")
     with capture_logs() as lines:
         for _ in range(2 * LINES_PER_SECOND):
             log.call(stranger(), 404, 0.001)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headgate.service.observe.tally import Tally
 
 __all__ = [
+    "MAX_SUBJECT_BYTES",
     "MINUTE_US",
     "MOST_MINUTES",
     "MOST_SUBJECTS",
