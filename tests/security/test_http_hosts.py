@@ -134,3 +134,28 @@ def test_many_hosts_are_not_remembered_for_ever(serve: Callable[..., Service]) -
     for number in range(300):
         assert get(service, b"/healthz", b"host: n%d.gate.example" % number).status == 200
     refused(get(service, b"/healthz", b"host: evil.example"), 421)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+def test_host_of_an_absolute_target_counts(service: Service, path: bytes, version: bytes) -> None:
+    """RFC 9112, section 3.2.2: what the header Host says is ignored then."""
+    foreign = b"http://evil.example:8080" + path
+    refused(get(service, foreign, b"host: localhost", version=version), 421, "evil.example")
+    own = get(service, b"http://localhost" + path, b"host: localhost", version=version)
+    assert own.status == get(service, path, b"host: localhost", version=version).status
+    assert get(service, b"http://localhost" + path, b"host: evil.example", version=version).status == own.status
+
+
+def test_absolute_target_does_not_excuse_wrong_host_headers(service: Service) -> None:
+    refused(get(service, b"http://localhost/metrics"), 400, "Host")
+    refused(get(service, b"http://localhost/metrics", b"host: localhost", b"host: localhost"), 400, "Host")
+    refused(get(service, b"http://user@localhost/metrics", b"host: localhost"), 400, "Host")
+    refused(get(service, b"http://evil.example/metrics", version=b"1.0"), 421, "evil.example")
+
+
+def test_checks_to_an_absolute_target_of_another_host_are_refused(service: Service) -> None:
+    head = b"POST http://evil.example/api/v1/check HTTP/1.1\r\nhost: localhost\r\n"
+    answer = ask(service, head + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+    assert answer is not None
+    refused(answer, 421, "evil.example")

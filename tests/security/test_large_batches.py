@@ -48,6 +48,13 @@ def by_rules(number: int) -> list[dict[str, Any]]:
     return [{"dimension": "user", "identifier": f"{number}-{n}", "endpoint": f"/a/{n}"} for n in range(1000)]
 
 
+LONG_PATHS = {
+    "slashes": "/" + "%2f" * 2729,
+    "nested": "/" + ("%" + "25" * 9 + "41") * 390,
+    "percent signs": "/" + "%" * 8150 + "%2525252541",
+}
+
+
 @pytest.fixture
 def service(serve: Callable[..., Service], tmp_path: Any) -> Service:
     (tmp_path / "descriptors.yaml").write_text(DESCRIPTORS)
@@ -128,6 +135,23 @@ def test_others_are_answered_during_a_small_batch_of_much_work(
 
         told, grown = attacked(service, attack)
     report(f"small batch of much work ({checks.__name__}): {told}; memory {grown / 2**20:+.1f} MiB")
+    assert grown < MEMORY
+
+
+@pytest.mark.parametrize("path", LONG_PATHS)
+def test_others_are_answered_during_a_batch_of_long_paths(
+    service: Service, path: str, report: Callable[[str], None]
+) -> None:
+    """Escapes that are decoded again and again are work that the number of checks does not tell."""
+    with service.client() as client:
+
+        def attack(number: int) -> None:
+            checks = [{"dimension": "user", "identifier": f"{n}", "endpoint": LONG_PATHS[path]} for n in range(120)]
+            response = client.post("/api/v1/check/batch", json={"checks": checks})
+            assert response.status_code == 200, response.text[:300]
+
+        told, grown = attacked(service, attack, 2 * ROUNDS)
+    report(f"batch of 120 paths of 8 KiB ({path}): {told}; memory {grown / 2**20:+.1f} MiB")
     assert grown < MEMORY
 
 

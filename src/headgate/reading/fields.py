@@ -18,6 +18,8 @@ from headgate.errors import Invalid, Problem
 __all__ = ["LARGEST", "Fields", "Problems", "kind_of", "listed"]
 
 LARGEST = 2**53 - 1
+MAX_SHOWN = 10**60
+"""The largest whole number that is shown in a message, or can be a number of seconds."""
 _GROUPED = re.compile(r"[0-9][0-9_', ]{0,20}")
 
 
@@ -122,7 +124,7 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return self._absent(name, default, required, "a number of seconds")
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        number = is_number(value)
         if number and value > 0 and (least is None or value >= least) and (most is None or value <= most):
             return value
         wanted = "above 0" if least is None or most is None else f"from {least:g} to {most:g}"
@@ -186,6 +188,19 @@ class Fields:
         return default
 
 
+def is_number(value: object) -> bool:
+    """Whether it is a number that a float can hold: JSON may have whole ones of any size.
+
+    >>> is_number(60), is_number(0.5), is_number(10**400), is_number(float("inf")), is_number(True)
+    (True, True, False, False, False)
+    """
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int):
+        return abs(value) <= MAX_SHOWN
+    return isinstance(value, float) and math.isfinite(value)
+
+
 def _whole_number(least: int, most: int) -> str:
     """Limits that nobody reaches need not be told."""
     return f"a whole number, {least} or more" if most == LARGEST else f"a whole number from {least} to {most}"
@@ -209,7 +224,7 @@ def kind_of(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    if isinstance(value, int) and abs(value) > 10**60:  # which may have more digits than Python writes
+    if isinstance(value, int) and abs(value) > MAX_SHOWN:  # which may have more digits than Python writes
         return "a number of very many digits"
     shown = repr(masked_text(value)) if isinstance(value, str) else masked_text(repr(value))
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -4,8 +4,9 @@ What is done, in this order, and why:
 
     scheme://host   dropped: a request line may carry the whole URL
     ? and #         cut: they end the path
-    %41             decoded, until nothing is left to decode (at most `ROUNDS` times): `%2F` becomes a `/`, as it does
-                    in many servers, and what is spelled twice (`%252F`) reaches where it is decoded twice
+    %41             decoded, until nothing is left to decode (at most `ROUNDS` times, long paths `LONG_ROUNDS`): `%2F`
+                    becomes a `/`, as it does in many servers, and what is spelled twice (`%252F`) reaches where it is
+                    decoded twice
     NUL             cut: where strings end with it, what follows is not seen
     ;params         dropped from each segment: many servers do
     // and .        dropped; `..` drops the segment before it, and nothing at the top
@@ -22,17 +23,25 @@ that is served. What does not begin with `/` is also the name of an API, and tak
 from __future__ import annotations
 
 import re
+from binascii import a2b_qp
 from typing import Final
-from urllib.parse import unquote
 
 __all__ = ["LONGEST_PATH", "is_clean", "normalise", "readings", "shortened"]
 
 LONGEST_PATH: Final = 8192
 """Characters of a path that a service takes: hardly a server lets longer ones through."""
 ROUNDS: Final = 10
+LONG_PATH: Final = 1024
+"""Characters of a path from which on each round of decoding costs enough that there are fewer."""
+LONG_ROUNDS: Final = 3
+"""Rounds of decoding of a path that is longer than that: servers decode once, or twice."""
 _clean = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/%;?#\0]+)+").fullmatch
-_ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 _ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+_END: Final = re.compile("[?#]")
+_PARAMS: Final = re.compile(";[^/]*")
+_SLASHES: Final = re.compile("/{2,}")
+_STRAY: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_UNENCODABLE: Final = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
 
 
 def normalise(path: str) -> str:
@@ -45,17 +54,8 @@ def normalise(path: str) -> str:
     """
     if is_clean(path):
         return path
-    if "/" not in path and "/" not in _decoded(path):
-        return path if path else "/"
-    segments: list[str] = []
-    for part in _decoded(_bare(path)).partition("\0")[0].split("/"):
-        segment = part.partition(";")[0]
-        if segment == "..":
-            if segments:
-                segments.pop()
-        elif segment and segment != ".":
-            segments.append(segment)
-    return "/" + "/".join(segments)
+    bare = _bare(path)
+    return _normalised(path, bare, _decoded(bare, 1))
 
 
 def shortened(path: str) -> str:
@@ -83,15 +83,35 @@ def readings(path: str) -> list[str]:
     """
     if is_clean(path):
         return [path]
-    found = [normalise(path)]
+    bare = _bare(path)
+    once = _decoded(bare, 1)
+    found = [_normalised(path, bare, once)]
     if found[0][0] != "/":
         return []
-    bare = _bare(path)
-    for spelling in (unquote(bare, "utf-8", "surrogateescape"), bare):
-        reading = "/" + "/".join([segment for segment in spelling.split("/") if segment])
+    for spelling in (once, bare):
+        reading = "/" + (_SLASHES.sub("/", spelling) if "//" in spelling else spelling).strip("/")
         if reading not in found:
             found.append(reading)
     return found
+
+
+def _normalised(path: str, bare: str, once: str) -> str:
+    """The one spelling of a path, from its bare form and from that decoded once."""
+    rounds = ROUNDS if len(path) <= LONG_PATH else LONG_ROUNDS
+    decoded = _decoded(once, rounds - 1) if once != bare else once
+    if "/" not in path and "/" not in (decoded if bare == path else _decoded(path, rounds)):
+        return path if path else "/"
+    decoded = decoded.partition("\0")[0]
+    if ";" in decoded:
+        decoded = _PARAMS.sub("", decoded)
+    segments: list[str] = []
+    for segment in decoded.split("/"):
+        if segment == "..":
+            if segments:
+                segments.pop()
+        elif segment and segment != ".":
+            segments.append(segment)
+    return "/" + "/".join(segments)
 
 
 def _bare(path: str) -> str:
@@ -99,12 +119,31 @@ def _bare(path: str) -> str:
     absolute = _ABSOLUTE.match(path)
     if absolute is not None:
         path = path[absolute.end() :]
-    return re.split(r"[?#]", path, maxsplit=1)[0]
+    return _END.split(path, maxsplit=1)[0]
 
 
-def _decoded(path: str) -> str:
-    for _ in range(ROUNDS):
-        if _ESCAPE.search(path) is None:
+def _decoded(path: str, rounds: int) -> str:
+    """Escapes decoded as often as this, or until there are none; bytes that are no UTF-8 stay what they are."""
+    if "%" not in path:
+        return path
+    try:
+        data = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a character, which no URL can carry
+        data = _UNENCODABLE.sub("\ufffd", path).encode("utf-8", "surrogateescape")
+    for _ in range(rounds):
+        further = _unescaped(data)
+        if len(further) == len(data):
             break
-        path = unquote(path, "utf-8", "surrogateescape")
-    return path
+        data = further
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _unescaped(data: bytes) -> bytes:
+    """Every escape decoded once, in a few passes of C code: a long path may have thousands of them.
+
+    `a2b_qp` does it, whose escapes are `=41`. So each `=`, and each `%` that begins no escape, is escaped first.
+    """
+    data = data.replace(b"=", b"%3D")
+    if b"%%" in data:  # which _STRAY would find as well, but far more slowly
+        data = data.replace(b"%%", b"%25%").replace(b"%%", b"%25%")
+    return a2b_qp(_STRAY.sub(b"%25", data).replace(b"%", b"="))

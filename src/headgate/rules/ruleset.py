@@ -17,7 +17,7 @@ from typing import Any, final
 from headgate.rules.address import subject_address
 from headgate.rules.context import Asked
 from headgate.rules.entry import Entry
-from headgate.rules.path import is_clean, normalise, readings
+from headgate.rules.path import readings
 from headgate.rules.pattern import EVERY, Pattern, name_pattern, parse_pattern
 from headgate.rules.rule import ANY, Rule
 from headgate.rules.tables import Known, Shape, Table
@@ -158,11 +158,12 @@ class RuleSet:
         self, context: Asked, now_us: int, raw: str | None, method: str | None, tier: str, shape: Shape
     ) -> list[Chosen]:
         """The same, from the rules; what holds for all callers of this shape is remembered."""
-        path = None if raw is None else normalise(raw)
+        spellings = [] if raw is None else readings(raw)
+        path = spellings[0] if spellings else raw
         keys = self.keys(context, path)
         best: dict[str, Entry] = {}
         lasting = not self.defaults.policy_key
-        tables = self.tables(raw)
+        tables = self.tables(raw, spellings)
         for table in tables:
             for dimension, subject in keys.items():
                 found = table.exact.get(subject)
@@ -207,18 +208,18 @@ class RuleSet:
         chosen.sort(key=_order)
         return chosen
 
-    def tables(self, path: str | None) -> list[Table]:
-        """The rules of every pattern that matches a path as it came, in any of its readings."""
+    def tables(self, path: str | None, spellings: list[str]) -> list[Table]:
+        """The rules of every pattern that matches a path as it came, in any of its readings, which are these."""
         found: list[Table] = [] if self.every is None else [self.every]
         if path is None:
             return found
-        if is_clean(path):
-            return found + self.trie.matches(path)
+        if len(spellings) == 1 and path.startswith("/"):
+            return found + self.trie.matches(spellings[0])
         if not path.startswith("/"):
             named = self.names.get(name_pattern(path))
             if named is not None:
                 found.append(named)
-        for reading in readings(path):
+        for reading in spellings:
             found += [table for table in self.trie.matches(reading) if table not in found]
         return found
 

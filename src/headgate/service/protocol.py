@@ -15,6 +15,7 @@ How much is read at a time, and how much all connections may hold together, is i
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any
@@ -36,6 +37,7 @@ MOST_HEAD = 64 * 1024
 MOST_CHUNK = 2 * 1024 * 1024
 """Of one chunk of a body, and of all that stands between two."""
 NO_BOUND = 2**63
+_ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Dropped(list[tuple[bytes, bytes]]):
@@ -108,8 +110,22 @@ class Connection(PacedConnection):
             return
         if self.parser.get_http_version() == "0.9":  # a first line that broke off, and where it did is anybody's guess
             raise ValueError("HTTP/0.9")
+        if not self.url.startswith(b"/"):
+            self.use_target_host()
         super().on_headers_complete()
         self.head_done()
+
+    def use_target_host(self) -> None:
+        """The host of an absolute target (`GET http://host/path`) is the one that counts (RFC 9112, section 3.2.2): it
+        takes the place of the header's, and is checked as that is. A header that is missing or there twice stays so."""
+        target = _ABSOLUTE.match(self.url)
+        if target is None:
+            return
+        hosts = [place for place, (name, _) in enumerate(self.headers) if name == b"host"]
+        if len(hosts) == 1:
+            self.headers[hosts[0]] = (b"host", target[1])
+        elif not hosts and self.parser.get_http_version() == "1.0":
+            self.headers.append((b"host", target[1]))
 
     def head_done(self) -> None:
         """The head was taken over: what else comes is body, or to be dropped."""

@@ -11,6 +11,8 @@ secret, and are nowhere.
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -22,7 +24,9 @@ from headgate.service.observe.shown import shown_key, shown_rule
 
 __all__ = ["RequestLog"]
 
-LONGEST_PATH = 512
+LONGEST_PATH = 200
+LINES_PER_SECOND = 20
+"""Lines of each kind that anybody can cause, in one worker: calls without a valid key, and failures."""
 BATCH = "/api/v1/check/batch"
 """The one path of checks that is longer than what is left of a path that nobody knows."""
 DIMENSIONS = {"key": "key", "user_id": "user"}
@@ -31,10 +35,36 @@ _CONVERTER = re.compile(r":\w+\}")
 _log = structlog.stdlib.get_logger("headgate.requests")
 
 
+class LineLimit:
+    """Bounds one kind of line to so many a second. Anybody can send requests that are refused, and fill a disk."""
+
+    def __init__(self, kind: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._kind = kind
+        self._now = now
+        self._second = float("-inf")
+        self._lines = 0
+        self._omitted = 0
+
+    def allows(self) -> bool:
+        """Whether one more line may be written. The first of a second tells how many were left out before."""
+        now = self._now()
+        if now - self._second >= 1.0:
+            if self._omitted:
+                _log.warning("too many requests to log", kind=self._kind, not_logged=self._omitted)
+            self._second, self._lines, self._omitted = now, 0, 0
+        if self._lines >= LINES_PER_SECOND:
+            self._omitted += 1
+            return False
+        self._lines += 1
+        return True
+
+
 class RequestLog:
     """Logs the requests of one worker, as configured."""
 
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: Logs, now: Callable[[], float] = time.monotonic) -> None:
+        self._strangers = LineLimit("without a valid key", now)
+        self._failures = LineLimit("failed", now)
         self._keys = logs.keys
         self.checks = logs.requests == "all"
         self.calls = logs.requests != "none"
@@ -47,9 +77,11 @@ class RequestLog:
         _log.info("check", **fields)
 
     def call(self, call: Call, status: int, seconds: float) -> None:
-        """A call of the control plane was answered."""
+        """A call of the control plane was answered. Those without a valid key have only so many lines."""
         visit = call.visit
         caller = visit.caller.name if visit is not None and visit.caller is not None else None
+        if caller is None and not self._strangers.allows():
+            return
         address = visit.address if visit is not None else None
         said = self._said(call, status=status, seconds=round(seconds, 6), caller=caller, address=address)
         _log.info("request", **said)
@@ -61,11 +93,13 @@ class RequestLog:
 
     def failed(self, call: Call, error: HeadgateError) -> None:
         """What was asked for could not be done, and it is known why."""
-        _log.warning("request failed", **self._said(call, problem=str(error)))
+        if self._failures.allows():
+            _log.warning("request failed", **self._said(call, problem=str(error)))
 
     def unforeseen(self, call: Call, error: Exception) -> None:
         """A mistake of Headgate's own."""
-        _log.error("request failed unforeseen", exc_info=error, **self._said(call))
+        if self._failures.allows():
+            _log.error("request failed unforeseen", exc_info=error, **self._said(call))
 
     def _said(self, call: Call, **more: Any) -> dict[str, Any]:
         scope = call.scope

@@ -288,6 +288,17 @@ def test_both_headers_mean_the_same(anyone: httpx.Client, somebody: str) -> None
     assert check(anyone, body, headers={"x-idempotency-key": somebody})["reason"] == "replayed"
 
 
+@pytest.mark.parametrize("path", ["check", "check/batch"])
+def test_different_idempotency_keys_in_one_request_are_refused(anyone: httpx.Client, somebody: str, path: str) -> None:
+    one = {"key": somebody, "plans": ["two"]}
+    body = one if path == "check" else {"checks": [one]}
+    a, b, also = ("Idempotency-Key", "a"), ("X-Idempotency-Key", "b"), ("Idempotency-Key", "b")
+    for headers in ([a, b], [a, also], [a, also, b]):
+        problem(anyone.post(f"/api/v1/{path}", json=body, headers=headers), 400, "Idempotency-Key")
+    same = [("Idempotency-Key", somebody), ("X-Idempotency-Key", somebody)]
+    assert anyone.post(f"/api/v1/{path}", json=body, headers=same).status_code == 200
+
+
 def test_a_repeat_with_another_body_is_refused(anyone: httpx.Client, somebody: str) -> None:
     headers = {"idempotency-key": somebody}
     body = {"key": somebody, "plans": ["two"], "timestamp": 1_700_000_000}

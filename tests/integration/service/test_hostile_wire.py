@@ -367,7 +367,8 @@ def test_an_offer_of_another_protocol_is_passed_over(service: Service) -> None:
 
 def test_this_is_no_proxy(service: Service) -> None:
     refused(ask(service, b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\n"), 400, 405)
-    answer = ask(service, request(b"GET", b"http://example.org/healthz"))
+    refused(ask(service, request(b"GET", b"http://example.org/healthz")), 421)
+    answer = ask(service, request(b"GET", b"http://localhost/healthz"))
     assert answer is not None
     assert answer.json()["status"] == "alive"
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.rules.context import RequestContext
+from headgate.rules.path import readings
 from headgate.rules.rule import Rule
 from headgate.rules.ruleset import RuleSet
 
@@ -40,7 +41,7 @@ def applying() -> list[dict[str, Any]]:
 def looked_at(rules: RuleSet) -> list[str]:
     """The rules that are compared at all: those on the patterns that match, for one of the request's subjects."""
     found = []
-    for table in rules.tables(CONTEXT.path):
+    for table in rules.tables(CONTEXT.path, readings(CONTEXT.path or "")):
         for dimension, subject in rules.keys(CONTEXT, CONTEXT.path).items():
             entries = [*table.exact.get(subject, ())]
             for tier in ("*", rules.tier_of(CONTEXT)):

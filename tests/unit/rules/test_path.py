@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.rules.path import ROUNDS, normalise, readings
+from headgate.rules import path as path_module
+from headgate.rules.context import RequestContext
+from headgate.rules.path import LONG_PATH, LONG_ROUNDS, LONGEST_PATH, ROUNDS, is_clean, normalise, readings
+from headgate.rules.ruleset import RuleSet
+
+_END = re.compile("[?#]|^[A-Za-z][^/]*://")
 
 # What is sent, what it becomes, and why.
 TABLE = [
@@ -207,6 +214,8 @@ def test_no_spelling_of_a_path_evades_it(segments: list[str], data: st.DataObjec
         "a" * 10_000 + "://",
         "/" + "a" * 10_000 + "%",
         "/." * 5000 + "..",
+        "/" + "%" * 9000 + "%25252525252541",
+        "/" + "%4" * 4500 + "%25252525252541",
     ],
     ids=lambda path: path[:8],
 )
@@ -215,3 +224,47 @@ def test_hostile_paths_take_no_time(path: str) -> None:
     began = time.process_time()
     normalise(path)
     assert time.process_time() - began < 0.5
+
+
+@settings(deadline=None)
+@given(
+    st.one_of(st.text(st.sampled_from("%%%0123456789abcdefABCDEF=\r\n_gé\udcff/ "), max_size=30), st.text(max_size=30))
+)
+@example("/%%%41%%%")
+@example("/=41%3d%=%\r\n%\r%\n=\n%4")
+@example("/%C3%A9%C3\udca9é%")
+def test_one_round_of_decoding_is_that_of_urllib(text: str) -> None:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return
+    text = "/" + _END.sub("", text)
+    expected = unquote(text, "utf-8", "surrogateescape").encode("utf-8", "surrogateescape")
+    once = expected.decode("utf-8", "surrogateescape")
+    assert "/" + "/".join(part for part in once.split("/") if part) in readings(text) or is_clean(text)
+
+
+def test_paths_that_no_url_can_carry_are_decoded_too() -> None:
+    assert normalise("/%63afé/\ud800/%6f") == "/café/\ufffd/o"
+
+
+def test_long_paths_are_decoded_less_often() -> None:
+    for rounds, padding in ((ROUNDS, ""), (LONG_ROUNDS, "/." * LONG_PATH)):
+        assert normalise(padding + "/%" + "25" * (rounds - 1) + "6Frders") == "/orders"
+        assert normalise(padding + "/%" + "25" * rounds + "6Frders") == "/%6Frders"
+
+
+def test_a_check_decodes_its_path_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of the worst paths is what they can be decoded in, and not a multiple of that."""
+    rounds: list[bytes] = []
+
+    def counted(data: bytes) -> bytes:
+        rounds.append(data)
+        return unescaped(data)
+
+    unescaped = path_module._unescaped
+    if path_module.__file__.endswith(".py"):
+        monkeypatch.setattr(path_module, "_unescaped", counted)
+    RuleSet.empty().resolve(RequestContext(user="u", path="/" + "%2525252525252541" * 500), 0)
+    assert len(rounds) <= LONG_ROUNDS
+    assert sum(map(len, rounds)) <= LONG_ROUNDS * LONGEST_PATH

@@ -14,7 +14,16 @@ from headgate.embedded.asking import Prepared, PreparedChain, Simple
 from headgate.service.asgi import BadRequest, Call
 from headgate.service.data.answers import encode
 from headgate.service.data.shapes import Answer, CheckBody
-from headgate.service.data.slices import LOCAL_SLICE, MEMBER_SLICE, REMOTE_SLICE, decisions_of, groups, next_turn, weigh
+from headgate.service.data.slices import (
+    LOCAL_SLICE,
+    MEMBER_SLICE,
+    REMOTE_SLICE,
+    decisions_of,
+    groups,
+    next_turn,
+    slice_end,
+    weigh,
+)
 
 if TYPE_CHECKING:
     from headgate.service.data.plane import DataPlane
@@ -39,10 +48,13 @@ async def prepare_slices(plane: DataPlane, checks: Sequence[CheckBody]) -> list[
     """What is to be asked about each check of a batch that is decided in one step."""
     prepared: list[Prepared | PreparedChain] = []
     members = 0
-    for first in range(0, len(checks), LOCAL_SLICE):
+    first = 0
+    while first < len(checks):
         if first:
             await next_turn()
-        members = plane.prepare(checks[first : first + LOCAL_SLICE], first, members, True, prepared)
+        end = slice_end(checks, first, LOCAL_SLICE)
+        members = plane.prepare(checks[first:end], first, members, True, prepared)
+        first = end
     return prepared
 
 
@@ -68,15 +80,17 @@ async def decide_slices(plane: DataPlane, call: Call, checks: Sequence[CheckBody
 
 async def _prepare(plane: DataPlane, checks: Sequence[CheckBody], size: int, slices: list[Slice]) -> None:
     """Add slices of about this many checks, ready to be decided."""
-    members = 0
-    for first in range(0, len(checks), size):
+    members = first = 0
+    while first < len(checks):
         if first:
             await next_turn()
-        some = Slice(checks[first : first + size], first)
+        end = slice_end(checks, first, size)
+        some = Slice(checks[first:end], first)
         some.simple = plane.simple(some.checks, first) if plane.quick else None
         if some.simple is None:
             members = plane.prepare(some.checks, first, members, True, some.prepared)
         slices.append(some)
+        first = end
 
 
 async def encode_slices(answers: Sequence[Answer]) -> bytes:

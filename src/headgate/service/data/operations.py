@@ -30,6 +30,7 @@ from headgate.service.data.slices import (
     decisions_of,
     groups,
     next_turn,
+    slice_end,
     weigh,
     work_of,
 )
@@ -175,7 +176,7 @@ class Operations:
         may_write = has_write(call)
         now = self.plane.clock.ticks() // 1_000_000
         done = 0
-        last = len(items) + LOCAL_SLICE
+        last = slice_end(checks, len(items), LOCAL_SLICE)
         unneeded = Proof(self.tokens, caller, now, may_write)
         while len(items) < len(checks) and done < size and len(items) < last:
             check = checks[len(items)]

@@ -27,7 +27,7 @@ from headgate.service.data.bodies import (
 )
 from headgate.service.data.large_batches import answer_slices, decide_slices, encode_slices, prepare_slices
 from headgate.service.data.operations import Operations, caller_of, is_plain, refuse_repeats
-from headgate.service.data.repeats import once_of, replayed
+from headgate.service.data.repeats import once_of, refuse_different_keys, replayed
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody, ContextBody
 from headgate.service.data.slices import LOCAL_SLICE, MAX_AT_ONCE_BYTES, weigh, work_of
 from headgate.service.finishing import to_the_end
@@ -346,6 +346,7 @@ class DataPlane:
         body: CheckBody | BatchBody,
         prepared: Sequence[Prepared | PreparedChain],
     ) -> Once:
+        refuse_different_keys(call.scope["headers"])
         return once_of(key, caller_of(call), name, body, prepared)
 
     async def _asked(self, prepared: Sequence[Prepared | PreparedChain], once: Once | None) -> list[Decision] | None:

@@ -25,7 +25,7 @@ from headgate.core.pressure import NORMAL, pressure_state
 from headgate.embedded.asking import Prepared, PreparedChain, no_rule
 from headgate.errors import ConfigError
 from headgate.http.field_values import trimmed_bytes
-from headgate.service.asgi import BadRequest
+from headgate.service.asgi import BadRequest, Headers
 from headgate.service.data.answers import answer_of
 from headgate.service.data.bodies import cost_of, wrong
 from headgate.service.data.shapes import Answer, BatchBody, CheckBody
@@ -33,7 +33,7 @@ from headgate.service.data.slices import ENTRIES_PER_COUNTER, work_of
 from headgate.stores.keeping import kept_bytes
 from headgate.stores.port import MOST_KEPT_BYTES, Kept, Once
 
-__all__ = ["LONGEST_KEY", "once_of", "replayed"]
+__all__ = ["LONGEST_KEY", "once_of", "refuse_different_keys", "replayed"]
 
 LONGEST_KEY = 255
 MAX_WORK = 256
@@ -139,3 +139,14 @@ def _algorithm(noted: Noted) -> Algorithm:
 def _pressed(decision: Decision) -> Decision:
     state = pressure_state(NORMAL, decision.allowed, decision.limit, decision.remaining)
     return decision if state == NORMAL else decision.under(state)
+
+
+def refuse_different_keys(headers: Headers) -> None:
+    """A request is one attempt of one call. Of two keys, a proxy and this service might each go by another."""
+    found: bytes | None = None
+    for name, value in headers:
+        if name in (b"idempotency-key", b"x-idempotency-key"):
+            key = trimmed_bytes(value)
+            if found is not None and key != found:
+                raise wrong("Idempotency-Key", "is there several times with different values: send one")
+            found = key

@@ -19,11 +19,13 @@ __all__ = [
     "LOCAL_SLICE",
     "MAX_AT_ONCE_BYTES",
     "MEMBER_SLICE",
+    "PATH_CHARACTERS",
     "PREPARE_SLICE",
     "REMOTE_SLICE",
     "decisions_of",
     "groups",
     "next_turn",
+    "slice_end",
     "weigh",
     "work_of",
 ]
@@ -39,6 +41,8 @@ ENTRIES_PER_COUNTER: Final = 32
 REMOTE_SLICE: Final = 500
 """When it is across a network: the loop is free while it is asked, and each slice costs a round trip. The server may
 answer nobody else during a call, so entries of logs count here, too."""
+PATH_CHARACTERS: Final = 128
+"""Characters of a path that cost about as much as the rest of a check; longer ones make a slice shorter."""
 MAX_AT_ONCE_BYTES: Final = 16 * 1024
 """Of the body of a batch that may be answered in one turn."""
 
@@ -72,6 +76,21 @@ def weigh(checks: Sequence[CheckBody]) -> int:
         if named > 1:
             weight += named - 1
     return weight
+
+
+def slice_end(checks: Sequence[CheckBody], start: int, size: int) -> int:
+    """Where the slice ends that begins here: after this many checks, fewer if their paths are long; at
+    least one."""
+    last = min(start + size, len(checks))
+    characters = 0
+    for place in range(start, last):
+        check = checks[place]
+        path = check.endpoint if check.context is None else check.context.path
+        if path is not None:
+            characters += len(path)
+            if characters > PATH_CHARACTERS * size and place > start:
+                return place
+    return last
 
 
 def work_of(request: Request | None) -> int:

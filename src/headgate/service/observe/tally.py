@@ -25,7 +25,7 @@ from headgate.core.masking import without_secrets
 from headgate.service.observe.recent import Recent, Remaining, is_text
 from headgate.service.observe.shown import shown_rule
 from headgate.service.observe.snapshot import Measured, Snapshot
-from headgate.service.observe.usage import MINUTE_US, Usage, Waiting, top_subjects
+from headgate.service.observe.usage import MINUTE_US, Usage, Waiting, short_subject, top_subjects
 from headgate.service.observe.usage import MOST_SUBJECTS as MOST_TOLD
 
 __all__ = [
@@ -236,7 +236,7 @@ class Tally:
                 )
         if rules:
             top = top_subjects({name: (n[0], n[1]) for name, n in self._subjects.items()}, MOST_TOLD)
-            named = {without_secrets(name): asked for name, asked in top.items() if is_text(name)}
+            named = {short_subject(without_secrets(name)): asked for name, asked in top.items() if is_text(name)}
             minute_us = self._minute_us if self._minute_us else now_us - now_us % MINUTE_US
             self._kept.add(Usage(minute_us, rules, named))
             self._taken = numbers

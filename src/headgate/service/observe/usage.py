@@ -12,19 +12,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headgate.core.masking import digest
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
     from headgate.history.port import History
     from headgate.service.observe.tally import Tally
 
-__all__ = ["MINUTE_US", "MOST_MINUTES", "MOST_SUBJECTS", "Usage", "Waiting", "record_usage", "top_subjects"]
+__all__ = [
+    "MAX_SUBJECT_BYTES",
+    "MINUTE_US",
+    "MOST_MINUTES",
+    "MOST_SUBJECTS",
+    "Usage",
+    "Waiting",
+    "record_usage",
+    "short_subject",
+    "top_subjects",
+]
 
 MINUTE_US = 60_000_000
 MOST_MINUTES = 60
 """How many minutes wait to be written before the oldest is lost."""
 MOST_SUBJECTS = 100
 """How many subjects of a minute are written."""
+MAX_SUBJECT_BYTES = 100
+"""Of a subject as it is written. Callers choose their keys: 100 long ones a minute would fill a disk in a month."""
+SUBJECT_HEAD_BYTES = 72
 _log = logging.getLogger("headgate")
 
 
@@ -75,6 +89,20 @@ def _together(one: Usage, other: Usage) -> Usage:
 def top_subjects(subjects: Mapping[str, tuple[int, int]], most: int) -> dict[str, tuple[int, int]]:
     """Those who asked most."""
     return dict(sorted(subjects.items(), key=_asked, reverse=True)[:most])
+
+
+def short_subject(subject: str) -> str:
+    """A subject as it is written: a long one is its beginning and a digest of all of it.
+
+    >>> short_subject("user:42"), short_subject("key:" + "x" * 200)
+    ('user:42', 'key:xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…sha256:565061b21376')
+    """
+    if len(subject) <= MAX_SUBJECT_BYTES // 4:
+        return subject
+    data = subject.encode("utf-8", "surrogatepass")
+    if len(data) <= MAX_SUBJECT_BYTES:
+        return subject
+    return f"{data[:SUBJECT_HEAD_BYTES].decode('utf-8', 'ignore')}…{digest(subject)}"
 
 
 def _asked(item: tuple[str, tuple[int, int]]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -115,6 +116,27 @@ def test_head_does_nothing_where_there_is_no_get(control: Control) -> None:
     answer = control.runner.run(control.http.head("/admin/reset/x"))
     assert (answer.status_code, answer.content, answer.headers["allow"]) == (405, b"", "POST")
     assert control.actions() == []
+
+
+HUGE = ["1" + "0" * 400, "-1" + "0" * 400, "1" + "0" * 59, "1e308", "-1e308", "1" + "0" * 20]
+
+
+@pytest.mark.parametrize("number", HUGE, ids=lambda number: f"{number[:3]} {len(number)}")
+@pytest.mark.parametrize("field", ["window_seconds", "limit", "burst", "expires_at"])
+def test_huge_numbers_in_a_rule_are_refused(control: Control, number: str, field: str) -> None:
+    body = RULE.replace(b'"limit": 5', b'"limit": 5, "burst": 5, "expires_at": 4102444800')
+    body = re.sub(f'"{field}": \\d+'.encode(), f'"{field}": {number}'.encode(), body)
+    assert set(problems(sent(control, body))) == {field}
+
+
+@pytest.mark.parametrize("number", HUGE, ids=lambda number: f"{number[:3]} {len(number)}")
+@pytest.mark.parametrize("field", ["window_seconds", "limit", "duration_seconds"])
+def test_huge_numbers_in_an_override_are_refused(control: Control, number: str, field: str) -> None:
+    body = '{"endpoint_pattern": "/x", "window_seconds": 60, "limit": 5, "duration_seconds": 60}'
+    body = re.sub(f'"{field}": \\d+', f'"{field}": {number}', body)
+    headers = {"Content-Type": "application/json"}
+    answer = control.call("POST", "/api/v1/users/u/override", content=body.encode(), headers=headers)
+    assert answer.status_code in (400, 404, 422), answer.text
 
 
 @pytest.mark.parametrize("name", ["%FF", "a%C3", "%ED%A0%80"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headgate.core.algorithms import build
 from headgate.core.limit import Limit
-from headgate.service.data.shapes import CheckBody, CounterBody
-from headgate.service.data.slices import decisions_of, groups, weigh
+from headgate.service.data.shapes import CheckBody, ContextBody, CounterBody
+from headgate.service.data.slices import PATH_CHARACTERS, decisions_of, groups, slice_end, weigh
 from headgate.stores.port import Member, Op, Request
 
 LIMIT = build(Limit(1, 1), "x")
@@ -34,3 +34,13 @@ def test_decisions_of_slices_are_one_list() -> None:
     assert decisions_of([b"[1,2]", b"[3]"]) == b'{"decisions":[1,2,3]}'
     assert decisions_of([b"[]"]) == b'{"decisions":[]}'
     assert decisions_of([]) == b'{"decisions":[]}'
+
+
+def test_slices_of_long_paths_have_fewer_checks() -> None:
+    short, long = CheckBody(context=ContextBody(path="/a")), CheckBody(endpoint="/" * (4 * PATH_CHARACTERS))
+    assert slice_end([short] * 20, 0, 8) == 8
+    assert slice_end([short] * 20, 16, 8) == 20
+    assert slice_end([CheckBody(key="k")] * 20, 8, 8) == 16
+    assert slice_end([long] * 20, 0, 8) == 2
+    assert slice_end([long] * 20, 0, 2) == 1, "at least one"
+    assert slice_end([short, long, long], 0, 8) == 2

@@ -11,7 +11,7 @@ from headgate.errors import StoreError
 from headgate.rules.views.ids import view_id
 from headgate.service.observe.snapshot import Snapshot
 from headgate.service.observe.tally import DURATION_BUCKETS, MOST_LABELS, MOST_RULES, MOST_SUBJECTS, OTHER, Tally
-from headgate.service.observe.usage import MINUTE_US, MOST_MINUTES, Usage, record_usage
+from headgate.service.observe.usage import MAX_SUBJECT_BYTES, MINUTE_US, MOST_MINUTES, Usage, record_usage
 from headgate.service.observe.usage import MOST_SUBJECTS as MOST_TOLD
 
 START = 1_700_000_040_000_000
@@ -77,6 +77,20 @@ def test_a_label_that_no_file_can_hold_is_among_the_others() -> None:
     tally.decided("\ud800", "user", "user:\ud800", True)
     assert tally.snapshot(START, {}).decisions == [(OTHER, "user", 1, 0, 0)]
     assert tally.take_usage(START) == [Usage(START, {OTHER: (1, 0, 0)}, {})]
+
+
+def test_long_subjects_are_recorded_in_few_bytes() -> None:
+    """Callers choose their keys, and the history keeps 100 of each minute for a month."""
+    tally = Tally()
+    tally.at(START)
+    names = [f"key:{letter * 250}{number}" for letter in ("x", "é", "😀") for number in range(10)]
+    for name in names:
+        tally.decided("orders", "key", name, True)
+    tally.decided("orders", "key", "key:short", True)
+    (usage,) = tally.take_usage(START)
+    assert len(usage.subjects) == len(names) + 1, "different subjects stay different"
+    assert max(len(name.encode()) for name in usage.subjects) <= MAX_SUBJECT_BYTES
+    assert "key:short" in usage.subjects
 
 
 def test_subjects_are_bounded_and_the_busiest_are_kept_through_a_flood() -> None:

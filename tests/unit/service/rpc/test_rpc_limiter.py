@@ -301,6 +301,13 @@ def test_an_idempotency_key_belongs_to_its_caller_and_to_one_request(worker: Wor
     assert (status, told.split(":")[0]) == ("INVALID_ARGUMENT", "Idempotency-Key")
 
 
+def test_different_idempotency_keys_in_one_call_are_refused(worker: Worker) -> None:
+    asked = messages.CheckRequest(dimension=USER, identifier="42", endpoint="/orders")
+    for second in (b"idempotency-key", b"x-idempotency-key"):
+        status, message = status_of(worker, "CheckRateLimit", asked, [(b"idempotency-key", b"one"), (second, b"two")])
+        assert (status, message.split(":")[0]) == ("INVALID_ARGUMENT", "Idempotency-Key")
+
+
 class Claimed(Flaky):
     """What a repeat finds in stores that several nodes share: its record is somebody's, and nothing in it yet."""
 
