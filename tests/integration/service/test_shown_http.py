@@ -18,8 +18,8 @@ import pytest
 
 from headgate.core.masking import client_of_api_key, digest
 from headgate.history.opening import open_history
-from integration.children import until
 from headgate.service.observe.usage import short_subject
+from integration.children import until
 from integration.service.serving import Service
 from unit.service.observe.test_webhook import Receiver
 
