@@ -71,12 +71,12 @@ class Contender:
 
 
 def make(setup: Setup) -> Contender:
-    makers = {"headgate": _headgate, "limits": _limits, "throttled-py": _throttled, "pyrate-limiter": _pyrate}
+    makers = {"crestgate": _crestgate, "limits": _limits, "throttled-py": _throttled, "pyrate-limiter": _pyrate}
     return makers[setup.library](setup)
 
 
-def _headgate(setup: Setup) -> Contender:
-    from headgate import Limiter
+def _crestgate(setup: Setup) -> Contender:
+    from crestgate import Limiter
 
     bound = Limiter(setup.store).bind(f"{setup.amount}/{setup.period} using {setup.algorithm}")
     check = bound.check

@@ -32,10 +32,10 @@ def end_them_when_asked_to_stop() -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment without what would put another Headgate before the installed one, or set it up."""
+    """This process's environment without what would put another Crestgate before the installed one, or set it up."""
     unwanted = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH")
     kept = {name: value for name, value in os.environ.items() if name not in unwanted}
-    return {name: value for name, value in kept.items() if not name.startswith("HEADGATE_")} | more
+    return {name: value for name, value in kept.items() if not name.startswith("CRESTGATE_")} | more
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The first part, on one machine: what is measured, in which order, and how long.
 
-Four comparisons, each with both builds of Headgate: an admitted check in memory, a denied check in memory, the bytes
+Four comparisons, each with both builds of Crestgate: an admitted check in memory, a denied check in memory, the bytes
 that a key costs, and a check in shared memory against the peers' calls to a Redis on loopback.
 """
 
@@ -18,7 +18,7 @@ from benchmarks.turns import Pace
 
 __all__ = ["measure"]
 
-LIBRARIES = ("headgate", "limits", "throttled-py", "pyrate-limiter", "redis", "hiredis")
+LIBRARIES = ("crestgate", "limits", "throttled-py", "pyrate-limiter", "redis", "hiredis")
 DENIED = ("fixed_window", "sliding_window_counter", "sliding_window_log")
 """The algorithms of `limits`."""
 PLENTY = 1_000_000
@@ -58,12 +58,12 @@ class Run:
             admitted=[one for one in admitted if one is not None],
             denied=[one for one in denied if one is not None],
             shared=self.shared(name, python, redis_url),
-            bytes_per_key={algorithm: self.bytes(python, "headgate", algorithm) for algorithm in ALGORITHMS},
+            bytes_per_key={algorithm: self.bytes(python, "crestgate", algorithm) for algorithm in ALGORITHMS},
         )
 
     def memory(self, python: Path, algorithm: str, amount: int, period: str) -> figures.Contest | None:
         say(f"  memory, {algorithm}, {'admitted' if amount > 1 else 'denied'}")
-        ours = Setup("headgate", algorithm, "memory://", amount, period)
+        ours = Setup("crestgate", algorithm, "memory://", amount, period)
         theirs = [Setup(peer, algorithm, "memory://", amount, period) for peer in MEMORY_PEERS[algorithm]]
         times = self.turns(python, [ours, *theirs], self.plan.memory, admitted=amount > 1)
         return figures.contest(ours, theirs, times)
@@ -72,7 +72,7 @@ class Run:
         """All algorithms in shared memory and all calls to Redis, in the same rounds."""
         say("  shared memory and Redis")
         ours = [
-            Setup("headgate", algorithm, f"shared://{self.folder}/{name}-{algorithm}", PLENTY, "minute")
+            Setup("crestgate", algorithm, f"shared://{self.folder}/{name}-{algorithm}", PLENTY, "minute")
             for algorithm in ALGORITHMS
         ]
         theirs = [Setup(library, algorithm, redis_url, PLENTY, "minute") for library, algorithm in REDIS_PEERS]
@@ -89,7 +89,7 @@ class Run:
 
     def bytes(self, python: Path, library: str, algorithm: str) -> float:
         say(f"  bytes per key, {library}, {algorithm}")
-        store = f"memory://?max_keys={PLENTY}" if library == "headgate" else "memory://"
+        store = f"memory://?max_keys={PLENTY}" if library == "crestgate" else "memory://"
         setup = Setup(library, algorithm, store, PLENTY, "hour")
         return turns.bytes_per_key(python, self.root, setup, self.plan.keys_for_bytes)
 
@@ -110,7 +110,7 @@ class Run:
 def measure(root: Path, quick: bool) -> figures.Results:
     """A whole run of this part."""
     described = machine.described()
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-", dir=machine.memory_folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="crestgate-bench-", dir=machine.memory_folder()) as folder:
         run = Run(QUICK if quick else REAL, environments.installed(root), root, Path(folder))
         if "compiled" not in run.builds:
             say("no C compiler (apt-get install gcc python3-dev): only plain Python is measured, and the page says so")

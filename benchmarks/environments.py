@@ -1,6 +1,6 @@
 """Two virtual environments, because the same source is measured twice: compiled, and as plain Python.
 
-Headgate is installed anew in every run, since its source may have changed, and from a copy, so that neither the
+Crestgate is installed anew in every run, since its source may have changed, and from a copy, so that neither the
 build of the other environment nor anything left in the working tree gets into it.
 """
 
@@ -39,7 +39,7 @@ def prepare(root: Path) -> None:
     """Make or refresh both environments. The first also gets the drawing library."""
     with (root / "pyproject.toml").open("rb") as file:
         wanted: list[str] = tomllib.load(file)["dependency-groups"]["bench"]
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="crestgate-bench-") as temporary:
         for build in BUILDS:
             if not _is_current(root, build):
                 shutil.rmtree(folder(root, build), ignore_errors=True)
@@ -56,11 +56,11 @@ def installed(root: Path) -> dict[str, str]:
     """The builds to measure, by what they say of themselves. Without a C compiler there is only one."""
     builds = {}
     for name in BUILDS:
-        command = [str(python(root, name).with_name("headgate")), "--version"]
+        command = [str(python(root, name).with_name("crestgate")), "--version"]
         said = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
         builds[name] = said.stdout.strip()
     if "(pure Python)" not in builds["pure"]:
-        raise RuntimeError(f"HEADGATE_PURE=1 was asked for, and installed is {builds['pure']}")
+        raise RuntimeError(f"CRESTGATE_PURE=1 was asked for, and installed is {builds['pure']}")
     if "(compiled)" not in builds["compiled"]:
         del builds["compiled"]
     return builds
@@ -83,7 +83,7 @@ def _is_current(root: Path, build: str) -> bool:
 
 
 def _pip(root: Path, build: str, temporary: str, *arguments: str) -> None:
-    variables = {"TMPDIR": temporary} | ({"HEADGATE_PURE": "1"} if build == "pure" else {})
+    variables = {"TMPDIR": temporary} | ({"CRESTGATE_PURE": "1"} if build == "pure" else {})
     _run(root, [str(python(root, build)), "-m", "pip", "install", "--quiet", *arguments], variables)
 
 

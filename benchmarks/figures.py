@@ -1,7 +1,7 @@
 """From rounds to figures: medians of ratios within a round, because a median of times would carry the machine's mood.
 
-A `Contest` is one Headgate contender against its peers. Every ratio says how many times longer the peer took than
-Headgate in the same round; its 10th and 90th percentile over the rounds are the noise.
+A `Contest` is one Crestgate contender against its peers. Every ratio says how many times longer the peer took than
+Crestgate in the same round; its 10th and 90th percentile over the rounds are the noise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Peer:
-    """One peer in a contest: its time for a check, and how many times Headgate's that is."""
+    """One peer in a contest: its time for a check, and how many times Crestgate's that is."""
 
     library: str
     algorithm: str
@@ -54,7 +54,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Contest:
-    """Headgate with one algorithm against all who take part."""
+    """Crestgate with one algorithm against all who take part."""
 
     algorithm: str
     rounds: int
@@ -73,7 +73,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Build:
-    """What was measured with one build of Headgate."""
+    """What was measured with one build of Crestgate."""
 
     name: str
     version: str
@@ -101,7 +101,7 @@ def contest(ours: Setup, theirs: Sequence[Setup], times: Mapping[Setup, list[flo
     """The figures of one contest; None when nobody is there to compare with."""
     mine = times[ours]
     if isinstance(mine, str):
-        raise RuntimeError(mine)  # a benchmark of Headgate without Headgate is none
+        raise RuntimeError(mine)  # a benchmark of Crestgate without Crestgate is none
     peers = []
     for setup in theirs:
         other = times[setup]

@@ -25,19 +25,19 @@ rounds: with the fastest of them whatever its algorithm, and with those of the s
 
 METHOD = """\
 - {date}. {machine}.
-- Versions: {versions}. Headgate was installed twice from the same source, the second time with `HEADGATE_PURE=1`;
+- Versions: {versions}. Crestgate was installed twice from the same source, the second time with `CRESTGATE_PURE=1`;
   what was measured called itself {builds}.
 - Each contender runs in a process of its own, with one thread of checks. They take turns of some milliseconds at
   most, each with a few checks that are not timed before those that are; who begins changes from round to round. In
-  memory all make the same number of checks on each key. Against Redis, Headgate makes several times as many as a peer,
+  memory all make the same number of checks on each key. Against Redis, Crestgate makes several times as many as a peer,
   so that its turn is not over at once; its logs have the more entries for it.
   Rounds: {memory_rounds} in memory, {shared_rounds} with Redis.
 - In memory, where nobody waits for anything, the time is the thread's processor time, so that other work of the
   machine does not count; with shared memory and Redis it is the time on the wall.
-- For every round the peer's time is divided by Headgate's, and the median of these ratios is reported. The fastest
+- For every round the peer's time is divided by Crestgate's, and the median of these ratios is reported. The fastest
   peer is the one with the lowest. Microseconds are medians too, and are this machine's, not yours.
 - Before and after, every contender has to give the right answer, admitted or denied.
-- Headgate is called as `bound.check(key)` and returns a full decision (remaining, retry after, reset after); limits as
+- Crestgate is called as `bound.check(key)` and returns a full decision (remaining, retry after, reset after); limits as
   `hit(item, key)` and pyrate-limiter as `try_acquire(key, blocking=False)`, which return a bool; throttled-py as
   `limit(key)`, which returns a result with its state.
 - In the peers' favour: pyrate-limiter's background leaker is not started, throttled-py's store is made large enough
@@ -48,16 +48,22 @@ METHOD = """\
 
 NOT_SAID = """\
 - Nothing about many threads or processes at once: one checks at a time here, and nobody contends for a lock. (What
-  Headgate does with many callers of a Redis or a database is the second half of this page.)
+  Crestgate does with many callers of a Redis or a database is the second half of this page.)
 - Nothing about a whole request, most of which is spent elsewhere than in a limiter.
 - Nothing about logs with very many entries: a key sees about two hundred checks.
 - No absolute time here is a promise, and the ratios too move with the processor and the version of Python."""
+
+
+OTHER_PAGES = """\
+Other pages measure it [across a network](benchmarks-network.md), with [large rule sets](benchmarks-rules.md), as a
+[service](benchmarks-service.md) and over [gRPC](benchmarks-rpc.md)."""
 
 
 def write(results: Results) -> str:
     parts = [
         "# Benchmarks",
         _opening(results),
+        OTHER_PAGES,
         "![Times faster than the fastest peer, per algorithm](benchmarks.svg)",
         "## Targets, reached or missed",
         TARGETS,
@@ -94,9 +100,9 @@ def _opening(results: Results) -> str:
     if results.quick:
         lines.append("**A quick trial: few and short rounds. `make bench` makes the real figures.**\n")
     lines += [
-        "Headgate beside other rate limiters for Python, all measured in one run on one machine with `make bench`.",
+        "Crestgate beside other rate limiters for Python, all measured in one run on one machine with `make bench`.",
         "A figure such as 9.1 (8.2–9.9) is a median of ratios with the 10th and the 90th percentile: how many times",
-        "longer the peer took than Headgate for the same check, in the same round.",
+        "longer the peer took than Crestgate for the same check, in the same round.",
     ]
     if not any(build.name == "compiled" for build in results.builds):
         lines.append("\n**There was no C compiler, so the compiled build is missing here.**")
@@ -110,7 +116,7 @@ def _memory(results: Results) -> Iterable[str]:
         "A peer is listed where it has the algorithm."
     )
     for build in results.builds:
-        yield f"Headgate {SAID[build.name]}:"
+        yield f"Crestgate {SAID[build.name]}:"
         yield _contests(build.admitted)
 
 
@@ -118,7 +124,7 @@ def _denied(results: Results) -> Iterable[str]:
     yield "## A denied check in memory"
     yield "The same with a limit of 1 an hour that is used up, for the algorithms of limits. There is no target."
     for build in results.builds:
-        yield f"Headgate {SAID[build.name]}:"
+        yield f"Crestgate {SAID[build.name]}:"
         yield _contests(build.denied)
 
 
@@ -129,7 +135,7 @@ def _contests(contests: Sequence[Contest]) -> str:
             ours = f"{one.microseconds:.2f}" if peer is one.fastest else ""
             name = one.algorithm if peer is one.fastest else ""
             rows.append([name, ours, peer.library, f"{peer.microseconds:.2f}", _times(peer.times)])
-    return table(["algorithm", "Headgate, µs", "peer", "peer, µs", "times faster (noise)"], rows)
+    return table(["algorithm", "Crestgate, µs", "peer", "peer, µs", "times faster (noise)"], rows)
 
 
 def _bytes(results: Results) -> Iterable[str]:
@@ -146,18 +152,18 @@ def _bytes(results: Results) -> Iterable[str]:
         told = ", ".join(f"{name} {size:,.0f}" for name, size in sorted(peers.items(), key=lambda item: item[1]))
         shares = [f"{size / leanest:.2f}" if leanest else "–" for size in ours]
         rows.append([algorithm, *(f"{size:,.0f}" for size in ours), told, " / ".join(shares)])
-    of_leanest = "Headgate ÷ leanest peer" + (" (" + " / ".join(SAID[name] for name in names) + ")")
-    yield table(["algorithm", *(f"Headgate {SAID[name]}" for name in names), "peers", of_leanest], rows)
+    of_leanest = "Crestgate ÷ leanest peer" + (" (" + " / ".join(SAID[name] for name in names) + ")")
+    yield table(["algorithm", *(f"Crestgate {SAID[name]}" for name in names), "peers", of_leanest], rows)
 
 
 def _shared(results: Results) -> Iterable[str]:
     yield "## Shared memory, and Redis on loopback"
     yield SHARED
     for build in results.builds:
-        yield f"Headgate {SAID[build.name]}:"
+        yield f"Crestgate {SAID[build.name]}:"
         yield _shared_table(build)
     if results.builds and results.builds[0].shared:
-        yield f"The peers' calls, in the rounds with Headgate {SAID[results.builds[0].name]}:"
+        yield f"The peers' calls, in the rounds with Crestgate {SAID[results.builds[0].name]}:"
         peers = sorted(results.builds[0].shared[0].peers, key=lambda peer: peer.microseconds)
         rows = [[peer.library, peer.algorithm, f"{peer.microseconds:.0f}"] for peer in peers]
         yield table(["peer with Redis", "algorithm", "µs"], rows)
@@ -169,7 +175,7 @@ def _shared_table(build: Build) -> str:
         alike = "; ".join(f"{peer.library} {_times(peer.times)}" for peer in one.alike) or "–"
         fastest = f"{_times(one.fastest.times)}"
         rows.append([one.algorithm, f"{one.microseconds:.2f}", fastest, alike])
-    header = ["algorithm", "Headgate, µs", "times faster than the fastest call", "than the same algorithm"]
+    header = ["algorithm", "Crestgate, µs", "times faster than the fastest call", "than the same algorithm"]
     return table(header, rows)
 
 

@@ -23,7 +23,7 @@ def draw(results: Results, path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "headgate"  # the same figures give the same file
+    mpl.rcParams["svg.hashsalt"] = "crestgate"  # the same figures give the same file
     import matplotlib.pyplot as plt
 
     figure, (above, below) = plt.subplots(2, 1, figsize=(9, 9.6), facecolor="white", layout="constrained")

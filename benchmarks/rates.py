@@ -29,7 +29,7 @@ def draw(rows: Sequence[Row], title: str, reached: Sequence[Aim], path: Path) ->
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "headgate"  # the same figures give the same file
+    mpl.rcParams["svg.hashsalt"] = "crestgate"  # the same figures give the same file
     import matplotlib.pyplot as plt
 
     heights = [len(rows) + 2, len(reached) + 3]

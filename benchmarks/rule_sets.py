@@ -1,6 +1,6 @@
 """What resolving costs with few rules and with many, and what it takes to load many: the rules' part of the page.
 
-`measure` has each build of Headgate measure itself in processes of its own (this file, run as a program): one that
+`measure` has each build of Crestgate measure itself in processes of its own (this file, run as a program): one that
 resolves against sets of 10, 10,000 and 100,000 rules in turns, and one for each way of loading 100,000.
 """
 
@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks import children, environments, machine
 from benchmarks.page import table
 
-__all__ = ["TITLE", "RuleResults", "measure", "write"]
+__all__ = ["RuleResults", "measure", "write"]
 
-TITLE = "## Rules, few and many"
+TITLE = "# Benchmarks of large rule sets"
 BUILDS = {"compiled": "compiled", "pure": "plain Python"}
 SIZES = (10, 10_000, 100_000)
 TARGETS = {10_000: 2.0, 100_000: 3.0}
@@ -75,7 +75,7 @@ def write(results: RuleResults) -> str:
             f"round (10th and 90th percentile); {ROUNDS} rounds, in which the sets take turns, by the thread's "
             "processor time. Half of the rules are for paths of their own, the others for single users, addresses, "
             "keys and clients, on shared paths and on every path.",
-            "### Loading 100,000 rules",
+            "## Loading 100,000 rules",
             table(
                 ["from", *(f"{said}: {what}" for said in BUILDS.values() for what in ("s", "MB"))], _loading(results)
             ),
@@ -150,9 +150,9 @@ def applying() -> list[dict[str, Any]]:
 
 
 def resolve(rounds: int) -> dict[str, Any]:
-    from headgate import RequestContext
-    from headgate.rules.rule import Rule
-    from headgate.rules.ruleset import RuleSet
+    from crestgate import RequestContext
+    from crestgate.rules.rule import Rule
+    from crestgate.rules.ruleset import RuleSet
 
     context = RequestContext(user="alice", ip="10.0.0.1", api_key="key", path="/api/v1/orders/5/items", method="GET")
     sets = {}
@@ -184,11 +184,11 @@ def resolve(rounds: int) -> dict[str, Any]:
 
 
 def load(way: str) -> dict[str, float]:
-    from headgate.rules.catalog import Catalog
-    from headgate.rules.records import edit_of, record_of
-    from headgate.rules.repositories.opening import open_repository
-    from headgate.rules.repositories.port import Actor, Changes, Repository, Source
-    from headgate.rules.rule import Rule
+    from crestgate.rules.catalog import Catalog
+    from crestgate.rules.port import Actor, Changes, Repository, Source
+    from crestgate.rules.records import edit_of, record_of
+    from crestgate.rules.rule import Rule
+    from crestgate.rules.storage.factory import open_repository
 
     class Plain:
         """A source that has its records at hand."""
@@ -235,10 +235,10 @@ def load(way: str) -> dict[str, float]:
 
 def prepare(way: str, folder: str) -> None:
     """Write the rules down, in a process of its own: what that needs is not what loading needs."""
-    from headgate.rules.records import edit_of
-    from headgate.rules.repositories.opening import open_repository
-    from headgate.rules.repositories.port import Actor
-    from headgate.rules.rule import Rule
+    from crestgate.rules.port import Actor
+    from crestgate.rules.records import edit_of
+    from crestgate.rules.rule import Rule
+    from crestgate.rules.storage.factory import open_repository
 
     if way == "yaml":
         import yaml

@@ -5,7 +5,7 @@
                                                keeps the others
     python benchmarks/run.py --quick           a trial of a minute or two; writes the same pages into .bench-venv/quick/
 
-This file makes the two environments (Headgate compiled, and as plain Python) and goes on in the first of them, where
+This file makes the two environments (Crestgate compiled, and as plain Python) and goes on in the first of them, where
 the drawing library is, with main.py.
 """
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare Headgate with other rate limiters for Python.")
+    parser = argparse.ArgumentParser(description="Compare Crestgate with other rate limiters for Python.")
     parser.add_argument("--quick", action="store_true", help="a short trial that leaves docs/ alone")
     parser.add_argument(
         "--only",
@@ -41,7 +41,7 @@ def main() -> None:
     if arguments.only in (None, "rpc") and not h2load.is_there():
         sys.exit(h2load.MISSING)
     children.end_them_when_asked_to_stop()
-    print("installing Headgate twice, and what it is compared with, into .bench-venv/", flush=True)
+    print("installing Crestgate twice, and what it is compared with, into .bench-venv/", flush=True)
     try:
         environments.prepare(ROOT)
     except environments.InstallError as error:

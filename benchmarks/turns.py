@@ -25,9 +25,9 @@ UNTIMED_PART = 5
 
 @dataclass(frozen=True)
 class Pace:
-    """How much is measured: rounds (fewer when the seconds run out), and the checks of Headgate and of a peer in each.
+    """How much is measured: rounds (fewer when the seconds run out), and the checks of Crestgate and of a peer in each.
 
-    They are the same number where the two are near enough; against calls over a socket Headgate makes more of them,
+    They are the same number where the two are near enough; against calls over a socket Crestgate makes more of them,
     so that everybody's turn takes some milliseconds and nobody is timed with cold caches only.
     """
 
@@ -38,7 +38,7 @@ class Pace:
     seconds: float
 
     def checks(self, setup: Setup) -> int:
-        return self.our_checks if setup.library == "headgate" else self.their_checks
+        return self.our_checks if setup.library == "crestgate" else self.their_checks
 
 
 def take_turns(

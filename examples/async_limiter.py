@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from headgate import AsyncLimiter
+from crestgate import AsyncLimiter
 
 
 async def main() -> None:

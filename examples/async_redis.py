@@ -1,17 +1,17 @@
-"""A hundred tasks at once against one Redis: their checks leave together, in a few calls instead of a hundred.
+"""A hundred concurrent tasks on one Redis: their checks are sent in a few batches instead of a hundred calls.
 
     pip install '.[redis]'
-    HEADGATE_STORE=redis://localhost:6379/0 python examples/async_redis.py
+    CRESTGATE_STORE=redis://localhost:6379/0 python examples/async_redis.py
 
-A task may also be cancelled while it waits: what was decided for it is given back.
+If a task is cancelled while it waits, its charge is refunded.
 """
 
 import asyncio
 import os
 
-from headgate import AsyncLimiter
+from crestgate import AsyncLimiter
 
-STORE = os.environ.get("HEADGATE_STORE", "redis://localhost:6379/0")
+STORE = os.environ.get("CRESTGATE_STORE", "redis://localhost:6379/0")
 
 
 async def main() -> None:

@@ -1,7 +1,7 @@
 """Plans give limits a name; a chain is several limits that one request must pass together, all or nothing."""
 
-from headgate import Limiter
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.testing import FakeClock
 
 PLANS = {
     "gold": "10/second burst 20",

@@ -1,8 +1,8 @@
-"""Guard a function: every call is checked first, and a call that is denied raises RateLimitExceeded."""
+"""Limit a function: every call is checked first, and a denied call raises RateLimitExceeded."""
 
 import asyncio
 
-from headgate import Limiter, RateLimitExceeded
+from crestgate import Limiter, RateLimitExceeded
 
 limiter = Limiter("memory://", plans={"gold": "2/minute"})
 

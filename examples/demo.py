@@ -1,4 +1,4 @@
-"""A live demonstration: several worker processes, one shared counter file, exact limits.
+"""Interactive demo: several worker processes, one shared counter file, exact limits.
 
     python examples/demo.py [--port 8080] [--workers 4] [--check]
 
@@ -28,7 +28,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
-from headgate import Decision, Limiter
+from crestgate import Decision, Limiter
 
 HOST = "127.0.0.1"
 TRY = "/hit?key=you&limit=3/minute"
@@ -138,7 +138,7 @@ class Demonstration:
         self.listener.listen(512)
         self.listener.setblocking(False)  # several workers wake up for one connection, and one gets it
         self.port: int = self.listener.getsockname()[1]
-        self.folder = tempfile.mkdtemp(prefix="headgate-demo-")
+        self.folder = tempfile.mkdtemp(prefix="crestgate-demo-")
         self.pids: set[int] = set()
 
     def hire(self) -> int:
@@ -192,7 +192,7 @@ class Demonstration:
 
 def introduce(demo: Demonstration) -> None:
     address = f"http://{HOST}:{demo.port}"
-    print(f"Headgate demonstration: {len(demo.pids)} worker processes, one shared file of counters.")
+    print(f"Crestgate demonstration: {len(demo.pids)} worker processes, one shared file of counters.")
     print(f"Open {address}/ in a browser, or ask for yourself:")
     print(f"    curl -i '{address}{TRY}'")
     print(f"    curl -i '{address}/hit?key=you&limit=5/second+burst+20'")
@@ -258,7 +258,7 @@ PAGE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Headgate: live demonstration</title>
+<title>Crestgate: live demonstration</title>
 <link rel="icon" href="data:,">
 <style>
   :root { --ink: #1c2733; --soft: #5a6876; --line: #dfe5ea; --paper: #fff; --back: #f5f7f9;
@@ -309,7 +309,7 @@ PAGE = """<!doctype html>
 </head>
 <body>
 <main>
-  <h1>Headgate, live</h1>
+  <h1>Crestgate, live</h1>
   <p>Each request goes to whichever worker process takes it first. The workers share nothing but one file of counters,
      and together they admit exactly what the limit says.</p>
   <form id="who">

@@ -1,4 +1,4 @@
-"""Django: limits for the whole project in its settings, and limits of views by a decorator. One file, for once.
+"""Django: limits for the whole project in its settings, and limits of views by a decorator, in one file.
 
 pip install '.[django]'
 python examples/django_app.py
@@ -12,16 +12,16 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
 
-from headgate.integrations.django import exempt, limit
+from crestgate.integrations.django import exempt, limit
 
-MIDDLEWARE = ["headgate.integrations.django.RateLimitMiddleware"]  # after AuthenticationMiddleware, if that is there
-HEADGATE = {
+MIDDLEWARE = ["crestgate.integrations.django.RateLimitMiddleware"]  # after AuthenticationMiddleware, if that is there
+CRESTGATE = {
     "LIMITER": "memory://",
     "LIMITS": "100/hour",
     "KEY": "header:X-Tenant",
 }
 
-settings.configure(MIDDLEWARE=MIDDLEWARE, HEADGATE=HEADGATE, ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"])
+settings.configure(MIDDLEWARE=MIDDLEWARE, CRESTGATE=CRESTGATE, ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"])
 django.setup()
 logging.getLogger("django").setLevel(logging.CRITICAL)  # a 429 is no news here
 

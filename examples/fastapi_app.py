@@ -10,8 +10,8 @@ from typing import Annotated
 import httpx
 from fastapi import Depends, FastAPI
 
-from headgate.integrations.asgi import RateLimitMiddleware
-from headgate.integrations.fastapi import limit
+from crestgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations.fastapi import limit
 
 app = FastAPI()
 app.add_middleware(RateLimitMiddleware, limiter="memory://", limits="100/minute")

@@ -1,4 +1,4 @@
-"""FastAPI by rules: the limits are in headgate.yaml beside this file, and may be changed while the application runs.
+"""FastAPI with rules: the limits are in crestgate.yaml next to this file, and can change while the application runs.
 
 pip install '.[config,fastapi]' httpx
 python examples/fastapi_rules.py
@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 from fastapi import FastAPI
 
-from headgate.integrations import Request
-from headgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations import Request
+from crestgate.integrations.asgi import RateLimitMiddleware
 
-CONFIG = Path(__file__).with_name("headgate.yaml")
+CONFIG = Path(__file__).with_name("crestgate.yaml")
 
 
 def user(request: Request) -> str | None:

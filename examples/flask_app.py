@@ -1,4 +1,4 @@
-"""Flask: limits by an extension, with the habits of those who know Flask-Limiter.
+"""Flask: limits by an extension, with an interface similar to Flask-Limiter.
 
 pip install '.[flask]'
 python examples/flask_app.py
@@ -6,10 +6,10 @@ python examples/flask_app.py
 
 from flask import Blueprint, Flask, request
 
-from headgate.integrations.flask import Headgate
+from crestgate.integrations.flask import Crestgate
 
 app = Flask(__name__)
-hg = Headgate(app, limiter="memory://", default_limits=["100/hour", "3/minute"])
+gate = Crestgate(app, limiter="memory://", default_limits=["100/hour", "3/minute"])
 
 
 @app.get("/plain")
@@ -18,18 +18,18 @@ def plain() -> str:  # the defaults
 
 
 @app.get("/item/<int:number>")
-@hg.limit("2/minute")  # in the place of the defaults
+@gate.limit("2/minute")  # in the place of the defaults
 def item(number: int) -> str:
     return str(number)
 
 
 @app.get("/ping")
-@hg.exempt
+@gate.exempt
 def ping() -> str:
     return "pong"
 
 
-search = hg.shared_limit("2/minute", scope="search", key=lambda: request.args.get("user"))
+search = gate.shared_limit("2/minute", scope="search", key=lambda: request.args.get("user"))
 
 
 @app.get("/books")
@@ -45,7 +45,7 @@ def films() -> str:
 
 
 admin = Blueprint("admin", __name__, url_prefix="/admin")
-hg.limit("1/minute")(admin)  # every view of it, each with a counter of its own
+gate.limit("1/minute")(admin)  # every view of it, each with a counter of its own
 
 
 @admin.get("/users")

@@ -1,10 +1,10 @@
-"""A client of the service over gRPC, with grpcio. Start a service first: `headgate serve`.
+"""A client of the service over gRPC, with grpcio. Start a service first: `crestgate serve`.
 
     pip install grpcio grpcio-tools
-    HEADGATE_PLANS__GOLD="3/hour using fixed_window" headgate serve
-    HEADGATE_ADMIN_KEY=hg_… python examples/grpc_client.py 127.0.0.1:8081
+    CRESTGATE_PLANS__GOLD="3/hour using fixed_window" crestgate serve
+    CRESTGATE_ADMIN_KEY=cg_… python examples/grpc_client.py 127.0.0.1:8081
 
-It asks four times whether user 42 may send a parcel, once more for many users in one call, and takes everything back.
+It sends four checks for user 42, then a batch for many users, and resets the counters.
 Checks need a key only where the service says so; a reset always does.
 """
 
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import grpc
 
-sys.path.append(str(Path(__file__).parent.parent / "proto" / "headgate" / "v1"))
+sys.path.append(str(Path(__file__).parent.parent / "proto" / "crestgate" / "v1"))
 messages, services = grpc.protos_and_services("rate_limiter.proto")  # or have them generated beforehand
 
 SERVICE = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8081"
-KEY = os.environ.get("HEADGATE_ADMIN_KEY", "")
+KEY = os.environ.get("CRESTGATE_ADMIN_KEY", "")
 METADATA = [("authorization", f"Bearer {KEY}")] if KEY else []
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from headgate.integrations.grpc import RateLimitInterceptor
+from crestgate.integrations.grpc import RateLimitInterceptor
 
 
 def shout(request: bytes, _: grpc.ServicerContext) -> bytes:
@@ -35,6 +35,6 @@ with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             answer, rpc = call.with_call(b"hello")
             print(name, answer, dict(rpc.trailing_metadata()).get("x-ratelimit-remaining"))
         except grpc.RpcError as error:
-            told = dict(error.trailing_metadata())  # ratelimit, retry-after, …
-            print(name, error.code().name, told["ratelimit-policy"], error.details().partition(":")[0])
+            metadata = dict(error.trailing_metadata())  # ratelimit, retry-after, …
+            print(name, error.code().name, metadata["ratelimit-policy"], error.details().partition(":")[0])
 server.stop(None).wait()

@@ -9,7 +9,7 @@ import asyncio
 import httpx
 from litestar import Litestar, get
 
-from headgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations.asgi import RateLimitMiddleware
 
 
 @get("/hello", sync_to_thread=False)

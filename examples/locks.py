@@ -1,11 +1,11 @@
-"""Two writers of one client's limit: a lock keeps them apart, and its version keeps a late one from overwriting."""
+"""Two writers of one client's limit: a lock serializes them, and its version stops a late writer from overwriting."""
 
 import tempfile
 import time
 
 from sqlalchemy import Connection, text
 
-from headgate.locks import LeaseLost, LockService, open_locks
+from crestgate.locks import LeaseLostError, LockService, open_locks
 
 
 def limit_of(connection: Connection) -> int:
@@ -37,7 +37,7 @@ with tempfile.TemporaryDirectory() as folder, open_locks(f"sqlite:///{folder}/ru
         try:
             with locks.guarded(late) as connection:
                 connection.execute(text("UPDATE limits SET most = 1"))
-        except LeaseLost:
+        except LeaseLostError:
             print("too late: nothing was written")
     with locks.hold("client:42") as lease, locks.guarded(lease) as connection:
         print("it is", limit_of(connection))

@@ -1,4 +1,4 @@
-"""Guard a log-in: only attempts that fail count, for each name and for each address.
+"""Protect a login: only failed attempts count, per name and per address.
 
 pip install '.[fastapi]' httpx
 python examples/login_protection.py
@@ -9,9 +9,9 @@ import asyncio
 import httpx
 from fastapi import FastAPI, HTTPException, Request
 
-from headgate.integrations import Response
-from headgate.integrations.asgi import RateLimitMiddleware
-from headgate.integrations.fastapi import limit
+from crestgate.integrations import Response
+from crestgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations.fastapi import limit
 
 app = FastAPI()
 app.add_middleware(RateLimitMiddleware)  # has no limits itself: it sees the responses, and writes the headers

@@ -6,10 +6,10 @@ from threading import Thread
 import httpx
 import requests
 
-from headgate import Limiter
-from headgate.retry import Outbound, Retry
-from headgate.retry.httpx import NoTurn, PacedTransport, RetryTransport
-from headgate.retry.requests import PacedAdapter, RetryAdapter
+from crestgate import Limiter
+from crestgate.retry import Outbound, Retry
+from crestgate.retry.httpx import PacedTransport, PacingTimeoutError, RetryTransport
+from crestgate.retry.requests import PacedAdapter, RetryAdapter
 
 
 class Api(BaseHTTPRequestHandler):
@@ -50,6 +50,6 @@ with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
         print("on Sunday:", client.get(f"{api}/sunday").status_code)
         try:
             client.get(api)
-        except NoTurn as error:
+        except PacingTimeoutError as error:
             print("not sent:", error)
     server.shutdown()

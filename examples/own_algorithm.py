@@ -3,8 +3,8 @@
 `cooldown`: so many attempts, and each attempt starts the wait of one whole period anew. Good for passwords.
 """
 
-from headgate import Limit, Limiter, Verdict, register_algorithm
-from headgate.testing import FakeClock
+from crestgate import Limit, Limiter, Verdict, register_algorithm
+from crestgate.testing import FakeClock
 
 State = tuple[int, int, int]  # yours to define, but the first must be the time of the last change, in microseconds
 

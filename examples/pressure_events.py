@@ -1,7 +1,7 @@
 """Pressure: a counter says when it gets tight, once per change, so that you hear of it before the first denial."""
 
-from headgate import Limiter, PressureEvent
-from headgate.testing import FakeClock
+from crestgate import Limiter, PressureEvent
+from crestgate.testing import FakeClock
 
 
 def say(event: PressureEvent) -> None:

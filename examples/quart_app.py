@@ -8,7 +8,7 @@ import asyncio
 
 from quart import Quart
 
-from headgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations.asgi import RateLimitMiddleware
 
 app = Quart(__name__)
 app.asgi_app = RateLimitMiddleware(app.asgi_app, limiter="memory://", limits="2/minute")  # type: ignore[method-assign]

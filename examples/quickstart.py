@@ -1,6 +1,6 @@
 """The shortest useful program: three requests a minute, and what a refusal tells you."""
 
-from headgate import Limiter
+from crestgate import Limiter
 
 limiter = Limiter("memory://")
 print([limiter.check("user:42", "3/minute").allowed for _ in range(4)])

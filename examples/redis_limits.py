@@ -1,16 +1,16 @@
 """Limits across machines: whoever names the same Redis shares the counters.
 
     pip install '.[redis]'
-    HEADGATE_STORE=redis://localhost:6379/0 python examples/redis_limits.py
+    CRESTGATE_STORE=redis://localhost:6379/0 python examples/redis_limits.py
 
 Any other store URL will do as well: redis+sentinel://, redis+cluster://, mysql://, postgresql://, ...
 """
 
 import os
 
-from headgate import Limiter
+from crestgate import Limiter
 
-STORE = os.environ.get("HEADGATE_STORE", "redis://localhost:6379/0")
+STORE = os.environ.get("CRESTGATE_STORE", "redis://localhost:6379/0")
 limiter = Limiter(STORE)
 print([limiter.check("user:42", "3/minute").allowed for _ in range(4)])
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Generator
 
-from headgate import Limiter, RateLimitExceeded
-from headgate.testing import FakeClock
+from crestgate import Limiter, RateLimitExceeded
+from crestgate.testing import FakeClock
 
 LIMIT = "1000/minute using fixed_window"  # a budget: what is given back counts again until the minute ends
 limiter = Limiter("memory://", clock=FakeClock(1_700_000_000))  # virtual time, so that the output is always the same

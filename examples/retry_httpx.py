@@ -6,8 +6,8 @@ from threading import Thread
 
 import httpx
 
-from headgate.retry import Retry
-from headgate.retry.httpx import AsyncRetryTransport, RetryTransport
+from crestgate.retry import Retry
+from crestgate.retry.httpx import AsyncRetryTransport, RetryTransport
 
 ANSWERS: dict[str, list[tuple[int, str | None]]] = {  # what the server says to one call after the other
     "/orders": [(429, "1"), (200, None)],
@@ -35,7 +35,7 @@ with HTTPServer(("127.0.0.1", 0), Api) as server:
     Thread(target=server.serve_forever, daemon=True).start()
     api = f"http://127.0.0.1:{server.server_address[1]}"
 
-    retry = Retry(attempts=4, longest_wait=10)
+    retry = Retry(attempts=4, max_wait=10)
     with httpx.Client(transport=RetryTransport(retry)) as client:
         print("orders:", client.get(f"{api}/orders").status_code)
         print("reports:", client.get(f"{api}/reports").status_code)  # an hour is too long: this is the first answer

@@ -3,15 +3,15 @@
     pip install '.[config]'
     python examples/rules.py
 
-The file is headgate.yaml in this folder. Change a limit in it while a program runs, and the next second goes by it.
+The file is crestgate.yaml in this folder. Change a limit in it while a program runs, and the next second goes by it.
 """
 
 from pathlib import Path
 
-from headgate import Limiter, RequestContext
-from headgate.testing import FakeClock
+from crestgate import Limiter, RequestContext
+from crestgate.testing import FakeClock
 
-CONFIG = Path(__file__).with_name("headgate.yaml")
+CONFIG = Path(__file__).with_name("crestgate.yaml")
 
 
 def order(limiter: Limiter, user: str) -> None:

@@ -1,6 +1,6 @@
-"""A client of the service, with nothing but the standard library. Start one first: `headgate serve`.
+"""A client of the service, with nothing but the standard library. Start one first: `crestgate serve`.
 
-    HEADGATE_ADMIN_KEY=hg_… python examples/service_client.py
+    CRESTGATE_ADMIN_KEY=cg_… python examples/service_client.py
 
 It makes a rule, asks four times whether user 42 may send a parcel, looks at the counter, and takes everything back.
 Checks need a key only where the service says so; changes always do.
@@ -13,8 +13,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-SERVICE = os.environ.get("HEADGATE_URL", "http://127.0.0.1:8080")
-KEY = os.environ.get("HEADGATE_ADMIN_KEY", "")
+SERVICE = os.environ.get("CRESTGATE_URL", "http://127.0.0.1:8080")
+KEY = os.environ.get("CRESTGATE_ADMIN_KEY", "")
 
 RULE = {
     "rule_id": "parcels-per-user",
@@ -28,7 +28,7 @@ PARCEL = {"context": {"user": "42", "path": "/parcels/7", "method": "POST"}}
 
 
 def call(method: str, path: str, body: object = None) -> Any:
-    """What the service answers. Who is denied gets an answer too; an HTTPError is a call that was wrong."""
+    """Return the response. A denial is a normal response; an HTTPError means an invalid call."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {KEY}"} if KEY else {})
     request = urllib.request.Request(SERVICE + path, data, headers, method=method)
@@ -64,7 +64,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if not KEY:
-        sys.exit("set HEADGATE_ADMIN_KEY to the key that `headgate serve` has shown")
+        sys.exit("set CRESTGATE_ADMIN_KEY to the key that `crestgate serve` has shown")
     try:
         main()
     except urllib.error.HTTPError as error:  # its body is a problem, which says in words what was wrong

@@ -1,17 +1,17 @@
-"""A program whose counters, plans and rules are those of a Headgate service. Start one first: `headgate serve`.
+"""A program whose counters, plans and rules are those of a Crestgate service. Start one first: `crestgate serve`.
 
-    HEADGATE_PLANS__GOLD="3/minute using fixed_window" headgate serve
+    CRESTGATE_PLANS__GOLD="3/minute using fixed_window" crestgate serve
     python examples/service_store.py
 
-Where checks need a key it stands in the URL: headgate://:hg_…@host:8080.
+Where checks need a key it stands in the URL: crestgate://:cg_…@host:8080.
 """
 
 import asyncio
 import os
 
-from headgate import AsyncLimiter, ConfigError, Limiter, RequestContext
+from crestgate import AsyncLimiter, ConfigError, Limiter, RequestContext
 
-SERVICE = os.environ.get("HEADGATE_STORE", "headgate://127.0.0.1:8080")
+SERVICE = os.environ.get("CRESTGATE_STORE", "crestgate://127.0.0.1:8080")
 
 
 def in_threads() -> None:
@@ -30,8 +30,8 @@ def in_threads() -> None:
 
 async def in_tasks() -> None:
     async with AsyncLimiter(SERVICE) as limiter:
-        told = await asyncio.gather(*[limiter.check("job:7", "100/hour") for _ in range(1000)])
-        print(f"{sum(decision.allowed for decision in told)} of {len(told)} allowed, in a few calls")
+        decisions = await asyncio.gather(*[limiter.check("job:7", "100/hour") for _ in range(1000)])
+        print(f"{sum(decision.allowed for decision in decisions)} of {len(decisions)} allowed, in a few calls")
 
 
 if __name__ == "__main__":

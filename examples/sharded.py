@@ -8,7 +8,7 @@ Without STORES, three databases of one server stand for three servers.
 
 import os
 
-from headgate import Limiter
+from crestgate import Limiter
 
 STORES = os.environ.get("STORES", "redis://localhost:6379/0 redis://localhost:6379/1 redis://localhost:6379/2").split()
 USERS = [f"user:{number}" for number in range(300)]

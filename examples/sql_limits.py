@@ -2,20 +2,20 @@
 
     pip install '.[sqlite]'        # or [mysql], [postgres]
     python examples/sql_limits.py
-    HEADGATE_STORE=postgresql://user:password@host/database python examples/sql_limits.py
+    CRESTGATE_STORE=postgresql://user:password@host/database python examples/sql_limits.py
 
-Without HEADGATE_STORE the database is a file in a temporary folder.
+Without CRESTGATE_STORE the database is a file in a temporary folder.
 """
 
 import os
 import tempfile
 
-from headgate import Limiter
+from crestgate import Limiter
 
 PLANS = {"uploads": "10/hour", "daily": "50/day using sliding_window_log"}
 
 with tempfile.TemporaryDirectory() as folder:
-    store = os.environ.get("HEADGATE_STORE", f"sqlite:///{folder}/counters.db")
+    store = os.environ.get("CRESTGATE_STORE", f"sqlite:///{folder}/counters.db")
 
     with Limiter(store, plans=PLANS) as limiter:  # makes the tables, if there are none
         limiter.reset("user:42", ["uploads", "daily"])  # so that every run prints the same

@@ -12,9 +12,9 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from headgate import Decision
-from headgate.integrations import Request
-from headgate.integrations.asgi import RateLimitMiddleware
+from crestgate import Decision
+from crestgate.integrations import Request
+from crestgate.integrations.asgi import RateLimitMiddleware
 
 LIMITS = {"free": "3/hour", "gold": "10/hour"}
 

@@ -11,9 +11,9 @@ import sqlite3
 import tempfile
 import time
 
-from headgate import Limiter, StoreError
+from crestgate import Limiter, StoreError
 
-logging.getLogger("headgate").setLevel(logging.ERROR)  # failures are logged as warnings; here they are printed instead
+logging.getLogger("crestgate").setLevel(logging.ERROR)  # failures are logged as warnings; here they are printed instead
 
 
 def keep_locked(file: str) -> sqlite3.Connection:

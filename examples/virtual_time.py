@@ -1,7 +1,7 @@
 """Tests on virtual time: a clock that moves only when told, so an hour takes no time and nothing is flaky."""
 
-from headgate import Limiter
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.testing import FakeClock
 
 
 def test_the_third_call_comes_back_after_half_a_minute() -> None:

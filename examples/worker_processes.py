@@ -4,7 +4,7 @@ import multiprocessing
 import tempfile
 from multiprocessing.synchronize import Barrier
 
-from headgate import Limiter
+from crestgate import Limiter
 
 WORKERS = 4
 CALLS = 100

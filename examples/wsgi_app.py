@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from werkzeug.test import Client
 
-from headgate.integrations.wsgi import RateLimitMiddleware
+from crestgate.integrations.wsgi import RateLimitMiddleware
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

@@ -1,4 +1,4 @@
-"""Compiles the .proto files of this folder into src/headgate/service/rpc/schema.py.
+"""Compiles the .proto files of this folder into src/crestgate/protobuf/schema.py.
 
     python proto/compile.py            writes it
     python proto/compile.py --check    exits with 1 if it is not what the files here say
@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 
 HERE = Path(__file__).resolve().parent
-SCHEMA = HERE.parent / "src" / "headgate" / "service" / "rpc" / "schema.py"
+SCHEMA = HERE.parent / "src" / "crestgate" / "protobuf" / "schema.py"
 COMMAND = "python proto/compile.py"
 WIDTH = 108
 """Characters of what stands between the quotes of one line."""

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from headgate.stores.clock import Clock
-from headgate.stores.options import Options
-from headgate.stores.sql import SqlStore
-from headgate.stores.sql.opening import open_driver
+from crestgate.runtime.clock import Clock
+from crestgate.runtime.url_options import Options
+from crestgate.stores.sql import SqlStore
+from crestgate.stores.sql.factory import open_driver
 
 __all__ = ["KINDS", "SERVERS", "open_at", "url_of"]
 

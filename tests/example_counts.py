@@ -1,7 +1,7 @@
 """How many examples Hypothesis tries.
 
 `make test` runs the same properties on the compiled and on the pure build of the same source. The compiled one, which
-is done sooner, tries all examples; the pure one, which says so by `HEADGATE_EXPECT`, a third of them. A run by hand
+is done sooner, tries all examples; the pure one, which says so by `CRESTGATE_EXPECT`, a third of them. A run by hand
 tries all.
 """
 
@@ -16,4 +16,4 @@ MIN_EXAMPLES = 20
 
 def examples(count: int) -> int:
     """So many, or a third of them on the pure build of `make test`."""
-    return max(MIN_EXAMPLES, count // 3) if os.environ.get("HEADGATE_EXPECT") == "pure Python" else count
+    return max(MIN_EXAMPLES, count // 3) if os.environ.get("CRESTGATE_EXPECT") == "pure Python" else count

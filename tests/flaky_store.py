@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.errors import StoreError
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Outcome, Request
-from headgate.testing import FakeClock
+from crestgate.errors import StoreError
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import Outcome, Request
+from crestgate.testing import FakeClock
 
 __all__ = ["Flaky"]
 

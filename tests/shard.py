@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.errors import StoreError
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Replies, Request
-from headgate.stores.remote import RemoteStore
-from headgate.testing import FakeClock
+from crestgate.errors import StoreError
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import BatchOutcomes, Request
+from crestgate.stores.remote_port import RemoteStore
+from crestgate.testing import FakeClock
 
 __all__ = ["Shard"]
 
@@ -25,7 +25,7 @@ class Shard(RemoteStore):
     def connect(self) -> None:
         pass
 
-    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+    def call(self, batch: Sequence[Request], deadline: float) -> BatchOutcomes:
         if self.away:
             raise StoreError("this place is away")
         return self.inner.apply(batch)

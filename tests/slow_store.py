@@ -7,28 +7,28 @@ import threading
 import time
 from collections.abc import Sequence
 
-from headgate import Limiter
-from headgate.errors import StoreError
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Done, Replies, Request
-from headgate.stores.remote import RemoteStore
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.errors import StoreError
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import BatchCallback, BatchOutcomes, Request
+from crestgate.stores.remote_port import RemoteStore
+from crestgate.testing import FakeClock
 
 
 class SlowStore(RemoteStore):
     """Holds every call until it is released; remembers the batches it was sent."""
 
-    def __init__(self, lanes: int = 1, timeout: float = 5.0, most_members: int = 500) -> None:
+    def __init__(self, lanes: int = 1, timeout: float = 5.0, max_members: int = 500) -> None:
         self.clock = FakeClock(1_700_000_000)
         self.inner = MemoryStore(clock=self.clock)
         self.timeout = timeout
         self.lanes = lanes
-        self.most_members = most_members
+        self.max_members = max_members
         self.batches: list[list[str]] = []
         self.deadlines: list[float] = []
         self.gate = threading.Semaphore(0)
         self.entered = threading.Semaphore(0)
-        self.held: list[tuple[Sequence[Request], Done]] = []
+        self.held: list[tuple[Sequence[Request], BatchCallback]] = []
         self.failure: StoreError | None = None
         self.connected = 0
 
@@ -42,19 +42,19 @@ class SlowStore(RemoteStore):
         self.batches.append([member.key for request in batch for member in request.members])
         self.deadlines.append(deadline)
 
-    def decide(self, batch: Sequence[Request]) -> Replies:
+    def decide(self, batch: Sequence[Request]) -> BatchOutcomes:
         if self.failure is not None:
             raise self.failure
         return self.inner.apply(batch)
 
-    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+    def call(self, batch: Sequence[Request], deadline: float) -> BatchOutcomes:
         self.note(batch, deadline)
         self.entered.release()
         if not self.gate.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
             raise StoreError("it did not answer in time")
         return self.decide(batch)
 
-    def begin(self, batch: Sequence[Request], deadline: float, done: Done) -> None:
+    def begin(self, batch: Sequence[Request], deadline: float, done: BatchCallback) -> None:
         self.note(batch, deadline)
         self.held.append((batch, done))
 

@@ -11,7 +11,7 @@ STORE, AMOUNT = "BENCHMARK_STORE", "BENCHMARK_AMOUNT"
 ANSWER = {"hello": "world"}
 PLENTY = 1_000_000
 """Requests a minute: more than any of them can answer, so that nobody is ever refused."""
-OURS = "Headgate"
+OURS = "Crestgate"
 MODULE = "benchmarks.frameworks"
 
 

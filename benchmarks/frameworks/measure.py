@@ -22,8 +22,8 @@ __all__ = ["CONNECTIONS", "DEADLINE_MS", "measure"]
 
 CONNECTIONS = 64
 DEADLINE_MS = 5000
-"""Of Headgate's checks in Redis: its usual one lets requests pass uncounted where a machine is busy with others."""
-SERVING = ("headgate", "fastapi", "starlette", "uvicorn", "uvloop", "httptools")
+"""Of Crestgate's checks in Redis: its usual one lets requests pass uncounted where a machine is busy with others."""
+SERVING = ("crestgate", "fastapi", "starlette", "uvicorn", "uvloop", "httptools")
 LIBRARIES = (*SERVING, "slowapi", "limits", "fastapi-limiter", "pyrate-limiter", "redis", "hiredis")
 SCRIPT = Path(__file__).with_name("requests.lua")
 
@@ -46,7 +46,7 @@ def measure(root: Path, quick: bool) -> Results:
     build = "compiled" if "compiled" in builds else "pure"
     began = time.monotonic()
     with (
-        tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder,
+        tempfile.TemporaryDirectory(prefix="crestgate-bench-") as folder,
         private_server("redis") as redis_url,
         closing(RedisFigures(redis_url)) as redis,
     ):

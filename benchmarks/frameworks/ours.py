@@ -1,4 +1,4 @@
-"""The application with Headgate's limits: around all of it, as a dependency of its route, and as its decorator.
+"""The application with Crestgate's limits: around all of it, as a dependency of its route, and as its decorator.
 
 What counts is the client's address, under a token bucket, and every response says in its headers how it stands: all
 that is so by default.
@@ -14,7 +14,7 @@ __all__ = ["decorator", "dependency", "middleware"]
 
 
 def middleware() -> FastAPI:
-    from headgate.integrations.asgi import RateLimitMiddleware
+    from crestgate.integrations.asgi import RateLimitMiddleware
 
     app = FastAPI()
     app.add_middleware(RateLimitMiddleware, limiter=store(), limits=f"{amount()}/minute")
@@ -23,7 +23,7 @@ def middleware() -> FastAPI:
 
 
 def dependency() -> FastAPI:
-    from headgate.integrations.fastapi import limit
+    from crestgate.integrations.fastapi import limit
 
     app = FastAPI()
     app.get("/", dependencies=[Depends(limit(f"{amount()}/minute", limiter=store()))])(hello)
@@ -31,7 +31,7 @@ def dependency() -> FastAPI:
 
 
 def decorator() -> FastAPI:
-    from headgate.integrations.fastapi import limit
+    from crestgate.integrations.fastapi import limit
 
     app = FastAPI()
     app.get("/")(limit(f"{amount()}/minute", limiter=store())(hello))

@@ -10,15 +10,15 @@ from benchmarks.frameworks.results import PEERS_TARGET, Measured, Results, aims
 from benchmarks.page import table
 from benchmarks.words import in_times, milliseconds, missed, targets_table
 
-__all__ = ["TITLE", "targets", "write"]
+__all__ = ["targets", "write"]
 
-TITLE = "## Frameworks"
+TITLE = "# Benchmarks of the web frameworks"
 
 OPENING = f"""\
 An application of FastAPI with one route, which answers `{{"hello": "world"}}`, asked by wrk without a pause on
-{CONNECTIONS} connections: without limits, with Headgate's, and with those of slowapi and fastapi-limiter. Everybody has
-one limit of {PLENTY:,} requests a minute for each client, which is never reached. A figure such as 0.91 (0.88–0.93) is
-again a median of the ratios within a round, with the 10th and the 90th percentile over the rounds."""
+{CONNECTIONS} connections: without limits, with Crestgate's, and with those of slowapi and fastapi-limiter. Everybody
+has one limit of {PLENTY:,} requests a minute for each client, which is never reached. A figure such as 0.91 (0.88–0.93)
+is again a median of the ratios within a round, with the 10th and the 90th percentile over the rounds."""
 
 LOCAL = """\
 “÷ no limits” is what is left of the requests per second of the application without a limit, and “longer” by how much
@@ -27,7 +27,7 @@ counts it. Targets are for the middleware; the decorators are there for informat
 
 REDIS = """\
 All count in one Redis on the same machine. “Calls” is how many times it was called for a request, by its own count:
-Headgate asks in one call about all requests that come at the same time. “Redis, µs” is its processor time for a
+Crestgate asks in one call about all requests that come at the same time. “Redis, µs” is its processor time for a
 request."""
 
 CEILING = """\
@@ -36,16 +36,16 @@ So a target of {target:g}× was out of anybody's reach there."""
 
 METHOD = """\
 - {date}. {machine}.
-- Versions: {versions}. Headgate called itself “{build}”.
+- Versions: {versions}. Crestgate called itself “{build}”.
 - Each application is a child process on loopback: uvicorn with uvloop and httptools, one worker, no access log. All are
   started before the first turn, and idle while it is not theirs. wrk has one thread; it, the application and Redis
   share the {cores} cores.
 - A turn is one run of wrk of {turn} s, with new connections. In each round everybody has one, and who begins changes;
   a whole round is run before the first that counts. Rounds that count: {rounds}.
 - Before, everybody was started with a limit of one request a minute, and had to refuse the next. In the turns
-  everything had to be answered with 200, and afterwards nobody may have complained in its log, as Headgate does where
+  everything had to be answered with 200, and afterwards nobody may have complained in its log, as Crestgate does where
   a store does not answer.
-- Everything is as it is by default, and as its documentation says. Headgate: the client's address, a token bucket, and
+- Everything is as it is by default, and as its documentation says. Crestgate: the client's address, a token bucket, and
   headers on every response; only its deadline in Redis is {deadline:g} s. slowapi: `get_remote_address`, a fixed window
   and no headers; a decorator without its middleware, or `SlowAPIMiddleware` with `default_limits`. fastapi-limiter: a
   `RedisBucket` of pyrate-limiter, which is a log, and one for all clients; with the asynchronous client of redis-py,
@@ -65,19 +65,19 @@ def write(results: Results) -> str:
     if results.quick:
         parts.append("**A quick trial: few and short rounds.**")
     if "(compiled)" not in results.build:
-        parts.append("**There was no C compiler, so this is Headgate in plain Python.**")
+        parts.append("**There was no C compiler, so this is Crestgate in plain Python.**")
     parts += [OPENING, "![Requests per second, with and without limits](benchmarks-frameworks.svg)"]
     parts += [
-        "### Targets of the frameworks, met or missed",
+        "## Targets of the frameworks, met or missed",
         targets(results),
         missed(aims(results)),
         _ceiling(results),
     ]
     on_machine = [one for one in results.measured if one.entry.store in ("memory", "shared")]
-    parts += ["### Counters on this machine", LOCAL, _table(results, on_machine)]
-    parts += ["### Counters in Redis", REDIS, _table(results, results.ours("redis") + results.peers("redis"))]
-    parts += ["Headgate's requests per second, divided by theirs:", _beside(results)]
-    parts += ["### How the frameworks were measured", _method(results), NOT_SAID]
+    parts += ["## Counters on this machine", LOCAL, _table(results, on_machine)]
+    parts += ["## Counters in Redis", REDIS, _table(results, results.ours("redis") + results.peers("redis"))]
+    parts += ["Crestgate's requests per second, divided by theirs:", _beside(results)]
+    parts += ["## How the frameworks were measured", _method(results), NOT_SAID]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -111,7 +111,7 @@ def _table(results: Results, shown: Sequence[Measured]) -> str:
 
 
 def _beside(results: Results) -> str:
-    """Headgate's ways across, the peers' down; the last column is the most that there can be."""
+    """Crestgate's ways across, the peers' down; the last column is the most that there can be."""
     ours = results.ours("redis")
     rows = []
     for peer in results.peers("redis"):

@@ -62,7 +62,7 @@ class Results:
     machine: dict[str, str]
     versions: dict[str, str]
     build: str
-    """What the Headgate that was measured says of itself."""
+    """What the Crestgate that was measured says of itself."""
     measured: list[Measured]
     rounds: int
     turn_seconds: int

@@ -1,7 +1,7 @@
 """The second part of the benchmarks: stores across a network, where the time goes into waiting and into round trips.
 
 entry       who takes part, and under which load
-ours        Headgate: with its batches, and one by one
+ours        Crestgate: with its batches, and one by one
 peers       the other libraries, each on its asynchronous Redis store
 bare        a script of one key through redis-py, and nothing else
 classic     one transaction per check, written by hand

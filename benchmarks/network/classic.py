@@ -90,7 +90,7 @@ def _sqlite(entry: Entry) -> Opener:
     def open_one() -> Any:
         path = entry.store.removeprefix("sqlite:///")
         connection = sqlite3.connect(path, timeout=60, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")  # as Headgate sets it up
+        connection.execute("PRAGMA journal_mode = WAL")  # as Crestgate sets it up
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
 

@@ -42,14 +42,14 @@ class Contest(NamedTuple):
 
 def redis(url: str) -> list[Entry]:
     """Everybody with a hundred callers on a thousand keys."""
-    default = Entry("Headgate", "headgate", url)
-    ours = [replace(default, label=f"Headgate {name}", algorithm=name) for name in ALGORITHMS]
+    default = Entry("Crestgate", "crestgate", url)
+    ours = [replace(default, label=f"Crestgate {name}", algorithm=name) for name in ALGORITHMS]
     theirs = [Entry(f"{library} {name}", library, url, name) for library, name in REDIS_PEERS]
     return [
         *ours,
-        replace(default, label="Headgate plain Python", build="pure"),
-        replace(default, label="Headgate on uvloop", loop="uvloop"),
-        replace(default, label="Headgate one by one", library="headgate one by one"),
+        replace(default, label="Crestgate plain Python", build="pure"),
+        replace(default, label="Crestgate on uvloop", loop="uvloop"),
+        replace(default, label="Crestgate one by one", library="crestgate one by one"),
         *theirs,
         Entry("limits on coredis fixed_window", "limits on coredis", url, "fixed_window"),
         Entry("pyrate-limiter gcra", "pyrate-limiter", url, "gcra"),
@@ -58,62 +58,62 @@ def redis(url: str) -> list[Entry]:
 
 
 def one_key(url: str) -> list[Entry]:
-    """The same on one key, which everybody wants, and Headgate once more on a thousand."""
-    default = Entry("Headgate, 1,000 keys", "headgate", url)
+    """The same on one key, which everybody wants, and Crestgate once more on a thousand."""
+    default = Entry("Crestgate, 1,000 keys", "crestgate", url)
     return [default, *[replace(entry, keys=1) for entry in _fastest(url)]]
 
 
 def thousand_callers(url: str) -> list[Entry]:
     entries = _fastest(url)
-    on_uvloop = replace(entries[0], label="Headgate on uvloop", loop="uvloop")
+    on_uvloop = replace(entries[0], label="Crestgate on uvloop", loop="uvloop")
     return [replace(entry, callers=1000) for entry in [*entries, on_uvloop]]
 
 
 def sequence(url: str) -> list[Entry]:
     """One caller, who waits for each answer."""
-    ours = Entry("Headgate", "headgate", url, load="threads", callers=1)
+    ours = Entry("Crestgate", "crestgate", url, load="threads", callers=1)
     bare = replace(ours, label="redis-py", library="bare")
     pairs = [(one, replace(one, label=f"{one.label}, async", load="tasks")) for one in (ours, bare)]
     return [entry for pair in pairs for entry in pair]
 
 
 def light_load(url: str) -> list[Entry]:
-    ours = Entry("Headgate", "headgate", url, load="arrivals", callers=LIGHT)
-    return [ours, replace(ours, label="Headgate one by one", library="headgate one by one")]
+    ours = Entry("Crestgate", "crestgate", url, load="arrivals", callers=LIGHT)
+    return [ours, replace(ours, label="Crestgate one by one", library="crestgate one by one")]
 
 
 def database(url: str) -> list[Entry]:
-    """Headgate with all its callers, and those who make a transaction of every check."""
-    ours = Entry("Headgate, 100 tasks", "headgate", url)
+    """Crestgate with all its callers, and those who make a transaction of every check."""
+    ours = Entry("Crestgate, 100 tasks", "crestgate", url)
     crowd = replace(ours, label="crowd", load="threads", callers=THREADS)
     return [
         ours,
-        replace(ours, label="Headgate, 1,000 tasks", callers=1000),
-        replace(crowd, label=f"Headgate, {THREADS} threads"),
-        replace(crowd, label=f"Headgate one by one, {THREADS} threads", library="headgate one by one"),
+        replace(ours, label="Crestgate, 1,000 tasks", callers=1000),
+        replace(crowd, label=f"Crestgate, {THREADS} threads"),
+        replace(crowd, label=f"Crestgate one by one, {THREADS} threads", library="crestgate one by one"),
         replace(crowd, label=f"one transaction per check, {THREADS} threads", library="classic"),
         replace(crowd, label="one transaction per check, 16 threads", library="classic", callers=16),
     ]
 
 
 def mariadb(url: str) -> list[Entry]:
-    return [Entry("Headgate, 100 tasks, one key", "headgate", url, keys=1), *database(url)]
+    return [Entry("Crestgate, 100 tasks, one key", "crestgate", url, keys=1), *database(url)]
 
 
 def sqlite(url: str) -> list[Entry]:
     """There is one writer at a time, so nobody is faster with several."""
-    ours = Entry("Headgate, 100 tasks", "headgate", url)
+    ours = Entry("Crestgate, 100 tasks", "crestgate", url)
     return [
         ours,
-        replace(ours, label=f"Headgate, {THREADS} threads", load="threads", callers=THREADS),
+        replace(ours, label=f"Crestgate, {THREADS} threads", load="threads", callers=THREADS),
         Entry("one transaction per check, 1 thread", "classic", url, load="threads", callers=1),
     ]
 
 
 def _fastest(url: str) -> list[Entry]:
-    """Headgate as it is by default, and of each other library what was fastest."""
+    """Crestgate as it is by default, and of each other library what was fastest."""
     return [
-        Entry("Headgate", "headgate", url),
+        Entry("Crestgate", "crestgate", url),
         Entry("limits fixed_window", "limits", url, "fixed_window"),
         Entry("limits on coredis fixed_window", "limits on coredis", url, "fixed_window"),
         Entry("throttled-py fixed_window", "throttled-py", url, "fixed_window"),

@@ -18,7 +18,7 @@ from benchmarks.private_servers import KINDS, private_server, server_version
 
 __all__ = ["measure"]
 
-LIBRARIES = ("headgate", "limits", "throttled-py", "pyrate-limiter", "redis", "hiredis", "coredis", "uvloop")
+LIBRARIES = ("crestgate", "limits", "throttled-py", "pyrate-limiter", "redis", "hiredis", "coredis", "uvloop")
 DRIVERS = ("PyMySQL", "psycopg")
 QUICK_ROUNDS = 2
 
@@ -63,5 +63,5 @@ def _server(kind: str) -> Iterator[str]:
         with private_server(kind) as url:
             yield url
         return
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="crestgate-bench-") as folder:
         yield f"sqlite:///{folder}/counters.db"

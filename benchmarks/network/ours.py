@@ -1,4 +1,4 @@
-"""Headgate as a contender: as users have it, and one by one, which shows what its batches are worth."""
+"""Crestgate as a contender: as users have it, and one by one, which shows what its batches are worth."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 import time
 
 from benchmarks.network.entry import Contender, Entry
-from headgate import AsyncLimiter, Decision, Limiter
-from headgate.errors import StoreError
-from headgate.stores.port import Op, Replies
-from headgate.stores.remote import RemoteStore
-from headgate.stores.url import open_store
+from crestgate import AsyncLimiter, Decision, Limiter
+from crestgate.errors import StoreError
+from crestgate.limiter.pending import requests_of
+from crestgate.stores.factory import open_store
+from crestgate.stores.port import BatchOutcomes, Op
+from crestgate.stores.remote_port import RemoteStore
 
 __all__ = ["batched", "batched_threads", "one_by_one", "one_by_one_threads"]
 
@@ -39,16 +40,17 @@ async def one_by_one(entry: Entry) -> Contender:
     loop = asyncio.get_running_loop()
 
     async def check(key: str) -> Decision:
-        answered: asyncio.Future[Replies] = loop.create_future()
+        answered: asyncio.Future[BatchOutcomes] = loop.create_future()
 
-        def done(answer: Replies | StoreError) -> None:
+        def done(answer: BatchOutcomes | StoreError) -> None:
             if isinstance(answer, StoreError):
                 answered.set_exception(answer)
             else:
                 answered.set_result(answer)
 
-        store.begin([bound.request(Op.TAKE, key, 1)], time.monotonic() + SECONDS, done)
-        return bound.finish(Op.TAKE, key, (await answered)[0])
+        pending = bound.prepare(Op.TAKE, key, 1)
+        store.begin(requests_of([pending]), time.monotonic() + SECONDS, done)
+        return pending.finish((await answered)[0])
 
     return Contender(check, _admitted)
 
@@ -58,8 +60,8 @@ def one_by_one_threads(entry: Entry) -> Contender:
     bound = Limiter(store, on_store_error="closed").bind(_limit(entry))
 
     def check(key: str) -> Decision:
-        replies = store.call([bound.request(Op.TAKE, key, 1)], time.monotonic() + SECONDS)
-        return bound.finish(Op.TAKE, key, replies[0])
+        pending = bound.prepare(Op.TAKE, key, 1)
+        return pending.finish(store.call(requests_of([pending]), time.monotonic() + SECONDS)[0])
 
     return Contender(check, _admitted)
 

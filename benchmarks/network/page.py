@@ -17,9 +17,9 @@ from benchmarks.network.results import (
 )
 from benchmarks.page import table
 
-__all__ = ["TITLE", "targets", "write"]
+__all__ = ["targets", "write"]
 
-TITLE = "## Across a network"
+TITLE = "# Benchmarks across a network"
 
 OPENING = """\
 Stores that are asked over a socket: Redis, MariaDB, PostgreSQL, and SQLite for its file. The time goes into round
@@ -28,7 +28,7 @@ trips and into waiting for a disk, so what counts is how many checks share one o
 
 REDIS = """\
 A hundred tasks of one process check without a pause, on 1,000 keys in rotation. Each peer appears with every algorithm
-that it has on an asynchronous Redis store. “Headgate one by one” is the same store without batches: each check is a
+that it has on an asynchronous Redis store. “Crestgate one by one” is the same store without batches: each check is a
 call of its own, on as many connections as there are tasks."""
 
 SEQUENCE = """\
@@ -38,8 +38,8 @@ without. Beside it is redis-py with an EVALSHA of three lines of Lua (INCR, and 
 DATABASES = f"""\
 Every admitted check is committed; MariaDB and PostgreSQL flush their logs to the disk at each commit
 (`innodb_flush_log_at_trx_commit=1`, `synchronous_commit=on`). “One transaction per check” is written by hand with the
-same driver: SELECT … FOR UPDATE, UPDATE and COMMIT, a connection for each thread, all rows there beforehand. “Headgate
-one by one” is its store with one check a transaction; Headgate is compared with whichever of them is fastest. A
+same driver: SELECT … FOR UPDATE, UPDATE and COMMIT, a connection for each thread, all rows there beforehand. “Crestgate
+one by one” is its store with one check a transaction; Crestgate is compared with whichever of them is fastest. A
 database was required to carry {REQUIRED_PER_SECOND:,} checks per second."""
 
 ONE_KEY = """\
@@ -60,8 +60,8 @@ METHOD = """\
   at light load), and its first fifth does not count; in each round everybody has one, and who begins changes. A whole
   round is run before the first that counts.
 - The limit is 1,000,000 a day for each key (100,000,000 for one key), so that nothing is denied and no counter expires
-  meanwhile; every answer must be an admission, and every one of Headgate's the store's own.
-- Headgate's algorithm is the token bucket where no other is named, in the compiled build where “plain Python” is not
+  meanwhile; every answer must be an admission, and every one of Crestgate's the store's own.
+- Crestgate's algorithm is the token bucket where no other is named, in the compiled build where “plain Python” is not
   said; its deadline is 5 seconds, and everything else as it is by default.
 - In the peers' favour: redis-py gets a connection for each of a hundred tasks (with 1,000 they wait in line for these);
   limits is measured with redis-py and with coredis; pyrate-limiter is called as `try_acquire`, since its
@@ -78,11 +78,11 @@ def write(results: Results) -> str:
     if results.quick:
         parts.append("**A quick trial: few and short rounds.**")
     parts += [OPENING, "![Checks per second, and latencies](benchmarks-network.svg)"]
-    parts += ["### Targets across a network, met or missed", targets(results)]
+    parts += ["## Targets across a network, met or missed", targets(results)]
     for name, section in SECTIONS.items():
         if name in results.outcomes:
             parts += section(results)
-    parts += ["### How that was measured", _method(results), NOT_SAID]
+    parts += ["## How that was measured", _method(results), NOT_SAID]
     return "\n\n".join(parts) + "\n"
 
 
@@ -97,52 +97,52 @@ def targets(results: Results) -> str:
 
 def _redis(results: Results) -> Iterable[str]:
     outcome = results.outcomes["redis"]
-    yield "### Redis, a hundred tasks"
+    yield "## Redis, a hundred tasks"
     yield REDIS
     rows = []
     for algorithm in ALGORITHMS:
-        one = outcome[f"Headgate {algorithm}"]
+        one = outcome[f"Crestgate {algorithm}"]
         best = outcome.over_best(one, outcome.peers)
         alike = outcome.over_best(one, [peer for peer in outcome.peers if peer.entry.algorithm == algorithm])
         word = "–" if best is None else "met" if best[1].median >= PEERS_TARGET else "**missed**"
         rows.append([algorithm, f"{one.median('per_second'):,.0f}", _over(best), _over(alike), word])
-    yield table(["Headgate", "checks/s", "÷ best peer", "÷ best with the same", f"{PEERS_TARGET:g}×"], rows)
-    yield _all(outcome, "Headgate token_bucket")
+    yield table(["Crestgate", "checks/s", "÷ best peer", "÷ best with the same", f"{PEERS_TARGET:g}×"], rows)
+    yield _all(outcome, "Crestgate token_bucket")
 
 
 def _thousand(results: Results) -> Iterable[str]:
     yield "With 1,000 tasks:"
-    yield _all(results.outcomes["1,000 callers"], "Headgate")
+    yield _all(results.outcomes["1,000 callers"], "Crestgate")
 
 
 def _sequence(results: Results) -> Iterable[str]:
     outcome = results.outcomes["sequence"]
-    yield "### Redis, one caller"
+    yield "## Redis, one caller"
     yield SEQUENCE
     rows = []
     for more, how in (("", "thread"), (", async", "task")):
-        ours, bare = outcome[f"Headgate{more}"], outcome[f"redis-py{more}"]
+        ours, bare = outcome[f"Crestgate{more}"], outcome[f"redis-py{more}"]
         p50, p99 = (_times(outcome.ratio(ours, bare, field)) for field in ("p50", "p99"))
         rows.append([how, _micro(ours), _micro(bare), p50, p99])
-    yield table(["one", "Headgate, p50 / p99 µs", "redis-py, p50 / p99 µs", "p50 ÷ p50", "p99 ÷ p99"], rows)
+    yield table(["one", "Crestgate, p50 / p99 µs", "redis-py, p50 / p99 µs", "p50 ÷ p50", "p99 ÷ p99"], rows)
 
 
 def _one_key(results: Results) -> Iterable[str]:
     outcome = results.outcomes["one key"]
-    yield "### One key that everybody wants"
+    yield "## One key that everybody wants"
     yield ONE_KEY
     yield "Redis:"
-    yield _all(outcome, "Headgate")
+    yield _all(outcome, "Crestgate")
     if "mariadb" in results.outcomes:
         database = results.outcomes["mariadb"]
-        ours = [one for one in database.of("headgate") if one.entry.callers == 100]
+        ours = [one for one in database.of("crestgate") if one.entry.callers == 100]
         rows = [[one.entry.label, f"{one.median('per_second'):,.0f}", _milli(one)] for one in ours]
         yield "MariaDB:"
         yield table(["contender", "checks/s", "p50 / p99 ms"], rows)
 
 
 def _databases(results: Results) -> Iterable[str]:
-    yield "### Databases"
+    yield "## Databases"
     yield DATABASES
     for name, title in (("mariadb", "MariaDB"), ("postgresql", "PostgreSQL"), ("sqlite", "SQLite")):
         if name in results.outcomes:
@@ -150,7 +150,7 @@ def _databases(results: Results) -> Iterable[str]:
             yield f"{title}:"
             rows = []
             for one in outcome.measured:
-                best = outcome.over_best(one, outcome.transactions) if one.entry.library == "headgate" else None
+                best = outcome.over_best(one, outcome.transactions) if one.entry.library == "crestgate" else None
                 rate = one.median("per_second")
                 share = f"{rate / REQUIRED_PER_SECOND:.1f}×"
                 over = "–" if best is None else _times(best[1])
@@ -166,14 +166,14 @@ def _databases(results: Results) -> Iterable[str]:
 
 
 def _batching(results: Results) -> Iterable[str]:
-    yield "### Batches, and one by one"
+    yield "## Batches, and one by one"
     yield BATCHING
     rows = []
     light = results.outcomes["light load"]
-    places = [(f"{LIGHT} arrivals a second", light, light["Headgate"], light["Headgate one by one"])]
+    places = [(f"{LIGHT} arrivals a second", light, light["Crestgate"], light["Crestgate one by one"])]
     full = results.outcomes.get("redis")
-    if full is not None and full.has("Headgate one by one"):
-        places.append(("100 tasks", full, full["Headgate token_bucket"], full["Headgate one by one"]))
+    if full is not None and full.has("Crestgate one by one"):
+        places.append(("100 tasks", full, full["Crestgate token_bucket"], full["Crestgate one by one"]))
     for load, outcome, ours, single in places:
         ratios = [_times(outcome.ratio(ours, single, field)) for field in ("p50", "p99", "per_second")]
         rows.append([load, _micro(ours), _micro(single), *ratios])

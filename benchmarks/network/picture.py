@@ -21,7 +21,7 @@ def draw(results: Results, path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "headgate"  # the same figures give the same file
+    mpl.rcParams["svg.hashsalt"] = "crestgate"  # the same figures give the same file
     import matplotlib.pyplot as plt
 
     on_redis = list(results.outcomes["redis"].measured) if "redis" in results.outcomes else []
@@ -60,8 +60,8 @@ def draw(results: Results, path: Path) -> None:
 
 
 def _rates(axes: Any, named: Sequence[tuple[str, Measured]], title: str) -> None:
-    """A bar for each contender: Headgate, Headgate one by one, and the others, each in a colour of its own."""
-    colours = {"headgate": OURS, "headgate one by one": SINGLE}
+    """A bar for each contender: Crestgate, Crestgate one by one, and the others, each in a colour of its own."""
+    colours = {"crestgate": OURS, "crestgate one by one": SINGLE}
     rates = [one.median("per_second") for _, one in named]
     axes.barh(range(len(named)), rates, height=0.7, color=[colours.get(one.entry.library, THEIRS) for _, one in named])
     for row, rate in enumerate(rates):

@@ -61,7 +61,7 @@ class Outcome:
     @property
     def transactions(self) -> list[Measured]:
         """Those who make a transaction of every check."""
-        return self.of("classic", "headgate one by one")
+        return self.of("classic", "crestgate one by one")
 
     def ratio(self, one: Measured, other: Measured, field: str = "per_second") -> Spread:
         """One divided by the other, round by round."""
@@ -108,8 +108,8 @@ def aims(results: Results) -> list[Aim]:
     found: list[Aim] = []
     outcomes = results.outcomes
     for name, label, what in (
-        ("redis", "Headgate token_bucket", "Redis, 100 tasks, 1,000 keys"),
-        ("one key", "Headgate", "Redis, 100 tasks, one key"),
+        ("redis", "Crestgate token_bucket", "Redis, 100 tasks, 1,000 keys"),
+        ("one key", "Crestgate", "Redis, 100 tasks, one key"),
     ):
         if name in outcomes:
             best = outcomes[name].over_best(outcomes[name][label], outcomes[name].peers)
@@ -118,18 +118,18 @@ def aims(results: Results) -> list[Aim]:
     if "sequence" in outcomes:
         outcome = outcomes["sequence"]
         for more, how in (("", "one thread"), (", async", "one task")):
-            times = outcome.ratio(outcome[f"Headgate{more}"], outcome[f"redis-py{more}"], "p50")
+            times = outcome.ratio(outcome[f"Crestgate{more}"], outcome[f"redis-py{more}"], "p50")
             found.append(_less(f"Redis, {how}: median latency ÷ bare EVALSHA", times, SEQUENCE_TARGET))
     if "mariadb" in outcomes:
         outcome = outcomes["mariadb"]
-        for one in outcome.of("headgate"):
+        for one in outcome.of("crestgate"):
             best = outcome.over_best(one, outcome.transactions)
             if best is not None and one.entry.keys > 1:
-                what = one.entry.label.replace("Headgate", "MariaDB")
+                what = one.entry.label.replace("Crestgate", "MariaDB")
                 found.append(_more(f"{what}: checks/s ÷ one transaction per check", best[1], DATABASE_TARGET))
     for name, one_key, many_keys in (
-        ("one key", "Headgate", "Headgate, 1,000 keys"),
-        ("mariadb", "Headgate, 100 tasks, one key", "Headgate, 100 tasks"),
+        ("one key", "Crestgate", "Crestgate, 1,000 keys"),
+        ("mariadb", "Crestgate, 100 tasks, one key", "Crestgate, 100 tasks"),
     ):
         if name in outcomes:
             outcome = outcomes[name]
@@ -138,11 +138,11 @@ def aims(results: Results) -> list[Aim]:
             found.append(_no_slower(f"{title}, 100 tasks: checks/s on one key ÷ on 1,000 keys", times))
     if "light load" in outcomes:
         outcome = outcomes["light load"]
-        times = outcome.ratio(outcome["Headgate"], outcome["Headgate one by one"], "p99")
+        times = outcome.ratio(outcome["Crestgate"], outcome["Crestgate one by one"], "p99")
         found.append(_less("Redis, light load: p99 ÷ p99 one by one", times, LIGHT_TARGET))
-    if "redis" in outcomes and outcomes["redis"].has("Headgate one by one"):
+    if "redis" in outcomes and outcomes["redis"].has("Crestgate one by one"):
         outcome = outcomes["redis"]
-        ours, single = outcome["Headgate token_bucket"], outcome["Headgate one by one"]
+        ours, single = outcome["Crestgate token_bucket"], outcome["Crestgate one by one"]
         found.append(_less("Redis, 100 tasks: p99 ÷ p99 one by one", outcome.ratio(ours, single, "p99"), 1.0))
         found.append(_more("Redis, 100 tasks: checks/s ÷ one by one", outcome.ratio(ours, single), 1.0))
     return found

@@ -1,7 +1,7 @@
 """Contenders take turns, because a machine's speed drifts and a ratio within one round hardly does.
 
 All are started before the first round, which does not count. In each round everybody has one turn while the others
-wait, and who begins changes from round to round. Whoever fails is left out, with the reason; Headgate may not fail.
+wait, and who begins changes from round to round. Whoever fails is left out, with the reason; Crestgate may not fail.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def take_turns(root: Path, entries: Sequence[Entry], pace: Pace) -> Rounds:
                     worker.go()
                 return worker.read(what)
             except ContenderError as error:
-                if entry.library == "headgate" and entry.loop == "asyncio":
-                    raise  # a benchmark of Headgate without Headgate is none
+                if entry.library == "crestgate" and entry.loop == "asyncio":
+                    raise  # a benchmark of Crestgate without Crestgate is none
                 left_out.append(str(error))
                 workers.remove((entry, worker))
                 del turns[entry]

@@ -20,8 +20,8 @@ from benchmarks.network.entry import Contender, Entry
 __all__: list[str] = []
 
 ON_A_LOOP: dict[str, Callable[[Entry], Awaitable[Contender]]] = {
-    "headgate": ours.batched,
-    "headgate one by one": ours.one_by_one,
+    "crestgate": ours.batched,
+    "crestgate one by one": ours.one_by_one,
     "limits": peers.limits,
     "limits on coredis": peers.limits_on_coredis,
     "throttled-py": peers.throttled,
@@ -29,8 +29,8 @@ ON_A_LOOP: dict[str, Callable[[Entry], Awaitable[Contender]]] = {
     "bare": bare.bare,
 }
 ON_THREADS: dict[str, Callable[[Entry], Contender]] = {
-    "headgate": ours.batched_threads,
-    "headgate one by one": ours.one_by_one_threads,
+    "crestgate": ours.batched_threads,
+    "crestgate one by one": ours.one_by_one_threads,
     "bare": bare.bare_threads,
     "classic": classic.classic,
 }

@@ -82,15 +82,15 @@ async def ours(port: int) -> None:
     """The listener of the service, without the service."""
     import socket
 
-    from headgate.service.rpc.call import Method, RpcCall
-    from headgate.service.rpc.listener import Listener
+    from crestgate.service.grpc.transport.call import Method, RpcCall
+    from crestgate.service.grpc.transport.listener import Listener
 
     def echo(call: RpcCall, message: bytes) -> bytes:
         read(message)
         answer: bytes = READY.SerializeToString()
         return answer
 
-    await Listener({SHOULD.encode(): Method(at_once=echo)}).start(socket.create_server(("127.0.0.1", port)))
+    await Listener({SHOULD.encode(): Method(echo)}).start(socket.create_server(("127.0.0.1", port)))
     await asyncio.Event().wait()
 
 

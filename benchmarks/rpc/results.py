@@ -66,7 +66,7 @@ class Results:
     machine: dict[str, str]
     versions: dict[str, str]
     build: str
-    """What the Headgate that was measured says of itself."""
+    """What the Crestgate that was measured says of itself."""
     outcomes: list[Outcome]
     megabytes: dict[str, float]
     """What the processes of each server held after the last turn, by its name."""

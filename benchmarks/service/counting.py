@@ -24,10 +24,10 @@ PUBLISHED = 20
 
 def timed(rounds: int) -> dict[str, list[float]]:
     """Of every round: microseconds for a check by rule, for one by key, and for writing the numbers down."""
-    from headgate.service.observe.board import Board, Seen
-    from headgate.service.observe.tally import Tally
+    from crestgate.service.observability.worker_metrics import WorkerMetrics
+    from crestgate.service.observability.worker_snapshots import LastSeen, WorkerSnapshots
 
-    tally = Tally()
+    metrics = WorkerMetrics()
     names = [f"user:{user}" for user in range(USERS)] * (CHECKS // USERS)
     now_us = time.time_ns() // 1000
 
@@ -38,28 +38,28 @@ def timed(rounds: int) -> dict[str, list[float]]:
     def by_rule() -> None:
         for name in names:
             started = perf_counter()
-            tally.at(now_us)
-            tally.decided("orders", "user", name, True)
-            tally.timed(perf_counter() - started)
-            tally.request("data", 200)
+            metrics.set_time(now_us)
+            metrics.count_decision("orders", "user", name, True)
+            metrics.observe_duration(perf_counter() - started)
+            metrics.count_request("data", 200)
 
     def by_key() -> None:
         for name in names:
             started = perf_counter()
-            tally.at(now_us)
-            tally.decided("default-policy", "key", name, True)
-            tally.seen_key(name, now_us)
-            tally.timed(perf_counter() - started)
-            tally.request("data", 200)
+            metrics.set_time(now_us)
+            metrics.count_decision("default-policy", "key", name, True)
+            metrics.record_key(name, now_us)
+            metrics.observe_duration(perf_counter() - started)
+            metrics.count_request("data", 200)
 
     found: dict[str, list[float]] = {"rule": [], "key": [], "publishing": []}
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
-        board = Board(folder, 0)
+    with tempfile.TemporaryDirectory(prefix="crestgate-bench-") as folder:
+        worker_snapshots = WorkerSnapshots(folder, 0)
 
         def publish() -> None:
             for _ in range(PUBLISHED):
-                board.publish(tally.snapshot(now_us, {}))
-                board.publish_seen(Seen(dict(tally.keys.last_us), dict(tally.clients.last_us)))
+                worker_snapshots.publish(metrics.snapshot(now_us, {}))
+                worker_snapshots.publish_seen(LastSeen(dict(metrics.keys.last_us), dict(metrics.clients.last_us)))
 
         for work in (by_rule, by_key, publish):
             work()

@@ -20,7 +20,7 @@ from benchmarks.service.serving import Server
 
 __all__ = ["counted", "measure"]
 
-LIBRARIES = ("headgate", "uvicorn", "uvloop", "httptools", "msgspec", "structlog", "hiredis")
+LIBRARIES = ("crestgate", "uvicorn", "uvloop", "httptools", "msgspec", "structlog", "hiredis")
 COUNTED_SECONDS = 5
 """A worker tells its numbers every second; it may be late where all are busy."""
 
@@ -45,7 +45,7 @@ def measure(root: Path, quick: bool) -> Results:
     python = environments.python(root, build)
     began = time.monotonic()
     counting = _counting(root, python, pace.countings)
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder, private_server("redis") as redis_url:
+    with tempfile.TemporaryDirectory(prefix="crestgate-bench-") as folder, private_server("redis") as redis_url:
         run = Run(root, python, Path(folder), redis_url)
         outcomes = [run.held(contest, pace) for contest in CONTESTS]
     return Results(

@@ -9,12 +9,12 @@ from benchmarks.service.results import Measured, Outcome, Results, aims
 from benchmarks.service.wrk import CONNECTIONS
 from benchmarks.words import in_times, milliseconds, missed, targets_table
 
-__all__ = ["TITLE", "targets", "write"]
+__all__ = ["targets", "write"]
 
-TITLE = "## The service"
+TITLE = "# Benchmarks of the service"
 
 OPENING = f"""\
-`headgate serve` over HTTP, asked by wrk without a pause on {CONNECTIONS} connections. Beside it is the least that a
+`crestgate serve` over HTTP, asked by wrk without a pause on {CONNECTIONS} connections. Beside it is the least that a
 server can do: an application of a few lines that reads the body and sends it back, on uvicorn with uvloop and
 httptools and without an access log. What a check falls short of it is what deciding, counting and saying so costs. A
 figure such as 0.74 (0.70–0.77) is again a median of the ratios within a round, with the 10th and the 90th percentile
@@ -52,7 +52,7 @@ METHOD = """\
   every check that wrk saw answered, all of them allowed.
 - `server.limits.checks`, a node's own ceiling of 100,000 checks a second, was raised to 1,000,000,000 in all services,
   because batches would reach it. For single checks this changes nothing: a worker takes portions of 1,000 from either.
-- The key of a check is one made with `headgate keys create --scope check`. The log goes into a file. Shared
+- The key of a check is one made with `crestgate keys create --scope check`. The log goes into a file. Shared
   memory has room for some tens of thousands of idempotency keys, so the oldest go before their five minutes are over.
   Redis keeps nothing on disk, and is asked in batches of what comes at the same time.
 - What metrics do for a check was called from plain Python, which makes each call dearer than it is inside the compiled
@@ -72,14 +72,14 @@ def write(results: Results) -> str:
     if "(compiled)" not in results.build:
         parts.append("**There was no C compiler, so this is the service in plain Python.**")
     parts += [OPENING, "![Requests per second, and what they cost](benchmarks-service.svg)"]
-    parts += ["### Targets of the service, met or missed", targets(results), missed(aims(results))]
-    parts += ["### A check beside an echo", SIDE_BY_SIDE]
+    parts += ["## Targets of the service, met or missed", targets(results), missed(aims(results))]
+    parts += ["## A check beside an echo", SIDE_BY_SIDE]
     for outcome in results.outcomes:
         parts += ["One worker:" if outcome.workers == 1 else f"{outcome.workers} workers:", _side_by_side(outcome)]
     for outcome in results.outcomes:
         if outcome.costs:
-            parts += ["### What a check pays for", COSTS, _costs(outcome), _metrics(results, outcome)]
-    parts += ["### How the service was measured", _method(results), NOT_SAID]
+            parts += ["## What a check pays for", COSTS, _costs(outcome), _metrics(results, outcome)]
+    parts += ["## How the service was measured", _method(results), NOT_SAID]
     return "\n\n".join(parts) + "\n"
 
 

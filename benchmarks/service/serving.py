@@ -19,7 +19,7 @@ from benchmarks.children import child, environment
 __all__ = ["START_SECONDS", "Server", "application", "echo", "free_port", "service", "started"]
 
 START_SECONDS = 30
-ALLOWED, BLOCKED, WORKERS = "headgate_allowed_total", "headgate_blocked_total", "headgate_workers"
+ALLOWED, BLOCKED, WORKERS = "crestgate_allowed_total", "crestgate_blocked_total", "crestgate_workers"
 
 
 class Server:
@@ -116,20 +116,20 @@ def echo(root: Path, python: Path, workers: int, folder: Path) -> Iterator[Serve
 def service(
     python: Path, workers: int, folder: Path, settings: dict[str, Any], *, needs_key: bool = False, grpc_port: int = 0
 ) -> Iterator[Server]:
-    """`headgate serve`, with counters and rules where it keeps them by default: below the folder it is started in."""
-    (folder / "headgate.yaml").write_text(json.dumps(settings))  # which is YAML, too
-    headgate = str(python.with_name("headgate"))
+    """`crestgate serve`, with counters and rules where it keeps them by default: below the folder it is started in."""
+    (folder / "crestgate.yaml").write_text(json.dumps(settings))  # which is YAML, too
+    crestgate = str(python.with_name("crestgate"))
     token = ""
     if needs_key:
-        command = [headgate, "keys", "create", "benchmark", "--scope", "check"]
+        command = [crestgate, "keys", "create", "benchmark", "--scope", "check"]
         made = subprocess.run(
             command, cwd=folder, env=environment(), check=True, timeout=60, capture_output=True, text=True
         )
         token = made.stdout.strip()
     port = free_port()
-    variables = {"HEADGATE_SERVER__HTTP": f"127.0.0.1:{port}", "HEADGATE_SERVER__GRPC": f"127.0.0.1:{grpc_port}"}
-    variables["HEADGATE_ADMIN_KEY"] = secrets.token_hex(16)
-    command = [headgate, "serve", "--workers", str(workers)]
+    variables = {"CRESTGATE_SERVER__HTTP": f"127.0.0.1:{port}", "CRESTGATE_SERVER__GRPC": f"127.0.0.1:{grpc_port}"}
+    variables["CRESTGATE_ADMIN_KEY"] = secrets.token_hex(16)
+    command = [crestgate, "serve", "--workers", str(workers)]
     with started(command, folder, folder, variables, port, token) as server:
         server.wait("/readyz")
         deadline = time.monotonic() + START_SECONDS
@@ -151,7 +151,7 @@ def started(
         log.open("wb") as written,
         child(command, folder=cwd, variables=variables, stdout=subprocess.DEVNULL, stderr=written) as process,
     ):
-        yield Server(process, port, log, token, variables.get("HEADGATE_ADMIN_KEY", ""))
+        yield Server(process, port, log, token, variables.get("CRESTGATE_ADMIN_KEY", ""))
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""Random schedules, and a store beside the naive model under one: what the comparisons of all stores share.
+"""Random schedules, and the comparison of a store with the naive model.
 
 Times jump forwards and backwards, costs and periods are huge or tiny, limits and algorithms change in the middle,
 charges leave debts and reservations are given back early or late. Virtual time, so nothing sleeps.
@@ -13,11 +13,11 @@ import naive
 import pytest
 from hypothesis import strategies as st
 
-from headgate.core.algorithms import Algorithm, build
-from headgate.core.decision import Decision
-from headgate.core.limit import Limit
-from headgate.stores.port import Member, Op, Request, Store
-from headgate.testing import FakeClock
+from crestgate.core.algorithms import Algorithm, build
+from crestgate.core.decision import Decision
+from crestgate.core.limit import Limit
+from crestgate.stores.port import Member, Op, Request, Store
+from crestgate.testing import FakeClock
 
 __all__ = ["Call", "LimitNumbers", "Pair", "calls", "changing", "limits", "run_on"]
 
@@ -47,7 +47,7 @@ def calls() -> st.SearchStrategy[list[Call]]:
 
 
 class Pair:
-    """A store and the model, given the same calls at the same times."""
+    """A store and the model, with the same calls at the same times."""
 
     def __init__(self, store: Store, clock: FakeClock, limit: LimitNumbers) -> None:
         self.store, self.clock = store, clock
@@ -94,8 +94,8 @@ class Pair:
         expected = self.model.peek(now, cost) if operation == "peek" else self.model.take(now, cost)
         op = Op.PEEK if operation == "peek" else Op.TAKE
         tick, decision = self.ask(op, Member("key", self.algorithm, cost))
-        retry = 0 if decision.allowed else decision._wait
-        got = (decision.allowed, decision.limit, decision.remaining, retry, decision._reset, decision.reason)
+        retry = 0 if decision.allowed else decision.wait_us
+        got = (decision.allowed, decision.limit, decision.remaining, retry, decision.reset_us, decision.reason)
         wanted = (expected.allowed, expected.limit, expected.remaining, expected.retry_us, expected.reset_us)
         assert got == (*wanted, expected.reason)
         assert decision.delay == pytest.approx(float(expected.delay), rel=1e-12)
@@ -112,7 +112,7 @@ class Pair:
 def run_on(
     make_store: Callable[[FakeClock], Store], limit: LimitNumbers, script: list[Call], changes: dict[int, LimitNumbers]
 ) -> Store:
-    """Put a schedule to a new store and to the model; the store, closed, when they agreed on all of it."""
+    """Run a schedule on a new store and the model; returns the closed store if they agreed."""
     clock = FakeClock(START / 1_000_000)
     store = make_store(clock)
     pair = Pair(store, clock, limit)

@@ -1,4 +1,4 @@
-"""A service in this process, on virtual time: real requests over a real socket, counters in memory, rules in SQLite.
+"""A service in this process on virtual time: real requests over a socket, counters in memory, rules in SQLite.
 
 One server for many stores: `renewed` gives its worker a new limiter on the given clock, and returns a client.
 """
@@ -15,35 +15,35 @@ from typing import Any
 
 import uvicorn
 
-from headgate import AsyncLimiter, Limit, Limiter
-from headgate.config.settings import Ceilings, Server, Settings
-from headgate.engine.failure import OnStoreError
-from headgate.history.opening import open_history
-from headgate.locks.opening import open_locks
-from headgate.rules.catalog import Catalog
-from headgate.rules.repositories.files import FileRepository
-from headgate.rules.repositories.opening import open_repository
-from headgate.service.auth.guard import CheckCeiling, Guard
-from headgate.service.auth.keys import Keys
-from headgate.service.control.api import make_control
-from headgate.service.data.plane import DataPlane
-from headgate.service.dispatch import Dispatch
-from headgate.service.neighbours import Neighbours
-from headgate.service.observe.board import Board
-from headgate.service.observe.tally import Tally
-from headgate.service.parts import Parts
-from headgate.service.quick import QuickConnection
-from headgate.service.request_log import RequestLog
-from headgate.service.rpc.envoy import Envoy
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Store
-from headgate.stores.service.place import Place
-from headgate.stores.service.store import ServiceStore
-from headgate.testing import FakeClock
+from crestgate import AsyncLimiter, Limit, Limiter
+from crestgate.config.settings import Server, ServerLimits, Settings
+from crestgate.core.failure_modes import OnStoreError
+from crestgate.history.factory import open_history
+from crestgate.locks.factory import open_locks
+from crestgate.rules.catalog import Catalog
+from crestgate.rules.storage.factory import open_repository
+from crestgate.rules.storage.files import FileRepository
+from crestgate.service.admin.api import create_admin_app
+from crestgate.service.auth.guard import CheckCeiling, Guard
+from crestgate.service.auth.keys import ApiKeys
+from crestgate.service.checks.envoy import EnvoyService
+from crestgate.service.checks.service import CheckService
+from crestgate.service.dependencies import Dependencies
+from crestgate.service.http.fast_path import FastConnection
+from crestgate.service.http.router import Router
+from crestgate.service.node import WorkerNotifier
+from crestgate.service.observability.request_log import RequestLog
+from crestgate.service.observability.worker_metrics import WorkerMetrics
+from crestgate.service.observability.worker_snapshots import WorkerSnapshots
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import Store
+from crestgate.stores.remote.http_connection import ServiceAddress
+from crestgate.stores.remote.store import ServiceStore
+from crestgate.testing import FakeClock
 
 __all__ = ["KEY", "ServiceHere"]
 
-KEY = "hg_anybody_may_know_this_one"
+KEY = "cg_anybody_may_know_this_one"
 PLENTY = Limit(10**9, 1)
 NEVER = 3600.0
 PATIENCE_MS = 60_000
@@ -57,26 +57,26 @@ class ServiceHere:
         (folder / "rules.yaml").write_text(rules)
         repository = open_repository(url)
         self.catalog = Catalog([FileRepository([str(folder / "rules.yaml")]), repository], NEVER)
-        settings = Settings(rules_store=url, server=Server(limits=Ceilings(PLENTY, PLENTY, PLENTY, PLENTY)))
+        settings = Settings(rules_store=url, server=Server(limits=ServerLimits(PLENTY, PLENTY, PLENTY, PLENTY)))
         self.node = Limiter("memory://")
-        self.guard = Guard(Keys(lambda: self.catalog.keys, KEY), settings.server, self.node)
-        self.parts = Parts(
+        self.guard = Guard(ApiKeys(lambda: self.catalog.keys, KEY), settings.server, self.node)
+        self.parts = Dependencies(
             settings=settings,
             limiter=AsyncLimiter(catalog=self.catalog),
             repository=repository,
             locks=open_locks(url),
             history=open_history(url),
-            tally=Tally(),
-            board=Board(folder / "boards", 0),
-            neighbours=Neighbours(str(folder), 0),
+            metrics=WorkerMetrics(),
+            worker_snapshots=WorkerSnapshots(folder / "snapshots", 0),
+            notifier=WorkerNotifier(str(folder), 0),
             store_titles=("memory", "SQLite"),
             started_us=0,
         )
-        self.control = make_control(self.parts)
-        self.answering = self._dispatch(self.parts)
+        self.control = create_admin_app(self.parts)
+        self.router = self._router(self.parts)
         config = uvicorn.Config(
             self,
-            http=QuickConnection,
+            http=FastConnection,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -98,8 +98,8 @@ class ServiceHere:
     def on(self, store: Store, on_store_error: OnStoreError = "open") -> ServiceStore:
         """A client of the same service with its counters there."""
         limiter = AsyncLimiter(store, catalog=self.catalog, on_store_error=on_store_error)
-        self.answering = self._dispatch(replace(self.parts, limiter=limiter))
-        return ServiceStore(Place("127.0.0.1", self.port, KEY), timeout_ms=PATIENCE_MS)
+        self.router = self._router(replace(self.parts, limiter=limiter))
+        return ServiceStore(ServiceAddress("127.0.0.1", self.port, KEY), timeout_ms=PATIENCE_MS)
 
     def close(self) -> None:
         self.server.should_exit = True
@@ -108,18 +108,18 @@ class ServiceHere:
         self.parts.locks.close()
         self.parts.history.close()
 
-    def _dispatch(self, parts: Parts) -> Dispatch:
-        plane = DataPlane(parts, CheckCeiling(PLENTY, self.node), None, self.guard)
-        envoy = Envoy(plane, parts.descriptors)
-        return Dispatch(parts, self.guard, plane, self.control, {}, None, RequestLog(parts.settings.logs), envoy)
+    def _router(self, parts: Dependencies) -> Router:
+        checks = CheckService(parts, CheckCeiling(PLENTY, self.node), None)
+        envoy = EnvoyService(checks, parts.descriptors)
+        return Router(parts, self.guard, checks, envoy, self.control, {}, None, RequestLog(parts.settings.logs))
 
     @property
-    def quick(self) -> dict[bytes, Any]:
-        """What the connections look at."""
-        return self.answering.quick
+    def fast_paths(self) -> dict[bytes, str]:
+        """What the connections look up."""
+        return self.router.fast_paths
 
-    def at_once(self, *asked: Any) -> Any:
-        return self.answering.at_once(*asked)
+    def respond(self, *request: Any) -> Any:
+        return self.router.respond(*request)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        await self.answering(scope, receive, send)
+        await self.router(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Histories with a clock that steps forwards and back: every store decides as the naive model, call for call.
+"""Histories with a clock that steps forwards and back: every store decides as the naive model, call by call.
 
 Several counters, of which each call touches one: the others drain unseen, and are swept, expire or stay as the store
 likes. What was as good as new before a step back must not count again after it, on any of them.
@@ -14,14 +14,14 @@ from uuid import uuid4
 import naive
 import pytest
 
+from crestgate.core.algorithms import build
+from crestgate.core.limit import Limit
+from crestgate.stores.factory import open_store
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import Member, Op, Request, Store
+from crestgate.stores.shared import SharedStore
+from crestgate.testing import FakeClock
 from databases import open_at, url_of
-from headgate.core.algorithms import build
-from headgate.core.limit import Limit
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Member, Op, Request, Store
-from headgate.stores.shared import SharedStore
-from headgate.stores.url import open_store
-from headgate.testing import FakeClock
 
 START = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -64,7 +64,7 @@ class Counter:
     def decided(self, store: Store, op: Op, cost: int) -> tuple[object, ...]:
         ((outcome,),) = store.apply([Request(op, [Member(self.key, self.algorithm, cost)])])
         decision = outcome.decision
-        return decision.allowed, decision.remaining, 0 if decision.allowed else decision._wait, decision._reset
+        return decision.allowed, decision.remaining, 0 if decision.allowed else decision.wait_us, decision.reset_us
 
 
 def steps(rolls: random.Random) -> int:
@@ -77,7 +77,9 @@ def steps(rolls: random.Random) -> int:
     return -rolls.choice((rolls.randint(1, PERIOD), rolls.randint(PERIOD, 4 * PERIOD)))
 
 
-def test_recorded_histories(kind: str, make_store: Callable[[FakeClock], Store], report: Callable[[str], None]) -> None:
+def test_histories_with_clock_steps(
+    kind: str, make_store: Callable[[FakeClock], Store], report: Callable[[str], None]
+) -> None:
     calls = forgotten = 0
     for seed in range(HISTORIES[kind]):
         rolls = random.Random(seed)
@@ -89,9 +91,9 @@ def test_recorded_histories(kind: str, make_store: Callable[[FakeClock], Store],
             clock.advance(steps(rolls) / SECOND)
             now = clock.ticks()
             for counter in counters:
-                kept = counter.model._state
+                before = counter.model._state
                 counter.model.see(now)
-                forgotten += kept is not None and counter.model._state is None
+                forgotten += before is not None and counter.model._state is None
             if rolls.random() < 0.1:  # a stranger, for whom a store may make room
                 stranger = Counter(f"stranger-{number}", "fixed_window")
                 stranger.decided(store, Op.TAKE, 1)

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.schedules import Call, LimitNumbers, calls, changing, limits, run_on
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import Store
+from crestgate.stores.shared import SharedStore
+from crestgate.testing import FakeClock
 from example_counts import examples
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Store
-from headgate.stores.shared import SharedStore
-from headgate.testing import FakeClock
 
 FOLDER = tempfile.TemporaryDirectory()
 NUMBERS = itertools.count()

@@ -16,10 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.schedules import calls, changing, limits, run_on
-from headgate.stores.port import Store
-from headgate.stores.remote import RemoteStore
-from headgate.stores.url import open_store
-from headgate.testing import FakeClock, OnceConformance, OnLoop, StoreConformance, differences, read_vectors
+from crestgate.stores.factory import open_store
+from crestgate.stores.port import Store
+from crestgate.stores.remote_port import RemoteStore
+from crestgate.testing import (
+    AsyncStoreAdapter,
+    FakeClock,
+    IdempotencyConformance,
+    StoreConformance,
+    read_vectors,
+    vector_mismatches,
+)
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
 EXAMPLES = 20
@@ -41,7 +48,7 @@ def make_store(request: pytest.FixtureRequest, url: str) -> MakeStore:
     def make(clock: FakeClock) -> Store:
         store = open_store(f"{url}?prefix={uuid4()}&timeout_ms=10000", clock)
         assert isinstance(store, RemoteStore)
-        return store if request.param == "sync" else OnLoop(store)
+        return store if request.param == "sync" else AsyncStoreAdapter(store)
 
     return make
 
@@ -55,7 +62,7 @@ class TestRedis(StoreConformance):
         return self.make(clock)
 
 
-class TestRecords(OnceConformance):
+class TestRecords(IdempotencyConformance):
     @pytest.fixture(autouse=True)
     def _server(self, make_store: MakeStore) -> None:
         self.make = make_store
@@ -67,7 +74,7 @@ class TestRecords(OnceConformance):
 def test_vectors(make_store: MakeStore) -> None:
     with VECTORS.open() as lines:
         sequences = list(read_vectors(lines))
-    assert [wrong for sequence in sequences for wrong in differences(sequence, make_store)] == []
+    assert [wrong for sequence in sequences for wrong in vector_mismatches(sequence, make_store)] == []
 
 
 @on_random_schedules

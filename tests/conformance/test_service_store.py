@@ -1,4 +1,4 @@
-"""A Headgate service as a store, against the same kit and the same vectors as those that hold the counters themselves.
+"""A Crestgate service as a store, with the same kit and vectors as other stores.
 
 Requests go over a socket to a service in this process, whose counters are in memory on the kit's virtual time: so the
 numbers that come back are those of `memory://`, to the microsecond.
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from conformance.service_here import ServiceHere
-from headgate.stores.port import Store
-from headgate.testing import FakeClock, OnLoop, StoreConformance, differences, read_vectors
+from crestgate.stores.port import Store
+from crestgate.testing import AsyncStoreAdapter, FakeClock, StoreConformance, read_vectors, vector_mismatches
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
 EVERY = 6
@@ -44,11 +44,11 @@ class TestServiceOnLoop(StoreConformance):
         self.here = here
 
     def make_store(self, clock: FakeClock) -> Store:
-        return OnLoop(self.here.renewed(clock))
+        return AsyncStoreAdapter(self.here.renewed(clock))
 
 
 def test_vectors(here: ServiceHere) -> None:
     with VECTORS.open() as lines:
         sequences = list(read_vectors(lines))[::EVERY]
     assert len(sequences) >= 40
-    assert [wrong for sequence in sequences for wrong in differences(sequence, here.renewed)] == []
+    assert [wrong for sequence in sequences for wrong in vector_mismatches(sequence, here.renewed)] == []

@@ -15,9 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.schedules import calls, changing, limits, run_on
+from crestgate.stores.port import Store
+from crestgate.testing import (
+    AsyncStoreAdapter,
+    FakeClock,
+    IdempotencyConformance,
+    StoreConformance,
+    read_vectors,
+    vector_mismatches,
+)
 from databases import KINDS, open_at, url_of
-from headgate.stores.port import Store
-from headgate.testing import FakeClock, OnceConformance, OnLoop, StoreConformance, differences, read_vectors
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
 EXAMPLES = {"sqlite": 40, "mariadb": 10, "postgres": 10}
@@ -40,7 +47,7 @@ def url(kind: str, request: pytest.FixtureRequest) -> str:
 def make_store(request: pytest.FixtureRequest, url: str) -> MakeStore:
     if request.param == "sync":
         return lambda clock: open_at(url, clock)
-    return lambda clock: OnLoop(open_at(url, clock))
+    return lambda clock: AsyncStoreAdapter(open_at(url, clock))
 
 
 class TestSql(StoreConformance):
@@ -52,7 +59,7 @@ class TestSql(StoreConformance):
         return self.make(clock)
 
 
-class TestSqlRecords(OnceConformance):
+class TestSqlRecords(IdempotencyConformance):
     @pytest.fixture(autouse=True)
     def _database(self, make_store: MakeStore) -> None:
         self.make = make_store
@@ -64,7 +71,7 @@ class TestSqlRecords(OnceConformance):
 def test_vectors(make_store: MakeStore) -> None:
     """All of them, several at a time: so the waits for the disk overlap."""
     with VECTORS.open() as lines, ThreadPoolExecutor(4) as pool:
-        wrong = list(pool.map(lambda sequence: differences(sequence, make_store), read_vectors(lines)))
+        wrong = list(pool.map(lambda sequence: vector_mismatches(sequence, make_store), read_vectors(lines)))
     assert len(wrong) >= 240
     assert [difference for found in wrong for difference in found] == []
 

@@ -8,37 +8,44 @@ from pathlib import Path
 
 import pytest
 
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Store
-from headgate.stores.remote import RemoteStore
-from headgate.stores.shared import SharedStore
-from headgate.stores.url import open_store
-from headgate.testing import FakeClock, OnceConformance, OnLoop, StoreConformance, differences, read_vectors
+from crestgate.stores.factory import open_store
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import Store
+from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.shared import SharedStore
+from crestgate.testing import (
+    AsyncStoreAdapter,
+    FakeClock,
+    IdempotencyConformance,
+    StoreConformance,
+    read_vectors,
+    vector_mismatches,
+)
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
 MakeStore = Callable[[FakeClock], Store]
 
 
-class TestMemory(StoreConformance, OnceConformance):
+class TestMemory(StoreConformance, IdempotencyConformance):
     def make_store(self, clock: FakeClock) -> Store:
         return MemoryStore(clock=clock)
 
 
-class TestSharded(OnceConformance):
+class TestSharded(IdempotencyConformance):
     """The rest of the kit is in its unit tests."""
 
     def make_store(self, clock: FakeClock) -> Store:
         return open_store(["memory://"] * 3, clock)
 
 
-class TestShardedOnLoop(OnceConformance):
+class TestShardedOnLoop(IdempotencyConformance):
     def make_store(self, clock: FakeClock) -> Store:
         store = open_store(["memory://"] * 3, clock)
         assert isinstance(store, RemoteStore)
-        return OnLoop(store)
+        return AsyncStoreAdapter(store)
 
 
-class TestShardedFiles(OnceConformance):
+class TestShardedFiles(IdempotencyConformance):
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:
         self.paths = (tmp_path / f"counters-{i}" for i in itertools.count())
@@ -47,7 +54,7 @@ class TestShardedFiles(OnceConformance):
         return open_store([f"shared://{next(self.paths)}?max_keys=200&timeout_ms=10000" for _ in range(2)], clock)
 
 
-class TestShared(StoreConformance, OnceConformance):
+class TestShared(StoreConformance, IdempotencyConformance):
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:
         self.paths = (str(tmp_path / f"counters-{i}") for i in itertools.count())
@@ -70,12 +77,12 @@ def test_vectors(make_store: MakeStore) -> None:
     with VECTORS.open() as lines:
         sequences = list(read_vectors(lines))
     assert len(sequences) >= 240
-    assert [wrong for sequence in sequences for wrong in differences(sequence, make_store)] == []
+    assert [wrong for sequence in sequences for wrong in vector_mismatches(sequence, make_store)] == []
 
 
-def test_a_wrong_vector_is_found(make_store: MakeStore) -> None:
+def test_wrong_vector_is_detected(make_store: MakeStore) -> None:
     with VECTORS.open() as lines:
         sequence = next(read_vectors(lines))
     expect = next(call["expect"] for call in sequence["calls"] if "expect" in call)
     expect["remaining"] += 1
-    assert len(differences(sequence, make_store)) == 1
+    assert len(vector_mismatches(sequence, make_store)) == 1

@@ -1,6 +1,6 @@
 """Python and Lua agree to the bit: decisions, ticks and states, over 100,000 random steps of each algorithm.
 
-A run has a new seed, which a failure shows; HEADGATE_TEST_SEED repeats it.
+A run has a new seed, which a failure shows; CRESTGATE_TEST_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import naive
 import pytest
 
 from conformance.twins import LARGEST_COST, Counter, Twins, magnitude, random_limit
-from headgate.core.algorithms import build
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Member, Op, Replies, Request
-from headgate.stores.url import open_store
-from headgate.testing import FakeClock
+from crestgate.core.algorithms import build
+from crestgate.stores.factory import open_store
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import BatchOutcomes, Member, Op, Request
+from crestgate.testing import FakeClock
 from servers.process import GivenServer
 from servers.redis import RedisServer
 
-SEED = int(os.environ.get("HEADGATE_TEST_SEED", random.randrange(2**32)))
+SEED = int(os.environ.get("CRESTGATE_TEST_SEED", random.randrange(2**32)))
 STEPS = 100_000
 MEMBERS = 400
 BATCHES = 25  # with the same counters
@@ -41,7 +41,7 @@ def test_changing_limits_and_algorithms(redis_server: RedisServer | GivenServer)
 
 @pytest.mark.slow
 def test_chains(redis_server: RedisServer | GivenServer) -> None:
-    """Several counters in a request, some of which do not bind; time only moves on, since memory forgets here."""
+    """Several counters in a request, some non-binding; the clock only advances, since this memory store sweeps."""
     draw = random.Random(f"{SEED} chains")
     clock = FakeClock(1_700_000_000)
     memory = MemoryStore(clock=clock)
@@ -57,18 +57,18 @@ def test_chains(redis_server: RedisServer | GivenServer) -> None:
             batch.append(Request(Op.TAKE, [Member("key", member, cost, draw.random() < 0.8) for member in members]))
         clock.advance(draw.random())
         expected, replies = memory.apply(batch), store.apply(batch)
-        assert told(replies) == told(expected), f"seed {SEED}"
+        assert summary(replies) == summary(expected), f"seed {SEED}"
         denied += sum(not outcome.decision.allowed for outcomes in expected for outcome in outcomes)
     store.close()
     assert denied > 1_000
 
 
-def told(replies: Replies) -> list[list[tuple[object, ...]]]:
+def summary(replies: BatchOutcomes) -> list[list[tuple[object, ...]]]:
     return [[(outcome.decision, outcome.tick) for outcome in reply] for reply in replies]
 
 
 def agreed(url: str, seed: str, algorithms: tuple[str, ...] | list[str], limits: int) -> int:
-    """How many steps Python and Lua agreed on."""
+    """The number of operations on which Python and Lua agreed."""
     twins = Twins(url, seed)
     draw = twins.random
     while twins.steps < STEPS:

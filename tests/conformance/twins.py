@@ -1,9 +1,8 @@
-"""What puts the same random steps to the Python algorithms and to their Lua twins, and compares all that comes of it.
+"""Runs random operations on the Python algorithms and their Lua twins, and compares decisions and states.
 
-Python's side is a MemoryStore for each counter: one that holds a single counter never sweeps, so both sides remember
-the same. Redis gets the steps of a batch in one call, with the same virtual time. The states are compared as they lie
-in memory and, byte for byte as documented, in Redis. What stores forget when a clock steps back is left out here, since
-it is not the twins' business: test_clock_steps.py holds the stores to each other in that.
+Python has a MemoryStore per counter: with a single counter it never sweeps, so both sides store the same. All of them
+read the clock for each batch, as the one Redis store does. Redis gets a batch in one call, with the same virtual time.
+States are compared as objects in memory and, by the documented layout, as bytes in Redis.
 """
 
 from __future__ import annotations
@@ -13,21 +12,19 @@ import random
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import partial
 from uuid import uuid4
 
 import redis
 
-from headgate.core.algorithms import Algorithm, build
-from headgate.core.limit import Limit
-from headgate.core.state import ListLog
-from headgate.errors import ConfigError
-from headgate.stores.clock import nanoseconds_of
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Member, Op, Outcome, Request
-from headgate.stores.redis.store import RedisStore
-from headgate.stores.redis.wire import KINDS
-from headgate.stores.url import open_store
+from crestgate.core.algorithms import Algorithm, build
+from crestgate.core.limit import Limit
+from crestgate.core.state import ListLog
+from crestgate.errors import ConfigError
+from crestgate.stores.factory import open_store
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import Member, Op, Outcome, Request
+from crestgate.stores.redis.codec import KINDS
+from crestgate.stores.remote_port import RemoteStore
 
 __all__ = ["LARGEST_COST", "Counter", "Twins", "magnitude", "random_limit"]
 
@@ -67,10 +64,11 @@ def magnitude(random: random.Random, most: int) -> int:
 
 
 class SetClock:
-    """A clock that is set to any microsecond, exactly."""
+    """A clock that can be set to any microsecond."""
 
     def __init__(self) -> None:
         self.now = START
+        self.stores: list[MemoryStore] = []
 
     def ticks(self) -> int:
         return self.now
@@ -80,13 +78,13 @@ class SetClock:
 
 
 class Counter:
-    """One counter, the limits it is used under (one, unless limits change), and what was taken from it."""
+    """One counter, its limits (one, unless limits change), and its recent takes."""
 
     def __init__(self, key: str, limits: Sequence[Limit], clock: SetClock) -> None:
         self.key = key
         self.algorithms = [build(limit, "twins") for limit in limits]
         self.memory = MemoryStore(1, clock)
-        self.memory.nanoseconds = partial(nanoseconds_of, clock)
+        clock.stores.append(self.memory)
         self.taken: list[tuple[Algorithm, int, int]] = []
 
     def step(self, random: random.Random) -> Request:
@@ -96,8 +94,8 @@ class Counter:
         if op is Op.GIVE_BACK:
             if not self.taken:
                 return Request(Op.TAKE, [Member(self.key, algorithm, 1)])
-            place = random.randrange(len(self.taken))
-            algorithm, tick, cost = self.taken[place] if random.random() < 0.2 else self.taken.pop(place)
+            index = random.randrange(len(self.taken))
+            algorithm, tick, cost = self.taken[index] if random.random() < 0.2 else self.taken.pop(index)
             return Request(op, [Member(self.key, algorithm, cost, True, tick, random.randint(0, cost))])
         capacity = int(algorithm.capacity)
         share = random.choice((0.0, 0.01, 0.1, 0.3, 0.5, 1.0, 1.1)) if random.random() < 0.5 else random.random()
@@ -113,7 +111,7 @@ class Counter:
             del self.taken[:-20]
 
     def state(self) -> StateNumbers | None:
-        """As it lies in memory."""
+        """The state in memory."""
         entry = self.memory.table.find("twins", self.key)
         if entry is None:
             return None
@@ -131,14 +129,13 @@ class Twins:
         self.clock = SetClock()
         self.prefix = f"{uuid4()}"
         store = open_store(f"{url}?prefix={self.prefix}&timeout_ms=60000", self.clock)
-        assert isinstance(store, RedisStore)
-        store._driven = None
+        assert isinstance(store, RemoteStore)
         self.store = store
         self.redis = redis.Redis.from_url(url)
         self.steps = 0
 
     def move(self, scale: int) -> None:
-        """Let time pass, a little or a lot; or let the clock jump."""
+        """Advance the clock, or let it jump."""
         draw = self.random.random()
         if draw < 0.2:
             return
@@ -153,7 +150,9 @@ class Twins:
         self.clock.now = min(max(self.clock.now + ticks, 0), LATEST)
 
     def batch(self, counters: Sequence[Counter]) -> None:
-        """One random step on each of the counters (which may be named several times), all in one call."""
+        """One random operation on each of the counters (which may occur several times), all in one call."""
+        for memory in self.clock.stores:
+            memory.apply([])
         before = {counter.key: counter.state() for counter in counters}
         steps = [counter.step(self.random) for counter in counters]
         expected = [c.memory.apply([s])[0][0] for c, s in zip(counters, steps, strict=True)]
@@ -187,14 +186,14 @@ class Twins:
 
 
 def numbers(step: Request, outcome: Outcome) -> tuple[object, ...]:
-    """All that a decision says. (Where nothing was charged, there is nothing to give back at its tick.)"""
+    """All fields of a decision; the tick only if something was charged."""
     decision = outcome.decision
     tick = outcome.tick if step.members[0].cost else 0
-    return decision.allowed, decision.remaining, decision._wait, decision._reset, decision.reason, tick
+    return decision.allowed, decision.remaining, decision.wait_us, decision.reset_us, decision.reason, tick
 
 
 def parsed(value: bytes) -> StateNumbers:
-    """A counter as it lies in Redis: see the top of lua/cells.lua."""
+    """The state of a counter in Redis: see lua/cells.lua."""
     version, kind, tick, count, period_us, time, a, b = HEADER.unpack_from(value)
     assert version == 1
     entries = None

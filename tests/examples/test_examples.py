@@ -28,8 +28,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-import headgate
-from headgate.errors import Invalid
+import crestgate
+from crestgate.errors import ValidationError
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -260,8 +260,8 @@ RUNS = [(name, server) for name in PRINTED for server in ON_SERVERS.get(name, ["
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of this process, with the build of Headgate that is under test."""
-    return {**os.environ, "PYTHONPATH": str(Path(headgate.__file__).parent.parent), **more}
+    """That of this process, with the build of Crestgate that is under test."""
+    return {**os.environ, "PYTHONPATH": str(Path(crestgate.__file__).parent.parent), **more}
 
 
 # -- examples ---------------------------------------------------------------------------------------------------------
@@ -292,10 +292,10 @@ def test_example(name: str, server: str, tmp_path: Path, request: pytest.Fixture
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.name)
 def test_configuration_can_be_used(file: Path) -> None:
     if file.name in WITH_MISTAKES:
-        with pytest.raises(Invalid):
-            headgate.Limiter.from_config(file, environ={})
+        with pytest.raises(ValidationError):
+            crestgate.Limiter.from_config(file, environ={})
     else:
-        headgate.Limiter.from_config(file, environ={}).close()
+        crestgate.Limiter.from_config(file, environ={}).close()
 
 
 def stores(server: str, request: pytest.FixtureRequest) -> dict[str, str]:
@@ -305,7 +305,7 @@ def stores(server: str, request: pytest.FixtureRequest) -> dict[str, str]:
     url: str = request.getfixturevalue(server).url
     patient = f"{url}{'&' if '?' in url else '?'}timeout_ms=10000"
     databases = [urlsplit(patient)._replace(path=f"/{number}").geturl() for number in (1, 2, 3)]
-    return {"HEADGATE_STORE": patient, "STORES": " ".join(databases)}
+    return {"CRESTGATE_STORE": patient, "STORES": " ".join(databases)}
 
 
 # -- the live demonstration -------------------------------------------------------------------------------------------

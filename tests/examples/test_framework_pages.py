@@ -11,16 +11,16 @@ import pytest
 from fastapi import FastAPI
 from flask import Flask
 
-from headgate.embedded.limiter import Limiter
-from headgate.integrations.django.options import _KNOWN, _PER_LAYER
-from headgate.integrations.fastapi import limit
-from headgate.integrations.flask import Headgate
-from headgate.integrations.gate import Gate, GateOptions
-from headgate.integrations.keys import _NAMES, key_maker
-from headgate.integrations.request import Request
+from crestgate.integrations.django.options import _KNOWN, _PER_LAYER
+from crestgate.integrations.fastapi import limit
+from crestgate.integrations.flask import Crestgate
+from crestgate.integrations.keys import _NAMES, build_key_maker
+from crestgate.integrations.layer import LayerOptions, LimitLayer
+from crestgate.integrations.request import Request
+from crestgate.limiter.limiter import Limiter
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "frameworks.md"
-TEXT = PAGE.read_text()
+DOCS = Path(__file__).parent.parent.parent / "docs"
+TEXT = (DOCS / "frameworks.md").read_text() + (DOCS / "frameworks-options.md").read_text()
 
 
 def first_column(head: str) -> list[str]:
@@ -31,14 +31,14 @@ def first_column(head: str) -> list[str]:
 
 
 def test_every_option_is_in_the_table() -> None:
-    assert sorted(first_column("| option |")) == sorted([*GateOptions.__annotations__, "limiter", "limits", "scope"])
+    assert sorted(first_column("| option |")) == sorted([*LayerOptions.__annotations__, "limiter", "limits", "scope"])
 
 
 def test_every_key_in_the_table_can_be_used_and_none_is_missing() -> None:
     keys = first_column("| `key` | a request")
     assert {*_NAMES} < {*keys}
     for key in keys:
-        key_maker(key)
+        build_key_maker(key)
 
 
 @pytest.mark.parametrize("name", first_column("| attribute |"))
@@ -55,8 +55,8 @@ def test_a_counter_is_found_by_the_key_that_the_table_shows() -> None:
     shown = {name: re.findall("`([^`]+)`", row)[0].replace("%", "|") for name, row in keys.items()}
     with Limiter("memory://") as limiter:
         site = Flask("site")
-        hg = Headgate(site, limiter=limiter)
-        site.get("/item/<int:number>")(hg.limit("2/minute")(lambda number: str(number)))
+        gate = Crestgate(site, limiter=limiter)
+        site.get("/item/<int:number>")(gate.limit("2/minute")(lambda number: str(number)))
         site.test_client().get("/item/1")
         assert limiter.peek(shown["a route's in Flask"], "2/minute").remaining == 1
 
@@ -76,11 +76,11 @@ def test_every_limit_in_the_text_can_be_read() -> None:
     assert len(limits) >= 15
     with Limiter("memory://") as limiter:
         for limit in limits:
-            Gate(limiter, limit)
+            LimitLayer(limiter, limit)
 
 
 def test_every_setting_of_flask_is_in_the_table() -> None:
-    described = re.findall(r"^ +(HEADGATE_\w+)", Headgate.__doc__ or "", re.MULTILINE)
+    described = re.findall(r"^ +(CRESTGATE_\w+)", Crestgate.__doc__ or "", re.MULTILINE)
     assert sorted(first_column("| in `app.config` |")) == sorted(described)
 
 

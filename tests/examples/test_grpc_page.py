@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from headgate.service.connections import MAX_CONNECTIONS
-from headgate.service.connections import MAX_HELD_BYTES as MAX_HELD_TOGETHER
-from headgate.service.data.bodies import MOST_CHECKS
-from headgate.service.rpc import messages
-from headgate.service.rpc.call import Status
-from headgate.service.rpc.descriptors import MOST_DESCRIPTORS
-from headgate.service.rpc.headers import MOST_HEADER_BYTES
-from headgate.service.rpc.incoming import MOST_STREAMS
-from headgate.service.rpc.listener import MAX_IDLE, MOST_PATIENCE, MOST_SILENCE
-from headgate.service.rpc.memory import MAX_HELD_BYTES
-from headgate.service.rpc.schema import FILES
-from headgate.service.rpc.stream import MOST_MESSAGE_BYTES
+from crestgate.envoy.descriptors import MAX_DESCRIPTORS
+from crestgate.protobuf import messages
+from crestgate.protobuf.schema import FILES
+from crestgate.runtime.connection_budget import MAX_CONNECTIONS
+from crestgate.runtime.connection_budget import MAX_HELD_BYTES as MAX_HELD_TOGETHER
+from crestgate.service.checks.forms import MAX_CHECKS
+from crestgate.service.grpc.transport.call import Status
+from crestgate.service.grpc.transport.headers import MAX_HEADER_BYTES
+from crestgate.service.grpc.transport.listener import IDLE_TIMEOUT, PREFACE_TIMEOUT, STALL_TIMEOUT
+from crestgate.service.grpc.transport.memory import MAX_HELD_BYTES
+from crestgate.service.grpc.transport.requests import MAX_STREAMS
+from crestgate.service.grpc.transport.stream import MAX_MESSAGE_BYTES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "grpc.md").read_text()
-LIMITER: Any = messages.POOL.FindServiceByName("headgate.v1.RateLimiter")
+LIMITER: Any = messages.POOL.FindServiceByName("crestgate.v1.RateLimiter")
 
 
 def section(title: str) -> str:
@@ -39,9 +39,7 @@ def test_every_service_and_method_is_in_the_tables() -> None:
     assert rows == [(method.name, method.input_type.name, method.output_type.name) for method in LIMITER.methods]
 
 
-@pytest.mark.parametrize(
-    ("title", "kind"), [("What is asked", messages.CheckRequest), ("What is answered", messages.CheckResponse)]
-)
+@pytest.mark.parametrize(("title", "kind"), [("Request", messages.CheckRequest), ("Response", messages.CheckResponse)])
 def test_every_field_is_in_the_table_with_its_number(title: str, kind: Any) -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", section(title), re.MULTILINE)
     assert {name: int(number) for name, number in rows} == {f.name: f.number for f in kind.DESCRIPTOR.fields}
@@ -56,12 +54,12 @@ def test_the_other_messages_are_what_the_page_says_of_them() -> None:
     assert {name for name in check if name not in reset} == {"cost", "timestamp"}
     others = [
         *(messages.CheckBatchRequest, messages.CheckBatchResponse, messages.ResetResponse, messages.ResetCounter),
-        messages.message_class("headgate.v1.Descriptor"),
-        messages.message_class("headgate.v1.Descriptor.Entry"),
+        messages.message_class("crestgate.v1.Descriptor"),
+        messages.message_class("crestgate.v1.Descriptor.Entry"),
     ]
     named = {(name, number) for name, number in reset.items() if name not in check}
     named |= {field for other in others for field in numbers(other).items()}
-    told = " ".join((section("What is asked") + section("What is answered")).split())
+    told = " ".join((section("Request") + section("Response")).split())
     assert [name for name, number in named if f"`{name}` ({number})" not in told] == []
 
 
@@ -78,21 +76,21 @@ def test_dimensions_and_statuses_are_those_of_the_code() -> None:
 
 
 def test_bounds_are_those_of_the_listener() -> None:
-    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", section("Bounds"), re.MULTILINE))
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", section("Limits and bounds"), re.MULTILINE))
     assert {what: re.split("[:,] ", rows[what])[0] for what in rows if what in BOUNDS} == BOUNDS
 
 
 BOUNDS = {
-    "a message": f"{MOST_MESSAGE_BYTES // 1024**2} MiB",
-    "calls under way on one connection": f"{MOST_STREAMS:,}",
-    "bytes of calls under way on one connection": f"{MAX_HELD_BYTES // 1024**2} MiB",
-    "headers of a call": f"{MOST_HEADER_BYTES // 1024} KiB",
-    "checks in a batch": f"{MOST_CHECKS:,}",
-    "descriptors of one `ShouldRateLimit`": f"{MOST_DESCRIPTORS:,}",
-    "from a connection to its first bytes of HTTP/2": f"{MOST_SILENCE:.0f} seconds",
-    "from a call's headers to its message": f"{MOST_PATIENCE:.0f} seconds",
-    "an answer that the client does not read": f"{MOST_PATIENCE:.0f} seconds",
+    "a message": f"{MAX_MESSAGE_BYTES // 1024**2} MiB",
+    "calls in progress on one connection": f"{MAX_STREAMS:,}",
+    "bytes of calls in progress on one connection": f"{MAX_HELD_BYTES // 1024**2} MiB",
+    "headers of a call": f"{MAX_HEADER_BYTES // 1024} KiB",
+    "checks in a batch": f"{MAX_CHECKS:,}",
+    "descriptors of one `ShouldRateLimit`": f"{MAX_DESCRIPTORS:,}",
+    "from a connection to its first bytes of HTTP/2": f"{PREFACE_TIMEOUT:.0f} seconds",
+    "from a call's headers to its message": f"{STALL_TIMEOUT:.0f} seconds",
+    "an answer that the client does not read": f"{STALL_TIMEOUT:.0f} seconds",
     "the same of all connections of a worker": f"{MAX_HELD_TOGETHER // 1024**2} MiB",
-    "a connection without calls": f"{MAX_IDLE / 60:.0f} minutes",
+    "a connection without calls": f"{IDLE_TIMEOUT / 60:.0f} minutes",
     "connections of a worker, HTTP and gRPC together": f"{MAX_CONNECTIONS:,}",
 }

@@ -11,14 +11,14 @@ from types import ModuleType
 
 import pytest
 
-import headgate
-from headgate import RequestContext, errors, rules
-from headgate.config.environment import INSIDE
-from headgate.rules.path import normalise
-from headgate.rules.rule import RULE_FIELDS, Rule
-from headgate.rules.rule_files import INCLUDE, SETTINGS
-from headgate.rules.ruleset import RuleSet
-from headgate.rules.sections import SECTIONS
+import crestgate
+from crestgate import RequestContext, errors, rules
+from crestgate.config.environment import NESTED_FIELDS
+from crestgate.rules.matching.paths import normalise
+from crestgate.rules.rule import RULE_FIELDS, Rule
+from crestgate.rules.ruleset import RuleSet
+from crestgate.rules.storage.file_sections import SECTIONS
+from crestgate.rules.storage.rule_files import INCLUDE, SETTINGS
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -68,10 +68,12 @@ def test_every_field_of_a_rule_is_in_the_table() -> None:
 
 def test_every_field_of_a_configuration_is_in_the_tables() -> None:
     rows = [row for rows in tables("configuration.md", "| field |") for row in rows]
-    mappings = {".".join(path) for path in INSIDE}
-    inside = {".".join((*path, name)) for path, names in INSIDE.items() for name in names if path[0] not in SECTIONS}
+    mappings = {".".join(path) for path in NESTED_FIELDS}
+    inside = {
+        ".".join((*path, name)) for path, names in NESTED_FIELDS.items() for name in names if path[0] not in SECTIONS
+    }
     assert {row[0][0] for row in rows} == {*SETTINGS, INCLUDE, *inside} - mappings
-    assert all(row[2][0] == "HEADGATE_" + row[0][0].replace(".", "__").upper() for row in rows)
+    assert all(row[2][0] == "CRESTGATE_" + row[0][0].replace(".", "__").upper() for row in rows)
     assert {row[0][0] for row in table("configuration.md", "| section |")} == {*SECTIONS}
 
 
@@ -79,11 +81,11 @@ def test_every_method_of_an_editor_is_in_the_tables() -> None:
     public = [name for name in vars(rules.Editor) if not name.startswith("_")]
     written = [row[0][0].partition("(")[0] for row in table("library.md", "| method | arguments |")]
     assert sorted(written) == sorted(public)
-    in_short = {text.partition("(")[0] for row in table("rules.md", "| method |") for text in row[0]}
+    in_short = {text.partition("(")[0] for row in table("rules-storage.md", "| method |") for text in row[0]}
     assert in_short == {*public}
 
 
-@pytest.mark.parametrize("module", [headgate, rules, errors])
+@pytest.mark.parametrize("module", [crestgate, rules, errors])
 def test_every_public_name_is_at_the_top_of_the_page(module: ModuleType) -> None:
     page = (DOCS / "library.md").read_text()
     top = page.partition("```text\n")[2].partition("```")[0].split()
@@ -93,7 +95,7 @@ def test_every_public_name_is_at_the_top_of_the_page(module: ModuleType) -> None
 
 def logged() -> Iterator[str]:
     """Every message that is logged, except those for debugging, with `…` for what changes."""
-    for path in (ROOT / "src" / "headgate").rglob("*.py"):
+    for path in (ROOT / "src" / "crestgate").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_log.", "self._log.")):
                 message = node.args[1 if ast.unparse(node.func) == "_log.log" else 0]
@@ -106,7 +108,7 @@ def in_short(message: str) -> str:
 
 
 def test_log_messages_are_those_that_the_code_logs() -> None:
-    rows = [text for one in tables("operations.md", "| level | message |") for row in one for text in row[1]]
+    rows = [text for one in tables("observability.md", "| level | message |") for row in one for text in row[1]]
     assert {in_short(text) for text in rows} == {*logged()}
-    about_rules = {in_short(text) for row in table("rules.md", "| level | message |") for text in row[1]}
+    about_rules = {in_short(text) for row in table("rules-storage.md", "| level | message |") for text in row[1]}
     assert about_rules <= {*logged()}

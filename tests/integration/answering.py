@@ -15,11 +15,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import httpx
 import requests
 
-from headgate import AsyncLimiter, Limiter
-from headgate.retry import AsyncOutbound, Outbound, Retry
-from headgate.retry.httpx import AsyncPacedTransport, AsyncRetryTransport, PacedTransport, RetryTransport
-from headgate.retry.requests import PacedAdapter, RetryAdapter
-from headgate.testing import FakeClock
+from crestgate import AsyncLimiter, Limiter
+from crestgate.retry import AsyncOutbound, Outbound, Retry
+from crestgate.retry.httpx import AsyncPacedTransport, AsyncRetryTransport, PacedTransport, RetryTransport
+from crestgate.retry.requests import PacedAdapter, RetryAdapter
+from crestgate.testing import FakeClock
 
 NO_WAIT = 30.0
 """Seconds after which a client of these tests gives up on the server: only a mistake takes that long."""

@@ -1,7 +1,8 @@
-"""What the integration tests share: children, and where their counters are."""
+"""Fixtures of the integration tests: child processes, counter files, a heap that is not collected."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,15 @@ def start() -> Iterator[Callable[..., Child]]:
             return stack.enter_context(Child(program, **arguments))
 
         yield start_one
+
+
+@pytest.fixture
+def frozen_heap() -> Iterator[None]:
+    """For tests that measure time: on a busy machine a garbage collection of pytest's own heap takes a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import sys
 import traceback
 from typing import Any, NamedTuple
 
-from headgate import Limiter, RateLimitExceeded
-from headgate.stores.port import Member, Op, Request
+from crestgate import Limiter, RateLimitExceeded
+from crestgate.stores.port import Member, Op, Request
 from integration.participants import hear, run, say
 
 __all__ = [
@@ -115,10 +115,10 @@ def settle_for_ever(url: str, key: str) -> None:
     limiter = Limiter(url)
     algorithm = limiter.bind("1000000000/year using sliding_window_log").algorithms[0]
     cost = 500_000_000
-    tick = limiter._store.apply([Request(Op.TAKE, [Member(key, algorithm, cost)])])[0][0].tick
+    tick = limiter.store.apply([Request(Op.TAKE, [Member(key, algorithm, cost)])])[0][0].tick
     say("ready")
     while True:
-        limiter._store.apply([Request(Op.GIVE_BACK, [Member(key, algorithm, cost, True, tick, 1)])])
+        limiter.store.apply([Request(Op.GIVE_BACK, [Member(key, algorithm, cost, True, tick, 1)])])
 
 
 def nursery() -> None:

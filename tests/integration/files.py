@@ -6,8 +6,8 @@ import os
 import resource
 import signal
 
-from headgate import HeadgateError, Limiter
-from headgate.stores.shared import SharedStore
+from crestgate import CrestgateError, Limiter
+from crestgate.stores.shared import SharedStore
 from integration.participants import hear, say
 
 __all__ = ["check", "fill", "open_small", "stay"]
@@ -19,7 +19,7 @@ def check(url: str, limit: str, times: int, wait: bool) -> None:
         say("ready")
         hear()
     with Limiter(url, on_store_error="closed") as limiter:
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         for _ in range(times):
             assert limiter.check("key", limit).reason == "ok"
@@ -46,13 +46,13 @@ def stay(url: str, limit: str) -> None:
             os.waitpid(pid, 0)
 
 
-def open_small(url: str, most_bytes: int) -> None:
+def open_small(url: str, max_bytes: int) -> None:
     """Open a file where files may not be larger than so many bytes; says what was wrong."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
     try:
         Limiter(url)
-    except HeadgateError as error:
+    except CrestgateError as error:
         say(f"{type(error).__name__}: {error}")
     else:
         say("opened")
@@ -62,7 +62,7 @@ def fill(url: str, keys: int) -> None:
     """Put many counters into a file, and logs; says how often the store failed, if it is still there to say so."""
     try:
         limiter = Limiter(url, on_store_error="closed")
-    except HeadgateError as error:
+    except CrestgateError as error:
         say(f"{type(error).__name__}: {error}")
         return
     failed = 0

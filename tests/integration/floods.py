@@ -8,8 +8,8 @@ import os
 import time
 from collections.abc import Iterator
 
-from headgate import Limiter
-from headgate.core.pressure import MOST
+from crestgate import Limiter
+from crestgate.core.pressure import MAX_COUNTERS
 from integration.participants import say
 
 __all__ = ["fresh_keys", "mixed_limits"]
@@ -57,7 +57,7 @@ LIMITS = [
 def mixed_limits(url: str, early: int, late: int) -> None:
     """Fresh keys under limits of all kinds, alone, in chains, denied, reserved and settled."""
     limiter = Limiter(url)
-    for number in range(MOST):  # as many under pressure as are remembered
+    for number in range(MAX_COUNTERS):  # as many under pressure as are remembered
         limiter.check(f"pressed:{number}", "1/year")
     work = mixed_work(limiter)
     for _ in range(early):

@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
-from headgate import Limiter
-from headgate.stores.shared import SharedStore
-from headgate.stores.shared.locks import FIRST_STRIPE
+from crestgate import Limiter
+from crestgate.stores.shared import SharedStore
+from crestgate.stores.shared.locks import FIRST_STRIPE
 from integration.participants import hear, say
 
 __all__ = [
@@ -70,7 +71,7 @@ class Fork:
 
 
 def shared(limiter: Limiter) -> SharedStore:
-    store = limiter._store
+    store = limiter.store
     assert isinstance(store, SharedStore)
     return store
 
@@ -104,7 +105,7 @@ def fork_and_hammer(url: str, limits: list[str], forks: int, checks: int) -> Non
         {
             "parent": sum(counts) if -1 not in counts else -1,
             "children": answers,
-            "slowest": max(child.took for child in children),
+            "fork": median(child.took for child in children),
             "used": standing.limit - standing.remaining,
         }
     )
@@ -147,7 +148,7 @@ def parent_dies(url: str) -> None:
                 say(admitted(limiter, CHAIN, 5))
         finally:
             os._exit(0)
-    for lock in range(FIRST_STRIPE + store.stripes):
+    for lock in range(FIRST_STRIPE + store.table.stripes):
         store.locks.acquire(lock, 1.0)
     say("held")
     time.sleep(LONG)
@@ -209,7 +210,7 @@ def fork_inside_pressure(url: str) -> None:
     """Fork while another thread takes note of a counter that has come under pressure."""
     limiter = Limiter(url)
     key = GatedKey("key")
-    key.lock = limiter._engine.pressure_lock
+    key.lock = limiter.backend.pressure.lock
     key.inside, key.opened = threading.Event(), threading.Event()
     worker = threading.Thread(target=lambda: limiter.check(key, "1/year"))
     worker.start()
@@ -229,7 +230,7 @@ def fork_while_others_wait(url: str) -> None:
     worker = threading.Thread(target=lambda: limiter.acquire("key", limit))
     worker.start()
     deadline = time.monotonic() + LONG
-    while not limiter._line._waiting and time.monotonic() < deadline:
+    while not limiter.wait_queue.waiting and time.monotonic() < deadline:
         time.sleep(0.001)
 
     def wait() -> str:

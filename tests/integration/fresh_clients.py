@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 
-from headgate import Limiter, RequestContext
+from crestgate import Limiter, RequestContext
+from crestgate.rules.evaluator import RuleEvaluator
 from integration.floods import resident
 from integration.participants import say
 
@@ -35,7 +36,7 @@ def ask(config: str, early: int, most: int) -> None:
     told = {
         "early": at_first,
         "late": resident(),
-        "seen": len(limiter._asking.seen) if limiter._asking is not None else -1,
+        "seen": len(limiter.evaluator.seen_clients) if isinstance(limiter.evaluator, RuleEvaluator) else -1,
         "rules": len(limiter.catalog.current.rules),
         "known": known,
         "denied": denied,

@@ -11,8 +11,8 @@ import threading
 import time
 from collections import Counter
 
-from headgate import AsyncLimiter, Decision, Limiter
-from headgate.stores.shared import SharedStore
+from crestgate import AsyncLimiter, Decision, Limiter
+from crestgate.stores.shared import SharedStore
 from integration.participants import hear, say
 
 __all__ = ["hammer", "hammer_async", "hammer_until_told", "hold", "hold_for", "keep_busy"]
@@ -103,7 +103,7 @@ def hammer_until_told(url: str, limits: list[str], key: str) -> None:
 def hold(url: str, locks: list[int]) -> None:
     """Take locks of the file and stop while holding them; let go of them when continued."""
     with Limiter(url) as limiter:
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         for lock in locks:
             store.locks.acquire(lock, 10.0)
@@ -118,7 +118,7 @@ def hold(url: str, locks: list[int]) -> None:
 def hold_for(url: str, lock: int, seconds: float) -> None:
     """Take a lock of the file and keep it for so long, without being stopped."""
     with Limiter(url) as limiter:
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         store.locks.acquire(lock, 10.0)
         say("held")

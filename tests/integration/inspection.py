@@ -5,15 +5,22 @@ from __future__ import annotations
 import struct
 import zlib
 
-from headgate.stores.shared import SharedStore
-from headgate.stores.shared.blocks import CELLS, SLOT_BITS, SLOT_MASK
-from headgate.stores.shared.cell import committed_chain
-from headgate.stores.shared.layout import BLOCK_BYTES, COPY_WORDS
+from crestgate.stores.shared import SharedStore
+from crestgate.stores.shared.layout import BLOCK_BYTES, COPY_WORDS
+from crestgate.stores.shared.log_blocks import BLOCK_CELLS, SLOT_BITS, SLOT_MASK
+from crestgate.stores.shared.slot import committed_block_list
 
-__all__ = ["leaked_blocks", "log_entries", "owned_blocks", "used_blocks"]
+__all__ = ["has_locked", "leaked_blocks", "log_entries", "owned_blocks", "used_blocks"]
 
 _LOG = zlib.crc32(b"sliding_window_log")
 _COPY = struct.Struct(f"@{COPY_WORDS}q")
+
+
+def has_locked(store: SharedStore, pid: int) -> bool:
+    """Whether this process was the last to take one of the locks."""
+    first = store.locks.stamps_at
+    stamps: list[int] = store.words[first : first + store.locks.threads.count].tolist()
+    return any(stamp >> 32 & (1 << 22) - 1 == pid for stamp in stamps)
 
 
 def owned_blocks(store: SharedStore) -> dict[int, int]:
@@ -24,16 +31,16 @@ def owned_blocks(store: SharedStore) -> dict[int, int]:
     for block, word in enumerate(owners):
         if word:
             owner = (word & SLOT_MASK) - 1
-            stripe, slot = owner // store.slots, owner % store.slots
-            chain = committed_chain(store.words, store.cell_at(stripe, slot))
-            if store.is_named(stripe, slot) and chain == word >> SLOT_BITS:
+            stripe, slot = owner // store.table.slots, owner % store.table.slots
+            chain = committed_block_list(store.words, store.table.state_at(stripe, slot))
+            if store.table.is_assigned(stripe, slot) and chain == word >> SLOT_BITS:
                 found[block] = owner
     return found
 
 
 def committed(store: SharedStore, stripe: int, slot: int) -> tuple[int, ...]:
     """The copy of a slot's state that holds."""
-    at = store.cell_at(stripe, slot)
+    at = store.table.state_at(stripe, slot)
     commits = struct.unpack_from("@q", store.memory, at)[0]
     return _COPY.unpack_from(store.memory, at + 8 + (commits & 1) * _COPY.size)
 
@@ -41,20 +48,20 @@ def committed(store: SharedStore, stripe: int, slot: int) -> tuple[int, ...]:
 def used_blocks(store: SharedStore) -> dict[int, int]:
     """The blocks that the log of a living counter can reach: block to slot. None is reached twice."""
     found: dict[int, int] = {}
-    for stripe in range(store.stripes):
-        for slot in range(store.slots):
-            digest_at = store.stripes_at + stripe * store.stripe_bytes + slot * 16
+    for stripe in range(store.table.stripes):
+        for slot in range(store.table.slots):
+            digest_at = store.table.stripes_at + stripe * store.table.stripe_bytes + slot * 16
             if not struct.unpack_from("@q", store.memory, digest_at)[0]:
                 continue
             words = committed(store, stripe, slot)
             _, _, _, _, _, _, code, head, tail, entries, _, _ = words
             if code != _LOG or not tail:
                 continue
-            block = head // CELLS if entries else tail // CELLS
+            block = head // BLOCK_CELLS if entries else tail // BLOCK_CELLS
             while True:
                 assert block not in found, f"block {block} is in two logs"
-                found[block] = stripe * store.slots + slot
-                if block == tail // CELLS:
+                found[block] = stripe * store.table.slots + slot
+                if block == tail // BLOCK_CELLS:
                     break
                 block = struct.unpack_from("@q", store.memory, store.geometry.blocks_at + block * BLOCK_BYTES)[0]
     return found
@@ -63,7 +70,7 @@ def used_blocks(store: SharedStore) -> dict[int, int]:
 def log_entries(store: SharedStore, name: str, key: str) -> int:
     """How many entries the log of a counter holds."""
     digest, stripe = store.digests.locate(name, key)
-    return committed(store, stripe, store.find_slot(stripe, digest))[9]
+    return committed(store, stripe, store.table.find(stripe, digest))[9]
 
 
 def leaked_blocks(store: SharedStore) -> list[int]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import text
 
-from headgate.errors import LeaseLost, StoreError
-from headgate.locks import open_locks
-from headgate.locks.by_file import FileLocks
-from headgate.locks.by_redis import RedisLocks
-from headgate.locks.by_row import RowLocks
+from crestgate.errors import LeaseLostError, StoreError
+from crestgate.locks import open_locks
+from crestgate.locks.file import FileLocks
+from crestgate.locks.redis import RedisLocks
+from crestgate.locks.sql import SqlLocks
 from integration.participants import hear, say
 
 __all__ = ["make_room", "read", "serve", "write"]
@@ -20,7 +20,7 @@ __all__ = ["make_room", "read", "serve", "write"]
 
 def make_room(locks: Any) -> None:
     """A database needs a table for values."""
-    if isinstance(locks, RowLocks):
+    if isinstance(locks, SqlLocks):
         with locks.engine.begin() as connection:
             connection.execute(
                 text("CREATE TABLE IF NOT EXISTS test_values (name VARCHAR(255) PRIMARY KEY, value BIGINT)")
@@ -82,6 +82,6 @@ def write_when_told(url: str, name: str, lease: float, value: int, inside: bool)
                 if inside:
                     say(taken.version)
                     hear()
-        except (LeaseLost, StoreError) as error:
+        except (LeaseLostError, StoreError) as error:
             outcome = type(error).__name__
     say(outcome)

@@ -14,18 +14,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from headgate import Limit, Limiter
-from headgate.stores.shared import SharedStore
-from headgate.stores.shared.blocks import owner_word
-from headgate.stores.shared.cell import committed_chain
-from headgate.testing import FakeClock
+from crestgate import Limit, Limiter
+from crestgate.stores.shared import SharedStore
+from crestgate.stores.shared.log_blocks import owner_word
+from crestgate.stores.shared.slot import committed_block_list
+from crestgate.testing import FakeClock
 
 __all__ = ["SCENARIOS", "Scenario", "moments", "opened", "used"]
 
-WATCHED = ("/stores/shared/", "/stores/deciding.py", "/core/state.py")
+WATCHED = ("/stores/shared/", "/stores/decide.py", "/core/state.py")
 READING = {
     *("entry", "after", "positions", "expired", "freed", "charged", "total", "check", "owns", "owner_word"),
-    *("find", "is_unused", "is_outdated", "committed_chain", "meta", "meta_at", "cell_at", "is_named"),
+    *("find", "is_unused", "is_outdated", "committed_block_list", "meta", "meta_at", "state_at", "is_assigned"),
 }
 """Functions that only look."""
 BUCKET = "1000/year"
@@ -106,13 +106,15 @@ def full_region(limiter: Limiter, clock: FakeClock) -> None:
     checks("new", LOG, 12)(limiter, clock)
     checks("full", LOG, 31)(limiter, clock)
     checks("brief", BRIEF_LOG, 12)(limiter, clock)
-    store = limiter._store
+    store = limiter.store
     assert isinstance(store, SharedStore)
     digest, stripe = store.digests.locate(BRIEF_LOG, "brief")
-    slot = store.find_slot(stripe, digest)
-    word = owner_word(stripe * store.slots + slot, committed_chain(store.words, store.cell_at(stripe, slot)))
+    slot = store.table.find(stripe, digest)
+    word = owner_word(
+        stripe * store.table.slots + slot, committed_block_list(store.words, store.table.state_at(stripe, slot))
+    )
     for _ in range(store.geometry.blocks - 3):
-        store.arena.take(word, clock.ticks(), set(), ())
+        store.arena.allocate(word, clock.ticks(), set(), ())
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -208,7 +210,7 @@ def moments(path: Path, content: bytes, seconds: float, act: Act) -> list[bytes]
     """Carry out the act on a file; the file as it was at every line in which it had changed, the last one included."""
     path.write_bytes(content)
     limiter, clock = opened(path, seconds)
-    store = limiter._store
+    store = limiter.store
     assert isinstance(store, SharedStore)
     memory = store.memory
     kept = [memory[:]]

@@ -7,10 +7,10 @@ import os
 import signal
 import time
 
-from headgate import Limiter
-from headgate.core.algorithms import build
-from headgate.core.limit import Limit
-from headgate.stores.port import Member, Once, Op, Request, Store
+from crestgate import Limiter
+from crestgate.core.algorithms import build
+from crestgate.core.limit import Limit
+from crestgate.stores.port import IdempotencyRecord, Member, Op, Request, Store
 from integration.participants import hear, say
 
 __all__ = ["BODY", "PLENTY", "ask", "fork_and_race", "name_at", "race", "race_for_ever"]
@@ -21,14 +21,14 @@ PLENTY = build(Limit(1_000_000, 31_536_000, algorithm="fixed_window"), "plenty")
 
 def ask(store: Store, name: str, *keys: str) -> tuple[bool, list[int]]:
     """One request for each key, all decided once: whether they were now, and what remained."""
-    once = Once(name, BODY, name.encode())
-    replies = store.apply([Request(Op.TAKE, [Member(key, PLENTY, 1)], once) for key in keys])
-    assert not once.pending
-    if once.kept is None:
+    record = IdempotencyRecord(name, BODY, name.encode())
+    replies = store.apply([Request(Op.TAKE, [Member(key, PLENTY, 1)], record) for key in keys])
+    assert not record.pending
+    if record.replay is None:
         return True, [reply[0].decision.remaining for reply in replies]
     assert replies == [[] for _ in keys]
-    assert (once.kept.body, once.kept.note) == (BODY, name.encode())
-    return False, [remaining for _, remaining, _, _ in once.kept.numbers]
+    assert (record.replay.fingerprint, record.replay.note) == (BODY, name.encode())
+    return False, [remaining for _, remaining, _, _ in record.replay.numbers]
 
 
 def race(url: str, names: int) -> None:
@@ -36,26 +36,26 @@ def race(url: str, names: int) -> None:
     with Limiter(url) as limiter:
         say("ready")
         hear()
-        say([ask(limiter._store, f"n{number}", "a", "b") for number in range(names)])
+        say([ask(limiter.store, f"n{number}", "a", "b") for number in range(names)])
 
 
 def fork_and_race(url: str, names: int, children: int) -> None:
     """The same in forked children of one process, which has used the store before; says how often it was decided."""
     with Limiter(url) as limiter:
-        ask(limiter._store, "before", "before")
+        ask(limiter.store, "before", "before")
         pipes = []
         for _ in range(children):
             reading, writing = os.pipe()
             if os.fork() == 0:
                 try:
-                    decided = [ask(limiter._store, f"n{number}", "a", "b")[0] for number in range(names)]
-                    assert not ask(limiter._store, "before", "before")[0]
+                    decided = [ask(limiter.store, f"n{number}", "a", "b")[0] for number in range(names)]
+                    assert not ask(limiter.store, "before", "before")[0]
                     os.write(writing, b"%d" % sum(decided))
                 finally:
                     os._exit(0)
             os.close(writing)
             pipes.append(reading)
-        own = sum(ask(limiter._store, f"n{number}", "a", "b")[0] for number in range(names))
+        own = sum(ask(limiter.store, f"n{number}", "a", "b")[0] for number in range(names))
         theirs = [int(os.read(pipe, 100)) for pipe in pipes]
         for _ in pipes:
             os.wait()
@@ -76,8 +76,8 @@ def race_for_ever(url: str, page: str) -> None:
         with Limiter(url) as limiter:
             while not told[0]:
                 name = name_at(time.monotonic())
-                _, first = ask(limiter._store, name, "key")
-                decided, again = ask(limiter._store, name, "key")
+                _, first = ask(limiter.store, name, "key")
+                decided, again = ask(limiter.store, name, "key")
                 assert (decided, again) == (False, first)
     except BaseException:
         told[1] = 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import threading
 
-from headgate.core.algorithms import build
-from headgate.core.limit import Limit
-from headgate.stores.options import Options
-from headgate.stores.port import Member, Once, Op, Request
-from headgate.stores.sql import SqlStore
-from headgate.stores.sql.opening import open_driver
+from crestgate.core.algorithms import build
+from crestgate.core.limit import Limit
+from crestgate.runtime.url_options import Options
+from crestgate.stores.port import IdempotencyRecord, Member, Op, Request
+from crestgate.stores.sql import SqlStore
+from crestgate.stores.sql.factory import open_driver
 from integration.participants import hear, say
 
 __all__ = ["KEYS", "MANY", "ask_once"]
@@ -35,24 +35,24 @@ def ask_once(url: str, prefix: str, names: int, threads: int, seed: int) -> None
         luck.shuffle(order)
         while order:
             batch: list[Request] = []
-            onces: list[Once] = []
+            records: list[IdempotencyRecord] = []
             for _ in range(min(luck.randint(1, 4), len(order))):
-                once = Once(order.pop(), BODY, b"")
-                onces.append(once)
+                record = IdempotencyRecord(order.pop(), BODY, b"")
+                records.append(record)
                 # What is asked under one name is the same for all; the order of the keys is not.
-                first = int(once.name.split()[1]) % KEYS
+                first = int(record.name.split()[1]) % KEYS
                 pair = [Member(f"key {first}", MANY, 1), Member(f"key {(first + 5) % KEYS}", MANY, 1)]
-                batch += [Request(Op.TAKE, pair, once), Request(Op.TAKE, pair[::-1], once)]
+                batch += [Request(Op.TAKE, pair, record), Request(Op.TAKE, pair[::-1], record)]
                 batch.append(Request(Op.TAKE, [Member(f"key {luck.randrange(KEYS)}", MANY, 1)]))
                 besides[number] += 1
             replies = store.apply(batch)
-            for once, group in zip(onces, [replies[i : i + 2] for i in range(0, len(replies), 3)], strict=True):
-                if once.kept is None:
+            for record, group in zip(records, [replies[i : i + 2] for i in range(0, len(replies), 3)], strict=True):
+                if record.replay is None:
                     decided[number] += 1
-                    answers[number][once.name] = [o.decision.remaining for reply in group for o in reply]
+                    answers[number][record.name] = [o.decision.remaining for reply in group for o in reply]
                 else:
                     assert group == [[], []]
-                    answers[number][once.name] = [numbers[1] for numbers in once.kept.numbers]
+                    answers[number][record.name] = [numbers[1] for numbers in record.replay.numbers]
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
     say("ready")

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from headgate import Limiter
-from headgate.rules.editor import Editor
-from headgate.rules.repositories.opening import open_repository
-from headgate.rules.repositories.port import Actor
-from headgate.rules.rule import Rule
+from crestgate import Limiter
+from crestgate.rules.editor import Editor
+from crestgate.rules.port import Actor
+from crestgate.rules.rule import Rule
+from crestgate.rules.storage.factory import open_repository
 from integration.participants import hear, say
 
 __all__ = ["count", "count_as_orphan", "write", "write_as_orphan"]
@@ -62,10 +62,10 @@ def rule(rule_id: str, limit: int) -> Rule:
 
 def write_as_orphan(url: str, folder: str) -> None:
     """The child writes a rule, and says which limit it knows of the one that others change."""
-    config = Path(folder) / "headgate.yaml"
+    config = Path(folder) / "crestgate.yaml"
     config.write_text(f"rules_store: '{url}'\n")
     limiter = Limiter.from_config(str(config))
-    source = limiter.catalog._shelves[1].source
+    source = limiter.catalog.states[1].source
     editor = Editor(source, Actor("orphan"))  # type: ignore[arg-type]  # the second source is the database
 
     def then(name: object) -> int:

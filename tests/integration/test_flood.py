@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headgate import Limiter
-from headgate.cli import version
-from headgate.stores.memory import MemoryStore
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.cli import version
+from crestgate.stores.memory import MemoryStore
+from crestgate.testing import FakeClock
 from integration.children import Child
 
 Start = Callable[..., Child]
@@ -87,7 +87,7 @@ def test_entries_that_are_given_back_go_with_their_period() -> None:
         for _ in range(1000):
             limiter.reserve("key", limit, 5).settle(0)
             clock.advance(1)
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, MemoryStore)
         entry = store.table.find(limit, "key")
         if entry is not None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.rules.editor import Editor
-from headgate.rules.repositories.opening import open_repository
-from headgate.rules.repositories.port import Actor
-from headgate.rules.views.clients import MOST_SEEN, ClientLimit
+from crestgate.rules.compat.clients import MAX_SEEN, ClientLimit
+from crestgate.rules.editor import Editor
+from crestgate.rules.port import Actor
+from crestgate.rules.storage.factory import open_repository
 from integration.children import Child
 
 MILLION = 1_000_000
@@ -33,7 +33,7 @@ def rows(database: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_a_million_fresh_clients(tmp_path: Path, start: Callable[..., Child]) -> None:
-    database, config = tmp_path / "rules.db", tmp_path / "headgate.yaml"
+    database, config = tmp_path / "rules.db", tmp_path / "crestgate.yaml"
     config.write_text(CONFIG.format(database=database))
     with closing(open_repository(f"sqlite:///{database}")) as repository:
         Editor(repository, Actor("test")).configure_client("acme", [ClientLimit("acme", "DEFAULT", "GLOBAL", "DAY", 5)])
@@ -43,7 +43,7 @@ def test_a_million_fresh_clients(tmp_path: Path, start: Callable[..., Child]) ->
     told = start("fresh_clients.ask", config=str(config), early=MILLION // 10, most=MILLION).hear(patience=300)
 
     assert told["late"] < 1.1 * told["early"], told
-    assert told["seen"] == MOST_SEEN
+    assert told["seen"] == MAX_SEEN
     assert told["rules"] == 2, "a client becomes a rule only when somebody configures it"
     assert (told["denied"], told["failures"]) == (0, 0), "each of them has limits of its own"
     assert told["known"] == 5, "who is configured has what it was given, and no more"

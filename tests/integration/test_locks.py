@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import LeaseLost, StoreClosed, StoreError
-from headgate.locks import Lease, open_locks
-from headgate.locks.by_file import FileLocks
-from headgate.locks.by_redis import RECORD_MS
+from crestgate.errors import LeaseLostError, StoreClosedError, StoreError
+from crestgate.locks import Lease, open_locks
+from crestgate.locks.file import FileLocks
+from crestgate.locks.redis import RECORD_TTL_MS
 from integration.children import Child, stopped, until
 from integration.lockers import make_room, read, write
 from servers.redis import RedisServer
@@ -103,7 +103,7 @@ def test_a_holder_that_was_stopped_cannot_overwrite(url: str, locks: Any, name: 
     with locks.hold(name, wait=20, lease=LONG) as lease:
         assert lease.version > version
         put(locks, lease, name, 2)
-        assert awakened(workers[0]) == "LeaseLost"
+        assert awakened(workers[0]) == "LeaseLostError"
         assert read(locks, name) == 2
         # And what it gave back at its end was not ours.
         with pytest.raises(TimeoutError), locks.hold(name, wait=0):
@@ -113,7 +113,7 @@ def test_a_holder_that_was_stopped_cannot_overwrite(url: str, locks: Any, name: 
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [("redis_server", "LeaseLost"), ("mariadb", "StoreError"), ("postgres", "StoreError")]
+    ("kind", "told"), [("redis_server", "LeaseLostError"), ("mariadb", "StoreError"), ("postgres", "StoreError")]
 )
 def test_a_holder_stopped_in_the_middle_of_its_write(
     kind: str, told: str, name: str, workers: list[Child], request: pytest.FixtureRequest
@@ -212,7 +212,7 @@ def test_a_lease_that_ran_out_still_writes_until_another_takes_the_lock(locks: A
         put(locks, first, name, 1)
         with locks.hold(name, wait=20, lease=LONG) as second:
             assert second.version > first.version
-            with pytest.raises(LeaseLost, match=f"lock '{name}': the lease of version {first.version} ran out"):
+            with pytest.raises(LeaseLostError, match=f"lock '{name}': the lease of version {first.version} ran out"):
                 put(locks, first, name, 2)
             assert read(locks, name) == 1
             put(locks, second, name, 3)
@@ -266,9 +266,9 @@ def test_closed(url: str, name: str) -> None:
         pass
     locks.close()
     locks.close()
-    with pytest.raises(StoreClosed, match="these locks were closed"), locks.hold(name):
+    with pytest.raises(StoreClosedError, match="these locks were closed"), locks.hold(name):
         pass
-    with pytest.raises(StoreClosed), locks.guarded(lease):
+    with pytest.raises(StoreClosedError), locks.guarded(lease):
         pass
 
 
@@ -282,7 +282,7 @@ def test_every_key_expires_and_has_the_tag_of_the_prefix(kind: str, name: str, r
         with locks.hold(name, lease=LONG):
             keys = [f"{locks.tag}:lease:{name}", f"{locks.tag}:lock:{name}"]
             record, lock = (locks.client.pttl(key) for key in keys)
-            assert RECORD_MS - 60_000 < record <= RECORD_MS
+            assert RECORD_TTL_MS - 60_000 < record <= RECORD_TTL_MS
             assert 0 < lock <= LONG * 1000
             if kind == "redis_server":
                 assert sorted(locks.client.keys(f"*{name}*")) == [key.encode() for key in keys]
@@ -293,7 +293,7 @@ def test_a_version_that_was_forgotten_is_still_surpassed(name: str, request: pyt
         locks: Any = opened
         with locks.hold(name) as first:
             locks.client.flushdb()
-            with pytest.raises(LeaseLost):
+            with pytest.raises(LeaseLostError):
                 put(locks, first, name, 1)
         with locks.hold(name) as second:
             assert second.version > first.version
@@ -324,7 +324,7 @@ def test_the_documented_rights_of_a_redis_user_are_enough(name: str) -> None:
                     raise KeyError
             with locks.hold(name, wait=0, lease=SHORT) as late:
                 time.sleep(SHORT * 1.5)
-                with locks.hold(name, wait=0), pytest.raises(LeaseLost):
+                with locks.hold(name, wait=0), pytest.raises(LeaseLostError):
                     put(locks, late, name, 7)
             assert read(locks, name) == 1
             assert locks.client.get(f"{locks.tag}:lock:{name}") is None, "it was given back"

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from headgate.errors import StoreError
-from headgate.locks import open_locks
+from crestgate.errors import StoreError
+from crestgate.locks import open_locks
 from integration.lockers import make_room, read, write
 from servers.machine import free_port
 from servers.mariadb import MariaDB
@@ -85,7 +85,7 @@ def test_nobody_there(url: str, where: str) -> None:
 
 
 def test_a_wrong_password_is_not_shown(url: str) -> None:
-    wrong = re.sub(r"//.*@|//", "//headgate:wrong-secret@", url, count=1)
+    wrong = re.sub(r"//.*@|//", "//crestgate:wrong-secret@", url, count=1)
     with pytest.raises(StoreError, match=rf"at 127.0.0.1:{urlsplit(url).port}") as raised:
         open_locks(wrong)
     assert "wrong-secret" not in str(raised.value)
@@ -103,7 +103,7 @@ def test_a_server_that_dies_while_a_lock_is_held(
         with pytest.raises(StoreError, match=f"at 127.0.0.1:{proxy.port}"), locks.hold("another"):
             pytest.fail("it cannot have been taken")
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "a lock could not be given back, and stays until its lease ends" in caplog.text
+    assert "lock release failed, the lock stays until its lease ends" in caplog.text
     proxy.pass_all()
     with locks.hold(NAME, wait=20) as again:
         assert again.version > lease.version
@@ -163,12 +163,12 @@ def test_a_command_that_redis_refuses_is_told_as_it_is(redis_server: RedisServer
 def test_an_account_that_may_not_make_tables_is_told_what_to_do(kind: str) -> None:
     with MariaDB() if kind == "mariadb" else Postgres() as server:
         if isinstance(server, MariaDB):
-            server.sql("CREATE USER weak IDENTIFIED BY 'secret'; GRANT SELECT ON headgate.* TO weak")
+            server.sql("CREATE USER weak IDENTIFIED BY 'secret'; GRANT SELECT ON crestgate.* TO weak")
         else:
             server.sql("CREATE USER weak PASSWORD 'secret'; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         weak = re.sub("//.*@", "//weak:secret@", server.url)
         shown = re.escape(weak.replace("secret", "***"))
-        told = rf"denied.*: run `headgate db upgrade --store '{shown}'` once, with an account that may create tables"
+        told = rf"denied.*: run `crestgate db upgrade --store '{shown}'` once, with an account that may create tables"
         with pytest.raises(StoreError, match=told) as raised:
             open_locks(weak)
         only_ours(raised.value)

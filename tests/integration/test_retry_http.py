@@ -15,13 +15,13 @@ import httpx
 import pytest
 import requests
 
-from headgate import Limiter
-from headgate.http.headers import rate_limit_headers
-from headgate.http.style import HeaderStyle
-from headgate.retry import Outbound, Retry
-from headgate.retry.httpx import AsyncRetryTransport, NoTurn, PacedTransport, RetryTransport
-from headgate.retry.requests import PacedAdapter
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.http.header_options import HeaderStyle
+from crestgate.http.headers import rate_limit_headers
+from crestgate.retry import Outbound, Retry
+from crestgate.retry.httpx import AsyncRetryTransport, PacedTransport, PacingTimeoutError, RetryTransport
+from crestgate.retry.requests import PacedAdapter
+from crestgate.testing import FakeClock
 from integration.answering import (
     BREAK,
     CALLERS,
@@ -103,7 +103,7 @@ def test_the_last_answer_is_handed_on_when_the_attempts_are_used_up(make: Make, 
     assert clock.now() == START + 2 * 17
 
 
-@pytest.mark.parametrize("retry", [Retry(longest_wait=16.9), Retry(deadline=16.9)])
+@pytest.mark.parametrize("retry", [Retry(max_wait=16.9), Retry(deadline=16.9)])
 def test_a_wait_that_is_too_long_is_not_begun(make: Make, clock: FakeClock, retry: Retry) -> None:
     with serving(Server(BUSY)) as server:
         assert make(retry).call("GET", server.url) == (429, b"busy")
@@ -294,7 +294,7 @@ def test_an_async_answer_is_streamed_and_may_be_left_unread(clock: FakeClock) ->
 def test_a_cancelled_task_waits_no_longer_and_keeps_no_connection() -> None:
     async def main() -> None:
         inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=1))
-        transport = AsyncRetryTransport(Retry(longest_wait=3600), transport=inner)
+        transport = AsyncRetryTransport(Retry(max_wait=3600), transport=inner)
         async with httpx.AsyncClient(transport=transport, timeout=httpx.Timeout(NO_WAIT, pool=1.0)) as client:
             waiting = asyncio.create_task(client.get(server.url))
             await asyncio.to_thread(refused.wait, NO_WAIT)
@@ -373,14 +373,14 @@ def test_clients_of_both_libraries_share_what_one_of_them_learns(clock: FakeCloc
             session.mount("http://", PacedAdapter(outbound))
             with pytest.raises(requests.exceptions.Timeout, match="it asked to be left alone for 17 s"):
                 session.get(server.url)
-        with pytest.raises(NoTurn):
+        with pytest.raises(PacingTimeoutError):
             client.get(server.url)
     assert len(server.got) == 1
 
 
 def test_processes_share_a_limit_by_its_store(tmp_path: Path, clock: FakeClock) -> None:
     program = (
-        "import sys; from headgate import Limiter; from headgate.retry import Outbound\n"
+        "import sys; from crestgate import Limiter; from crestgate.retry import Outbound\n"
         "outbound = Outbound(Limiter(sys.argv[1]), '3/hour', timeout=0.0)\n"
         "for turn in range(9):\n"
         "    try:\n"
@@ -397,10 +397,10 @@ def test_processes_share_a_limit_by_its_store(tmp_path: Path, clock: FakeClock) 
     assert turns == ["3\n", "0\n"]
 
 
-# -- the other side is Headgate -----------------------------------------------------------------------------------
+# -- the other side is Crestgate -----------------------------------------------------------------------------------
 
 
-def test_who_waits_as_headgate_says_is_let_in(make: Make, clock: FakeClock) -> None:
+def test_who_waits_as_crestgate_says_is_let_in(make: Make, clock: FakeClock) -> None:
     limiter, lock = Limiter("memory://", clock=clock), Lock()
     refused = []
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from headgate import Limit, Limiter, StoreError
-from headgate.cli import version
-from headgate.stores.port import Member, Op, Request
-from headgate.stores.shared import SharedStore
-from headgate.stores.shared.arena import MAX_LOOKS, MAX_SEARCHES
-from headgate.stores.shared.blocks import owner_word
-from headgate.stores.shared.cell import committed_chain
-from headgate.stores.shared.locks import FIRST_STRIPE
-from headgate.testing import FakeClock
+from crestgate import Limit, Limiter, StoreError
+from crestgate.cli import version
+from crestgate.stores.port import Member, Op, Request
+from crestgate.stores.shared import SharedStore
+from crestgate.stores.shared.arena import MAX_PROBES, MAX_SEARCHES
+from crestgate.stores.shared.locks import FIRST_STRIPE
+from crestgate.stores.shared.log_blocks import owner_word
+from crestgate.stores.shared.slot import committed_block_list
+from crestgate.testing import FakeClock
 from integration.inspection import leaked_blocks, log_entries, owned_blocks, used_blocks
 
 LIMIT = "10/year"
@@ -33,7 +33,7 @@ def opened(path: Path, max_keys: int) -> Iterator[tuple[Limiter, FakeClock]]:
 
 
 def shared(limiter: Limiter) -> SharedStore:
-    store = limiter._store
+    store = limiter.store
     assert isinstance(store, SharedStore)
     return store
 
@@ -45,31 +45,31 @@ def used(limiter: Limiter, key: str, limit: str | Limit = LIMIT) -> int:
 
 def slot_of(store: SharedStore, name: str, key: str) -> tuple[int, int]:
     digest, stripe = store.digests.locate(name, key)
-    return stripe, store.find_slot(stripe, digest)
+    return stripe, store.table.find(stripe, digest)
 
 
 def take_free_blocks(limiter: Limiter, key: str, leave: int = 0) -> None:
     """Have a log own all the blocks that are free, but so many."""
     store = shared(limiter)
     stripe, slot = slot_of(store, LOG, key)
-    if committed_chain(store.words, store.cell_at(stripe, slot)) < 0:
+    if committed_block_list(store.words, store.table.state_at(stripe, slot)) < 0:
         for _ in range(11):
             limiter.check(key, LOG)
-    number = committed_chain(store.words, store.cell_at(stripe, slot))
-    word = owner_word(stripe * store.slots + slot, number)
+    number = committed_block_list(store.words, store.table.state_at(stripe, slot))
+    word = owner_word(stripe * store.table.slots + slot, number)
     for _ in range(store.geometry.blocks - len(owned_blocks(store)) - leave):
-        store.arena.take(word, store.clock.ticks(), set(), ())
+        store.arena.allocate(word, store.clock.ticks(), set(), ())
 
 
 def slot_number(limiter: Limiter, key: str) -> int:
     stripe, slot = slot_of(shared(limiter), LOG, key)
-    return stripe * shared(limiter).slots + slot
+    return stripe * shared(limiter).table.slots + slot
 
 
 # Counters
 
 
-def test_the_least_recently_used_go_first(counters: Path) -> None:
+def test_least_recently_used_are_evicted_first(counters: Path) -> None:
     with opened(counters, 50) as (limiter, clock):
         for i in range(60):
             clock.advance(1)
@@ -77,7 +77,7 @@ def test_the_least_recently_used_go_first(counters: Path) -> None:
         assert [used(limiter, f"key:{i}") for i in range(60)] == [0] * 10 + [1] * 50
 
 
-def test_use_counts_and_not_age(counters: Path) -> None:
+def test_eviction_is_by_use_and_not_by_age(counters: Path) -> None:
     with opened(counters, 50) as (limiter, clock):
         for i in range(50):
             clock.advance(1)
@@ -91,7 +91,7 @@ def test_use_counts_and_not_age(counters: Path) -> None:
         assert [used(limiter, f"key:{i}") for i in range(50)] == [2, 0] * 25
 
 
-def test_the_expired_go_first(counters: Path) -> None:
+def test_expired_are_evicted_first(counters: Path) -> None:
     with opened(counters, 50) as (limiter, clock):
         for i in range(45):
             clock.advance(1)
@@ -109,7 +109,7 @@ def test_the_expired_go_first(counters: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["check", "chain", "many"])
-def test_a_denied_request_is_a_use(how: str, counters: Path) -> None:
+def test_denied_request_counts_as_use(how: str, counters: Path) -> None:
     """Or a counter that denies could be had fresh by making others."""
     limit, other = "1/year", "5/year using fixed_window"
     with opened(counters, 20) as (limiter, clock):
@@ -125,7 +125,7 @@ def test_a_denied_request_is_a_use(how: str, counters: Path) -> None:
             assert decision.reason == "limited"
 
 
-def test_a_peek_is_not_a_use(counters: Path) -> None:
+def test_peek_does_not_count_as_use(counters: Path) -> None:
     with opened(counters, 20) as (limiter, clock):
         limiter.check("victim", LIMIT)
         for i in range(20):
@@ -135,7 +135,7 @@ def test_a_peek_is_not_a_use(counters: Path) -> None:
         assert used(limiter, "victim") == 0
 
 
-def test_as_many_as_promised(counters: Path) -> None:
+def test_max_keys_counters_fit(counters: Path) -> None:
     """Counters are spread over stripes by chance; still no stripe overflows before all are there."""
     with opened(counters, 10_000) as (limiter, _):
         for i in range(10_000):
@@ -143,7 +143,7 @@ def test_as_many_as_promised(counters: Path) -> None:
         assert sum(used(limiter, f"key:{i}") for i in range(10_000)) == 10_000
 
 
-def test_a_flood_of_fresh_keys(counters: Path) -> None:
+def test_flood_of_fresh_keys(counters: Path) -> None:
     with opened(counters, 1000) as (limiter, clock):
         size, hot = counters.stat().st_size, [f"hot:{i}" for i in range(100)]
         for key in hot:
@@ -157,7 +157,7 @@ def test_a_flood_of_fresh_keys(counters: Path) -> None:
         assert 900 <= sum(used(limiter, f"fresh:{i}") for i in range(20_000)) <= 1536
 
 
-def test_more_counters_in_one_request_than_there_is_room(counters: Path) -> None:
+def test_request_with_more_counters_than_max_keys(counters: Path) -> None:
     with opened(counters, 2) as (limiter, _):
         limiter.check("key", "10/year")
         chain = ["10/year", "20/year", "30/year"]
@@ -189,7 +189,7 @@ def spill(limiter: Limiter, key: str, limit: str = LOG, reason: str = "ok") -> N
     assert limiter.check(key, limit).reason == reason
 
 
-def test_live_logs_do_not_give_way(counters: Path) -> None:
+def test_live_logs_are_not_evicted(counters: Path) -> None:
     """2,100 logs want a block each and there are 2,048: those that come last are told so, and nobody loses anything."""
     with opened(counters, 2200) as (limiter, clock):
         store = shared(limiter)
@@ -201,17 +201,17 @@ def test_live_logs_do_not_give_way(counters: Path) -> None:
             clock.advance(0.01)
             spill(limiter, f"key:{i}", reason="fail_closed")
         assert [used(limiter, f"key:{i}", LOG) for i in range(2100)] == [12] * 2048 + [11] * 52
-        assert store.arena.refused == 52
+        assert store.arena.failures == 52
         assert leaked_blocks(store) == []
         limiter.reset("key:0", LOG)
-        for _ in range(2 * 2048 // MAX_LOOKS - 1):
+        for _ in range(2 * 2048 // MAX_PROBES - 1):
             clock.advance(1)
             limiter.check("key:2048", LOG)
         assert limiter.check("key:2048", LOG).reason == "ok", "found within one round of the hand"
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_expired_logs_give_way(wide: bool, counters: Path) -> None:
+def test_expired_logs_are_evicted(wide: bool, counters: Path) -> None:
     """Also to a batch that has locked all stripes, those of the expired logs included."""
     with opened(counters, 2200) as (limiter, clock):
         for i in range(1000):
@@ -252,25 +252,25 @@ def test_work_under_the_lock_is_bounded(counters: Path) -> None:
         assert store.geometry.blocks == 10_000
         for i in range(20):
             clock.advance(1)
-            before = store.arena.looks
+            before = store.arena.probes
             spill(limiter, f"full:{i}", reason="fail_closed")
-            assert store.arena.looks - before == MAX_LOOKS
+            assert store.arena.probes - before == MAX_PROBES
         for i in range(100):
             for _ in range(11):
                 assert limiter.check(f"many:{i}", LOG).reason == "ok"
-        before = store.arena.looks
+        before = store.arena.probes
         clock.advance(1)
         assert {d.reason for d in limiter.check_many([(f"many:{i}", LOG) for i in range(100)])} == {"fail_closed"}
-        assert store.arena.looks - before == MAX_SEARCHES * MAX_LOOKS, "of a whole batch"
-        before = store.arena.looks
+        assert store.arena.probes - before == MAX_SEARCHES * MAX_PROBES, "of a whole batch"
+        before = store.arena.probes
         for i in range(1000):
             assert limiter.check(f"small:{i}", LOG).reason == "ok"
             limiter.reset(f"small:{i}", LOG)
         limiter.reset("key", LOG)
-        assert store.arena.looks == before
+        assert store.arena.probes == before
 
 
-def test_busy_stripe_is_passed_over(counters: Path) -> None:
+def test_busy_stripe_is_skipped(counters: Path) -> None:
     """An expired log lies in a stripe that somebody has locked; there are others to take a block from."""
     with opened(counters, 2200) as (limiter, clock), opened(counters, 2200) as (other, _):
         store = shared(limiter)
@@ -288,7 +288,7 @@ def test_busy_stripe_is_passed_over(counters: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["check", "chain", "reserve"])
-def test_a_log_does_not_give_way_to_itself(how: str, counters: Path) -> None:
+def test_log_does_not_evict_itself(how: str, counters: Path) -> None:
     """It wants its second block, and the only one whose log could go is its own, which was not used for longest."""
     with opened(counters, 50) as (limiter, clock):
         for _ in range(31):
@@ -306,7 +306,7 @@ def test_a_log_does_not_give_way_to_itself(how: str, counters: Path) -> None:
         assert list(used_blocks(shared(limiter)).values()).count(slot_number(limiter, "key")) == 2
 
 
-def test_a_chain_does_not_take_from_its_own_logs(counters: Path) -> None:
+def test_chain_does_not_take_from_its_own_logs(counters: Path) -> None:
     chain = [LIMIT, LOG, "500/year using sliding_window_log"]
     with opened(counters, 50) as (limiter, clock):
         spill(limiter, "key")
@@ -323,7 +323,7 @@ def test_a_chain_does_not_take_from_its_own_logs(counters: Path) -> None:
         assert [used(limiter, "key", limit) for limit in chain] == [4, 3, 14]
 
 
-def test_a_full_region_charges_nothing(counters: Path) -> None:
+def test_full_block_region_charges_nothing(counters: Path) -> None:
     with opened(counters, 50) as (limiter, _):
         for _ in range(31):
             limiter.check("key", LOG)
@@ -337,7 +337,7 @@ def test_a_full_region_charges_nothing(counters: Path) -> None:
         assert log_entries(store, LOG, "key") == 31
 
 
-def test_a_full_region_does_not_cost_a_counter_that_changes(counters: Path) -> None:
+def test_full_block_region_does_not_lose_a_changed_counter(counters: Path) -> None:
     """A plan becomes a log, in a chain with one for which there is no block: what was used is not forgotten."""
     before = Limit(100, 3600, name="plan")
     after = Limit(100, 3600, algorithm="sliding_window_log", name="plan")
@@ -352,7 +352,7 @@ def test_a_full_region_does_not_cost_a_counter_that_changes(counters: Path) -> N
         assert used(limiter, "key", LOG) == 31
 
 
-def test_blocks_come_back(counters: Path) -> None:
+def test_blocks_are_freed(counters: Path) -> None:
     with opened(counters, 50) as (limiter, clock):
         store = shared(limiter)
         for _ in range(10):
@@ -367,7 +367,7 @@ def test_blocks_come_back(counters: Path) -> None:
         assert owned_blocks(store) == {}
 
 
-def test_what_is_given_back_leaves_no_entries(counters: Path) -> None:
+def test_give_back_leaves_no_entries(counters: Path) -> None:
     """Reservations that cost nothing in the end, one a second: their entries go when their minute is over."""
     limit = "10/minute using sliding_window_log"
     with opened(counters, 50) as (limiter, clock):
@@ -379,7 +379,7 @@ def test_what_is_given_back_leaves_no_entries(counters: Path) -> None:
         assert log_entries(store, limit, "key") <= 61
 
 
-def test_a_log_that_was_used_meanwhile_keeps_its_blocks(counters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_used_concurrently_keeps_its_blocks(counters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log looked expired; before its stripe is locked to take its block, somebody has used it."""
     if "compiled" in version():
         pytest.skip("the instant between two lines can only be met in the uncompiled build")
@@ -391,17 +391,17 @@ def test_a_log_that_was_used_meanwhile_keeps_its_blocks(counters: Path, monkeypa
         clock.advance(120)
         later.advance(120)
         stripe = store.digests.locate(BRIEF_LOG, "brief")[1]
-        lock = store.try_lock
+        lock = store.locks.try_acquire
         met: list[str] = []
 
         def use_then_lock(number: int) -> bool:
-            if number == stripe and not met:
+            if number == FIRST_STRIPE + stripe and not met:
                 met.append(other.check("brief", BRIEF_LOG, 3).reason)
             return lock(number)
 
-        monkeypatch.setattr(store, "try_lock", use_then_lock)
+        monkeypatch.setattr(store.locks, "try_acquire", use_then_lock)
         fresh = next(key for key in (f"new:{i}" for i in range(100)) if store.digests.locate(LOG, key)[1] != stripe)
-        for _ in range(12 + 2 * store.geometry.blocks // MAX_LOOKS):
+        for _ in range(12 + 2 * store.geometry.blocks // MAX_PROBES):
             clock.advance(0.001)
             limiter.check(fresh, LOG)
         assert met == ["ok"]

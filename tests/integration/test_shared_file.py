@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate import ConfigError, Limiter, StoreError
-from headgate.stores.shared import SharedStore
-from headgate.stores.shared.layout import VERSION
-from headgate.testing import FakeClock
+from crestgate import ConfigError, Limiter, StoreError
+from crestgate.stores.shared import SharedStore
+from crestgate.stores.shared.layout import VERSION
+from crestgate.testing import FakeClock
 from integration.children import PATIENCE, Child
 
 Start = Callable[..., Child]
@@ -89,7 +89,7 @@ def test_every_algorithm_survives_a_restart(algorithm: str, counters: Path) -> N
         assert limiter.peek("key", limit) == before
 
 
-def test_a_log_survives_a_restart(counters: Path) -> None:
+def test_log_survives_a_restart(counters: Path) -> None:
     limit = "200/hour using sliding_window_log"
     clock = FakeClock(1_700_000_000)
     for _ in range(4):
@@ -104,7 +104,7 @@ def test_a_log_survives_a_restart(counters: Path) -> None:
             clock.advance(10)
 
 
-def test_the_size_never_changes(counters: Path) -> None:
+def test_size_never_changes(counters: Path) -> None:
     with Limiter(f"{at(counters)}?max_keys=300") as limiter:
         size = counters.stat().st_size
         for i in range(2000):
@@ -121,19 +121,19 @@ def test_prefixes_keep_counters_apart(made: Path) -> None:
     assert remaining(made) == 997
 
 
-def test_after_a_restart_of_the_machine(made: Path) -> None:
+def test_reboot_of_the_machine(made: Path) -> None:
     """Another boot id: the monotonic clock has begun anew, so the file gets a new anchor; the counters stay."""
     anchor, boot = struct.unpack("@q16s", made.read_bytes()[ANCHOR_AT : ANCHOR_AT + 24])
     patch(made, ANCHOR_AT, struct.pack("@q16s", 12_345, bytes(16)))
     with Limiter(at(made)) as limiter:
-        assert abs(limiter._store.clock.ticks() / 1_000_000 - time.time()) < 60
+        assert abs(limiter.store.clock.ticks() / 1_000_000 - time.time()) < 60
         assert limiter.check("key", LIMIT).remaining == 996
     new_anchor, new_boot = struct.unpack("@q16s", made.read_bytes()[ANCHOR_AT : ANCHOR_AT + 24])
     assert abs(new_anchor - anchor) < 60_000_000
     assert new_boot == boot
 
 
-def test_restart_with_an_earlier_wall_clock_revives_nothing(counters: Path) -> None:
+def test_reboot_with_an_earlier_wall_clock_revives_nothing(counters: Path) -> None:
     """What was as good as new by the latest use before the restart is forgotten; what was in use stays so."""
     clock = FakeClock(int(time.time()) + 3 * 3600)
     with Limiter(f"{at(counters)}?max_keys=50", clock=clock) as limiter:
@@ -146,12 +146,12 @@ def test_restart_with_an_earlier_wall_clock_revives_nothing(counters: Path) -> N
         assert not limiter.check("used", "1/day using token_bucket").allowed
 
 
-def test_all_participants_have_one_clock(made: Path) -> None:
+def test_all_processes_share_one_clock(made: Path) -> None:
     """Whoever opens the file later takes over the anchor that is in it, though the wall may have been set since."""
     anchor = struct.unpack("@q", made.read_bytes()[ANCHOR_AT:BOOT_AT])[0]
     patch(made, ANCHOR_AT, struct.pack("@q", anchor - 3_600_000_000))
     with Limiter(at(made)) as limiter:
-        assert abs(limiter._store.clock.ticks() / 1_000_000 - (time.time() - 3600)) < 60
+        assert abs(limiter.store.clock.ticks() / 1_000_000 - (time.time() - 3600)) < 60
         assert limiter.check("key", LIMIT).remaining == 996
 
 
@@ -160,7 +160,7 @@ def test_all_participants_have_one_clock(made: Path) -> None:
 
 def test_refuses_a_foreign_file(counters: Path) -> None:
     counters.write_bytes(b"# my precious notes\n" * 1000)
-    assert "not a Headgate counter file" in refusal(counters)
+    assert "not a Crestgate counter file" in refusal(counters)
     assert counters.read_bytes() == b"# my precious notes\n" * 1000
 
 
@@ -197,7 +197,7 @@ def test_refuses_an_older_layout(made: Path) -> None:
 def test_refuses_a_damaged_header(offset: int, made: Path) -> None:
     damaged = made.read_bytes()[offset] ^ 0x10
     patch(made, offset, bytes([damaged]))
-    assert "damaged" in refusal(made)
+    assert "corrupt" in refusal(made)
 
 
 def test_refuses_a_header_that_only_looks_right(made: Path) -> None:
@@ -235,7 +235,7 @@ def test_refuses_a_device() -> None:
     refusal(Path("/dev/null"))
 
 
-def test_a_refusal_leaves_nothing_open(counters: Path) -> None:
+def test_rejected_file_leaves_nothing_open(counters: Path) -> None:
     counters.write_bytes(b"no counters here")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
@@ -247,27 +247,27 @@ def test_a_refusal_leaves_nothing_open(counters: Path) -> None:
 # Who makes it
 
 
-def test_makers_at_the_same_instant_agree(tmp_path: Path, start: Start) -> None:
+def test_concurrent_creators_share_one_file(tmp_path: Path, start: Start) -> None:
     children = [start("files.check", url=at(tmp_path / "counters"), limit=LIMIT, times=5, wait=True) for _ in range(4)]
     for word in ("ready", "checked"):
         for child in children:
             assert child.hear() == word
         for child in children:
             child.say("go")
-    told = [child.finish() for child in children]
-    assert [each["used"] for each in told] == [20] * 4
-    assert len({each["salt"] for each in told}) == 1
+    message = [child.finish() for child in children]
+    assert [each["used"] for each in message] == [20] * 4
+    assert len({each["salt"] for each in message}) == 1
     assert os.listdir(tmp_path) == ["counters"], "no half-made file is left"
 
 
-def test_no_room_for_the_file(counters: Path, start: Start) -> None:
-    told = start("files.open_small", url=f"{at(counters)}?max_keys=1000", most_bytes=100_000).finish()
-    assert told.startswith("StoreError")
-    assert str(counters) in told
+def test_full_disk_is_reported(counters: Path, start: Start) -> None:
+    message = start("files.open_small", url=f"{at(counters)}?max_keys=1000", max_bytes=100_000).finish()
+    assert message.startswith("StoreError")
+    assert str(counters) in message
     assert os.listdir(counters.parent) == []
 
 
-def test_a_full_disk_is_an_error_and_not_a_crash(counters: Path) -> None:
+def test_full_disk_is_an_error_and_not_a_crash(counters: Path) -> None:
     """A mapped file with holes kills whoever writes into one when there is no room left for it (SIGBUS)."""
     enter = [shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount"]
     script = (
@@ -286,7 +286,7 @@ def test_a_full_disk_is_an_error_and_not_a_crash(counters: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["named", "path"])
-def test_the_file_is_its_owner_s_alone(where: str, counters: Path, name: str) -> None:
+def test_file_mode_is_0600(where: str, counters: Path, name: str) -> None:
     with Limiter(f"shared://{name}" if where == "named" else at(counters)) as limiter:
         path = Path(path_of(limiter))
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -299,17 +299,17 @@ def name() -> Iterator[str]:
     name = f"test-{os.getpid()}-{time.monotonic_ns()}"
     yield name
     for folder in ("/dev/shm", tempfile.gettempdir()):
-        for path in Path(folder).glob(f"headgate-*-{name}"):
+        for path in Path(folder).glob(f"crestgate-*-{name}"):
             path.unlink()
 
 
 def path_of(limiter: Limiter) -> str:
-    store = limiter._store
+    store = limiter.store
     assert isinstance(store, SharedStore)
     return store.path
 
 
-def test_a_name_lives_in_memory(name: str) -> None:
+def test_named_store_is_in_dev_shm(name: str) -> None:
     with Limiter(f"shared://{name}") as limiter, Limiter(f"shared://{name}") as other:
         path = Path(path_of(limiter))
         assert path.parent == Path("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
@@ -319,7 +319,7 @@ def test_a_name_lives_in_memory(name: str) -> None:
 
 
 @pytest.mark.parametrize("dangling", [False, True])
-def test_a_name_that_is_a_link_is_refused(dangling: bool, name: str, made: Path) -> None:
+def test_named_store_rejects_a_symlink(dangling: bool, name: str, made: Path) -> None:
     """Anybody may write where names live: what somebody has put there leads nowhere."""
     with Limiter(f"shared://{name}") as limiter:
         path = Path(path_of(limiter))
@@ -330,21 +330,21 @@ def test_a_name_that_is_a_link_is_refused(dangling: bool, name: str, made: Path)
     assert os.path.lexists(target) == (not dangling)
 
 
-def test_a_path_may_be_a_link(made: Path) -> None:
+def test_path_may_be_a_symlink(made: Path) -> None:
     link = made.with_name("link")
     link.symlink_to(made)
     assert remaining(link) == 997
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_name_of_another_user_is_refused(name: str) -> None:
+def test_named_store_of_another_user_is_rejected(name: str) -> None:
     with Limiter(f"shared://{name}") as limiter:
         path = Path(path_of(limiter))
     os.chown(path, 12_345, 12_345)
     assert "another user" in refusal(path, f"shared://{name}")
 
 
-def test_an_unlinked_file_goes_on(made: Path, start: Start) -> None:
+def test_unlinked_file_stays_usable(made: Path, start: Start) -> None:
     """Whoever has it open goes on, and so do the children they fork; whoever comes later has another file."""
     child = start("files.stay", url=at(made), limit=LIMIT)
     assert child.hear() == "ready"
@@ -359,7 +359,7 @@ def test_an_unlinked_file_goes_on(made: Path, start: Start) -> None:
         assert child.hear() == ["ok", 993, "ok", 992]
 
 
-def test_a_replaced_file_is_not_mixed_up(made: Path, start: Start) -> None:
+def test_replaced_file_is_a_separate_store(made: Path, start: Start) -> None:
     """The path leads to another file of counters by now: a forked child goes on with the one its parent has."""
     child = start("files.stay", url=at(made), limit=LIMIT)
     assert child.hear() == "ready"

@@ -16,18 +16,18 @@ from types import TracebackType
 
 import pytest
 
-from headgate import Limit, Limiter
-from headgate.cli import version
-from headgate.stores.shared import SharedStore
-from headgate.testing import FakeClock
+from crestgate import Limit, Limiter
+from crestgate.cli import version
+from crestgate.stores.shared import SharedStore
+from crestgate.testing import FakeClock
 from integration.children import Child, until
 from integration.fates import BRIEF, CHAIN, KINDS, RESERVED, USED
-from integration.inspection import leaked_blocks, owned_blocks
+from integration.inspection import has_locked, leaked_blocks, owned_blocks
 from integration.moments import SCENARIOS, Scenario, moments, opened, used
 
 Start = Callable[..., Child]
 
-ROUNDS = int(os.environ.get("HEADGATE_KILL_ROUNDS", "200"))
+ROUNDS = int(os.environ.get("CRESTGATE_KILL_ROUNDS", "200"))
 PER_EPOCH = max(10, -(-ROUNDS // 250))
 """Rounds on the same counters."""
 AT_ONCE = 5.0
@@ -186,12 +186,12 @@ def test_random_kills(tmp_path: Path, start: Start) -> None:
                 assert recorded > 0, "a round without work proves nothing"
                 if kind.lasting:
                     standing = limiter.peek(counter, kind.limit)
-                    used, most = standing.limit - standing.remaining, recorded + books.perhaps_more[counter]
-                    assert recorded - books.perhaps_less[counter] <= used <= most, counter
+                    used, maximum = standing.limit - standing.remaining, recorded + books.perhaps_more[counter]
+                    assert recorded - books.perhaps_less[counter] <= used <= maximum, counter
                 else:
                     limit = Limit.parse(kind.limit)
                     assert recorded <= limit.count * (took / limit.period + 1)
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         assert len(leaked_blocks(store)) <= ROUNDS // 10
     later = FakeClock(time.time() + 10)
@@ -200,7 +200,7 @@ def test_random_kills(tmp_path: Path, start: Start) -> None:
             assert limiter.peek(f"{BRIEF.name}:{epoch}", BRIEF.limit).remaining == Limit.parse(BRIEF.limit).count
             for kind in KINDS:
                 limiter.reset(f"{kind.name}:{epoch}", kind.limit)
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         assert len(owned_blocks(store)) <= ROUNDS // 40, "a forgotten log leaves no block behind"
 
@@ -212,12 +212,13 @@ def test_chains_are_whole_after_kills(tmp_path: Path, start: Start, report: Call
     nursery = start("fates.nursery")
     pids: list[int] = []
     with Limiter(url) as limiter:
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
-        chains_at = store.locks.chains_at
+        refs_at = store.locks.refs_at
         for number in range(ROUNDS + 3):
             nursery.say({"program": "fates.chain_for_ever", "arguments": {"url": url, "keys": 20, "seed": number}})
             pids.append(nursery.hear())
+            until("it has begun", lambda pid=pids[-1]: has_locked(store, pid))
             time.sleep(chance.uniform(0.001, 0.02))  # the random moment
             if len(pids) > 3:
                 os.kill(pids.pop(chance.randrange(3)), signal.SIGKILL)
@@ -231,11 +232,11 @@ def test_chains_are_whole_after_kills(tmp_path: Path, start: Start, report: Call
             assert len(set(used.values())) == 1, used
             totals.append(used[CHAIN[0]])
         assert min(totals) > 0
-        assert not any(store.words[chains_at : chains_at + store.stripes].tolist()), "nothing is left to be undone"
+        assert not any(store.words[refs_at : refs_at + store.table.stripes].tolist()), "nothing is left to be undone"
     report(f"{ROUNDS} kills, {sum(totals):,} chains of {len(CHAIN)} limits counted, none in part")
 
 
-def test_a_living_counter_never_looks_free(counters: Path, start: Start) -> None:
+def test_live_counter_never_looks_free(counters: Path, start: Start) -> None:
     """Whoever is killed in the middle of a write leaves the old number or the new one, never none.
 
     The expiry of a counter that is in use is looked at while another process writes it; were it zero for an instant,
@@ -244,40 +245,40 @@ def test_a_living_counter_never_looks_free(counters: Path, start: Start) -> None
     child = start("fates.use_for_ever", url=f"shared://{counters}?max_keys=50", key="key", limit="1000000/year")
     assert child.hear() == "ready"
     with Limiter(f"shared://{counters}") as limiter:
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         digest, stripe = store.digests.locate("1000000/year", "key")
-        assert seen_as_zero(store, store.meta_at(stripe, store.find_slot(stripe, digest))) == 0
+        assert seen_as_zero(store, store.table.meta_at(stripe, store.table.find(stripe, digest))) == 0
 
 
-def test_a_living_entry_never_looks_empty(counters: Path, start: Start) -> None:
+def test_live_entry_never_looks_empty(counters: Path, start: Start) -> None:
     """The same for the entry of a log, from which a settlement takes something back again and again."""
     child = start("fates.settle_for_ever", url=f"shared://{counters}?max_keys=50", key="key")
     assert child.hear() == "ready"
     with Limiter(f"shared://{counters}") as limiter:
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         limit = "1000000000/year using sliding_window_log"
         digest, stripe = store.digests.locate(limit, "key")
-        assert seen_as_zero(store, store.ring_at(stripe, store.find_slot(stripe, digest))) == 0
+        assert seen_as_zero(store, store.table.ring_at(stripe, store.table.find(stripe, digest))) == 0
 
 
 def seen_as_zero(store: SharedStore, at: int) -> int:
     """How often the word at this offset is seen to be zero in a second, while another process writes it."""
     zeros = 0
     with memoryview(store.memory) as view, view.cast("q") as words:
-        place = at // 8
-        assert words[place]
+        position = at // 8
+        assert words[position]
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
             for _ in range(10_000):
-                if not words[place]:
+                if not words[position]:
                     zeros += 1
     return zeros
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_moment(name: str, tmp_path: Path) -> None:
+def test_kill_at_every_line(name: str, tmp_path: Path) -> None:
     """Wherever somebody is killed, the request was counted or not, and whoever comes next is killed there too."""
     if "compiled" in version():
         pytest.skip("compiled code has no lines to stop at; the uncompiled build is stopped at all of them")
@@ -306,8 +307,8 @@ def test_every_moment(name: str, tmp_path: Path) -> None:
             in_the_end = seen(path, second, now, scenario)
             for i, (key, _) in enumerate(scenario.watched):
                 least = 0 if key in scenario.evicted else min(left[i], after[i])
-                most = max(before[i], after[i], left[i]) + max(scenario.reserves, 1)
-                assert least <= in_the_end[i] <= most, key
+                maximum = max(before[i], after[i], left[i]) + max(scenario.reserves, 1)
+                assert least <= in_the_end[i] <= maximum, key
 
 
 def seen(path: Path, content: bytes, now: float, scenario: Scenario) -> list[int]:
@@ -317,7 +318,7 @@ def seen(path: Path, content: bytes, now: float, scenario: Scenario) -> list[int
     found = used(limiter, scenario)
     for key, limit in scenario.watched:
         assert limiter.check(key, limit).reason == "ok"
-    store = limiter._store
+    store = limiter.store
     assert isinstance(store, SharedStore)
     assert len(leaked_blocks(store)) <= scenario.leaks
     limiter.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate import Limiter
+from crestgate import Limiter
 from integration.children import Child
 
 Start = Callable[..., Child]
@@ -67,7 +67,7 @@ def test_four_processes_on_a_thousand_keys(algorithm: str, counters: Path, start
     assert admitted_by(children) == {f"key:{i}": 5 for i in range(1000)}
 
 
-def test_a_chain_is_all_or_nothing(counters: Path, start: Start) -> None:
+def test_chain_is_all_or_nothing(counters: Path, start: Start) -> None:
     larger, smaller = "3000/year", "2000/year using fixed_window"
     children = [
         start("hammers.hammer", url=at(counters), limits=[larger, smaller], keys=1, rounds=1000, threads=1, seed=seed)
@@ -79,7 +79,7 @@ def test_a_chain_is_all_or_nothing(counters: Path, start: Start) -> None:
         assert limiter.peek("key:0", smaller).remaining == 0
 
 
-def test_chains_in_both_orders_do_not_wait_for_each_other(counters: Path, start: Start) -> None:
+def test_chains_in_both_orders_do_not_deadlock(counters: Path, start: Start) -> None:
     """Counters of one request lie in different stripes, which are locked in one order whatever the chain's."""
     chain = ["3000/year", "2500/year using gcra", "2000/year using fixed_window", "2200/year using leaky_bucket"]
     orders = [chain, chain[::-1], chain[2:] + chain[:2], chain[1:] + chain[:1]]

@@ -16,17 +16,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter, StoreError
-from headgate.stores.shared import SharedStore
-from headgate.stores.shared.locks import ARENA, FIRST_STRIPE, HEADER
-from headgate.testing import FakeClock
+from crestgate import AsyncLimiter, Limiter, StoreError
+from crestgate.stores.shared import SharedStore
+from crestgate.stores.shared.locks import ARENA, FIRST_STRIPE, HEADER
+from crestgate.testing import FakeClock
 from integration.children import PATIENCE, Child, stopped, until
 
 Start = Callable[..., Child]
+pytestmark = pytest.mark.usefixtures("frozen_heap")
 
 Policy = Literal["open", "closed", "local"]
 
@@ -46,7 +48,7 @@ def at(path: Path, timeout_ms: int = 100) -> str:
 
 
 def shared(limiter: Limiter | AsyncLimiter) -> SharedStore:
-    store = limiter._store
+    store = limiter.store
     assert isinstance(store, SharedStore)
     return store
 
@@ -84,7 +86,7 @@ def used(limiter: Limiter, key: str, limit: str = LIMIT) -> int:
 
 
 @pytest.mark.parametrize("policy", REASONS)
-def test_a_stopped_holder_costs_the_deadline(policy: Policy, counters: Path, start: Start) -> None:
+def test_stopped_holder_delays_by_the_timeout(policy: Policy, counters: Path, start: Start) -> None:
     with Limiter(at(counters), on_store_error=policy) as limiter:
         store = shared(limiter)
         stuck, free = next(keys_on(store, 2)), next(keys_on(store, 3))
@@ -104,7 +106,7 @@ def test_a_stopped_holder_costs_the_deadline(policy: Policy, counters: Path, sta
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_slow_holder_is_waited_for(asynchronous: bool, counters: Path, start: Start) -> None:
+def test_slow_holder_is_waited_for(asynchronous: bool, counters: Path, start: Start) -> None:
     """A holder that is not stopped goes on within moments: giving up on it would let requests pass uncounted."""
     with Limiter(at(counters)) as limiter:
         store = shared(limiter)
@@ -123,7 +125,7 @@ def test_a_slow_holder_is_waited_for(asynchronous: bool, counters: Path, start: 
         assert child.hear() == "released"
 
 
-def test_a_chain_through_a_stopped_stripe_charges_nothing(counters: Path, start: Start) -> None:
+def test_chain_through_a_stopped_stripe_charges_nothing(counters: Path, start: Start) -> None:
     other = "500/year using fixed_window"
     with Limiter(at(counters), on_store_error="closed") as limiter:
         store = shared(limiter)
@@ -137,7 +139,7 @@ def test_a_chain_through_a_stopped_stripe_charges_nothing(counters: Path, start:
         assert (used(limiter, key), used(limiter, key, other)) == (1, 1)
 
 
-def test_chains_that_wait_do_not_hold_up_others(counters: Path, start: Start) -> None:
+def test_waiting_chains_do_not_block_others(counters: Path, start: Start) -> None:
     """Chains that wait for a stopped stripe must not keep what they have locked from those who need only that."""
     with Limiter(at(counters), on_store_error="closed") as limiter:
         store = shared(limiter)
@@ -148,17 +150,19 @@ def test_chains_that_wait_do_not_hold_up_others(counters: Path, start: Start) ->
             assert child.hear() == "ready"
             child.say("go")
             assert child.hear() == "off"
-            before = time.monotonic()
-            reasons = [limiter.check(key, other).reason for _ in range(50)]
-            took = time.monotonic() - before
+            reasons, waits = [], []
+            for _ in range(50):
+                before = time.monotonic()
+                reasons.append(limiter.check(key, other).reason)
+                waits.append(time.monotonic() - before)
             child.say("stop")
             assert child.finish()["admitted"] == {}
         assert reasons == ["ok"] * 50
-        assert took < 1.0, "each of them waited for a chain that waited"
+        assert median(waits) < store.timeout / 2, "each of them waited for a chain that waited"
         assert used(limiter, key, other) == 50
 
 
-def test_the_loop_goes_on_meanwhile(counters: Path, start: Start) -> None:
+def test_event_loop_is_not_blocked(counters: Path, start: Start) -> None:
     gaps: list[float] = []
 
     async def body() -> None:
@@ -178,7 +182,7 @@ def test_the_loop_goes_on_meanwhile(counters: Path, start: Start) -> None:
                 took = time.monotonic() - before
                 ticker.cancel()
             assert {d.reason for d in decisions} == {"fail_closed"}
-            assert 0.8 < took < SLOW
+            assert 0.8 < took < 2 * SLOW
             assert len(gaps) > 5, "the ticker ticked while the checks waited"
             assert max(gaps) < 0.8, "nobody held up the loop for as long as the deadline"
             decision = await limiter.check(stuck, LIMIT)
@@ -207,18 +211,18 @@ def test_many_tasks_wait_no_longer_than_one(counters: Path, start: Start) -> Non
                 ticker.cancel()
             assert {reason for reason, _ in answers} == {"fail_closed"}
             assert max(took for _, took in answers) < SLOW
-            assert max(gaps) < 0.25, "the loop stood still"
+            assert max(gaps) < 1.0, "400 tasks that block one after the other would take 40 s"
             assert (await limiter.check(key, LIMIT)).remaining == 999
 
     asyncio.run(asyncio.wait_for(body(), PATIENCE))
 
 
-def test_the_loop_goes_on_while_the_log_region_is_locked(counters: Path, start: Start) -> None:
+def test_event_loop_is_not_blocked_by_the_block_region(counters: Path, start: Start) -> None:
     """A log that needs a new block waits for the region's lock, and that too must not be done on the loop."""
     gaps: list[float] = []
 
     async def body() -> None:
-        async with AsyncLimiter(at(counters, 400), on_store_error="closed") as limiter:
+        async with AsyncLimiter(at(counters, 2000), on_store_error="closed") as limiter:
             for _ in range(11):
                 await limiter.check("key", LOG)
             with holding(start, counters, ARENA):
@@ -228,14 +232,14 @@ def test_the_loop_goes_on_while_the_log_region_is_locked(counters: Path, start: 
                 await asyncio.sleep(0.01)
                 ticker.cancel()
             assert decision.reason == "fail_closed"
-            assert max(gaps) < 0.2, "nobody held up the loop for as long as the deadline"
+            assert max(gaps) < 1.0, "nobody held up the loop for as long as the deadline"
             assert (await limiter.check("key", LOG)).remaining == 1000 - 12
 
     asyncio.run(asyncio.wait_for(body(), PATIENCE))
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_nothing_is_counted_twice_when_a_batch_breaks_off(asynchronous: bool, counters: Path, start: Start) -> None:
+def test_interrupted_batch_is_not_counted_twice(asynchronous: bool, counters: Path, start: Start) -> None:
     """The first request of a batch is decided, the second finds the region of the logs locked."""
     batch = [("first", LIMIT), ("second", LOG)]
 
@@ -258,7 +262,7 @@ def test_nothing_is_counted_twice_when_a_batch_breaks_off(asynchronous: bool, co
         assert used(limiter, "first") == (reasons[0] == "ok"), "denied is not counted, admitted is counted once"
 
 
-def test_whoever_opens_does_not_wait_for_ever(counters: Path, start: Start) -> None:
+def test_open_times_out(counters: Path, start: Start) -> None:
     Limiter(at(counters)).close()
     with holding(start, counters, HEADER):
         gc.collect()
@@ -285,7 +289,7 @@ class BrokenClock(FakeClock):
 
 
 @pytest.mark.parametrize("limits", [LIMIT, [LIMIT, LOG, "7/year"]], ids=["one limit", "a chain"])
-def test_an_exception_leaves_no_lock_behind(limits: str | list[str], counters: Path) -> None:
+def test_exception_leaves_no_lock_behind(limits: str | list[str], counters: Path) -> None:
     """Nobody has to be stopped for a lock to stay locked: it is enough to forget it."""
     clock = BrokenClock(1_700_000_000)
     with Limiter(at(counters), clock=clock, on_store_error="closed") as limiter:
@@ -299,7 +303,7 @@ def test_an_exception_leaves_no_lock_behind(limits: str | list[str], counters: P
 
 @pytest.mark.parametrize("nth", range(1, 7))
 @pytest.mark.parametrize("limits", [LIMIT, [LIMIT, LOG, "7/year"]], ids=["one limit", "a chain"])
-def test_a_lock_that_cannot_be_had_leaves_none_behind(nth: int, limits: str | list[str], counters: Path) -> None:
+def test_failing_lock_call_leaves_no_lock_behind(nth: int, limits: str | list[str], counters: Path) -> None:
     """The kernel has no more locks to give, just when the nth is taken or released; later it has."""
     with Limiter(at(counters), on_store_error="closed") as limiter, Limiter(at(counters)) as other:
         names = limiter.bind(limits).names

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter
+from crestgate import AsyncLimiter, Limiter
 from integration.children import PATIENCE, Child
 
 Start = Callable[..., Child]
@@ -62,7 +62,7 @@ CHAIN = ["100000000/day", "200000000/day", "300000000/day"]
 
 
 @pytest.mark.parametrize("how", ["threads", "batch", "loop"])
-def test_a_chain_gets_its_turn_behind_threads_that_use_its_members(how: str, counters: Path) -> None:
+def test_chain_is_not_starved_by_threads_that_use_its_members(how: str, counters: Path) -> None:
     """They take one lock each, again and again; it needs all of them at the same instant."""
     with Limiter(f"shared://{counters}", on_store_error="closed") as limiter:
         over = threading.Event()

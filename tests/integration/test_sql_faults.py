@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from crestgate import Limit, StoreError
+from crestgate.core.algorithms import Algorithm, build
+from crestgate.stores.breaker import OPEN_SECONDS
+from crestgate.stores.port import Member, Op, Request
+from crestgate.stores.sql import SqlStore
+from crestgate.stores.sql.batch_plan import BatchPlan
+from crestgate.stores.sql.schema import metadata
+from crestgate.stores.sql.session import Session
+from crestgate.stores.sql.transaction import RoundTrips
 from databases import KINDS, SERVERS, open_at, url_of
-from headgate import Limit, StoreError
-from headgate.core.algorithms import Algorithm, build
-from headgate.stores.breaker import PAUSE
-from headgate.stores.port import Member, Op, Request
-from headgate.stores.sql import SqlStore
-from headgate.stores.sql.plan import Plan
-from headgate.stores.sql.schema import metadata
-from headgate.stores.sql.session import Session
-from headgate.stores.sql.transaction import Conversation
 from servers.proxy import CuttingProxy
 
 NOISE = 0.5
@@ -83,46 +83,44 @@ def fails(store: SqlStore) -> tuple[float, str]:
     return time.monotonic() - before, str(caught.value)
 
 
-def test_a_server_that_hangs(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
+def test_server_that_hangs(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
     take(store)
     proxy.hang()
     for _ in range(3):
-        seconds, said = fails(store)
+        seconds, output = fails(store)
         assert 0.15 < seconds < 0.2 + NOISE
-        assert "no answer in time" in said
-        assert "secret" not in said
-    seconds, said = fails(store)
+        assert "no answer in time" in output
+        assert "secret" not in output
+    seconds, output = fails(store)
     assert seconds < 0.1, "the breaker is open"
-    assert "several times in a row" in said
+    assert "several times in a row" in output
     proxy.cut()
     proxy.pass_all()
-    time.sleep(PAUSE)
+    time.sleep(OPEN_SECONDS)
     take(store)
     assert used(direct) == 2
     assert store.breaker.state(time.monotonic()) == "closed"
 
 
-def test_a_server_that_is_gone_and_comes_back(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
+def test_server_that_is_gone_and_comes_back(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
     take(store)
     proxy.refuse()
-    seconds, said = fails(store)
+    seconds, output = fails(store)
     assert seconds < 0.2 + NOISE
-    assert "127.0.0.1" in said
+    assert "127.0.0.1" in output
     proxy.pass_all()
     take(store)
     assert used(direct) == 2
 
 
-def test_connections_that_died_while_they_rested_are_replaced(
-    store: SqlStore, direct: SqlStore, proxy: CuttingProxy
-) -> None:
+def test_dead_idle_connections_are_replaced(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
     take(store)
     proxy.cut()
     assert take(store) == 998, "nobody hears of it"
     assert used(direct) == 2
 
 
-def test_an_answer_cut_short_before_the_commit(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
+def test_connection_lost_before_the_commit(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
     take(store)
     for count in (0, 1, 3, 20, 60):
         proxy.cut_after(count)
@@ -131,7 +129,7 @@ def test_an_answer_cut_short_before_the_commit(store: SqlStore, direct: SqlStore
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang"])
-def test_a_lost_answer_to_a_commit_is_told_and_not_sent_again(
+def test_lost_commit_result_is_reported_and_not_retried(
     fault: str, store: SqlStore, direct: SqlStore, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(store)
@@ -150,9 +148,9 @@ def test_a_lost_answer_to_a_commit_is_told_and_not_sent_again(
         return run(self, statements, deadline)
 
     monkeypatch.setattr(kind, "run", run_and_lose)
-    seconds, said = fails(store)
+    seconds, output = fails(store)
     assert seconds < 0.2 + NOISE
-    assert "the requests may have been counted" in said
+    assert "the requests may have been counted" in output
     assert len(commits) == 1
     proxy.pass_all()
     deadline = time.monotonic() + 5
@@ -162,39 +160,39 @@ def test_a_lost_answer_to_a_commit_is_told_and_not_sent_again(
     assert take(store) == 997
 
 
-def test_on_an_event_loop_too(store: SqlStore, proxy: CuttingProxy) -> None:
+def test_faults_on_an_event_loop(store: SqlStore, proxy: CuttingProxy) -> None:
     async def main() -> tuple[float, object]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[object] = loop.create_future()
         proxy.hang()
         before = time.monotonic()
         store.begin([Request(Op.TAKE, [Member("key", LIMIT, 1)])], before + 0.2, answer.set_result)
-        told = await asyncio.wait_for(answer, 10)
-        return time.monotonic() - before, told
+        message = await asyncio.wait_for(answer, 10)
+        return time.monotonic() - before, message
 
-    seconds, told = asyncio.run(main())
-    assert isinstance(told, StoreError)
+    seconds, message = asyncio.run(main())
+    assert isinstance(message, StoreError)
     assert 0.15 < seconds < 0.2 + NOISE
 
 
-def test_a_dead_locks_victim_is_begun_anew(direct: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadlock_victim_is_retried(direct: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("a", "b"):
         take(direct, key)
-    first, second = sorted(direct.identities.digits(LIMIT.name, key) for key in ("a", "b"))
+    first, second = sorted(direct.counter_ids.hex_id(LIMIT.name, key) for key in ("a", "b"))
     dialect = direct.driver.dialect
-    tries: list[Plan] = []
-    begin = direct._conversation
+    tries: list[BatchPlan] = []
+    begin = direct._round_trips
 
-    def begin_and_count(plan: Plan) -> Conversation:
+    def begin_and_count(plan: BatchPlan) -> RoundTrips:
         tries.append(plan)
         return begin(plan)
 
-    monkeypatch.setattr(direct, "_conversation", begin_and_count)
+    monkeypatch.setattr(direct, "_round_trips", begin_and_count)
     deadline = time.monotonic() + 20
     other = direct.driver.open(deadline)
     # The other transaction has written more, so it is not the one that is sacrificed.
     rows = ", ".join(f"({dialect.bytes_of(f'{i:04x}')}, 0, '', 0)" for i in range(100))
-    heavy = f"INSERT INTO headgate_locks (name, version, holder, expires_us) VALUES {rows}"
+    heavy = f"INSERT INTO crestgate_locks (name, version, holder, expires_us) VALUES {rows}"
     other.run([dialect.begin, heavy, dialect.rows([second], locking=True)], deadline)
     with ThreadPoolExecutor(1) as pool:
         batch = [Request(Op.TAKE, [Member(key, LIMIT, 1)]) for key in ("a", "b")]
@@ -207,26 +205,26 @@ def test_a_dead_locks_victim_is_begun_anew(direct: SqlStore, monkeypatch: pytest
     assert len(tries) >= 2
 
 
-def test_the_clock_is_read_when_the_lock_is_held(direct: SqlStore) -> None:
+def test_clock_is_read_while_the_lock_is_held(direct: SqlStore) -> None:
     limit = build(Limit(1_000_000, 86400.0), "clock")
     take(direct, limit=limit)
     dialect = direct.driver.dialect
-    digits = direct.identities.digits(limit.name, "key")
+    hex_id = direct.counter_ids.hex_id(limit.name, "key")
     deadline = time.monotonic() + 20
     other = direct.driver.open(deadline)
-    other.run([dialect.begin, dialect.rows([digits], locking=True)], deadline)
+    other.run([dialect.begin, dialect.rows([hex_id], locking=True)], deadline)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(take, direct, "key", limit)
         time.sleep(0.3)
         released = int(other.run([f"SELECT {dialect.line(dialect.clock)}", "ROLLBACK"], deadline)[0][0])
         answer.result(20)
-    row = other.run([dialect.rows([digits], locking=False)], deadline)[0][0]
+    row = other.run([dialect.rows([hex_id], locking=False)], deadline)[0][0]
     other.close()
     assert int(row.split(",")[5]) >= released
     assert abs(direct.clock.ticks() - time.time() * 1_000_000) < 5_000_000
 
 
-def test_a_forked_child_leaves_its_parents_connections_alone(direct: SqlStore) -> None:
+def test_forked_child_does_not_use_its_parents_connections(direct: SqlStore) -> None:
     take(direct)
     sessions = set(direct.pool.sessions)
     child = os.fork()
@@ -252,24 +250,24 @@ def test_more_threads_than_connections_wait_their_turn(url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_migrations_make_the_schema(kind: str, request: pytest.FixtureRequest) -> None:
+def test_migrations_create_the_schema(kind: str, request: pytest.FixtureRequest) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
     store = open_at(url_of(kind, request))
     engine = store.driver.engine()
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": "headgate_version"})
-        ours = [change for change in compare_metadata(context, metadata) if "headgate" in str(change)]
+        context = MigrationContext.configure(connection, opts={"version_table": "crestgate_version"})
+        ours = [change for change in compare_metadata(context, metadata) if "crestgate" in str(change)]
     engine.dispose()
     store.close()
     assert ours == []
 
 
-def test_processes_that_start_at_once_make_the_tables_once(url: str) -> None:
+def test_concurrent_processes_create_the_tables_once(url: str) -> None:
     store = open_at(url)
     session = store.driver.open(time.monotonic() + 5)
-    for table in metadata.tables.keys() | {"headgate_version"}:
+    for table in metadata.tables.keys() | {"crestgate_version"}:
         session.run([f"DROP TABLE {table}"], time.monotonic() + 5)
     session.close()
     errors: list[StoreError] = []
@@ -290,15 +288,15 @@ def test_processes_that_start_at_once_make_the_tables_once(url: str) -> None:
     store.close()
 
 
-def test_a_transaction_whose_client_was_stopped_is_ended_by_the_server(direct: SqlStore) -> None:
+def test_server_ends_the_transaction_of_a_stopped_client(direct: SqlStore) -> None:
     take(direct)
     dialect = direct.driver.dialect
     deadline = time.monotonic() + 20
     stopped = direct.driver.open(deadline)
-    digits = direct.identities.digits(LIMIT.name, "key")
+    hex_id = direct.counter_ids.hex_id(LIMIT.name, "key")
     if "idle" in str(getattr(direct.driver, "setup", "")):  # PostgreSQL: as if the store's timeout were 100 ms
         stopped.run(["SET idle_in_transaction_session_timeout = 2100"], deadline)
-    stopped.run([dialect.begin, dialect.rows([digits], locking=True)], deadline)
+    stopped.run([dialect.begin, dialect.rows([hex_id], locking=True)], deadline)
     before = time.monotonic()
     assert take(direct) == 998  # MariaDB waits a second for a lock, and the transaction is then begun anew
     assert 1.0 < time.monotonic() - before < 8.0

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from crestgate import Limiter
 from databases import KINDS, url_of
-from headgate import Limiter
 from integration.children import Child
 from integration.test_shared_processes import admitted_by
 

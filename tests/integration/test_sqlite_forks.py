@@ -11,7 +11,7 @@ ROUNDS = 4
 TIMES = 20
 
 
-def test_an_orphan_and_others_count_in_one_file(tmp_path: Path) -> None:
+def test_orphaned_child_and_others_share_one_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/counters.db?timeout_ms=10000"
     total = 0
     with Child("orphans.count_as_orphan", url=url) as orphan:
@@ -24,7 +24,7 @@ def test_an_orphan_and_others_count_in_one_file(tmp_path: Path) -> None:
     assert total == 100
 
 
-def test_an_orphan_s_rules_are_kept_and_it_hears_of_others(tmp_path: Path) -> None:
+def test_orphaned_child_keeps_its_rules_and_is_notified(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/rules.db?timeout_ms=10000"
     with Child("orphans.write", url=url, limit=1) as other:
         assert other.finish() == ["theirs"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headgate.rules.context import RequestContext
-from headgate.rules.rule import Rule
+from crestgate.core.context import RequestContext
+from crestgate.rules.rule import Rule
 
 __all__ = ["Winner", "matches", "naive_chain", "spelled"]
 

@@ -20,7 +20,7 @@ def short(answer: Answer) -> tuple[bool, int, int | None, int]:
 
 
 @pytest.mark.parametrize("algorithm", BUCKETS)
-def test_ten_a_second(algorithm: str) -> None:
+def test_ten_per_second(algorithm: str) -> None:
     model = Naive(algorithm, 10, S, None)
     assert short(model.peek(NOW, 1)) == (True, 10, 0, 0)
     assert short(model.take(NOW, 10)) == (True, 0, 0, S)
@@ -131,7 +131,7 @@ def test_changed_algorithm_starts_with_the_units_used() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_costs_of_nothing_and_of_too_much(algorithm: str) -> None:
+def test_cost_of_zero_and_cost_above_limit(algorithm: str) -> None:
     model = Naive(algorithm, 4, S, None)
     too_much = model.take(NOW, 5)
     assert (too_much.reason, too_much.remaining) == ("cost_exceeds_limit", 4)
@@ -143,14 +143,14 @@ def test_costs_of_nothing_and_of_too_much(algorithm: str) -> None:
     assert short(model.peek(NOW, 1)) == (False, 0, None, 0)
 
 
-def test_debt_is_worked_off() -> None:
+def test_debt_recovers() -> None:
     model = Naive("token_bucket", 10, S, None)
     model.charge(NOW, 15)
     assert short(model.take(NOW, 1)) == (False, 0, 600_000, 1_500_000)
     assert short(model.take(NOW + 600_000, 1)) == (True, 0, 0, S)
 
 
-def test_clock_that_goes_back() -> None:
+def test_clock_step_back() -> None:
     model = Naive("token_bucket", 10, S, None)
     model.take(NOW, 10)
     # less than a period: no time passed, and the lag is part of the wait

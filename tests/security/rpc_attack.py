@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headgate.service.rpc import frames
-from headgate.service.rpc.frames import frame
-from headgate.service.rpc.headers import block
+from crestgate.service.grpc.transport import frames
+from crestgate.service.grpc.transport.frames import frame
+from crestgate.service.grpc.transport.headers import encode_headers
 from integration.service.serving import Service
 from security.bystander import Bystander
 
@@ -25,7 +25,7 @@ END_HEADERS, END_STREAM = frames.END_HEADERS, frames.END_STREAM
 
 
 def head(path: bytes, *more: tuple[bytes, bytes]) -> bytes:
-    return block(
+    return encode_headers(
         [
             (b":method", b"POST"),
             (b":scheme", b"http"),
@@ -36,7 +36,7 @@ def head(path: bytes, *more: tuple[bytes, bytes]) -> bytes:
     )
 
 
-CHECK = head(b"/headgate.v1.RateLimiter/CheckRateLimit")
+CHECK = head(b"/crestgate.v1.RateLimiter/CheckRateLimit")
 _MESSAGE = b"\x32\x08attacker"  # CheckRequest.key
 _BODY = len(_MESSAGE).to_bytes(5, "big") + _MESSAGE
 
@@ -83,21 +83,21 @@ def floods() -> dict[str, FloodKind]:
         "unknown": FloodKind(HELLO, _repeated(frame(99, 0, 0, b""))),
         "ping": FloodKind(HELLO, _repeated(frame(frames.PING, 0, 0, b"12345678"))),
         "ping_acks": FloodKind(HELLO, _repeated(frame(frames.PING, frames.ACK, 0, b"12345678"))),
-        "settings": FloodKind(HELLO, _repeated(frames.settings({frames.INITIAL_WINDOW: 5}))),
+        "settings": FloodKind(HELLO, _repeated(frames.settings({frames.INITIAL_WINDOW_SIZE: 5}))),
         "settings_acks": FloodKind(HELLO, _repeated(frame(frames.SETTINGS, frames.ACK, 0, b""))),
         "window_updates": FloodKind(HELLO, _repeated(frames.window_update(0, 1))),
         "goaway": FloodKind(HELLO, _repeated(frame(frames.GOAWAY, 0, 0, bytes(8)))),
         "continuation": _calls(_continued),
-        "rapid_resets": _calls(lambda n: call(n) + frames.reset(n, frames.CANCEL)),
+        "rapid_resets": _calls(lambda n: call(n) + frames.rst_stream(n, frames.CANCEL)),
         "resets_of_unfinished_calls": _calls(
-            lambda n: frame(frames.HEADERS, END_HEADERS, n, CHECK) + frames.reset(n, frames.CANCEL)
+            lambda n: frame(frames.HEADERS, END_HEADERS, n, CHECK) + frames.rst_stream(n, frames.CANCEL)
         ),
         "malformed_calls": _calls(lambda n: frame(frames.HEADERS, END_HEADERS | END_STREAM, n, b"\x00\x01A\x01b")),
         "wrong_method": _calls(
             lambda n: frame(frames.HEADERS, END_HEADERS | END_STREAM, n, CHECK.replace(b"\x04POST", b"\x03GET"))
         ),
         "hpack_resizes": _calls(lambda n: call(n, b"\x20\x3f\xe1\x1f" + CHECK)),
-        "many_headers": _calls(lambda n: call(n, CHECK + block([(b"a%d" % n, b"b")] * 50))),
+        "many_headers": _calls(lambda n: call(n, CHECK + encode_headers([(b"a%d" % n, b"b")] * 50))),
         "watches": _calls(lambda n: call(n, head(b"/grpc.health.v1.Health/Watch"))),
         "valid_calls": _calls(call),
     }
@@ -172,7 +172,7 @@ def goaway_code(connection: socket.socket) -> int | None:
     while len(received) >= 9:
         length, kind = int.from_bytes(received[:3], "big"), received[3]
         if kind == frames.GOAWAY:
-            code = frames.number(received, 9 + 4)
+            code = frames.read_uint32(received, 9 + 4)
         received = received[9 + length :]
     return code
 

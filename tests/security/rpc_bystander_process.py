@@ -30,7 +30,7 @@ HEAD = b"".join(
     [
         field(b":method", b"POST"),
         field(b":scheme", b"http"),
-        field(b":path", b"/headgate.v1.RateLimiter/CheckRateLimit"),
+        field(b":path", b"/crestgate.v1.RateLimiter/CheckRateLimit"),
         field(b"content-type", b"application/grpc"),
     ]
 )

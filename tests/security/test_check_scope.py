@@ -11,19 +11,19 @@ import httpx
 import pytest
 
 from conformance.service_here import KEY, ServiceHere
-from headgate import Limit, Limiter
-from headgate.core.algorithms import ALGORITHMS, build
-from headgate.engine.plans import Resolver
-from headgate.errors import ConfigError
-from headgate.rules.repositories.port import Actor, AuditQuery
-from headgate.rules.rule import Rule
-from headgate.service.auth.keys import create_key
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Member, Once, Op, Request
-from headgate.stores.service.place import Place
-from headgate.stores.service.store import ServiceStore
-from headgate.stores.shared import SharedStore
-from headgate.testing import FakeClock
+from crestgate import Limit, Limiter
+from crestgate.core.algorithms import ALGORITHMS, build
+from crestgate.core.plans import Resolver
+from crestgate.errors import ConfigError
+from crestgate.rules.port import Actor, AuditQuery
+from crestgate.rules.rule import Rule
+from crestgate.service.auth.keys import create_key
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import IdempotencyRecord, Member, Op, Request
+from crestgate.stores.remote.http_connection import ServiceAddress
+from crestgate.stores.remote.store import ServiceStore
+from crestgate.stores.shared import SharedStore
+from crestgate.testing import FakeClock
 from integration.service.serving import Service
 
 START = 1_700_000_000
@@ -292,7 +292,7 @@ def test_replayed_token_refills_nothing_after_its_record_was_pushed_out(
     store: MemoryStore | SharedStore
     if kind == "memory":
         store = MemoryStore(clock=clock)
-        store.records.most_bytes = 1_000_000
+        store.records.max_bytes = 1_000_000
     else:
         store = SharedStore(str(tmp_path / "counters"), 100, clock=clock)
     here.on(store).close()
@@ -304,7 +304,7 @@ def test_replayed_token_refills_nothing_after_its_record_was_pushed_out(
     assert caller.settle("give_back", back) == 409
     clock.advance(1)
     for number in range(400):
-        filler = Once(f"filler {number}", bytes(16), bytes(200_000))
+        filler = IdempotencyRecord(f"filler {number}", bytes(16), bytes(200_000))
         store.apply([Request(Op.TAKE, [Member("filler", build(Limit.parse("9999/day"), "filler"), 1)], filler)])
     (answer,) = caller.send({"op": "give_back", "counters": [back]})
     assert answer["error"]["status"] == 409
@@ -437,11 +437,11 @@ def test_plan_is_charged_without_a_token_by_write_alone(admin: Caller, caller: C
     assert actions(here, "plan-charge") == ["key:admin charge requested", "key:admin charge"]
 
 
-# -- headgate:// ------------------------------------------------------------------------------------------------------
+# -- crestgate:// ------------------------------------------------------------------------------------------------------
 
 
 def test_reservations_of_a_check_key_work(here: ServiceHere, clock: FakeClock, keys: tuple[str, str]) -> None:
-    store = ServiceStore(Place("127.0.0.1", here.port, keys[0]), timeout_ms=60_000)
+    store = ServiceStore(ServiceAddress("127.0.0.1", here.port, keys[0]), timeout_ms=60_000)
     with Limiter(store) as limiter:
         for limits, most in (("3/hour using fixed_window", [3]), ("fixed_window", [3, 2])):
             with limiter.reserve("res", limits, cost=2) as held:

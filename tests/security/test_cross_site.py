@@ -12,7 +12,7 @@ from integration.service.serving import Service
 EVIL = "https://evil.example"
 CHECK = {"key": "page", "plans": ["daily"]}
 BODY = b'{"key": "page", "plans": ["daily"]}'
-PLAN = {"HEADGATE_PLANS__DAILY": "100/day"}
+PLAN = {"CRESTGATE_PLANS__DAILY": "100/day"}
 CALLS = [
     ("POST", "/api/v1/check"),
     ("POST", "/api/v1/check/batch"),
@@ -64,7 +64,7 @@ def remaining(client: httpx.Client) -> int:
 def refused(response: httpx.Response) -> None:
     assert response.status_code == 403, response.text
     assert response.headers["content-type"] == "application/problem+json"
-    assert "web pages of other sites may not call this" in response.json()["detail"]
+    assert "cross-site request refused" in response.json()["detail"]
     assert "server.allowed_origins" in response.json()["detail"]
     assert "access-control-allow-origin" not in response.headers
 
@@ -131,7 +131,7 @@ def test_proxies_forward_requests_of_any_site(client: httpx.Client, forwarded: s
 
 
 def test_allowed_origins(serve: Callable[..., Service]) -> None:
-    allowed = {"HEADGATE_SERVER__ALLOWED_ORIGINS": "[https://app.example, http://localhost:3000]"}
+    allowed = {"CRESTGATE_SERVER__ALLOWED_ORIGINS": "[https://app.example, http://localhost:3000]"}
     service = serve(environment=PLAN | allowed)
     with service.client() as client:
         for site in ({}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}):

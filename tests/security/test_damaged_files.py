@@ -20,12 +20,12 @@ from types import FrameType
 import httpx
 import pytest
 
-from headgate import Limit, Limiter, StoreError
-from headgate.core.algorithms import Algorithm, build
-from headgate.stores.port import Member, Once, Op, Outcome, PartlyAnswered, Request
-from headgate.stores.shared import SharedStore
-from headgate.stores.shared.layout import HEADER_BYTES
-from headgate.testing import FakeClock
+from crestgate import Limit, Limiter, StoreError
+from crestgate.core.algorithms import Algorithm, build
+from crestgate.stores.port import IdempotencyRecord, Member, Op, Outcome, PartialStoreError, Request
+from crestgate.stores.shared import SharedStore
+from crestgate.stores.shared.layout import HEADER_BYTES
+from crestgate.testing import FakeClock
 from integration.inspection import used_blocks
 from integration.service.serving import Service
 
@@ -51,13 +51,13 @@ WORDS = [0, 1, -1, 2, 7, 31, 32, 1 << 31, 1 << 32, 1 << 40, 1 << 53, (1 << 53) -
 WORDS += [(1 << 63) - 1, -(1 << 63), 1_700_000_000_000_000, 1_900_000_000_000_000]
 
 
-def apply(store: SharedStore, op: Op, members: list[Member], once: Once | None = None) -> list[Outcome]:
-    (reply,) = store.apply([Request(op, members, once)])
+def apply(store: SharedStore, op: Op, members: list[Member], record: IdempotencyRecord | None = None) -> list[Outcome]:
+    (reply,) = store.apply([Request(op, members, record)])
     return reply
 
 
-def once(name: str) -> Once:
-    return Once(name, bytes(16), b"note")
+def new_record(name: str) -> IdempotencyRecord:
+    return IdempotencyRecord(name, bytes(16), b"note")
 
 
 def prepare(path: Path) -> FakeClock:
@@ -73,18 +73,22 @@ def prepare(path: Path) -> FakeClock:
     for algorithm in CHANGED[:2]:
         apply(store, Op.TAKE, [Member("a", algorithm, 3)])
     for name in ("first", "second", "third"):
-        apply(store, Op.TAKE, [Member("once", ALGORITHMS[0], 1)], once(name))
+        apply(store, Op.TAKE, [Member("once", ALGORITHMS[0], 1)], new_record(name))
     store.close()
     return clock
 
 
 def parts_in_use(store: SharedStore) -> list[tuple[int, int]]:
     """Ranges of the file that something is in: where damage does harm."""
-    geometry = store.geometry
-    parts = [(0, 300), (HEADER_BYTES, store.meta_at(0, 0)), (store.meta_at(0, 0), store.cell_at(0, 0))]
-    slots = [slot for slot in range(store.slots) if store.is_named(0, slot)]
-    parts += [(store.cell_at(0, slot), store.cell_at(0, slot + 1)) for slot in slots] * 3
-    parts += [(store.ring_at(0, slot), store.ring_at(0, slot + 1)) for slot in slots]
+    geometry, table = store.geometry, store.table
+    parts = [
+        (0, 300),
+        (HEADER_BYTES, table.meta_at(0, 0)),
+        (table.meta_at(0, 0), table.state_at(0, 0)),
+    ]
+    slots = [slot for slot in range(table.slots) if table.is_assigned(0, slot)]
+    parts += [(table.state_at(0, slot), table.state_at(0, slot + 1)) for slot in slots] * 3
+    parts += [(table.ring_at(0, slot), table.ring_at(0, slot + 1)) for slot in slots]
     blocks = sorted(used_blocks(store))
     parts += [(geometry.owners_at + block * 8, geometry.owners_at + block * 8 + 8) for block in blocks]
     parts += [(geometry.blocks_at + block * 512, geometry.blocks_at + block * 512 + 512) for block in blocks]
@@ -157,17 +161,17 @@ def use(store: SharedStore, clock: FakeClock, chance: random.Random, seen: Count
     batch = [Request(Op.TAKE, [Member(key, algorithm, 1)]) for algorithm, key in asked]
     try:
         answered = len(store.apply(batch))
-    except PartlyAnswered as error:
-        answered = len(error.replies)
+    except PartialStoreError as error:
+        answered = len(error.outcomes)
     assert answered == len(batch)
     for name in ("first", "second", "third", "fourth"):
-        record = once(name)
+        record = new_record(name)
         try:
             apply(store, Op.TAKE, [Member("once", ALGORITHMS[0], 1)], record)
         except StoreError:
             seen["record refused"] += 1
         else:
-            for allowed, remaining, *_ in record.kept.numbers if record.kept is not None else ():
+            for allowed, remaining, *_ in record.replay.numbers if record.replay is not None else ():
                 assert 0 <= remaining <= ALGORITHMS[0].capacity, allowed
 
 
@@ -203,8 +207,8 @@ def attack(folder: Path, files: int, seed: int) -> Counter[str]:
                 continue
             try:
                 use(store, now, chance, seen)
-                seen["resets"] += store.damage.resets
-                seen["files with a reset"] += store.damage.resets > 0
+                seen["resets"] += store.corruption.resets
+                seen["files with a reset"] += store.corruption.resets > 0
             except BaseException as error:
                 error.add_note(f"file {number} of seed {seed}")
                 raise
@@ -217,11 +221,11 @@ def attack(folder: Path, files: int, seed: int) -> Counter[str]:
 
 
 def test_damaged_files_never_break_a_check(tmp_path: Path, report: Callable[..., None]) -> None:
-    logging.getLogger("headgate").setLevel(logging.CRITICAL)
+    logging.getLogger("crestgate").setLevel(logging.CRITICAL)
     try:
         seen = attack(tmp_path / "files", FILES, seed=8)
     finally:
-        logging.getLogger("headgate").setLevel(logging.NOTSET)
+        logging.getLogger("crestgate").setLevel(logging.NOTSET)
     assert seen["files with a reset"] > FILES // 5
     assert seen["decided"] > 100 * FILES
     assert seen["record refused"] > 0
@@ -236,20 +240,20 @@ def test_damaged_counter_is_answered_by_policy_then_reset(
     """However it is asked: also by callers who ask a second time when a store fails."""
     clock = FakeClock(1_700_000_000)
     with Limiter(f"shared://{tmp_path}/counters?max_keys=20", clock=clock, on_store_error="closed") as limiter:
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         limit = algorithm.name
         limiter.check("k", limit)
         limiter.check("k", limit)
         digest, stripe = store.digests.locate(limit, "k")
-        cell = store.cell_at(stripe, store.find_slot(stripe, digest)) >> 3
+        cell = store.table.state_at(stripe, store.table.find(stripe, digest)) >> 3
         for copy in (1, 13):
             store.words[cell + copy + word] = -1 if not algorithm.keeps_log or word == 1 else 1 << 60
         bound = limiter.bind(limit)
-        assert bound.check_at_once("k", 1) is None
+        assert bound.try_check("k", 1) is None
         assert limiter.check("k", limit).reason == "fail_closed"
-        assert store.damage.resets == 1
-        assert sum("a damaged counter was reset" in message for message in caplog.messages) >= 1
+        assert store.corruption.resets == 1
+        assert sum("a corrupt counter was reset" in message for message in caplog.messages) >= 1
         clock.advance(1)
         assert limiter.check("k", limit).reason == "ok"
 
@@ -257,12 +261,12 @@ def test_damaged_counter_is_answered_by_policy_then_reset(
 def test_damaged_counter_does_not_fail_its_batch(tmp_path: Path) -> None:
     clock = FakeClock(1_700_000_000)
     with Limiter(f"shared://{tmp_path}/counters?max_keys=20", clock=clock, on_store_error="closed") as limiter:
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         for key in ("one", "two", "three"):
             limiter.check(key, "1/day")
         digest, stripe = store.digests.locate("1/day", "two")
-        store.words[store.cell_at(stripe, store.find_slot(stripe, digest)) >> 3] = -1
+        store.words[store.table.state_at(stripe, store.table.find(stripe, digest)) >> 3] = -1
         decisions = limiter.check_many([(key, "1/day") for key in ("one", "two", "three")])
         assert [decision.reason for decision in decisions] == ["limited", "fail_closed", "limited"]
 
@@ -271,10 +275,10 @@ def test_file_cut_short_in_use_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "counters"
     clock = FakeClock(1_700_000_000)
     with Limiter(f"shared://{path}?max_keys=20", clock=clock, on_store_error="closed") as limiter:
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         assert limiter.check("k", "5/day").allowed
-        apply(store, Op.TAKE, [Member("k", ALGORITHMS[0], 1)], once("name"))
+        apply(store, Op.TAKE, [Member("k", ALGORITHMS[0], 1)], new_record("name"))
         whole = path.read_bytes()
         for file in (path, Path(f"{path}.once")):
             size = file.stat().st_size
@@ -283,8 +287,8 @@ def test_file_cut_short_in_use_is_refused(tmp_path: Path) -> None:
             for _ in range(3):
                 assert limiter.check("k", "5/day").reason == "fail_closed"
                 assert {d.reason for d in limiter.check_many([("k", "5/day"), ("l", "5/day")])} == {"fail_closed"}
-                with pytest.raises(StoreError, match="cut short while in use"):
-                    apply(store, Op.TAKE, [Member("k", ALGORITHMS[0], 1)], once("name"))
+                with pytest.raises(StoreError, match="truncated while in use"):
+                    apply(store, Op.TAKE, [Member("k", ALGORITHMS[0], 1)], new_record("name"))
             os.truncate(file, size)
             if file is path:
                 with open(path, "r+b") as target:
@@ -312,18 +316,18 @@ def test_damage_is_a_metric_of_the_service(serve: Callable[..., Service]) -> Non
     with httpx.Client(base_url=service.url) as client:
         body = {"checks": [check]}
         assert client.post("/api/v1/check/batch", json=body).json()["decisions"][0]["reason"] == "ok"
-        assert "headgate_store_resets_total 0.0" in client.get("/metrics").text
+        assert "crestgate_store_resets_total 0.0" in client.get("/metrics").text
         damage_all_counters(next(Path(service.folder).rglob("counters")))
         assert client.post("/api/v1/check/batch", json=body).json()["decisions"][0]["reason"] == "fail_open"
-        assert "headgate_store_resets_total 1.0" in client.get("/metrics").text
+        assert "crestgate_store_resets_total 1.0" in client.get("/metrics").text
 
 
 def damage_all_counters(path: Path) -> None:
     """Write impossible numbers into all counters of a file that is in use."""
     store = SharedStore(str(path))
-    for stripe in range(store.stripes):
-        for slot in range(store.slots):
-            if store.is_named(stripe, slot):
-                cell = store.cell_at(stripe, slot) >> 3
+    for stripe in range(store.table.stripes):
+        for slot in range(store.table.slots):
+            if store.table.is_assigned(stripe, slot):
+                cell = store.table.state_at(stripe, slot) >> 3
                 store.words[cell + 2] = store.words[cell + 14] = -1
     store.close()

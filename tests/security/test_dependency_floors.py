@@ -1,4 +1,4 @@
-"""No supported version of a dependency has a known fault that reaches Headgate's users."""
+"""No supported version of a dependency has a known fault that reaches Crestgate's users."""
 
 from __future__ import annotations
 

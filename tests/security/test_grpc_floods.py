@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headgate.service.rpc import frames
+from crestgate.service.grpc.transport import frames
 from integration.service.serving import Service
 from security.bystander import Bystander, Control, memory_bytes, unharmed
 from security.rpc_attack import FloodKind, RpcBystander, connect, flood, floods, goaway_code
@@ -28,7 +28,7 @@ WITHOUT_USE = (
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    environment = {"HEADGATE_SERVER__LIMITS__CHECKS": "1000000000/second"}
+    environment = {"CRESTGATE_SERVER__LIMITS__CHECKS": "1000000000/second"}
     with Service(tmp_path_factory.mktemp("flooded"), "plans: {default: 1000000000/second}\n", environment) as started:
         yield started
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from headgate.service.rpc import frames
-from headgate.service.rpc.frames import frame
-from headgate.service.rpc.headers import block
+from crestgate.service.grpc.transport import frames
+from crestgate.service.grpc.transport.frames import frame
+from crestgate.service.grpc.transport.headers import encode_headers
 from integration.service.serving import Service
 from security.bystander import Bystander, memory_bytes, peak_memory_bytes, unharmed
 from security.rpc_attack import CHECK, HELLO, RpcBystander, connect, head
@@ -40,14 +40,14 @@ def large_headers() -> bytes:
     """Calls without a message, with as many headers as fit."""
     parts = []
     for number in range(1, 2 * 300, 2):
-        many = block([(b"n%d-%d" % (number, at), b"x") for at in range(330)])
+        many = encode_headers([(b"n%d-%d" % (number, at), b"x") for at in range(330)])
         parts.append(frame(frames.HEADERS, frames.END_HEADERS, number, CHECK + many))
     return b"".join(parts)
 
 
 def unread_responses() -> bytes:
     """Reflection and health, answered in full and never read: the window is open as far as it goes."""
-    opened = frames.settings({frames.INITIAL_WINDOW: 2**31 - 1})
+    opened = frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31 - 1})
     path = head(b"/grpc.health.v1.Health/List")
     calls = [
         frame(frames.HEADERS, frames.END_HEADERS, number, path)
@@ -98,7 +98,7 @@ EMPTY = 1024 * 1024 // 2 - 64
 """Empty sub-messages of two bytes each."""
 ENVOY = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 REFUSED = {
-    "checks": ("/headgate.v1.RateLimiter/CheckRateLimitBatch", b"\x0a\x00" * EMPTY),
+    "checks": ("/crestgate.v1.RateLimiter/CheckRateLimitBatch", b"\x0a\x00" * EMPTY),
     "descriptors": (ENVOY, b"\x0a\x04shop" + b"\x12\x00" * EMPTY),
     "entries": (ENVOY, b"\x0a\x04shop\x12\x80\xff\x3f" + b"\x0a\x00" * EMPTY),
 }

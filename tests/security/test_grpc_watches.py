@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.service.rpc import frames
-from headgate.service.rpc.frames import frame
+from crestgate.service.grpc.transport import frames
+from crestgate.service.grpc.transport.frames import frame
 from integration.service.serving import Service
 from security.bystander import Bystander, memory_bytes, peak_memory_bytes, unharmed
 from security.rpc_attack import HELLO, RpcBystander, connect, head

@@ -14,9 +14,9 @@ from integration.proxies.origin import Origin, origin
 from integration.service.serving import Service
 from integration.service.wire import ask, request
 
-SETTINGS = (DEPLOY / "nginx" / "headgate.yaml").read_text()
+SETTINGS = (DEPLOY / "nginx" / "crestgate.yaml").read_text()
 SEARCHES = 5
-"""What deploy/nginx/headgate.yaml allows an API key."""
+"""What deploy/nginx/crestgate.yaml allows an API key."""
 TRAILERS = [b"", b" ", b"\t", b"\t\t", b" \t ", b"\t" * 50, b"\xa0", b" \xa0\t"]
 CONFIG = """
 server: {trusted_proxies: [127.0.0.0/8]}
@@ -94,7 +94,7 @@ def test_service_key_with_blanks_is_the_key(service: Service) -> None:
 def test_counter_is_one_behind_nginx(tmp_path: Path, application: Origin, report: Callable[[str], None]) -> None:
     """The application reads the key as Python does, without blanks, so every spelling opens the same door."""
     with (
-        Gate(tmp_path, {"headgate.yaml": SETTINGS}) as gate,
+        Gate(tmp_path, {"crestgate.yaml": SETTINGS}) as gate,
         Nginx(gate.http, application.port, Nginx.patient) as nginx,
     ):
         statuses = [_search(nginx.port, b"secret" + b"\t" * count) for count in range(2 * SEARCHES)]

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter, StoreError
-from headgate.core.algorithms import build
-from headgate.core.limit import Limit
-from headgate.stores.port import Member, Once, Op, Outcome, PartlyAnswered, Replies, Request
-from headgate.stores.redis import RedisStore
-from headgate.stores.redis.program import PROGRAM_SHA
-from headgate.stores.redis.wire import max_reply_bytes
-from headgate.stores.url import open_store
+from crestgate import AsyncLimiter, Limiter, StoreError
+from crestgate.core.algorithms import build
+from crestgate.core.limit import Limit
+from crestgate.stores.factory import open_store
+from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, Member, Op, Outcome, PartialStoreError, Request
+from crestgate.stores.redis import RedisStore
+from crestgate.stores.redis.codec import BatchEncoder
+from crestgate.stores.redis.script import SCRIPT_SHA
 from security.hostile_server import HostileServer
 
 NOW = 1_700_000_000_000_000
@@ -32,7 +32,7 @@ LIMIT = build(Limit.parse("100/minute"), "limit")
 ONE = [Request(Op.TAKE, [Member("key", LIMIT, 1)])]
 CHAIN = [Request(Op.TAKE, [Member("a", LIMIT, 1), Member("b", LIMIT, 1)]), Request(Op.PEEK, [Member("c", LIMIT, 1)])]
 
-Way = Callable[[RedisStore, Sequence[Request]], Replies | StoreError]
+Way = Callable[[RedisStore, Sequence[Request]], BatchOutcomes | StoreError]
 
 
 def record(verdict: int = 3, remaining: int = 99) -> bytes:
@@ -49,7 +49,7 @@ def reply_to(batch: Sequence[Request]) -> bytes:
     return bulk(struct.pack(">q", NOW) + record() * members)
 
 
-def threaded(store: RedisStore, batch: Sequence[Request]) -> Replies | StoreError:
+def threaded(store: RedisStore, batch: Sequence[Request]) -> BatchOutcomes | StoreError:
     try:
         return store.call(batch, time.monotonic() + store.timeout)
     except StoreError as error:
@@ -58,9 +58,9 @@ def threaded(store: RedisStore, batch: Sequence[Request]) -> Replies | StoreErro
         store.close()
 
 
-def on_loop(store: RedisStore, batch: Sequence[Request]) -> Replies | StoreError:
-    async def call() -> Replies | StoreError:
-        done: asyncio.Future[Replies | StoreError] = asyncio.get_running_loop().create_future()
+def on_loop(store: RedisStore, batch: Sequence[Request]) -> BatchOutcomes | StoreError:
+    async def call() -> BatchOutcomes | StoreError:
+        done: asyncio.Future[BatchOutcomes | StoreError] = asyncio.get_running_loop().create_future()
         store.begin(batch, time.monotonic() + store.timeout, done.set_result)
         try:
             return await asyncio.wait_for(done, GIVE_UP)
@@ -116,7 +116,7 @@ def test_broken_reply_is_a_store_error(name: str, decide: Way) -> None:
     with HostileServer(lambda _: [BROKEN[name], b""]) as server:
         answer = decide(opened(server.port), ONE)
     assert isinstance(answer, StoreError)
-    assert not isinstance(answer, PartlyAnswered)
+    assert not isinstance(answer, PartialStoreError)
 
 
 @pytest.mark.parametrize("announced", [b"*2000000000\r\n", b"$2000000000\r\n", b"*1\r\n*2000000000\r\n"])
@@ -148,7 +148,7 @@ def test_stream_without_end_is_cut_off(name: str, decide: Way) -> None:
         answer = decide(opened(server.port), ONE)
         assert isinstance(answer, StoreError)
         assert "in time" not in str(answer)
-        assert server.sent_bytes < max_reply_bytes(ONE) + SOCKET_BUFFERS
+        assert server.sent_bytes < BatchEncoder("cg").encode(ONE, -1)[1] + SOCKET_BUFFERS
 
 
 def test_stream_of_small_pieces_ends_with_the_deadline(decide: Way) -> None:
@@ -171,7 +171,7 @@ def test_policy_answers_when_replies_are_broken() -> None:
         if b"EVALSHA" in received:
             return [BROKEN["time alone"] if broken else reply_to(ONE), b""]
         if b"SCRIPT" in received:
-            return [b"+PONG\r\n" + bulk(PROGRAM_SHA.encode()), b""]
+            return [b"+PONG\r\n" + bulk(SCRIPT_SHA.encode()), b""]
         return [bulk(b"redis_mode:standalone"), b""]
 
     async def check(url: str) -> str:
@@ -222,8 +222,8 @@ def mutated(random: random.Random, reply: bytes) -> bytes:
 def test_mutated_replies(seed: int, decide: Way) -> None:
     """Whatever comes, there is a decision that can be one, or a StoreError."""
     rolls = random.Random(seed)
-    once = Once("name", bytes(16), b"note")
-    batch = (ONE, CHAIN, [Request(Op.TAKE, [Member("a", LIMIT, 1)], once)])[seed % 3]
+    idempotency = IdempotencyRecord("name", bytes(16), b"note")
+    batch = (ONE, CHAIN, [Request(Op.TAKE, [Member("a", LIMIT, 1)], idempotency)])[seed % 3]
     found = struct.pack(">I", 2**32 - 1) if seed % 3 == 2 else b""
     members = sum(len(request.members) for request in batch)
     reply = bulk(struct.pack(">q", NOW) + found + record() * members)
@@ -235,7 +235,7 @@ def test_mutated_replies(seed: int, decide: Way) -> None:
             if isinstance(answer, StoreError):
                 continue
             for request, outcomes in zip(batch, answer, strict=True):
-                assert request.once is not None or len(outcomes) == len(request.members)
+                assert request.record is not None or len(outcomes) == len(request.members)
                 assert all(plausible(outcome) for outcome in outcomes), sent
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from headgate import StoreError
-from headgate.rules.repositories.redis.repository import RedisRepository, open_redis_repository
-from headgate.stores.options import Options
+from crestgate import StoreError
+from crestgate.rules.storage.redis.repository import RedisRepository, open_redis_repository
+from crestgate.runtime.url_options import Options
 from security.hostile_server import HostileServer
 
 GIVE_UP = 60.0
@@ -60,7 +60,7 @@ def test_listening_survives_nonsense(first: bytes) -> None:
         if b"SUBSCRIBE" not in received:
             return [greeted(received), b""]
         subscriptions += 1
-        good = b"*3\r\n$9\r\nsubscribe\r\n$10\r\n{hg}:rules\r\n:1\r\n"
+        good = b"*3\r\n$9\r\nsubscribe\r\n$10\r\n{cg}:rules\r\n:1\r\n"
         return [greeted(received) + (first if subscriptions == 1 else good), b""]
 
     with HostileServer(answer) as server:

@@ -1,4 +1,4 @@
-"""A service behind `headgate://` that is hostile or broken: a StoreError, after bounded bytes and by the deadline."""
+"""A service behind `crestgate://` that is hostile or broken: a StoreError, after bounded bytes and by the deadline."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from headgate import Limiter, StoreError
-from headgate.core.algorithms import build
-from headgate.core.limit import Limit
-from headgate.stores.far import stand_in
-from headgate.stores.port import Member, Op, Replies, Request
-from headgate.stores.service.place import Place
-from headgate.stores.service.store import ServiceStore
+from crestgate import Limiter, StoreError
+from crestgate.core.algorithms import build
+from crestgate.core.limit import Limit
+from crestgate.stores.port import BatchOutcomes, Member, Op, Request
+from crestgate.stores.remote.http_connection import ServiceAddress
+from crestgate.stores.remote.store import ServiceStore
+from crestgate.stores.server_side_limits import placeholder
 from security.hostile_server import HostileServer
 
 PATIENT_MS = 20_000
@@ -29,8 +29,8 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 def decide(
     server: HostileServer, batch: list[Request] | None = None, timeout_ms: int = PATIENT_MS
-) -> Replies | StoreError:
-    store = ServiceStore(Place("127.0.0.1", server.port), timeout_ms=timeout_ms, pool_size=1)
+) -> BatchOutcomes | StoreError:
+    store = ServiceStore(ServiceAddress("127.0.0.1", server.port), timeout_ms=timeout_ms, pool_size=1)
     try:
         return store.call(batch or ONE, time.monotonic() + store.timeout)
     except StoreError as error:
@@ -125,7 +125,7 @@ def test_broken_answer_is_a_store_error(name: str) -> None:
 def test_broken_rules_are_a_store_error(field: str, value: object) -> None:
     """What the service says of limits that it alone knows becomes part of the request."""
     with HostileServer(lambda _: [counters({**REAL, field: value})]) as server:
-        assert isinstance(decide(server, [Request(Op.TAKE, [Member("{}", stand_in(None), 1)])]), StoreError)
+        assert isinstance(decide(server, [Request(Op.TAKE, [Member("{}", placeholder(None), 1)])]), StoreError)
 
 
 def test_policy_answers_when_answers_are_broken() -> None:
@@ -135,7 +135,7 @@ def test_policy_answers_when_answers_are_broken() -> None:
         return [BROKEN["nested lists"]] if broken else [counters(COUNTER), b""]
 
     with HostileServer(answer) as server:
-        url = f"headgate://127.0.0.1:{server.port}?timeout_ms={PATIENT_MS}"
+        url = f"crestgate://127.0.0.1:{server.port}?timeout_ms={PATIENT_MS}"
         with Limiter(url, on_store_error="closed") as limiter:
             assert limiter.check("key", "100/minute").reason == "ok"
             broken = True
@@ -146,7 +146,7 @@ def test_policy_answers_when_answers_are_broken() -> None:
 def test_mutated_answers(seed: int) -> None:
     """Whatever comes, there is a decision that can be one, or a StoreError."""
     rolls = random.Random(seed)
-    context = [Request(Op.TAKE, [Member("{}", stand_in(None), 1)])]
+    context = [Request(Op.TAKE, [Member("{}", placeholder(None), 1)])]
     batch, good = (ONE, counters(COUNTER)) if seed % 2 else (context, counters(REAL, REAL))
     sent = b""
     with HostileServer(lambda _: [sent]) as server:

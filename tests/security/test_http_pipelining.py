@@ -15,8 +15,8 @@ from contextlib import ExitStack
 import grpc
 import pytest
 
-from headgate.service.connections import MAX_HELD_BYTES
-from headgate.service.rpc import messages
+from crestgate.protobuf import messages
+from crestgate.runtime.connection_budget import MAX_HELD_BYTES
 from integration.service.serving import Service
 from integration.service.wire import Wire, request
 from security.bystander import Bystander, memory_bytes, unharmed
@@ -117,7 +117,7 @@ def test_slow_uploads_do_not_refuse_the_requests_of_others(serve: Serve) -> None
             asked = messages.CheckBatchRequest()
             for number in range(1000):
                 asked.checks.add(key=f"a key that is somewhat longer than others: {number}")
-            path = "/headgate.v1.RateLimiter/CheckRateLimitBatch"
+            path = "/crestgate.v1.RateLimiter/CheckRateLimitBatch"
             ask = channel.unary_unary(
                 path, messages.CheckBatchRequest.SerializeToString, messages.CheckBatchResponse.FromString
             )

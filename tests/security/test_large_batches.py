@@ -10,12 +10,12 @@ import grpc
 import httpx
 import pytest
 
-from headgate.service.rpc import messages
+from crestgate.protobuf import messages
 from integration.service.serving import GENEROUS, Service
 from security.bystander import Bystander, Control, memory_bytes, unharmed
 
 ROUNDS = 3
-UNLIMITED = {**GENEROUS, "HEADGATE_SERVER__LIMITS__CHECKS": "1000000000/second"}
+UNLIMITED = {**GENEROUS, "CRESTGATE_SERVER__LIMITS__CHECKS": "1000000000/second"}
 MEMORY = 64 * 1024 * 1024
 WIDE = [f"{1_000_000 + number}/day using fixed_window" for number in range(10)]
 LOG = "10000/day using sliding_window_log"
@@ -169,7 +169,7 @@ def test_others_are_answered_during_large_grpc_messages(
     service: Service, method: str, report: Callable[[str], None]
 ) -> None:
     path, answer = {
-        "batch": ("/headgate.v1.RateLimiter/CheckRateLimitBatch", messages.CheckBatchResponse),
+        "batch": ("/crestgate.v1.RateLimiter/CheckRateLimitBatch", messages.CheckBatchResponse),
         "descriptors": ("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", messages.RateLimitResponse),
     }[method]
     with grpc.insecure_channel(service.rpc) as channel:
@@ -193,7 +193,7 @@ def test_others_are_answered_during_large_grpc_messages(
 
 
 def test_counters_count_against_the_ceiling_of_the_node(serve: Callable[..., Service]) -> None:
-    service = serve(environment={**GENEROUS, "HEADGATE_SERVER__LIMITS__CHECKS": "200/minute"})
+    service = serve(environment={**GENEROUS, "CRESTGATE_SERVER__LIMITS__CHECKS": "200/minute"})
     ten = [{"counters": [{"key": f"k{n}-{i}", "limit": "9/d"} for i in range(10)]} for n in range(10)]
     with service.client() as client:
         statuses = [client.post("/api/v1/check/batch", json={"checks": ten}).status_code for _ in range(3)]

@@ -13,12 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headgate import Limit, Limiter, StoreError
-from headgate.core.algorithms import build
-from headgate.stores.port import Member, Op, PartlyAnswered, Request
-from headgate.stores.shared import SharedStore
-from headgate.stores.shared.arena import MAX_LOOKS, MAX_SEARCHES
-from headgate.testing import FakeClock
+from crestgate import Limit, Limiter, StoreError
+from crestgate.core.algorithms import build
+from crestgate.stores.port import Member, Op, PartialStoreError, Request
+from crestgate.stores.shared import SharedStore
+from crestgate.stores.shared.arena import MAX_PROBES, MAX_SEARCHES
+from crestgate.testing import FakeClock
 from integration.service.serving import Service
 from security.bystander import Bystander, unharmed
 
@@ -62,7 +62,7 @@ def test_flood_of_small_logs_evicts_nobody(store: SharedStore, clock: FakeClock,
         clock.advance(1)
         replies = store.apply(batch(first, FLOOD))
         assert all(outcome.decision.allowed for reply in replies for outcome in reply)
-    assert store.arena.looks == 0
+    assert store.arena.probes == 0
     assert limiter.check("somebody", EXHAUSTED).reason == "limited"
     algorithm = build(Limit.parse(FLOOD), FLOOD)
     peeks = store.apply([Request(Op.PEEK, [Member(f"k{i}", algorithm, 1)]) for i in range(0, 30_000, 100)])
@@ -82,15 +82,15 @@ def test_flood_of_large_logs_is_refused_with_bounded_work(
     for _ in range(11):
         clock.advance(1)
         store.apply(batch(0, LARGE, checks))
-    assert store.arena.looks == 2, "only one log has outgrown its ring so far"
+    assert store.arena.probes == 2, "only one log has outgrown its ring so far"
     clock.advance(1)
-    with pytest.raises(PartlyAnswered) as error:
+    with pytest.raises(PartialStoreError) as error:
         store.apply(batch(0, LARGE, checks))
-    refused = sum(isinstance(reply[0], StoreError) for reply in error.value.replies)
-    taken, looks = checks - refused, store.arena.looks - 2
-    assert 0 < refused <= store.arena.refused
+    refused = sum(isinstance(reply[0], StoreError) for reply in error.value.outcomes)
+    taken, looks = checks - refused, store.arena.probes - 2
+    assert 0 < refused <= store.arena.failures
     assert taken > store.geometry.blocks // COUNTERS * 9 // 10
-    assert looks <= 2 * checks * COUNTERS + MAX_SEARCHES * MAX_LOOKS, "of the whole batch"
+    assert looks <= 2 * checks * COUNTERS + MAX_SEARCHES * MAX_PROBES, "of the whole batch"
     clock.advance(1)
     assert limiter.check("somebody", "40/day using sliding_window_log").reason == "limited"
     assert limiter.peek("somebody", "40/day using sliding_window_log").remaining == 0
@@ -106,9 +106,9 @@ def test_inline_logs_leave_room_for_rules(small_store: SharedStore, clock: FakeC
         clock.advance(1)
         for i in range(0, store.geometry.blocks, 100):
             requests = [Request(Op.TAKE, [Member(f"k{j}", stranger, 1)]) for j in range(i, i + 100)]
-            with suppress(PartlyAnswered):
+            with suppress(PartialStoreError):
                 store.apply(requests)
-    assert store.arena.refused > 0, "there was no more room for them"
+    assert store.arena.failures > 0, "there was no more room for them"
     rule = Limiter(store)
     reasons = []
     for _ in range(60):
@@ -145,7 +145,7 @@ def test_flood_over_http_harms_nobody(serve: Callable[..., Service], report: Cal
         end = time.monotonic()
         assert check() == (False, "limited")
         metrics = client.get("/metrics").text
-        assert "headgate_store_logs_full_total 0.0" in metrics
-        assert "headgate_store_errors_total 0.0" in metrics
+        assert "crestgate_store_logs_full_total 0.0" in metrics
+        assert "crestgate_store_errors_total 0.0" in metrics
     figures = f"two batches of 10,000 sliding logs in {end - middle:.1f} s"
     report(f"{figures}: {unharmed(bystander.waits(start, middle), bystander.waits(middle, end))}")

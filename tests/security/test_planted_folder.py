@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate import Limiter
+from crestgate import Limiter
 from integration.service.serving import ANY_PORTS, PATIENCE, Service
 
 COMMANDS = [
@@ -26,10 +26,10 @@ COMMANDS = [
 
 
 def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
-    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
     surroundings |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **ANY_PORTS}
     return subprocess.run(
-        [sys.executable, "-m", "headgate", *command.split()],
+        [sys.executable, "-m", "crestgate", *command.split()],
         cwd=folder,
         env=surroundings,
         capture_output=True,
@@ -43,7 +43,7 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 def planted(tmp_path: Path) -> Path:
     """A folder in which somebody has made a key."""
     assert run(tmp_path, "keys create backdoor --scope write").returncode == 0
-    return tmp_path / ".headgate"
+    return tmp_path / ".crestgate"
 
 
 def refuses(folder: Path, words: str) -> None:
@@ -73,10 +73,10 @@ def test_everything_that_is_kept_is_its_owners_alone(tmp_path: Path, serve: Call
             client.post("/api/v1/rules", json=rule).raise_for_status()
             check = {"dimension": "user", "identifier": "42"}
             client.post("/api/v1/check", json=check, headers={"idempotency-key": "1"}).raise_for_status()
-        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / ".headgate").iterdir()}
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / ".crestgate").iterdir()}
         assert {"counters", "counters.once", "rules.db"} <= {*modes}
         assert {*modes.values()} == {0o600}, modes
-        assert stat.S_IMODE((tmp_path / ".headgate").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / ".crestgate").stat().st_mode) == 0o700
     finally:
         os.umask(before)
 

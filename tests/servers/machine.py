@@ -33,6 +33,9 @@ __all__ = [
 PATIENCE = 30.0
 """Seconds after which we give up on a server. Nothing that works comes near it."""
 
+may_start_servers = True
+"""False under `--no-servers`: whoever would start one is skipped."""
+
 _PORTS = range(10_000, 22_000)
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _us = os.getpid()
@@ -50,7 +53,7 @@ def find(program: str, package: str, *places: str) -> str:
     if path is None:
         raise ServerError(
             f"{program} is not installed: `make servers`, or `apt-get install {package}`; "
-            "or name a server that runs already, see HEADGATE_TEST_…_URL in tests/conftest.py"
+            "or name a server that runs already, see CRESTGATE_TEST_…_URL in tests/conftest.py"
         )
     return path
 
@@ -103,7 +106,7 @@ def _is_free(port: int) -> bool:
 
 def private_folder(kind: str) -> Path:
     """A new folder, which is removed at the end of the tests at the latest."""
-    folder = Path(tempfile.mkdtemp(prefix=f"headgate-{kind}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"crestgate-{kind}-"))
     _folders.add(folder)
     return folder
 

@@ -25,16 +25,16 @@ _SETUP = """\
 FLUSH PRIVILEGES;
 DELETE FROM mysql.global_priv WHERE User = '' OR User = 'root' AND Host <> 'localhost';
 FLUSH PRIVILEGES;
-CREATE DATABASE headgate;
-CREATE USER headgate@'%' IDENTIFIED BY 'secret';
-GRANT ALL ON headgate.* TO headgate@'%';
+CREATE DATABASE crestgate;
+CREATE USER crestgate@'%' IDENTIFIED BY 'secret';
+GRANT ALL ON crestgate.* TO crestgate@'%';
 CREATE USER replica@'%' IDENTIFIED BY 'secret';
 GRANT REPLICATION SLAVE ON *.* TO replica@'%';
 """
 
 
 class MariaDB(ServerProcess):
-    """One MariaDB with a database `headgate`, a user of that name for it, and a binary log.
+    """One MariaDB with a database `crestgate`, a user of that name for it, and a binary log.
 
     `flush_log` is `innodb_flush_log_at_trx_commit`: with 1, what is committed survives the machine. `settings` are
     further settings, such as `{"max_connections": "5"}`.
@@ -66,7 +66,7 @@ class MariaDB(ServerProcess):
 
     @property
     def url(self) -> str:
-        return f"mysql://headgate:secret@127.0.0.1:{self.port}/headgate"
+        return f"mysql://crestgate:secret@127.0.0.1:{self.port}/crestgate"
 
     def launch(self) -> None:
         if not (self.folder / "data").exists():
@@ -90,7 +90,7 @@ class MariaDB(ServerProcess):
         return {name.strip(): value for name, found, value in (line.partition(": ") for line in lines) if found}
 
     def _ask(self, statements: str, patience: float, *form: str) -> str:
-        who = ["--no-defaults", f"--socket={self.socket}", "--user=root", "--database=headgate"]
+        who = ["--no-defaults", f"--socket={self.socket}", "--user=root", "--database=crestgate"]
         return run([find("mariadb", _CLIENT), *who, *form], statements, patience=patience)
 
 

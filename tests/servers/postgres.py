@@ -23,11 +23,11 @@ from servers.process import ServerProcess
 __all__ = ["Postgres"]
 
 _SERVER, _CLIENT = "postgresql", "postgresql-client"
-_SETUP = "CREATE ROLE headgate LOGIN PASSWORD 'secret'\nCREATE DATABASE headgate OWNER headgate\n"
+_SETUP = "CREATE ROLE crestgate LOGIN PASSWORD 'secret'\nCREATE DATABASE crestgate OWNER crestgate\n"
 
 
 class Postgres(ServerProcess):
-    """One PostgreSQL with a database `headgate` and a user of that name, who owns it.
+    """One PostgreSQL with a database `crestgate` and a user of that name, who owns it.
 
     `settings` are further settings, such as `{"max_connections": "5"}`.
     """
@@ -49,7 +49,7 @@ class Postgres(ServerProcess):
 
     @property
     def url(self) -> str:
-        return f"postgresql://headgate:secret@127.0.0.1:{self.port}/headgate"
+        return f"postgresql://crestgate:secret@127.0.0.1:{self.port}/crestgate"
 
     @property
     def pids(self) -> list[int]:
@@ -70,7 +70,7 @@ class Postgres(ServerProcess):
 
     def sql(self, statements: str, patience: float = PATIENCE) -> str:
         """What the administrator is answered, a line for each row and a tab between columns."""
-        who = ["-h", str(self.folder), "-p", str(self.port), "-U", "postgres", "-d", "headgate"]
+        who = ["-h", str(self.folder), "-p", str(self.port), "-U", "postgres", "-d", "crestgate"]
         form = [
             "--no-psqlrc",
             "--quiet",

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+from servers import machine
 from servers.machine import PATIENCE, ServerError, find, free_port, gone, private_folder, remove, stat, until
 
 __all__ = ["GivenServer", "Server", "ServerProcess"]
@@ -104,6 +105,10 @@ class ServerProcess(Server):
     """What tells it to end now, without waiting for its clients."""
 
     def __init__(self, port: int | None = None) -> None:
+        if not machine.may_start_servers:
+            import pytest  # the benchmarks start servers, too, and have no pytest
+
+            pytest.skip(f"starts {self.kind}")
         self.port = free_port() if port is None else port
         self.folder = private_folder(self.kind)
         self.log = self.folder / "log"

@@ -138,14 +138,14 @@ def as_user(server: MariaDB | Postgres, statement: str) -> str:
     """What the user of the URL is answered, over TCP."""
     if isinstance(server, Postgres):
         return run(["psql", server.url, "-Atqc", statement])
-    who = ["--host=127.0.0.1", f"--port={server.port}", "--user=headgate", "--password=secret", "--database=headgate"]
+    who = ["--host=127.0.0.1", f"--port={server.port}", "--user=crestgate", "--password=secret", "--database=crestgate"]
     return run(["mariadb", "--no-defaults", *who, "-BNe", statement])
 
 
 @pytest.mark.parametrize("make", [MariaDB, Postgres])
 def test_a_database_answers_freezes_dies_and_comes_back(make: type[MariaDB] | type[Postgres]) -> None:
     with make() as server:
-        assert f"://headgate:secret@127.0.0.1:{server.port}/headgate" in server.url
+        assert f"://crestgate:secret@127.0.0.1:{server.port}/crestgate" in server.url
         as_user(server, "CREATE TABLE things (id INT)")
         as_user(server, "INSERT INTO things VALUES (7)")
         server.pause()

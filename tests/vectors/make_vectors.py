@@ -672,7 +672,7 @@ def scripts(algorithm: str) -> Iterator[Script]:
         if target != algorithm:
             yield filled(f"becomes-{target}", minute, becoming(target))
 
-    rng = random.Random(f"headgate vectors {algorithm}")
+    rng = random.Random(f"crestgate vectors {algorithm}")
     year = make(algorithm, 365, YEAR, 31)
     pool = {
         "ten": ten,

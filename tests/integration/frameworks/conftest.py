@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headgate import Limiter
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.testing import FakeClock
 from integration.frameworks.contract import Setup
 from integration.frameworks.suite import APPS, Running
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
-from headgate import Limiter
-from headgate.engine.plans import Limits
+from crestgate import Limiter
+from crestgate.core.plans import Limits
 
 __all__ = ["Setup"]
 

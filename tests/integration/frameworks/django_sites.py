@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import httpx
 
-from headgate import Limiter
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.testing import FakeClock
 from integration.frameworks.apps.django_project import asgi_application, configure, wsgi_application
 
 __all__ = ["KINDS", "Site", "call", "limiter", "remaining", "view_of"]
@@ -56,19 +56,19 @@ def remaining(response: httpx.Response) -> list[int]:
 
 
 class Site:
-    """A project, asked without a socket. `headgate` is its setting; None: it has no middleware."""
+    """A project, asked without a socket. `crestgate` is its setting; None: it has no middleware."""
 
     def __init__(
-        self, kind: str, routes: Iterable[Any], headgate: dict[str, Any] | None = None, around: Iterable[str] = ()
+        self, kind: str, routes: Iterable[Any], crestgate: dict[str, Any] | None = None, around: Iterable[str] = ()
     ) -> None:
         configure()
         self._runner = asyncio.Runner()
         if kind == "wsgi":
-            wsgi = httpx.WSGITransport(app=wsgi_application(routes, headgate, around))
+            wsgi = httpx.WSGITransport(app=wsgi_application(routes, crestgate, around))
             self._client = httpx.Client(transport=wsgi, base_url="http://site")
             return
         self._client = None  # type: ignore[assignment] # the other one is there
-        asgi = httpx.ASGITransport(app=asgi_application(routes, headgate, around))
+        asgi = httpx.ASGITransport(app=asgi_application(routes, crestgate, around))
         self._async_client = httpx.AsyncClient(transport=asgi, base_url="http://site")
 
     def __enter__(self) -> Self:

@@ -15,19 +15,19 @@ from django.conf import settings
 from django.http import HttpResponse
 from django.urls import path
 
-HEADGATE = {"LIMITER": "memory://", "LIMITS": "2/hour", "KEY": "user"}
+CRESTGATE = {"LIMITER": "memory://", "LIMITS": "2/hour", "KEY": "user"}
 kind, folder = sys.argv[1:3]
 settings.configure(
     ALLOWED_HOSTS=["*"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{folder}/users.sqlite"}},
     DEBUG=True,  # queries are kept then
-    HEADGATE={**HEADGATE, "KEY": "ip"} if kind.endswith("-ip") else HEADGATE,
+    CRESTGATE={**CRESTGATE, "KEY": "ip"} if kind.endswith("-ip") else CRESTGATE,
     INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions"],
     LOGGING_CONFIG=None,
     MIDDLEWARE=[
         "django.contrib.sessions.middleware.SessionMiddleware",
         "django.contrib.auth.middleware.AuthenticationMiddleware",
-        "headgate.integrations.django.RateLimitMiddleware",
+        "crestgate.integrations.django.RateLimitMiddleware",
     ],
     ROOT_URLCONF=__name__,
     SECRET_KEY="of no consequence",

@@ -25,7 +25,7 @@ from typing import Any
 
 import grpc
 
-from headgate import Limiter, RateLimitExceeded
+from crestgate import Limiter, RateLimitExceeded
 
 __all__ = ["KINDS", "STYLES", "Answer", "Client", "Service", "serve"]
 

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from http_sfv.list import List
 
-from headgate import Limiter
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.testing import FakeClock
 from integration.frameworks.contract import Setup
 
 __all__ = ["APPS", "HERE", "OTHER_WAYS", "ROUTED", "Answer", "Running", "answer_of", "items_of"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headgate import Limiter
-from headgate.integrations import HeaderStyle, Request
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.integrations import HeaderStyle, Request
+from crestgate.testing import FakeClock
 from integration.frameworks.suite import APPS, OTHER_WAYS, ROUTED, Running, items_of
 
 Serve = Callable[..., Running]
@@ -69,7 +69,7 @@ def test_plans_and_limits_by_a_callable(serve: Serve) -> None:
 
 
 def test_the_rules_of_a_configuration(serve: Serve, tmp_path: Path) -> None:
-    file = tmp_path / "headgate.yaml"
+    file = tmp_path / "crestgate.yaml"
     file.write_text(
         "rules:\n"
         "  - {name: per user, dimension: user, limit: 2, window_seconds: 60, algorithm: fixed_window}\n"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.integrations.visit import Visit
+from crestgate.integrations.request_state import RequestState
 from integration.frameworks.suite import APPS, Running, answer_of
 from servers.machine import until
 
@@ -173,7 +173,7 @@ def test_an_exception_in_a_key_is_the_applications(serve: Serve) -> None:
 
 def nothing_is_left() -> bool:
     gc.collect()
-    return not any(type(found) is Visit for found in gc.get_objects())
+    return not any(type(found) is RequestState for found in gc.get_objects())
 
 
 def test_clients_go_away(serve: Serve) -> None:

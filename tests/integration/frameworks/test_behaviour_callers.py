@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headgate import Limiter
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.testing import FakeClock
 from integration.frameworks.suite import APPS, Running
 
 Serve = Callable[..., Running]
@@ -36,7 +36,7 @@ def test_a_caller_is_counted_by_whatever_it_sends(serve: Serve, value: bytes) ->
 
 
 def test_an_api_key_of_any_length_is_no_error_under_rules(serve: Serve, tmp_path: Path) -> None:
-    file = tmp_path / "headgate.yaml"
+    file = tmp_path / "crestgate.yaml"
     file.write_text("rules:\n  - {name: k, dimension: apikey, limit: 2, window_seconds: 60, algorithm: fixed_window}\n")
     with Limiter.from_config(file, environ={}, clock=FakeClock(1_700_000_000)) as limiter:
         app = serve(limiter, middleware={})

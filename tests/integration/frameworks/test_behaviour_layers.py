@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate import Decision
-from headgate.integrations import Denial, Request
+from crestgate import Decision
+from crestgate.integrations import Denial, Request
 from integration.frameworks.suite import HERE, ROUTED, Running, items_of
 
 Serve = Callable[..., Running]

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from crestgate import AsyncLimiter, Limiter
+from crestgate.integrations.shared_limiters import sync_limiter_for
 from flaky_store import Flaky
-from headgate import AsyncLimiter, Limiter
-from headgate.integrations.opening import limiter_for_threads
 from integration.frameworks.suite import ROUTED, Running
 from servers.machine import free_port
 from servers.process import GivenServer
@@ -52,12 +52,12 @@ def test_counters_of_routes_in_redis(serve: Serve, on_redis: Limiter) -> None:
 
 
 def test_a_limiter_for_event_loops_serves_every_framework(serve: Serve) -> None:
-    app = serve(limiter_for_threads(AsyncLimiter("memory://")), middleware={"limits": SEVEN})
+    app = serve(sync_limiter_for(AsyncLimiter("memory://")), middleware={"limits": SEVEN})
     assert at_once(app, times=10) == [200] * 7 + [429] * 3
 
 
 def test_a_store_that_is_away_lets_requests_pass(serve: Serve) -> None:
-    limiter = limiter_for_threads(f"redis://127.0.0.1:{free_port()}/0?timeout_ms=50")
+    limiter = sync_limiter_for(f"redis://127.0.0.1:{free_port()}/0?timeout_ms=50")
     app = serve(limiter, middleware={"limits": "1/minute", "when": lambda response: response.status == 401})
     assert app.statuses(3) == [200] * 3
     assert app.limiter.store_failures >= 3

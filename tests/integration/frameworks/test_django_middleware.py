@@ -15,13 +15,13 @@ from django.test.utils import override_settings
 from django.urls import include, path, re_path
 from django.views import View
 
-from headgate import AsyncLimiter, Limiter
-from headgate.errors import RateLimitExceeded
-from headgate.integrations import Denial, HeaderStyle
-from headgate.integrations.asgi import RateLimitMiddleware as AsgiMiddleware
-from headgate.integrations.django import RateLimitMiddleware, exempt, freeing, limit
-from headgate.integrations.wsgi import RateLimitMiddleware as WsgiMiddleware
-from headgate.testing import FakeClock
+from crestgate import AsyncLimiter, Limiter
+from crestgate.errors import RateLimitExceeded
+from crestgate.integrations import Denial, HeaderStyle
+from crestgate.integrations.asgi import RateLimitMiddleware as AsgiMiddleware
+from crestgate.integrations.django import RateLimitMiddleware, exempt, exempt_views, limit
+from crestgate.integrations.wsgi import RateLimitMiddleware as WsgiMiddleware
+from crestgate.testing import FakeClock
 from integration.frameworks.apps.django_project import MIDDLEWARE, asgi_application, wsgi_application
 from integration.frameworks.django_sites import KINDS, Site, limiter, remaining, view_of
 
@@ -67,20 +67,20 @@ def test_any_limiter_serves_either_kind(kind: str, made: Any) -> None:
 
 
 def test_sync_and_async_projects_share_their_counters() -> None:
-    headgate = {"LIMITER": limiter(), "LIMITS": "3/minute"}
+    crestgate = {"LIMITER": limiter(), "LIMITS": "3/minute"}
     with (
-        Site("wsgi", [path("a", text("wsgi"))], headgate) as one,
-        Site("asgi", [path("a", text("asgi"))], headgate) as two,
+        Site("wsgi", [path("a", text("wsgi"))], crestgate) as one,
+        Site("asgi", [path("a", text("asgi"))], crestgate) as two,
     ):
         assert one.statuses("/a", "/a") == [200, 200]
         assert two.statuses("/a", "/a") == [200, 429]
 
 
 def test_views_of_the_other_kind_are_served() -> None:
-    headgate = {"LIMITER": limiter(), "LIMITS": "3/minute"}
+    crestgate = {"LIMITER": limiter(), "LIMITS": "3/minute"}
     with (
-        Site("wsgi", [path("a", text("asgi"))], headgate) as one,
-        Site("asgi", [path("a", text("wsgi"))], headgate) as two,
+        Site("wsgi", [path("a", text("asgi"))], crestgate) as one,
+        Site("asgi", [path("a", text("wsgi"))], crestgate) as two,
     ):
         assert one.statuses("/a", "/a") == [200, 200]
         assert two.statuses("/a", "/a") == [200, 429]
@@ -98,12 +98,12 @@ def test_a_view_that_is_exempt_is_not_counted_and_told_of_nothing(kind: str) -> 
 def test_a_view_is_exempt_from_the_first_request_on_which_imports_it(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "urls_of_a_fresh_process.py").write_text(
         "from django.urls import path\n"
-        "from headgate.integrations.django import exempt\n"
+        "from crestgate.integrations.django import exempt\n"
         "urlpatterns = [path('free', exempt(lambda request: None))]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(freeing, "_freed", set())
-    with override_settings(HEADGATE={"LIMITER": limiter(), "LIMITS": "2/minute"}):
+    monkeypatch.setattr(exempt_views, "_freed", set())
+    with override_settings(CRESTGATE={"LIMITER": limiter(), "LIMITS": "2/minute"}):
         layer = RateLimitMiddleware(lambda request: HttpResponse("yes"))
     request = RequestFactory().get("/free")
     request.urlconf = "urls_of_a_fresh_process"
@@ -124,7 +124,7 @@ def test_a_class_is_exempt_and_what_is_written_above_that_keeps_it_so(kind: str)
     class Free(View):  # type: ignore[misc] # Django has no types
         get = text(kind)
 
-    assert Free.as_view().headgate_exempt
+    assert Free.as_view().crestgate_exempt
     routes = [path("free", Free.as_view()), path("paid", text(kind))]
     with Site(kind, routes, {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
         assert site.statuses("/free", "/paid", "/free", "/paid") == [200, 200, 200, 429]
@@ -174,22 +174,22 @@ def test_the_outermost_layer_says_which_headers_there_are(kind: str) -> None:
 
 @both
 def test_the_middleware_twice_counts_once(kind: str) -> None:
-    headgate = {"LIMITER": limiter(), "LIMITS": "5/minute"}
-    with Site(kind, [path("a", text(kind))], headgate, around=[MIDDLEWARE]) as site:
+    crestgate = {"LIMITER": limiter(), "LIMITS": "5/minute"}
+    with Site(kind, [path("a", text(kind))], crestgate, around=[MIDDLEWARE]) as site:
         assert remaining(site.get("/a")) == [4]
 
 
 @both
 def test_a_middleware_around_django_and_the_one_inside_count_once_and_write_once(kind: str) -> None:
     shared, routes = limiter(), [path("a", text(kind))]
-    headgate = {"LIMITER": shared, "LIMITS": ["5/minute", "9/hour"]}
+    crestgate = {"LIMITER": shared, "LIMITS": ["5/minute", "9/hour"]}
     if kind == "wsgi":
-        inner = wsgi_application(routes, headgate)
+        inner = wsgi_application(routes, crestgate)
         wsgi = httpx.WSGITransport(app=WsgiMiddleware(inner, shared, "5/minute"))
         with httpx.Client(transport=wsgi, base_url="http://site") as client:
             response = client.get("/a")
     else:
-        asgi = httpx.ASGITransport(app=AsgiMiddleware(asgi_application(routes, headgate), shared, "5/minute"))
+        asgi = httpx.ASGITransport(app=AsgiMiddleware(asgi_application(routes, crestgate), shared, "5/minute"))
 
         async def ask() -> httpx.Response:
             async with httpx.AsyncClient(transport=asgi, base_url="http://site") as client:
@@ -253,8 +253,8 @@ Shape = Callable[[Any, Any], Any]
     ],
 )
 def test_a_denial_is_shaped_by_the_project(kind: str, shape: Shape, status: int, body: str | None) -> None:
-    headgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "ON_DENIED": shape}
-    with Site(kind, [path("a", text(kind))], headgate) as site:
+    crestgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "ON_DENIED": shape}
+    with Site(kind, [path("a", text(kind))], crestgate) as site:
         site.get("/a")
         denied = site.get("/a")
     assert denied.status_code == status
@@ -278,8 +278,8 @@ def test_coroutines_say_who_asks_what_it_costs_and_how_it_is_denied(kind: str) -
         raise RateLimitExceeded(shared.check("x", "1/hour", cost=2))
 
     shared = limiter()
-    headgate = {"LIMITER": shared, "LIMITS": "4/minute", "KEY": key, "COST": Cost(), "ON_DENIED": shape}
-    with Site(kind, [path("a", text(kind)), path("raises", view_of(kind, refuse))], headgate) as site:
+    crestgate = {"LIMITER": shared, "LIMITS": "4/minute", "KEY": key, "COST": Cost(), "ON_DENIED": shape}
+    with Site(kind, [path("a", text(kind)), path("raises", view_of(kind, refuse))], crestgate) as site:
         one = [site.get("/a", headers={"X-Tenant": "one"}) for _ in range(3)]
         raised = site.get("/raises", headers={"X-Tenant": "two"})
     assert [response.status_code for response in one] == [200, 200, 429]
@@ -293,8 +293,12 @@ def test_only_some_responses_count(kind: str) -> None:
             raise Http404
         return HttpResponse(status=int(request.GET["status"]))
 
-    headgate = {"LIMITER": limiter(), "LIMITS": "2/minute", "WHEN": lambda response: response.status in (401, 404, 500)}
-    with Site(kind, [path("a", view_of(kind, answer))], headgate) as site:
+    crestgate = {
+        "LIMITER": limiter(),
+        "LIMITS": "2/minute",
+        "WHEN": lambda response: response.status in (401, 404, 500),
+    }
+    with Site(kind, [path("a", view_of(kind, answer))], crestgate) as site:
         asked = [site.get(f"/a?{query}") for query in ("status=200", "status=401", "status=200", "raise", "status=200")]
     assert [response.status_code for response in asked] == [200, 401, 200, 404, 429]
     assert [remaining(response) for response in asked[:4]] == [[2], [1], [1], [0]]
@@ -305,8 +309,8 @@ def test_an_error_of_a_view_is_the_projects_and_told_of(kind: str) -> None:
     def boom(request: Any) -> Any:
         raise RuntimeError("boom")
 
-    headgate = {"LIMITER": limiter(), "LIMITS": "2/minute", "WHEN": lambda response: response.status != 500}
-    with Site(kind, [path("a", view_of(kind, boom))], headgate) as site:
+    crestgate = {"LIMITER": limiter(), "LIMITS": "2/minute", "WHEN": lambda response: response.status != 500}
+    with Site(kind, [path("a", view_of(kind, boom))], crestgate) as site:
         response = site.get("/a")
     assert (response.status_code, remaining(response)) == (500, [2])
 
@@ -318,7 +322,7 @@ def test_a_stream_is_the_views_own() -> None:
         made.append(StreamingHttpResponse([b"first", b"second"]))
         return made[-1]
 
-    with override_settings(HEADGATE={"LIMITER": limiter(), "LIMITS": "2/minute"}):
+    with override_settings(CRESTGATE={"LIMITER": limiter(), "LIMITS": "2/minute"}):
         layer = RateLimitMiddleware(stream)
     response = layer(RequestFactory().get("/a"))
     assert response is made[0]
@@ -327,8 +331,8 @@ def test_a_stream_is_the_views_own() -> None:
 
 @both
 def test_proxies_are_trusted_if_they_are_named(kind: str) -> None:
-    headgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "TRUSTED_PROXIES": ["127.0.0.1"]}
-    with Site(kind, [path("a", text(kind))], headgate) as site:
+    crestgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "TRUSTED_PROXIES": ["127.0.0.1"]}
+    with Site(kind, [path("a", text(kind))], crestgate) as site:
         asked = [
             site.get("/a", headers={"X-Forwarded-For": client}) for client in ("192.0.2.1", "192.0.2.2", "192.0.2.1")
         ]
@@ -337,8 +341,8 @@ def test_proxies_are_trusted_if_they_are_named(kind: str) -> None:
 
 @both
 def test_headers_can_be_left_out(kind: str) -> None:
-    headgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "HEADERS": HeaderStyle(ratelimit=False)}
-    with Site(kind, [path("a", text(kind))], headgate) as site:
+    crestgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "HEADERS": HeaderStyle(ratelimit=False)}
+    with Site(kind, [path("a", text(kind))], crestgate) as site:
         response = site.get("/a")
     assert "ratelimit" not in response.headers
     assert response.headers["x-ratelimit-remaining"] == "0"
@@ -346,8 +350,8 @@ def test_headers_can_be_left_out(kind: str) -> None:
 
 @both
 def test_what_a_dry_run_denies_is_handled(kind: str) -> None:
-    headgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "DRY_RUN": True}
-    with Site(kind, [path("a", text(kind))], headgate) as site:
+    crestgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "DRY_RUN": True}
+    with Site(kind, [path("a", text(kind))], crestgate) as site:
         assert site.statuses("/a", "/a") == [200, 200]
 
 
@@ -356,7 +360,7 @@ def test_what_a_dry_run_denies_is_handled(kind: str) -> None:
 def test_a_leaky_bucket_has_requests_wait_unless_told_not_to(kind: str, waits: bool) -> None:
     clock = FakeClock(1_700_000_000)
     shared = Limiter("memory://", clock=clock)
-    headgate = {"LIMITER": shared, "LIMITS": "2/minute using leaky_bucket", "WAIT": waits}
-    with Site(kind, [path("a", text(kind))], headgate) as site:
+    crestgate = {"LIMITER": shared, "LIMITS": "2/minute using leaky_bucket", "WAIT": waits}
+    with Site(kind, [path("a", text(kind))], crestgate) as site:
         assert site.statuses("/a", "/a") == [200, 200]
     assert clock.now() - 1_700_000_000 == (30 if waits else 0)

@@ -12,7 +12,7 @@ import pytest
 from django.http import HttpResponse
 from django.urls import path
 
-from headgate.integrations.django import limit
+from crestgate.integrations.django import limit
 from integration.frameworks.apps.django_project import asgi_application
 from integration.frameworks.django_sites import KINDS, Site, remaining, view_of
 from servers.proxy import CuttingProxy
@@ -32,11 +32,11 @@ def text(kind: str) -> Any:
 
 
 def test_threads_and_loops_share_what_is_counted(redis_server: Any) -> None:
-    headgate = {"LIMITER": redis_server.url, "LIMITS": "5/hour", "KEY": "header:X-Test"}
+    crestgate = {"LIMITER": redis_server.url, "LIMITS": "5/hour", "KEY": "header:X-Test"}
     headers = {"X-Test": uuid.uuid4().hex}
     with (
-        Site("wsgi", [path("a", text("wsgi"))], headgate) as one,
-        Site("asgi", [path("a", text("asgi"))], headgate) as two,
+        Site("wsgi", [path("a", text("wsgi"))], crestgate) as one,
+        Site("asgi", [path("a", text("asgi"))], crestgate) as two,
     ):
         left = [remaining(site.get("/a", headers=headers)) for site in (one, two, one, two)]
     assert left == [[4], [3], [2], [1]]
@@ -55,8 +55,8 @@ def test_views_of_both_kinds_are_limited_under_either_server_with_few_connection
 
 def test_a_store_that_hangs_holds_up_no_loop(server: RedisServer) -> None:
     with CuttingProxy(server.port) as proxy:
-        headgate = {"LIMITER": f"redis://127.0.0.1:{proxy.port}?timeout_ms=5000", "LIMITS": "5/hour"}
-        asgi = httpx.ASGITransport(app=asgi_application([path("a", text("asgi"))], headgate))
+        crestgate = {"LIMITER": f"redis://127.0.0.1:{proxy.port}?timeout_ms=5000", "LIMITS": "5/hour"}
+        asgi = httpx.ASGITransport(app=asgi_application([path("a", text("asgi"))], crestgate))
 
         async def ask() -> tuple[int, int, list[int]]:
             async with httpx.AsyncClient(transport=asgi, base_url="http://site") as client:
@@ -76,6 +76,6 @@ def test_a_store_that_hangs_holds_up_no_loop(server: RedisServer) -> None:
 
 @both
 def test_a_store_that_is_away_is_no_error_of_the_project(kind: str) -> None:
-    headgate = {"LIMITER": "redis://127.0.0.1:1", "LIMITS": "1/hour"}
-    with Site(kind, [path("a", text(kind))], headgate) as site:
+    crestgate = {"LIMITER": "redis://127.0.0.1:1", "LIMITS": "1/hour"}
+    with Site(kind, [path("a", text(kind))], crestgate) as site:
         assert site.statuses("/a", "/a") == [200, 200]

@@ -21,8 +21,8 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from headgate.errors import ConfigError, RateLimitExceeded
-from headgate.integrations.django import exempt, limit
+from crestgate.errors import ConfigError, RateLimitExceeded
+from crestgate.integrations.django import exempt, limit
 from integration.frameworks.apps.django_project import configure
 from integration.frameworks.django_sites import KINDS, Site, call, limiter, remaining, view_of
 
@@ -135,7 +135,7 @@ def test_a_view_keeps_its_name_and_what_other_decorators_have_marked_it_with(kin
     view = limited(csrf_exempt(exempt(named)))
     assert (view.__name__, view.__doc__, view.__wrapped__.__wrapped__.__wrapped__) == ("named", "What it does.", named)
     assert view.csrf_exempt
-    assert view.headgate_exempt
+    assert view.crestgate_exempt
     assert limited(csrf_exempt(of_class(kind).as_view())).view_class
     assert method_decorator([limited, csrf_exempt], name="dispatch")(of_class(kind)).as_view().csrf_exempt
 
@@ -297,8 +297,8 @@ def test_limits_and_costs_are_told_by_the_project_for_each_request(kind: str) ->
 @both
 def test_what_a_view_does_not_say_the_settings_do(kind: str) -> None:
     shared = limiter(plans={"browsing": "3/minute"})
-    headgate = {"LIMITER": shared, "LIMITS": "1/minute", "KEY": "header:X-Tenant", "COST": 2, "METHODS": ["PUT"]}
-    with override_settings(HEADGATE=headgate), Site(kind, [path("a", limit("browsing")(text(kind)))]) as site:
+    crestgate = {"LIMITER": shared, "LIMITS": "1/minute", "KEY": "header:X-Tenant", "COST": 2, "METHODS": ["PUT"]}
+    with override_settings(CRESTGATE=crestgate), Site(kind, [path("a", limit("browsing")(text(kind)))]) as site:
         one = site.get("/a", headers={"X-Tenant": "one"})
         assert remaining(one) == [2]
         assert remaining(site.get("/a", headers={"X-Tenant": "two"})) == [2]
@@ -308,7 +308,7 @@ def test_what_a_view_does_not_say_the_settings_do(kind: str) -> None:
 def test_settings_that_tests_change_are_seen() -> None:
     view = limit("1/minute")(text("wsgi"))
     for _ in range(2):
-        with override_settings(HEADGATE={"LIMITER": limiter()}):
+        with override_settings(CRESTGATE={"LIMITER": limiter()}):
             assert [view(requests.get("/")).status_code for _ in range(2)] == [200, 429]
 
 
@@ -328,7 +328,7 @@ def test_what_cannot_be_used_is_an_error_where_it_is_written(wrong: Callable[[],
 
 def test_a_store_that_cannot_be_reached_keeps_no_views_from_being_imported() -> None:
     limit("5/minute", limiter="redis://127.0.0.1:1")
-    with override_settings(HEADGATE={"LIMITER": "redis://127.0.0.1:1"}):
+    with override_settings(CRESTGATE={"LIMITER": "redis://127.0.0.1:1"}):
         view = limit("5/minute")(text("wsgi"))
         assert view(requests.get("/")).status_code == 200
 

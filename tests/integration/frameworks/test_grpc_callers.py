@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
+from crestgate import AsyncLimiter, ConfigError, Limiter
+from crestgate.integrations.grpc import RateLimitInterceptor
+from crestgate.integrations.request import Request
+from crestgate.stores.port import BatchCallback
+from crestgate.stores.port import Request as StoreRequest
+from crestgate.testing import FakeClock
 from flaky_store import Flaky
-from headgate import AsyncLimiter, ConfigError, Limiter
-from headgate.integrations.grpc import RateLimitInterceptor
-from headgate.integrations.request import Request
-from headgate.stores.port import Done
-from headgate.stores.port import Request as StoreRequest
-from headgate.testing import FakeClock
 from integration.frameworks.rpc_servers import KINDS, STYLES, Client, Service, serve
 from servers.redis import self_signed
 from slow_store import SlowStore
@@ -112,8 +112,8 @@ def test_rules_see_a_call_as_a_path(style: str, clock: FakeClock, service: Servi
             limit: 1
             window_seconds: 60
     """
-    (tmp_path / "headgate.yaml").write_text(rules)
-    with Limiter.from_config(tmp_path / "headgate.yaml", environ={}, clock=clock) as limiter:
+    (tmp_path / "crestgate.yaml").write_text(rules)
+    with Limiter.from_config(tmp_path / "crestgate.yaml", environ={}, clock=clock) as limiter:
         interceptor = RateLimitInterceptor(limiter, user=lambda request: request.headers.get("x-user"))
         with serve(style, service, [interceptor]) as address, Client(address) as client:
             bob = [client.call("unary_unary", b"x", metadata=[("x-user", "bob")]).code for _ in range(3)]
@@ -170,7 +170,7 @@ class Connecting(SlowStore):
         self.by_threads.append(threading.get_ident())
         super().connect()
 
-    def begin(self, batch: Sequence[StoreRequest], deadline: float, done: Done) -> None:
+    def begin(self, batch: Sequence[StoreRequest], deadline: float, done: BatchCallback) -> None:
         done(self.decide(batch))
 
 

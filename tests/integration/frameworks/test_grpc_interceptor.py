@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 import pytest
 
-from headgate import Limiter
-from headgate.integrations.grpc import RateLimitInterceptor, RpcResponse
-from headgate.integrations.request import Request
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.integrations.grpc import RateLimitInterceptor, RpcResponse
+from crestgate.integrations.request import Request
+from crestgate.testing import FakeClock
 from integration.frameworks.rpc_servers import KINDS, STYLES, Client, Service, serve
 from servers.machine import until
 
@@ -267,7 +267,7 @@ def test_denials_can_be_shaped(style: str, limiter: Limiter, service: Service) -
     def shaped(request: Request, decision: Any) -> Any:
         if request.path == "/test.Echo/unary_unary":
             return grpc.StatusCode.UNAVAILABLE, f"later, by {decision.name}"
-        return Told() if request.path == "/test.Echo/unary_stream" else None
+        return RequestCallable() if request.path == "/test.Echo/unary_stream" else None
 
     layers = [RateLimitInterceptor(limiter, "0/minute", on_denied=shaped)]
     with serve(style, service, layers) as address, Client(address) as client:
@@ -278,7 +278,7 @@ def test_denials_can_be_shaped(style: str, limiter: Limiter, service: Service) -
     assert all("ratelimit" in answer.trailing for answer in (first, second, third))
 
 
-class Told(grpc.Status):  # type: ignore[misc]  # has no types
+class RequestCallable(grpc.Status):  # type: ignore[misc]  # has no types
     code = grpc.StatusCode.ABORTED
     details = "told"
     trailing_metadata = (("more", "yes"),)

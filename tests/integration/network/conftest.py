@@ -1,4 +1,4 @@
-"""What the tests of stores across a network share: processes that put load on them, and servers to be harmed."""
+"""Fixtures of the tests of remote stores: load processes, and servers that tests may kill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def crew(eight: Crew) -> Crew:
 
 @pytest.fixture(scope="module", params=["redis", "mariadb"])
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer | MariaDB]:
-    """A server that is ours to harm. What MariaDB commits outlives its process, if not the machine."""
+    """A server that tests may kill. What MariaDB commits survives its process, if not the machine."""
     with RedisServer() if request.param == "redis" else MariaDB(flush_log=2) as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""Several processes that put load on a store together, and the history of what all of them saw."""
+"""Several load processes on one store, and their joint history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Crew", "with_options"]
 
 
 class Crew:
-    """So many worker processes, started once and used by many tests."""
+    """Worker processes, started once and used by many tests."""
 
     def __init__(self, size: int, folder: Path) -> None:
         self.size = size
@@ -28,7 +28,7 @@ class Crew:
         self.busy = True
 
     def assemble(self) -> None:
-        """Have all of them there and idle: also after a test that failed in the middle."""
+        """Wait until all are idle, also after a test that failed."""
         if self.busy:
             self.stack.close()
             self.children = [self.stack.enter_context(Child("network.workers.work")) for _ in range(self.size)]
@@ -46,7 +46,7 @@ class Crew:
         meanwhile: Callable[[], object] | None = None,
         size: int | None = None,
     ) -> list[Check]:
-        """The history of so many checks by each caller of each process. No check may have met a store error."""
+        """The history of so many checks by each caller of each process. A store error fails the test."""
         workers = self.children[:size]
         self.begin(url, targets, callers=callers, checks=checks, kind=kind, pause=pause, workers=workers)
         if meanwhile is not None:
@@ -68,7 +68,7 @@ class Crew:
         policy: str = "closed",
         workers: Sequence[Child] | None = None,
     ) -> None:
-        """Put load on a store: so many checks by each caller, or until `end`."""
+        """Start a load: so many checks by each caller, or until `end`."""
         self.busy = True
         workers = self.children if workers is None else workers
         self.files = [self.folder / f"history-{next(self.numbers)}" for _ in workers]
@@ -80,7 +80,7 @@ class Crew:
             child.say("go")
 
     def end(self) -> list[Check]:
-        """Have the load end that had no other end; its history."""
+        """Stop the load; returns its history."""
         for child in self.children:
             child.say("enough")
         return self.histories(self.children)
@@ -101,8 +101,8 @@ class Crew:
 
 def expect(workers: Sequence[Child], word: str) -> None:
     for child in workers:
-        heard = child.hear()
-        assert heard == word, heard
+        reply = child.hear()
+        assert reply == word, reply
 
 
 def with_options(url: str, **options: object) -> str:

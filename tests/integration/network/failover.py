@@ -1,4 +1,4 @@
-"""What a failover may cost, computed from the history of a load on one counter that gives nothing back.
+"""Bounds of a failover, computed from the history of a load on one counter that gives nothing back.
 
 Replication is asynchronous, so a server that takes over may not know of the last admissions of the one that died. It
 forgets those, and nothing else: whatever was admitted more than the replication's lag before the death is known to it.

@@ -1,10 +1,10 @@
-"""Programs that fork with a limiter for event loops in use. (The others are those of the shared store: forks.py.)"""
+"""Programs that fork while an AsyncLimiter is in use. (Those of the shared store are in forks.py.)"""
 
 from __future__ import annotations
 
 import asyncio
 
-from headgate import AsyncLimiter
+from crestgate import AsyncLimiter
 from integration.forks import Fork
 from integration.participants import say
 

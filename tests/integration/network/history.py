@@ -1,4 +1,4 @@
-"""What clients saw, written down while they saw it, and what must be true of it whatever the store did inside.
+"""Histories of checks as the callers saw them, and invariants that hold for every exact store.
 
 A check was decided at some instant between its start and its end. All processes of a machine read the same monotonic
 clock, so the histories of several can be laid side by side, and nothing here relies on what a store says of time.

@@ -1,10 +1,10 @@
-"""Servers that are the tests' own to harm, each behind a proxy that harms its connections."""
+"""Servers that tests may kill, each behind a proxy that breaks connections."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from headgate import Limiter
+from crestgate import Limiter
 from integration.network.crew import with_options
 from servers.mariadb import MariaDB
 from servers.proxy import CuttingProxy
@@ -36,7 +36,7 @@ class Site(NamedTuple):
         return with_options(through, prefix=self.prefix, timeout_ms=int(deadline * 1000))
 
     def used(self, key: str, limit: str = LIMIT) -> int:
-        """What the server itself has counted."""
+        """The use that the server itself has counted."""
         with Limiter(with_options(self.server.url, prefix=self.prefix, timeout_ms=10_000)) as limiter:
             standing = limiter.peek(key, limit, 0)
             assert standing.reason == "ok"

@@ -1,4 +1,4 @@
-"""A master of a cluster is killed or hangs under load: its keys go over to its replica, and the others notice little.
+"""A cluster master is killed or hangs under load: its replica takes over, and other masters are hardly affected.
 
 The bound is that of failover.py, for each key of the lost master.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate import Limiter
+from crestgate import Limiter
 from integration.network.crew import Crew, with_options
 from integration.network.failover import Failover
 from integration.network.history import by_key, in_line
@@ -28,7 +28,7 @@ NOISE = 0.4
 
 
 @pytest.mark.parametrize("fate", ["killed", "hung"])
-def test_a_master_is_lost(fate: str, crew: Crew, report: Callable[[str], None]) -> None:
+def test_master_is_lost(fate: str, crew: Crew, report: Callable[[str], None]) -> None:
     # By default a cluster that misses a master refuses everything.
     with RedisCluster(node_timeout=1.0, settings={"cluster-require-full-coverage": "no"}) as cluster:
         url = with_options(cluster.url, timeout_ms=int(DEADLINE * 1000), tags=64)

@@ -1,7 +1,7 @@
-"""Eight processes of fifty tasks each admit together exactly what the limit says, on every store across a network.
+"""Eight processes of fifty tasks each admit together exactly what the limit allows, on every remote store.
 
-What is said here of a run is read from the history that the processes wrote down, never asked of the store under
-test. Deadlines are long, so that no check fails because the machine is busy, and none may fail.
+Assertions use the history that the processes recorded, never the store under test. Deadlines are long, so that no check
+fails because the machine is busy, and none may fail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from headgate import Limiter
+from crestgate import Limiter
 from integration.network.crew import Crew, with_options
 from integration.network.history import admitted, by_key, cost, denied, explained, in_line, in_windows, within
 from integration.network.workers import Target
@@ -59,7 +59,7 @@ def test_one_key(store: str, url: Url, crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_thousand_keys(store: str, url: Url, crew: Crew) -> None:
+def test_thousand_keys(store: str, url: Url, crew: Crew) -> None:
     history = crew.run(url(store), [Target(f"key:{i}", ["10/year"]) for i in range(1000)], checks=40)
     keys = by_key(history)
     assert len(keys) == 1000
@@ -92,7 +92,7 @@ def test_costs_and_chains(store: str, url: Url, crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_limits_that_give_back_meanwhile(store: str, url: Url, crew: Crew) -> None:
+def test_concurrent_give_backs(store: str, url: Url, crew: Crew) -> None:
     """In no span was more admitted than the algorithm allows, and nothing was denied that fitted."""
     targets = [
         Target("bucket", ["100/second burst 50"], [1, 1, 3]),
@@ -135,7 +135,7 @@ def test_threads(store: str, url: Url, crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tasks", "threads"])
-def test_scripts_are_flushed_in_the_middle(kind: str, crew: Crew) -> None:
+def test_script_flush_under_load(kind: str, crew: Crew) -> None:
     over = threading.Event()
 
     def flush(port: int) -> None:

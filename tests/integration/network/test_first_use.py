@@ -1,4 +1,4 @@
-"""The first steps with a database: tables that are made while others wait, and connections that cost no time."""
+"""First use of a database: waiting for the tables, and the cost of connecting."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import time
 
 import pytest
 
-from headgate import Limiter
-from headgate.stores.sql import store
+from crestgate import Limiter
+from crestgate.stores.sql import store
 from servers.mariadb import MariaDB
 from servers.process import GivenServer
 
 
-def test_waiting_for_those_who_make_the_tables_costs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_table_creation_does_not_count_against_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "CONNECT_SECONDS", 1.0)
     with MariaDB() as server:
 
         def busy() -> None:
-            server.sql("SELECT GET_LOCK('headgate_schema', 1); SELECT SLEEP(2.5)")
+            server.sql("SELECT GET_LOCK('crestgate_schema', 1); SELECT SLEEP(2.5)")
 
         other = threading.Thread(target=busy)
         other.start()
-        while server.sql("SELECT IS_FREE_LOCK('headgate_schema')") == "1":
+        while server.sql("SELECT IS_FREE_LOCK('crestgate_schema')") == "1":
             time.sleep(0.01)
         try:
             with Limiter(f"{server.url}?timeout_ms=5000") as limiter:

@@ -1,4 +1,4 @@
-"""A process that has used a store across a network forks: parent and child go on, each with connections of its own."""
+"""A process that uses a remote store forks: parent and child continue, each with its own connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from headgate import Limiter
+from crestgate import Limiter
 from integration.children import Child
 from integration.network.crew import with_options
 
@@ -27,15 +27,15 @@ def used(url: str) -> int:
         return 1_000_000 - limiter.peek("key", LIMIT, 0).remaining
 
 
-def test_while_a_thread_checks(url: str, start: Start) -> None:
-    told = start("forks.fork_and_hammer", url=url, limits=[LIMIT], forks=8, checks=20).finish()
-    assert told["children"] == [20] * 8
-    assert told["parent"] > 0
-    assert told["used"] == told["parent"] + 8 * 20 == used(url)
+def test_fork_while_a_thread_checks(url: str, start: Start) -> None:
+    result = start("forks.fork_and_hammer", url=url, limits=[LIMIT], forks=8, checks=20).finish()
+    assert result["children"] == [20] * 8
+    assert result["parent"] > 0
+    assert result["used"] == result["parent"] + 8 * 20 == used(url)
 
 
 @pytest.mark.parametrize("program", ["fork_between_loops", "fork_in_a_loop"])
-def test_event_loops(url: str, program: str, start: Start) -> None:
+def test_fork_with_event_loops(url: str, program: str, start: Start) -> None:
     counts = start(f"network.forking.{program}", url=url, limit=LIMIT, checks=20).finish()
     assert set(counts) == {20}
     assert used(url) == sum(counts)

@@ -1,4 +1,4 @@
-"""The judge is judged: histories that no exact limiter leaves are found out, and those it leaves are not."""
+"""The history checker itself: invalid histories are detected, valid ones accepted."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("name", GOOD_LINES)
-def test_a_line(name: str) -> None:
+def test_linearizable_history(name: str) -> None:
     used = in_line(GOOD_LINES[name], 3)
     assert used == sum(check.cost for check in GOOD_LINES[name] if check.allowed)
 
 
 @pytest.mark.parametrize("name", BAD_LINES)
-def test_no_line(name: str) -> None:
+def test_not_linearizable_history(name: str) -> None:
     with pytest.raises(AssertionError):
         assert in_line(BAD_LINES[name], 3) <= 3
 
@@ -77,7 +77,7 @@ def window(checks: Sequence[Check]) -> None:
         (window, [ok(1, 0.3, 0.4), ok(0, 0.45, 0.48), no(0, 0.4, 0.6), ok(1, 0.51, 0.52), ok(0, 0.52, 0.53)]),
     ],
 )
-def test_what_an_exact_limiter_leaves(judge: Judge, checks: Sequence[Check]) -> None:
+def test_valid_histories_are_accepted(judge: Judge, checks: Sequence[Check]) -> None:
     judge(checks)
 
 
@@ -93,6 +93,6 @@ def test_what_an_exact_limiter_leaves(judge: Judge, checks: Sequence[Check]) -> 
         (window, [ok(1, 0.3, 0.4), ok(0, 0.45, 0.48), no(0, 0.51, 0.6)]),
     ],
 )
-def test_what_it_does_not_leave(judge: Judge, checks: Sequence[Check]) -> None:
+def test_invalid_histories_are_detected(judge: Judge, checks: Sequence[Check]) -> None:
     with pytest.raises(AssertionError):
         judge(checks)

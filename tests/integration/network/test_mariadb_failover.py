@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate import Limiter
+from crestgate import Limiter
 from integration.network.crew import Crew, with_options
 from integration.network.failover import Failover
 from integration.network.workers import Target
@@ -30,7 +30,7 @@ AWAY = 15.0
 
 
 @pytest.mark.parametrize("link", ["in step", "cut off", "semi-synchronous"])
-def test_the_primary_is_killed(link: str, crew: Crew, report: Callable[[str], None]) -> None:
+def test_primary_is_killed(link: str, crew: Crew, report: Callable[[str], None]) -> None:
     with MariaDBPair(semi_sync=link == "semi-synchronous") as pair, CuttingProxy(pair.primary.port) as address:
         url = with_options(pair.url.replace(f":{pair.primary.port}/", f":{address.port}/"), timeout_ms=2000)
         with Limiter(url) as limiter:  # makes the tables

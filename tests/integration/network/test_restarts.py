@@ -1,6 +1,6 @@
-"""A server that was restarted while nobody asked it costs nobody anything: the first check afterwards is answered.
+"""A server restart while idle costs no check: the first one afterwards is answered.
 
-Its connections are dead then, and a Redis has forgotten the program; neither is a reason to let a check fail.
+Connections are dead then, and a Redis has lost the script; neither may fail a check.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from headgate import AsyncLimiter
+from crestgate import AsyncLimiter
 from integration.network.crew import with_options
 from integration.network.victims import KINDS, Kind, breaker_states, victim
 from servers.mariadb import MariaDB
@@ -36,7 +36,7 @@ def at(server: AnyServer) -> str:
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_restart_while_idle(kind: Kind, end: str, own: AnyServer) -> None:
+def test_restart_while_idle(kind: Kind, end: str, own: AnyServer) -> None:
     with victim(kind, at(own), "closed") as one:
         one.at_once(20, "key", LIMIT)  # so that several connections are kept
         if end == "stopped":
@@ -51,8 +51,8 @@ def test_a_restart_while_idle(kind: Kind, end: str, own: AnyServer) -> None:
         assert sorted(1_000_000 - check.remaining for check in after) == list(range(before + 1, before + 21))
 
 
-def test_a_restart_that_the_loop_slept_through(own: AnyServer) -> None:
-    """The loop was blocked all the while, so nobody has told it that its connections are dead."""
+def test_restart_while_the_loop_is_blocked(own: AnyServer) -> None:
+    """The loop was blocked, so it does not know yet that its connections are dead."""
 
     async def load() -> list[str]:
         async with AsyncLimiter(at(own), on_store_error="closed") as limiter:
@@ -64,7 +64,7 @@ def test_a_restart_that_the_loop_slept_through(own: AnyServer) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_restart_under_load(kind: Kind, own: AnyServer) -> None:
+def test_restart_under_load(kind: Kind, own: AnyServer) -> None:
     """It takes a moment, and then all is as before; nobody has restarted the limiter."""
     with victim(kind, with_options(own.url, prefix=uuid4().hex, timeout_ms=500), "open") as one:
         one.at_once(20, "key", LIMIT)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate import Limiter
+from crestgate import Limiter
 from integration.network.crew import Crew, with_options
 from integration.network.failover import Failover
 from integration.network.workers import Target
@@ -28,7 +28,7 @@ AWAY = 15.0
 
 
 @pytest.mark.parametrize("link", ["in step", "cut off"])
-def test_the_master_is_killed(link: str, crew: Crew, report: Callable[[str], None]) -> None:
+def test_master_is_killed(link: str, crew: Crew, report: Callable[[str], None]) -> None:
     with RedisSentinels() as sentinels:
         url = with_options(sentinels.url, timeout_ms=1000)
         crew.begin(url, [Target("key", [LIMIT])], callers=5, pause=0.02, policy="open")

@@ -1,6 +1,6 @@
-"""A limiter of each failure policy on one store, used by threads or by tasks, while somebody harms the store.
+"""A limiter of each failure policy on one store, used by threads or tasks while the store fails.
 
-Everything a victim was told is in its history. How long a check took is the caller's time: for a task, from the
+All its decisions are in its history. How long a check took is the caller's time: for a task, from the
 moment it asks to the moment it runs again.
 """
 
@@ -14,10 +14,10 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from headgate import AsyncLimiter, Decision, Limiter
-from headgate.stores.breaker import Breaker
-from headgate.stores.redis import RedisStore
-from headgate.stores.sql import SqlStore
+from crestgate import AsyncLimiter, Decision, Limiter
+from crestgate.stores.breaker import Breaker
+from crestgate.stores.redis import RedisStore
+from crestgate.stores.sql import SqlStore
 from integration.network.history import Check
 
 __all__ = ["KINDS", "POLICIES", "REASONS", "Kind", "Policy", "Tasks", "Threads", "Victim", "breaker_states", "victim"]
@@ -140,7 +140,7 @@ def victim(kind: Kind, url: str, policy: Policy) -> Victim:
 
 def breaker_states(limiter: Limiter | AsyncLimiter) -> set[str]:
     """How the breakers of a limiter's store stand."""
-    store = limiter._store
+    store = limiter.store
     breakers: Sequence[Breaker]
     if isinstance(store, RedisStore):
         breakers = list(store._breakers.values())

@@ -1,4 +1,4 @@
-"""The programs of the load: processes that check, as tasks or as threads, and write down what they were told.
+"""Load processes: they check, from tasks or threads, and record the decisions.
 
 A worker takes orders one after another, so that eight interpreters are started once and not for every test. For each
 order it opens a limiter of its own, says that it is ready, begins when told to, and leaves its history in a file.
@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from headgate import AsyncLimiter, Decision, Limiter
-from headgate.core.decision import combine
-from headgate.stores.port import Member, Op, Request
+from crestgate import AsyncLimiter, Decision, Limiter
+from crestgate.core.decision import combine
+from crestgate.stores.port import Member, Op, Request
 from integration.network.history import Check, write
 from integration.participants import hear, say
 
@@ -86,10 +86,10 @@ async def check(limiter: AsyncLimiter, target: Target, cost: int) -> Decision:
     if not target.others:
         return await limiter.check(target.key, target.limits, cost)
     # Chains over several subjects are made of rules; here they are asked for as rules will ask.
-    bound = limiter._bind(target.limits)
+    bound = limiter.resolve(target.limits)
     keys = (target.key, *target.others)
     members = [Member(key, algorithm, cost) for key in keys for algorithm in bound.algorithms]
-    outcomes = (await limiter._apply([Request(Op.TAKE, members)]))[0]
+    outcomes = (await limiter.apply([Request(Op.TAKE, members)]))[0]
     return combine(tuple(o.decision for o in outcomes), all(o.decision.allowed for o in outcomes))
 
 

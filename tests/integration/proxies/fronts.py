@@ -28,18 +28,18 @@ def replaced(text: str, changes: Mapping[str, str]) -> str:
 
 
 class Nginx(ServerProcess):
-    """nginx from deploy/nginx, in front of an application and with Headgate to ask; `changes` are further ones.
+    """nginx from deploy/nginx, in front of an application and with Crestgate to ask; `changes` are further ones.
 
-    `patient` ones wait for Headgate however busy the machine is: what they let pass was decided.
+    `patient` ones wait for Crestgate however busy the machine is: what they let pass was decided.
     """
 
     kind = "nginx"
     patient: ClassVar = {"_timeout 250ms;": "_timeout 30s;", "_timeout 500ms;": "_timeout 30s;"}
 
-    def __init__(self, headgate: int, application: int, changes: Mapping[str, str] | None = None) -> None:
+    def __init__(self, crestgate: int, application: int, changes: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self.folder.chmod(0o755)  # its workers are somebody else, and write there what is too large for memory
-        ports = {":8000": f":{self.port}", ":8080": f":{headgate}", ":9000": f":{application}"}
+        ports = {":8000": f":{self.port}", ":8080": f":{crestgate}", ":9000": f":{application}"}
         text = replaced((DEPLOY / "nginx" / "nginx.conf").read_text(), {**ports, **(changes or {})})
         (self.folder / "nginx.conf").write_text(text)
 
@@ -60,10 +60,10 @@ class Envoy(ServerProcess):
     kind = "envoy"
     patient: ClassVar = {" timeout: 0.25s": " timeout: 30s", "connect_timeout: 0.25s": "connect_timeout: 30s"}
 
-    def __init__(self, headgate: int, application: int, changes: Mapping[str, str] | None = None) -> None:
+    def __init__(self, crestgate: int, application: int, changes: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self.admin = free_port()
-        ports = {"port_value: 8000": self.port, "port_value: 8081": headgate, "port_value: 9000": application}
+        ports = {"port_value: 8000": self.port, "port_value: 8081": crestgate, "port_value: 9000": application}
         ports["port_value: 9901"] = self.admin
         told = {old: f"port_value: {new}" for old, new in ports.items()}
         text = replaced((DEPLOY / "envoy" / "envoy.yaml").read_text(), {**told, **(changes or {})})

@@ -1,4 +1,4 @@
-"""Headgate behind a proxy: it may be killed, and comes back on the same ports with what it had counted."""
+"""Crestgate behind a proxy: it may be killed, and comes back on the same ports with what it had counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Gate", "show"]
 
 
 class Gate:
-    """`headgate serve` with the settings of deploy/, in a folder and on ports that it keeps."""
+    """`crestgate serve` with the settings of deploy/, in a folder and on ports that it keeps."""
 
     def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
         self.folder = folder
@@ -44,8 +44,8 @@ class Gate:
 
     def _start(self, key: str | None) -> Service:
         ports = {
-            "HEADGATE_SERVER__HTTP": f"127.0.0.1:{self.http}",
-            "HEADGATE_SERVER__GRPC": f"127.0.0.1:{self.grpc}",
+            "CRESTGATE_SERVER__HTTP": f"127.0.0.1:{self.http}",
+            "CRESTGATE_SERVER__GRPC": f"127.0.0.1:{self.grpc}",
         }
         return Service(self.folder, environment=ports, key=key)
 
@@ -60,5 +60,5 @@ class Gate:
 
 
 def show(proxy: ServerProcess, gate: Gate) -> None:
-    """What a proxy and Headgate have logged: pytest keeps it, and shows it beside what has failed."""
-    sys.stdout.write(f"{proxy.kind}:\n{proxy.log_tail()}\nHeadgate:\n{gate.service.logged[-3000:]}\n")
+    """What a proxy and Crestgate have logged: pytest keeps it, and shows it beside what has failed."""
+    sys.stdout.write(f"{proxy.kind}:\n{proxy.log_tail()}\nCrestgate:\n{gate.service.logged[-3000:]}\n")

@@ -21,10 +21,10 @@ from servers.machine import until
 from servers.process import ServerProcess
 
 Client = Callable[[ServerProcess], httpx.Client]
-FILES = {name: (DEPLOY / "envoy" / name).read_text() for name in ("headgate.yaml", "ratelimit.yaml")}
+FILES = {name: (DEPLOY / "envoy" / name).read_text() for name in ("crestgate.yaml", "ratelimit.yaml")}
 LIMITS = ("ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 FAIL_CLOSED = {"failure_mode_deny: false": "failure_mode_deny: true"}
-KEY = '# initial_metadata: [{ key: x-api-key, value: "hg_..." }]'
+KEY = '# initial_metadata: [{ key: x-api-key, value: "cg_..." }]'
 ORDERS = 3
 AT_ONCE = 5
 DAY = 86_400
@@ -43,15 +43,15 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
 
 @pytest.fixture(scope="module")
 def envoy(gate: Gate, application: Origin) -> Iterator[Envoy]:
-    """As it is in deploy/: without Headgate, requests pass."""
+    """As it is in deploy/: without Crestgate, requests pass."""
     with Envoy(gate.grpc, application.port, Envoy.patient) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def strict(gate: Gate, application: Origin) -> Iterator[Envoy]:
-    """One that lets nothing pass without Headgate, and shows it a key."""
-    key = KEY.removeprefix("# ").replace("hg_...", gate.service.key)
+    """One that lets nothing pass without Crestgate, and shows it a key."""
+    key = KEY.removeprefix("# ").replace("cg_...", gate.service.key)
     with Envoy(gate.grpc, application.port, {**Envoy.patient, **FAIL_CLOSED, KEY: key}) as started:
         yield started
 
@@ -94,7 +94,7 @@ def test_admitted_requests_say_what_is_left(envoy: Envoy, client: Client) -> Non
 
 
 def test_headers_that_envoy_adds_itself_are_there_once(tmp_path: Path, application: Origin, client: Client) -> None:
-    files = {**FILES, "headgate.yaml": re.sub(r" *x_ratelimit: true.*\n", "", FILES["headgate.yaml"])}
+    files = {**FILES, "crestgate.yaml": re.sub(r" *x_ratelimit: true.*\n", "", FILES["crestgate.yaml"])}
     adding = {**Envoy.patient, 'enable_x_ratelimit_headers: "OFF"': "enable_x_ratelimit_headers: DRAFT_VERSION_03"}
     with Gate(tmp_path, files) as quiet, Envoy(quiet.grpc, application.port, adding) as proxy:
         answers = [order(client(proxy)) for _ in range(ORDERS + 1)]
@@ -157,7 +157,7 @@ def test_another_spelling_of_a_path_is_no_way_around(spelled: str, envoy: Envoy,
 
 def test_shadow_limit_does_not_block_and_is_counted(envoy: Envoy, gate: Gate, client: Client) -> None:
     def would_be_denied() -> float:
-        return gate.metric("headgate_shadow_blocked_total", "reports")
+        return gate.metric("crestgate_shadow_blocked_total", "reports")
 
     before = would_be_denied()
     assert statuses([client(envoy).get("/reports") for _ in range(5)]) == {200: 5}
@@ -187,13 +187,13 @@ def test_file_with_a_mistake_changes_nothing(envoy: Envoy, gate: Gate, client: C
 
 
 def test_wrong_key_is_no_decision(gate: Gate, application: Origin, client: Client) -> None:
-    key = KEY.removeprefix("# ").replace("hg_...", "hg_wrong")
+    key = KEY.removeprefix("# ").replace("cg_...", "cg_wrong")
     with Envoy(gate.grpc, application.port, {**Envoy.patient, **FAIL_CLOSED, KEY: key}) as mistaken:
         assert order(client(mistaken)).status_code == 503
         assert mistaken.counted("cluster.application.ratelimit.error") == 1
 
 
-def test_headgate_that_hangs_holds_nobody_up(gate: Gate, application: Origin, client: Client) -> None:
+def test_crestgate_that_hangs_holds_nobody_up(gate: Gate, application: Origin, client: Client) -> None:
     with (
         Envoy(gate.grpc, application.port) as proxy,
         Envoy(gate.grpc, application.port, FAIL_CLOSED) as closed,
@@ -207,8 +207,8 @@ def test_headgate_that_hangs_holds_nobody_up(gate: Gate, application: Origin, cl
     assert "ratelimit" not in passed.headers
 
 
-def test_headgate_killed_and_back(envoy: Envoy, strict: Envoy, gate: Gate, client: Client) -> None:
-    """The proxies share the limits; without Headgate each does as it is told; and what was used stays used."""
+def test_crestgate_killed_and_back(envoy: Envoy, strict: Envoy, gate: Gate, client: Client) -> None:
+    """The proxies share the limits; without Crestgate each does as it is told; and what was used stays used."""
     asking, strictly = client(envoy), client(strict)
     assert [order(asking).status_code, order(strictly).status_code] == [200, 200]
     before = envoy.counted("cluster.application.ratelimit.failure_mode_allowed")

@@ -20,9 +20,9 @@ from servers.machine import until
 from servers.process import ServerProcess
 
 Client = Callable[[ServerProcess], httpx.Client]
-SETTINGS = (DEPLOY / "nginx" / "headgate.yaml").read_text()
+SETTINGS = (DEPLOY / "nginx" / "crestgate.yaml").read_text()
 FAIL_CLOSED = {"return 204;": "return 500;"}
-KEY = '# proxy_set_header X-Headgate-Key "hg_...";'
+KEY = '# proxy_set_header X-Crestgate-Key "cg_...";'
 LIMITS = ("ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 ORDERS = 3
 SEARCHES = 5
@@ -30,21 +30,21 @@ SEARCHES = 5
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
-    with Gate(tmp_path_factory.mktemp("gate"), {"headgate.yaml": SETTINGS}) as started:
+    with Gate(tmp_path_factory.mktemp("gate"), {"crestgate.yaml": SETTINGS}) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def nginx(gate: Gate, application: Origin) -> Iterator[Nginx]:
-    """As it is in deploy/: without Headgate, requests pass."""
+    """As it is in deploy/: without Crestgate, requests pass."""
     with Nginx(gate.http, application.port, Nginx.patient) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def strict(gate: Gate, application: Origin) -> Iterator[Nginx]:
-    """One that lets nothing pass without Headgate, and shows it a key."""
-    key = f'proxy_set_header X-Headgate-Key "{gate.service.key}";'
+    """One that lets nothing pass without Crestgate, and shows it a key."""
+    key = f'proxy_set_header X-Crestgate-Key "{gate.service.key}";'
     with Nginx(gate.http, application.port, {**Nginx.patient, **FAIL_CLOSED, KEY: key}) as started:
         yield started
 
@@ -107,7 +107,7 @@ def test_denied_requests_are_429_with_all_headers_and_a_problem(nginx: Nginx, cl
         {"x-user-id": "somebody", "x-client-id": "somebody"},
         {"x-original-uri": "/free", "x-original-method": "GET"},
         {"x-forwarded-uri": "/free", "x-forwarded-method": "GET", "x-http-method-override": "GET"},
-        {"authorization": "Bearer hg_x", "x-headgate-key": "hg_x"},
+        {"authorization": "Bearer cg_x", "x-crestgate-key": "cg_x"},
         {"idempotency-key": "again", "connection": "x-original-uri, x-forwarded-for"},
     ],
     ids=lambda said: " ".join(said),
@@ -147,7 +147,7 @@ def test_each_api_key_has_its_own_limit_and_two_at_once_are_one(nginx: Nginx, cl
     assert asking.get("/search", headers={"x-api-key": "third"}).status_code == 200
 
 
-def test_header_that_headgate_refuses_lets_nothing_pass(nginx: Nginx, client: Client) -> None:
+def test_header_that_crestgate_refuses_lets_nothing_pass(nginx: Nginx, client: Client) -> None:
     answer = order(client(nginx), headers={"x-api-key": "k" * 2000})
     assert (answer.status_code, answer.json()["status"]) == (400, 400)
 
@@ -160,8 +160,8 @@ def test_refusals_of_the_application_are_its_own(path: str, status: int, nginx: 
     assert answer.headers["x-ratelimit-remaining"] == "599", "and still say what is left"
 
 
-def test_question_to_headgate_cannot_be_asked_from_outside(nginx: Nginx, client: Client) -> None:
-    assert client(nginx).get("/_headgate").status_code == 404
+def test_question_to_crestgate_cannot_be_asked_from_outside(nginx: Nginx, client: Client) -> None:
+    assert client(nginx).get("/_crestgate").status_code == 404
 
 
 def test_bodies_arrive_whole_and_connections_go_on(nginx: Nginx, client: Client) -> None:
@@ -185,7 +185,7 @@ def test_denied_answer_leaves_the_connection_open(nginx: Nginx, client: Client) 
     assert len(used) == 1
 
 
-def test_headgate_is_asked_over_connections_that_stay_open(nginx: Nginx, gate: Gate, client: Client) -> None:
+def test_crestgate_is_asked_over_connections_that_stay_open(nginx: Nginx, gate: Gate, client: Client) -> None:
     asking = client(nginx)
     asking.get("/")
     before = connections(gate.http)
@@ -203,7 +203,7 @@ def connections(port: int) -> int:
 
 def test_shadow_rule_does_not_block_and_is_counted(nginx: Nginx, gate: Gate, client: Client) -> None:
     def would_be_denied() -> float:
-        return gate.metric("headgate_shadow_blocked_total", 'rule="fewer-reports"')
+        return gate.metric("crestgate_shadow_blocked_total", 'rule="fewer-reports"')
 
     asking = client(nginx)
     before = would_be_denied()
@@ -217,34 +217,34 @@ def test_changed_rule_takes_effect_and_keeps_what_was_used(nginx: Nginx, gate: G
     asking = client(nginx)
     assert statuses([order(asking) for _ in range(ORDERS + 1)]) == {200: ORDERS, 429: 1}
     raised = replaced(SETTINGS, {"limit: 3\n": "limit: 5\n"})
-    gate.write("headgate.yaml", raised)
+    gate.write("crestgate.yaml", raised)
     try:
         until("one more is let through", lambda: order(asking).status_code == 200)
         assert statuses([order(asking) for _ in range(4)]) == {200: 1, 429: 3}
     finally:
-        gate.write("headgate.yaml", SETTINGS)
+        gate.write("crestgate.yaml", SETTINGS)
         until("the old rule is back", lambda: '"orders-per-address";q=3;' in order(asking).headers["ratelimit-policy"])
 
 
 def test_file_with_a_mistake_changes_nothing(nginx: Nginx, gate: Gate, client: Client) -> None:
-    gate.write("headgate.yaml", replaced(SETTINGS, {"limit: 3\n": "limit: three\n"}))
+    gate.write("crestgate.yaml", replaced(SETTINGS, {"limit: 3\n": "limit: three\n"}))
     try:
         until("the mistake is logged", lambda: "three" in gate.service.logged)
         assert statuses([order(client(nginx)) for _ in range(ORDERS + 1)]) == {200: ORDERS, 429: 1}
     finally:
-        gate.write("headgate.yaml", SETTINGS)
+        gate.write("crestgate.yaml", SETTINGS)
 
 
 def test_wrong_key_is_no_decision(gate: Gate, application: Origin, client: Client) -> None:
     """Where nothing passes without a decision that is 503, and never the client's own 401."""
-    wrong = {**Nginx.patient, **FAIL_CLOSED, KEY: 'proxy_set_header X-Headgate-Key "hg_wrong";'}
+    wrong = {**Nginx.patient, **FAIL_CLOSED, KEY: 'proxy_set_header X-Crestgate-Key "cg_wrong";'}
     with Nginx(gate.http, application.port, wrong) as mistaken:
         answer = order(client(mistaken))
     assert (answer.status_code, answer.json()["status"]) == (503, 503)
     assert "www-authenticate" not in answer.headers
 
 
-def test_headgate_that_hangs_holds_nobody_up(gate: Gate, application: Origin, client: Client) -> None:
+def test_crestgate_that_hangs_holds_nobody_up(gate: Gate, application: Origin, client: Client) -> None:
     with (
         Nginx(gate.http, application.port) as proxy,
         Nginx(gate.http, application.port, FAIL_CLOSED) as closed,
@@ -258,8 +258,8 @@ def test_headgate_that_hangs_holds_nobody_up(gate: Gate, application: Origin, cl
     assert "ratelimit" not in passed.headers
 
 
-def test_headgate_killed_and_back(nginx: Nginx, strict: Nginx, gate: Gate, client: Client) -> None:
-    """The proxies share the limits; without Headgate each does as it is told; and what was used stays used."""
+def test_crestgate_killed_and_back(nginx: Nginx, strict: Nginx, gate: Gate, client: Client) -> None:
+    """The proxies share the limits; without Crestgate each does as it is told; and what was used stays used."""
     asking, strictly = client(nginx), client(strict)
     assert [order(asking).status_code, order(strictly).status_code] == [200, 200]
     gate.kill()

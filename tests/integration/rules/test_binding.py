@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from headgate.rules.editor import Editor
-from headgate.rules.records import record_of
-from headgate.rules.repositories.opening import open_repository
-from headgate.rules.repositories.port import Actor
-from headgate.rules.rule import Rule
+from crestgate.rules.editor import Editor
+from crestgate.rules.port import Actor
+from crestgate.rules.records import record_of
+from crestgate.rules.rule import Rule
+from crestgate.rules.storage.factory import open_repository
 from integration.children import Child
 from integration.rules.places import KINDS, place
 
@@ -79,7 +79,7 @@ def in_a_database(url: str, folder: Path) -> Report:
         editor.apply(editor.difference(wanted))
 
     change(1000)
-    config = folder / "headgate.yaml"
+    config = folder / "crestgate.yaml"
     config.write_text(f"store: memory://\nrules_store: '{url}'\n")
     try:
         return watched(config, change)
@@ -91,7 +91,7 @@ def in_a_file(folder: Path) -> Report:
     """In a folder that is included, whose file is replaced by another each time, as editors and deployments do."""
     included = folder / "rules.d"
     included.mkdir()
-    config = folder / "headgate.yaml"
+    config = folder / "crestgate.yaml"
     config.write_text("store: memory://\ninclude: rules.d\n")
 
     def change(limit: int) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.rules.repositories.opening import open_repository
-from headgate.rules.repositories.port import AuditEntry, AuditQuery, Repository
+from crestgate.rules.port import AuditEntry, AuditQuery, Repository
+from crestgate.rules.storage.factory import open_repository
 from integration.children import Child
 from integration.rules.places import KINDS, place
 

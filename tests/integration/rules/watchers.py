@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 
-from headgate import Limiter, RequestContext
-from headgate.locks import open_locks
-from headgate.rules.editor import Editor
-from headgate.rules.repositories.opening import open_repository
-from headgate.rules.repositories.port import Actor
-from headgate.rules.views.clients import ClientLimit
+from crestgate import Limiter, RequestContext
+from crestgate.locks import open_locks
+from crestgate.rules.compat.clients import ClientLimit
+from crestgate.rules.editor import Editor
+from crestgate.rules.port import Actor
+from crestgate.rules.storage.factory import open_repository
 from integration.participants import hear, say
 
 __all__ = ["configure", "watch"]

@@ -28,7 +28,7 @@ __all__ = ["ENVOY", "HEALTH", "LIMITER", "REFLECTION", "REFLECTION_ALPHA", "Clie
 
 PATIENCE = 30.0
 PROTO = Path(__file__).parents[3] / "proto"
-LIMITER = "headgate.v1.RateLimiter"
+LIMITER = "crestgate.v1.RateLimiter"
 ENVOY = "envoy.service.ratelimit.v3.RateLimitService"
 HEALTH = "grpc.health.v1.Health"
 REFLECTION = "grpc.reflection.v1.ServerReflection"
@@ -51,7 +51,7 @@ class Client(Protocol):
 def generated() -> dict[str, tuple[Any, Any]]:
     """The messages and the stubs of each service: ours as grpcio's compiler makes them from the .proto file, health and
     reflection as grpcio's packages bring them, and Envoy's without stubs."""
-    sys.path.append(str(PROTO / "headgate" / "v1"))  # and not from above, where `headgate` is a package already
+    sys.path.append(str(PROTO / "crestgate" / "v1"))  # and not from above, where `crestgate` is a package already
     try:
         limiter = grpc.protos_and_services("rate_limiter.proto")
     finally:

@@ -24,24 +24,24 @@ PATIENCE = 60.0
 """Seconds after which a test gives up on a service. Nothing that works comes near it."""
 
 GENEROUS = {
-    "HEADGATE_SERVER__LIMITS__READS": "1000000/minute",
-    "HEADGATE_SERVER__LIMITS__WRITES": "1000000/minute",
-    "HEADGATE_SERVER__LIMITS__FAILED_LOGINS": "1000000/minute",
+    "CRESTGATE_SERVER__LIMITS__READS": "1000000/minute",
+    "CRESTGATE_SERVER__LIMITS__WRITES": "1000000/minute",
+    "CRESTGATE_SERVER__LIMITS__FAILED_LOGINS": "1000000/minute",
 }
 """Settings of a service whose own limits are out of the tests' way."""
 
-ANY_PORTS = {"HEADGATE_SERVER__HTTP": "127.0.0.1:0", "HEADGATE_SERVER__GRPC": "127.0.0.1:0"}
+ANY_PORTS = {"CRESTGATE_SERVER__HTTP": "127.0.0.1:0", "CRESTGATE_SERVER__GRPC": "127.0.0.1:0"}
 """Settings of a service that is in nobody's way: it says which ports it has got."""
 
-_LISTENS = re.compile(r"^Headgate listens on (https?)://(.+):(\d+) with", re.MULTILINE)
+_LISTENS = re.compile(r"^Crestgate listens on (https?)://(.+):(\d+) with", re.MULTILINE)
 _RPC = re.compile(r"^  gRPC       (\S+)", re.MULTILINE)
-_KEY = re.compile(r"^  admin key  (hg_\S+)$", re.MULTILINE)
+_KEY = re.compile(r"^  admin key  (cg_\S+)$", re.MULTILINE)
 
 
 class Service:
-    """`headgate serve` in a folder; ended, if it still runs, at the end of its `with` block.
+    """`crestgate serve` in a folder; ended, if it still runs, at the end of its `with` block.
 
-    `config` is written to headgate.yaml there, `environment` is added to the surroundings, from which everything that
+    `config` is written to crestgate.yaml there, `environment` is added to the surroundings, from which everything that
     would be a setting is taken out. A folder in which a service ran before still has its counters, rules and keys:
     the second one shows no key, and `key=` says the first one's. With `ready=False` it is not waited for until it is.
     """
@@ -60,8 +60,8 @@ class Service:
         self._out = folder / "said"
         self._log = folder / "log"
         if config is not None:
-            (folder / "headgate.yaml").write_text(config)
-        surroundings = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+            (folder / "crestgate.yaml").write_text(config)
+        surroundings = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
         surroundings.pop("PYTHONUNBUFFERED", None)  # what is said must be seen without it
         # The sources in the way only where they are used already: a test of the installed package stays one.
         surroundings["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
@@ -69,7 +69,7 @@ class Service:
         surroundings |= environment or {}
         with self._out.open("wb") as out, self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "headgate", "serve", *arguments],
+                [sys.executable, "-m", "crestgate", "serve", *arguments],
                 cwd=folder,
                 env=surroundings,
                 stdin=subprocess.DEVNULL,
@@ -81,7 +81,7 @@ class Service:
             if key is None and (shown := _KEY.search(self.said)) is not None:
                 self.key = shown[1]
             if not self.key:
-                self.key = surroundings.get("HEADGATE_ADMIN_KEY", "")
+                self.key = surroundings.get("CRESTGATE_ADMIN_KEY", "")
             if ready:
                 self.await_ready()
         except BaseException:

@@ -35,18 +35,18 @@ def problem(response: httpx.Response, status: int, *words: str) -> dict[str, Any
 
 def make_key(service: Service, name: str, *options: str) -> tuple[str, str]:
     """A key from a shell beside the service: its id and its token."""
-    made = json.loads(_headgate(service, "keys", "create", name, "--json", *options))
+    made = json.loads(_crestgate(service, "keys", "create", name, "--json", *options))
     return made["id"] if "id" in made else made["key_id"], made["token"]
 
 
 def revoke_key(service: Service, key_id: str) -> None:
-    _headgate(service, "keys", "revoke", key_id)
+    _crestgate(service, "keys", "revoke", key_id)
 
 
-def _headgate(service: Service, *arguments: str) -> str:
-    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+def _crestgate(service: Service, *arguments: str) -> str:
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
     surroundings["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
-    command = [sys.executable, "-m", "headgate", *arguments]
+    command = [sys.executable, "-m", "crestgate", *arguments]
     done = subprocess.run(command, cwd=service.folder, env=surroundings, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout

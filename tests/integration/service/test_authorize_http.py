@@ -55,7 +55,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def proxy(configured: Service) -> Iterator[httpx.Client]:
     """A proxy that the service trusts, with a key of its own."""
-    with httpx.Client(base_url=configured.url, headers={"x-headgate-key": configured.key}) as client:
+    with httpx.Client(base_url=configured.url, headers={"x-crestgate-key": configured.key}) as client:
         yield client
 
 
@@ -179,12 +179,12 @@ def test_keys_of_end_users_are_not_honoured_for_repeats(proxy: httpx.Client, som
 
 def test_a_proxy_has_a_key_of_its_own(configured: Service, somebody: str) -> None:
     with configured.client() as client:
-        problem(client.get("/api/v1/authorize"), 401, "X-Headgate-Key")
+        problem(client.get("/api/v1/authorize"), 401, "X-Crestgate-Key")
         assert client.get("/api/v1/authorize").headers["www-authenticate"].startswith("Bearer")
         for headers in ({"x-api-key": configured.key}, configured.admin):
-            problem(client.get("/api/v1/authorize", headers=headers), 401, "X-Headgate-Key")
-        problem(client.get("/api/v1/authorize", headers={"x-headgate-key": "hg_0123456789ab_nonsense"}), 401)
-        own = {"x-headgate-key": configured.key, "authorization": "Bearer somebody-else", "x-api-key": somebody}
+            problem(client.get("/api/v1/authorize", headers=headers), 401, "X-Crestgate-Key")
+        problem(client.get("/api/v1/authorize", headers={"x-crestgate-key": "cg_0123456789ab_nonsense"}), 401)
+        own = {"x-crestgate-key": configured.key, "authorization": "Bearer somebody-else", "x-api-key": somebody}
         assert client.get("/api/v1/authorize", headers=own).status_code == 200
 
 
@@ -235,7 +235,7 @@ def test_metrics_by_another_prefix(configured: Service) -> None:
         admin.post("/api/v1/check", json={"key": "a"})
         text = admin.get("/metrics").text
         assert "throttlex_allowed_total{" in text
-        assert "headgate_" not in text
+        assert "crestgate_" not in text
 
 
 def test_header_families_that_are_switched_off(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -12,8 +12,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from headgate import AsyncLimiter, ConfigError, Decision, Limit, Limiter, RequestContext, StoreError
-from headgate.testing.conformance import STRANGE_KEYS
+from crestgate import AsyncLimiter, ConfigError, Decision, Limit, Limiter, RequestContext, StoreError
+from crestgate.testing.conformance import STRANGE_KEYS
 from integration.service.serving import Service
 from integration.service.telling import make_key
 
@@ -52,7 +52,7 @@ def known(admin: httpx.Client) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def url(service: Service) -> str:
-    return f"headgate://127.0.0.1:{service.port}?{PATIENCE}"
+    return f"crestgate://127.0.0.1:{service.port}?{PATIENCE}"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def limiter(url: str) -> Iterator[Limiter]:
 @pytest.fixture(scope="module")
 def mighty(service: Service) -> Iterator[Limiter]:
     """One with a key that may reset."""
-    with Limiter(f"headgate://:{service.key}@127.0.0.1:{service.port}?{PATIENCE}") as made:
+    with Limiter(f"crestgate://:{service.key}@127.0.0.1:{service.port}?{PATIENCE}") as made:
         yield made
 
 
@@ -77,7 +77,7 @@ def batches(anyone: httpx.Client) -> tuple[int, int]:
     """How many batches the service was sent, and how many checks were in them."""
     lines = anyone.get("/metrics").text.splitlines()
     count, total = (
-        next(line for line in lines if line.startswith(f"headgate_batch_size_{what} ")) for what in ("count", "sum")
+        next(line for line in lines if line.startswith(f"crestgate_batch_size_{what} ")) for what in ("count", "sum")
     )
     return int(float(count.split()[1])), int(float(total.split()[1]))
 
@@ -158,7 +158,7 @@ def test_what_clients_make_up_is_one_label(limiter: Limiter, key: str, anyone: h
         limiter.check(key, Limit(count, 3600, name=f"made-up-{count}"))
     text = anyone.get("/metrics").text
     assert "made-up" not in text
-    assert 'headgate_allowed_total{dimension="key",rule="inline"}' in text
+    assert 'crestgate_allowed_total{dimension="key",rule="inline"}' in text
 
 
 def test_a_chain_of_all_kinds_is_all_or_nothing(limiter: Limiter, key: str) -> None:
@@ -265,12 +265,12 @@ def test_a_path_that_is_too_long_for_a_service_is_under_its_rules(limiter: Limit
 
 
 def test_what_a_request_has_taken_can_be_given_back(limiter: Limiter, key: str) -> None:
-    from headgate.stores.port import Op
+    from crestgate.stores.port import Op
 
     context = RequestContext(user=key, path="/far")
-    held = limiter.hold(limiter.prepare(Op.TAKE, context))
+    held = limiter.hold(limiter.prepare_request(Op.TAKE, context))
     assert held.decision.remaining == 1
-    assert limiter.give_back(held).remaining == 2
+    assert limiter.release(held).remaining == 2
     assert limiter.peek_request(context).remaining == 2
 
 
@@ -283,12 +283,12 @@ def test_a_reset_needs_the_scope_for_it(
     context = RequestContext(user=key, path="/far")
     limiter.check(key, "pair")
     limiter.check_request(context)
-    with pytest.raises(StoreError, match="this needs a key: write it into the URL, headgate://:KEY@host:8080"):
+    with pytest.raises(StoreError, match="this needs a key: write it into the URL, crestgate://:KEY@host:8080"):
         limiter.reset(key, "pair")
     _, token = make_key(service, f"checks-{key}", "--scope", "check")
-    with once_known(f"headgate://:{token}@127.0.0.1:{service.port}?{PATIENCE}") as weak:
+    with once_known(f"crestgate://:{token}@127.0.0.1:{service.port}?{PATIENCE}") as weak:
         assert weak.check(key, "pair").remaining == 1
-        with pytest.raises(StoreError, match="has the scope check, and this needs write"):
+        with pytest.raises(StoreError, match="has scope check, and this call needs write"):
             weak.reset_request(context)
     mighty.reset(key, "pair")
     mighty.reset_request(context)
@@ -386,7 +386,7 @@ def test_a_cancelled_reservation_stays_charged_until_it_is_released(url: str, ke
 
 
 def test_rules_in_a_program_and_counters_in_the_service(url: str, key: str, tmp_path: Path) -> None:
-    config = tmp_path / "headgate.yaml"
+    config = tmp_path / "crestgate.yaml"
     config.write_text(
         f"store: {url}\nmode: embedded\nplans: {{small: 2/day}}\n"
         "rules:\n- {name: own users, dimension: user, limit: 3, window_seconds: 86400}\n"

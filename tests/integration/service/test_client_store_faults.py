@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter, RequestContext, StoreError
-from headgate.http.headers import rate_limit_headers
-from headgate.http.style import HeaderStyle
-from headgate.stores.breaker import PAUSE
+from crestgate import AsyncLimiter, Limiter, RequestContext, StoreError
+from crestgate.http.header_options import HeaderStyle
+from crestgate.http.headers import rate_limit_headers
+from crestgate.stores.breaker import OPEN_SECONDS
 from integration.service.serving import GENEROUS, Service
 from servers.redis import self_signed
 
@@ -34,10 +34,10 @@ def port() -> int:
 @pytest.fixture
 def start(tmp_path: Path, port: int) -> Callable[[], Service]:
     """Starts a service, or one in its place: on the same port, in the same folder."""
-    key = "hg_of_the_operator"
+    key = "cg_of_the_operator"
 
     def started() -> Service:
-        environment = {**GENEROUS, "HEADGATE_SERVER__HTTP": f"127.0.0.1:{port}", "HEADGATE_ADMIN_KEY": key}
+        environment = {**GENEROUS, "CRESTGATE_SERVER__HTTP": f"127.0.0.1:{port}", "CRESTGATE_ADMIN_KEY": key}
         return Service(tmp_path, CONFIG, environment=environment, key=key)
 
     return started
@@ -52,7 +52,7 @@ def hung() -> Iterator[int]:
 
 def test_a_service_that_was_killed_and_comes_back(start: Callable[[], Service], port: int) -> None:
     key = uuid4().hex
-    url = f"headgate://127.0.0.1:{port}?timeout_ms=5000"
+    url = f"crestgate://127.0.0.1:{port}?timeout_ms=5000"
     context = RequestContext(user="42", path="/orders")
     with start() as first:
         limiters = {policy: Limiter(url, on_store_error=policy) for policy in ("open", "closed", "local")}
@@ -82,7 +82,7 @@ def test_a_service_that_was_killed_and_comes_back(start: Callable[[], Service], 
         for limiter in limiters.values():
             while (told := limiter.peek(key, "pair", cost=0)).reason != "ok":
                 assert time.monotonic() < deadline, told
-                time.sleep(PAUSE / 20)
+                time.sleep(OPEN_SECONDS / 20)
         assert [part.remaining for part in told.parts] == [2, 0]
         assert [limiter.check(key, "4/day using fixed_window").allowed for limiter in limiters.values()] == [
             True,
@@ -98,13 +98,13 @@ def test_a_service_that_hangs_costs_no_more_than_the_deadline(hung: int) -> None
         connect(hung)
 
     async def on_loop() -> None:
-        limiter = AsyncLimiter(f"headgate://127.0.0.1:{hung}?timeout_ms=50")
-        limiter._connected.add(asyncio.get_running_loop())
+        limiter = AsyncLimiter(f"crestgate://127.0.0.1:{hung}?timeout_ms=50")
+        limiter.driver.connected.add(asyncio.get_running_loop())
         told = await asyncio.gather(*[limiter.check(f"user:{n}", "gold") for n in range(100)])
         assert {decision.reason for decision in told} == {"fail_open"}
         for n in range(5):
             assert (await limiter.check(f"user:{n}", "5/day")).reason == "fail_open"
-        assert limiter.breakers() == {f"Headgate at 127.0.0.1:{hung}": "open"}
+        assert limiter.breakers() == {f"Crestgate at 127.0.0.1:{hung}": "open"}
         await limiter.aclose()
 
     asyncio.run(asyncio.wait_for(on_loop(), AWHILE))
@@ -112,12 +112,12 @@ def test_a_service_that_hangs_costs_no_more_than_the_deadline(hung: int) -> None
 
 def connect(port: int, monkeypatched: float = 0.2) -> None:
     """Connect as a limiter does at its start, with less patience."""
-    from headgate.stores.service import store as module
+    from crestgate.stores.remote import store as module
 
     usual = module.CONNECT_SECONDS
     module.CONNECT_SECONDS = monkeypatched
     try:
-        Limiter(f"headgate://127.0.0.1:{port}").close()
+        Limiter(f"crestgate://127.0.0.1:{port}").close()
     finally:
         module.CONNECT_SECONDS = usual
 
@@ -125,23 +125,23 @@ def connect(port: int, monkeypatched: float = 0.2) -> None:
 def test_nobody_is_there() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         port = listening.getsockname()[1]
-    with pytest.raises(StoreError, match=f"Headgate at 127.0.0.1:{port}: Connection refused"):
-        Limiter(f"headgate://127.0.0.1:{port}")
-    with pytest.raises(StoreError, match=r"Headgate at nowhere\.invalid:8080: "):
-        Limiter("headgate://nowhere.invalid")
+    with pytest.raises(StoreError, match=f"Crestgate at 127.0.0.1:{port}: Connection refused"):
+        Limiter(f"crestgate://127.0.0.1:{port}")
+    with pytest.raises(StoreError, match=r"Crestgate at nowhere\.invalid:8080: "):
+        Limiter("crestgate://nowhere.invalid")
 
 
 def test_a_wrong_key_shows_at_the_start(service: Service) -> None:
-    with pytest.raises(StoreError, match="the key that was sent opens nothing") as told:
-        Limiter(f"headgate://:hg_made_up@127.0.0.1:{service.port}")
+    with pytest.raises(StoreError, match="unknown API key") as told:
+        Limiter(f"crestgate://:cg_made_up@127.0.0.1:{service.port}")
     assert "made_up" not in str(told.value)
 
 
 def test_checks_that_need_a_key(serve: Callable[..., Service]) -> None:
-    service = serve(environment={**GENEROUS, "HEADGATE_SERVER__CHECKS": "key"})
+    service = serve(environment={**GENEROUS, "CRESTGATE_SERVER__CHECKS": "key"})
     with pytest.raises(StoreError, match="this needs a key: write it into the URL"):
-        Limiter(f"headgate://127.0.0.1:{service.port}")
-    with Limiter(f"headgate://:{service.key}@127.0.0.1:{service.port}?timeout_ms=5000") as limiter:
+        Limiter(f"crestgate://127.0.0.1:{service.port}")
+    with Limiter(f"crestgate://:{service.key}@127.0.0.1:{service.port}?timeout_ms=5000") as limiter:
         assert limiter.check("user:42", "5/day").reason == "ok"
 
 
@@ -149,23 +149,23 @@ def test_tls(serve: Callable[..., Service], tmp_path: Path) -> None:
     certificate = self_signed(tmp_path)
     config = f"server: {{tls: {{certificate: {certificate}, key: {certificate.with_suffix('.key')}}}}}\n"
     port = serve(config=config, environment=GENEROUS).port
-    with Limiter(f"headgates://localhost:{port}?timeout_ms=5000&ssl_ca={certificate}") as limiter:
+    with Limiter(f"crestgates://localhost:{port}?timeout_ms=5000&ssl_ca={certificate}") as limiter:
         assert [limiter.check("user:42", "5/day").remaining for _ in range(3)] == [4, 3, 2]
     with pytest.raises(StoreError, match=r"its certificate is not trusted .*: name who has signed it with ssl_ca"):
-        Limiter(f"headgates://localhost:{port}")
+        Limiter(f"crestgates://localhost:{port}")
     with pytest.raises(StoreError, match=r"it closed the connection|Connection reset"):
-        Limiter(f"headgate://localhost:{port}")
+        Limiter(f"crestgate://localhost:{port}")
 
 
 def test_tls_with_somebody_who_does_not_speak_it(service: Service) -> None:
-    with pytest.raises(StoreError, match=r"no TLS there .*: headgates:// speaks TLS, headgate:// does not"):
-        Limiter(f"headgates://127.0.0.1:{service.port}")
+    with pytest.raises(StoreError, match=r"no TLS there .*: crestgates:// speaks TLS, crestgate:// does not"):
+        Limiter(f"crestgates://127.0.0.1:{service.port}")
 
 
 def test_two_services_share_the_keys(serve: Callable[..., Service], service: Service, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = serve(tmp_path / "other", environment=GENEROUS)
-    urls = [f"headgate://127.0.0.1:{each.port}?timeout_ms=5000" for each in (service, other)]
+    urls = [f"crestgate://127.0.0.1:{each.port}?timeout_ms=5000" for each in (service, other)]
     keys = [uuid4().hex for _ in range(40)]
     with Limiter(urls) as first, Limiter(urls[::-1]) as second:
         for key in keys:

@@ -21,9 +21,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from headgate.service.control.data_plane import DATA_PATHS
+from crestgate.service.admin.check_docs import DATA_PATHS
 from integration.service.serving import GENEROUS, Service
-from unit.service.control.test_control_openapi import CONTROL_PLANE
+from unit.service.admin.test_admin_openapi import CONTROL_PLANE
 
 CALLS = [(path, method) for path, methods in CONTROL_PLANE.items() for method in sorted(methods)]
 CALLS += [(path, method) for path, item in DATA_PATHS.items() for method in item]
@@ -50,7 +50,7 @@ def test_anything_is_answered_as_described(own: Service, described: Any, path: s
     operation = described[path][method.upper()]
     modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
     cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in modes))
-    key = {"X-Headgate-Key": own.key} if path == PROXYS else own.admin
+    key = {"X-Crestgate-Key": own.key} if path == PROXYS else own.admin
 
     @settings(
         max_examples=EXAMPLES,

@@ -12,12 +12,12 @@ from uuid import uuid4
 import grpc
 import pytest
 
-from headgate.service.rpc import messages
+from crestgate.protobuf import messages
 from integration.service.serving import GENEROUS, Service
 
 PATIENCE = 30.0
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-RESET = "/headgate.v1.RateLimiter/ResetLimit"
+RESET = "/crestgate.v1.RateLimiter/ResetLimit"
 DESCRIPTORS = """
 domain: edge
 descriptors:

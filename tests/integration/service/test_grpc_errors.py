@@ -11,18 +11,18 @@ import grpc
 import grpc.aio
 import pytest
 
+from crestgate import Limit
+from crestgate.config.server import Address
+from crestgate.protobuf import messages
+from crestgate.service.grpc.transport.listener import Listener
 from flaky_store import Flaky
-from headgate import Limit
-from headgate.config.server import Address
-from headgate.service.rpc import messages
-from headgate.service.rpc.listener import Listener
 from slow_store import SlowStore
-from unit.service.rpc.worker import ADMIN, MESSAGES, Worker
+from unit.service.worker import ADMIN, MESSAGES, Worker
 
 RECORDS = {("rule", "r"): {"rule_id": "r", "dimension": "user", "limit": 3, "window_seconds": 60}}
 ASKED = messages.CheckRequest(dimension=1, identifier="42")
 RESET = messages.ResetRequest(dimension=1, identifier="42")
-CHECK, RESETS = "headgate.v1.RateLimiter/CheckRateLimit", "headgate.v1.RateLimiter/ResetLimit"
+CHECK, RESETS = "crestgate.v1.RateLimiter/CheckRateLimit", "crestgate.v1.RateLimiter/ResetLimit"
 HEALTH = "grpc.health.v1.Health/Check"
 KEY = {"authorization": f"Bearer {ADMIN}"}
 NAMES = {status.value[0]: status.name for status in grpc.StatusCode}
@@ -55,7 +55,7 @@ def talk() -> Iterator[Callable[..., Any]]:
     """Has a test talk to a worker: `talk(worker, talking)` runs `talking(caller)` beside its listener."""
     workers: list[Worker] = []
 
-    async def beside(worker: Worker, talking: Callable[[Caller], Awaitable[Any]]) -> Any:
+    async def with_shadows(worker: Worker, talking: Callable[[Caller], Awaitable[Any]]) -> Any:
         listening = socket.create_server(("127.0.0.1", 0))
         listener = Listener(worker.methods)
         await listener.start(listening)
@@ -67,7 +67,7 @@ def talk() -> Iterator[Callable[..., Any]]:
 
     def run(worker: Worker, talking: Callable[[Caller], Awaitable[Any]]) -> Any:
         workers.append(worker)
-        return worker.runner.run(beside(worker, talking))
+        return worker.runner.run(with_shadows(worker, talking))
 
     yield run
     for worker in workers:
@@ -78,7 +78,7 @@ def talk() -> Iterator[Callable[..., Any]]:
     ("path", "asked", "metadata", "expected"),
     [
         (CHECK, ASKED, {}, "UNAUTHENTICATED"),
-        (CHECK, ASKED, {"x-api-key": "hg_nothing"}, "UNAUTHENTICATED"),
+        (CHECK, ASKED, {"x-api-key": "cg_nothing"}, "UNAUTHENTICATED"),
         (CHECK, ASKED, KEY, "OK"),
         (RESETS, RESET, {}, "UNAUTHENTICATED"),
         (RESETS, RESET, {"checking": "yes"}, "PERMISSION_DENIED"),
@@ -87,7 +87,7 @@ def talk() -> Iterator[Callable[..., Any]]:
         (CHECK, b"\xff\xff", KEY, "INVALID_ARGUMENT"),
         (HEALTH, messages.HealthCheckRequest(), {}, "OK"),
         (HEALTH, messages.HealthCheckRequest(service="planet.Mars"), {}, "NOT_FOUND"),
-        ("headgate.v1.RateLimiter/Nothing", b"", KEY, "UNIMPLEMENTED"),
+        ("crestgate.v1.RateLimiter/Nothing", b"", KEY, "UNIMPLEMENTED"),
         ("planet.Mars/Nothing", b"", KEY, "UNIMPLEMENTED"),
     ],
 )
@@ -120,7 +120,7 @@ def test_who_asks_too_often_is_told_when_to_come_back(talk: Callable[..., Any]) 
 
     status, told, said = talk(Worker(RECORDS, limits={"checks": Limit(1, 60)}), ask_twice)
     assert (status, said["retry-after"]) == ("RESOURCE_EXHAUSTED", "60")
-    assert told.startswith("this node is asked for too many checks")
+    assert told.startswith("too many checks on this node")
 
 
 def test_a_store_that_is_away_is_unavailable(talk: Callable[..., Any]) -> None:

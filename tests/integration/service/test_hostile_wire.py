@@ -68,8 +68,8 @@ NO_HTTP = {
     "a blank in the path": request(b"GET", b"/health z"),
     "line break in the path": request(b"GET", b"/healthz\nx: y"),
     "a path that is no ascii": request(b"GET", "/api/v1/rules/é".encode()),
-    "no path": request(b"GET", b"http://headgate"),
-    "a port for a path": request(b"GET", b"http://headgate:99999999/healthz"),
+    "no path": request(b"GET", b"http://crestgate"),
+    "a port for a path": request(b"GET", b"http://crestgate:99999999/healthz"),
     "nul in a header": request(b"GET", b"/healthz", b"x: a\0b"),
     "carriage return in a header": request(b"GET", b"/healthz", b"x: a\rb"),
     "a folded header": request(b"GET", b"/healthz", b"x: a", b" b"),
@@ -449,7 +449,7 @@ def test_many_who_only_connect_do_not_keep_others_out(service: Service, anyone: 
 
 
 def test_nothing_that_is_sent_makes_a_line_of_its_own_in_the_log(serve: Callable[..., Service]) -> None:
-    forms = {"HEADGATE_LOGS__FORMAT": "text", "HEADGATE_LOGS__REQUESTS": "all", "HEADGATE_LOGS__KEYS": "plain"}
+    forms = {"CRESTGATE_LOGS__FORMAT": "text", "CRESTGATE_LOGS__REQUESTS": "all", "CRESTGATE_LOGS__KEYS": "plain"}
     service = serve(environment=forms)
     with service.client(service.key) as client:
         client.get("/api/v1/rules/a%0aFORGED%0d%1b[31m%E2%80%A8")

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from conformance.service_here import ServiceHere
+from crestgate import AsyncLimiter, Limiter, RequestContext, StoreError
+from crestgate.core.failure_modes import OnStoreError
 from flaky_store import Flaky
-from headgate import AsyncLimiter, Limiter, RequestContext, StoreError
-from headgate.engine.failure import OnStoreError
 from integration.service.telling import problem
 
 RULES = """
@@ -183,7 +183,7 @@ def test_who_may_not_reset_resets_nothing(anyone: httpx.Client, key: str) -> Non
     counter = {"key": key, "limit": "5/day"}
     told(anyone, {"counters": [counter]})
     refused = problem(sent(anyone, {"op": "reset", "counters": [counter]}, exact=False), 401)
-    assert "checks[0]: this needs a key" in refused["detail"]
+    assert "checks[0]: API key required" in refused["detail"]
     wrong, fine = told(anyone, {"op": "reset", "counters": [counter]}, {"op": "peek", "counters": [counter]})
     assert wrong["error"]["status"] == 401
     assert fine["counters"][0]["remaining"] == 4

@@ -15,24 +15,24 @@ from integration.service.serving import Service
 from integration.service.telling import problem
 
 METRICS = {
-    "headgate_allowed": {"rule", "dimension"},
-    "headgate_blocked": {"rule", "dimension"},
-    "headgate_shadow_blocked": {"rule", "dimension"},
-    "headgate_check_duration_seconds": set(),
-    "headgate_batch_size": set(),
-    "headgate_clock_skew_seconds": set(),
-    "headgate_store_errors": set(),
-    "headgate_store_resets": set(),
-    "headgate_store_logs_full": set(),
-    "headgate_fail_open": set(),
-    "headgate_rules_reload_failures": set(),
-    "headgate_envoy_reload_failures": set(),
-    "headgate_breaker_state": {"store"},
-    "headgate_cache_hits": {"cache"},
-    "headgate_cache_misses": {"cache"},
-    "headgate_pressure_transitions": {"state"},
-    "headgate_requests": {"plane", "status"},
-    "headgate_rules": set(),
+    "crestgate_allowed": {"rule", "dimension"},
+    "crestgate_blocked": {"rule", "dimension"},
+    "crestgate_shadow_blocked": {"rule", "dimension"},
+    "crestgate_check_duration_seconds": set(),
+    "crestgate_batch_size": set(),
+    "crestgate_clock_skew_seconds": set(),
+    "crestgate_store_errors": set(),
+    "crestgate_store_resets": set(),
+    "crestgate_store_logs_full": set(),
+    "crestgate_fail_open": set(),
+    "crestgate_rules_reload_failures": set(),
+    "crestgate_envoy_reload_failures": set(),
+    "crestgate_breaker_state": {"store"},
+    "crestgate_cache_hits": {"cache"},
+    "crestgate_cache_misses": {"cache"},
+    "crestgate_pressure_transitions": {"state"},
+    "crestgate_requests": {"plane", "status"},
+    "crestgate_rules": set(),
 }
 
 
@@ -73,9 +73,9 @@ def test_metrics_have_their_names(anyone: httpx.Client, admin: httpx.Client) -> 
     def of(family: str, rule_id: str) -> float:
         return sum(sample.value for sample in families[family].samples if sample.labels["rule"] == rule_id)
 
-    assert (of("headgate_allowed", name), of("headgate_blocked", name)) == (1, 4)
-    assert of("headgate_shadow_blocked", f"{name}-shadow") == 4
-    assert not any(name in str(sample.labels) for sample in families["headgate_requests"].samples)
+    assert (of("crestgate_allowed", name), of("crestgate_blocked", name)) == (1, 4)
+    assert of("crestgate_shadow_blocked", f"{name}-shadow") == 4
+    assert not any(name in str(sample.labels) for sample in families["crestgate_requests"].samples)
     assert f'identifier="{name}"' not in response.text
     for body in (rule, shadow):
         admin.delete(f"/api/v1/rules/{body['rule_id']}")
@@ -105,7 +105,7 @@ def test_metrics_do_not_go_backwards(anyone: httpx.Client) -> None:
     def allowed() -> float:
         families = text_string_to_metric_families(anyone.get("/metrics").text)
         return sum(
-            sample.value for family in families if family.name == "headgate_requests" for sample in family.samples
+            sample.value for family in families if family.name == "crestgate_requests" for sample in family.samples
         )
 
     seen = [allowed() for _ in range(5)]

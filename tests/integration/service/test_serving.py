@@ -11,9 +11,9 @@ from integration.service.serving import Service
 
 def test_a_service_without_settings_answers_and_ends_when_told(serve: Callable[..., Service]) -> None:
     service = serve()
-    assert service.key.startswith("hg_")
-    assert (service.folder / ".headgate" / "counters").exists()
-    assert (service.folder / ".headgate" / "rules.db").exists()
+    assert service.key.startswith("cg_")
+    assert (service.folder / ".crestgate" / "counters").exists()
+    assert (service.folder / ".crestgate" / "rules.db").exists()
     assert httpx.get(f"{service.url}/healthz").status_code == 200
     assert httpx.get(f"{service.url}/api/v1/rules", headers=service.admin).status_code == 200
     assert service.stop() == 0

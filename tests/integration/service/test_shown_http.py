@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.core.masking import client_of_api_key, digest
-from headgate.history.opening import open_history
-from headgate.service.observe.usage import short_subject
+from crestgate.core.redaction import client_of_api_key, digest
+from crestgate.history.factory import open_history
+from crestgate.service.observability.usage import short_subject
 from integration.children import until
 from integration.service.serving import Service
-from unit.service.observe.test_webhook import Receiver
+from unit.service.observability.test_webhook import Receiver
 
 API_KEY = "sk_live_0f-an-end-us3r"
 CONFIGURED = "sk_live_0f-a-conf1gured-client"
@@ -62,7 +62,7 @@ class Asked:
         self.events = receiver.events
         self.logged = service.logged
         self.lines: list[dict[str, Any]] = [json.loads(line) for line in self.logged.splitlines()]
-        history = open_history(f"sqlite:///{service.folder / '.headgate' / 'rules.db'}")
+        history = open_history(f"sqlite:///{service.folder / '.crestgate' / 'rules.db'}")
         now_us = time.time_ns() // 1000
         spans = (now_us - 3_600_000_000, now_us + 60_000_000)
         self.usage: dict[str, tuple[int, int]] = {}
@@ -173,7 +173,7 @@ def test_what_is_counted_by_rule(asked: tuple[str, Asked]) -> None:
         "default-client-limits": (3, 0),
         "no_rule": (2, 0),
     }
-    counted = dict(re.findall(r'^headgate_allowed_total\{dimension="(\w+)",rule="([^"]*)"\}', told.metrics, re.M))
+    counted = dict(re.findall(r'^crestgate_allowed_total\{dimension="(\w+)",rule="([^"]*)"\}', told.metrics, re.M))
     assert counted["none"] == "no_rule"
     assert 'rule=""' not in told.metrics
     assert 'key=""' not in told.metrics

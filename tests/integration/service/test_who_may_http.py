@@ -49,7 +49,7 @@ WRITES = [
     ("PATCH", "/api/v1/rules/that/is/not/there"),
 ]
 OPEN = ["/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"]
-WRONG = ["nonsense", "hg_", "hg_0123456789ab_" + "x" * 43, "x" * 10_000, "hg_\xff_\xfe"]
+WRONG = ["nonsense", "cg_", "cg_0123456789ab_" + "x" * 43, "x" * 10_000, "cg_\xff_\xfe"]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_a_wrong_key_opens_nothing(anyone: httpx.Client, token: str) -> None:
     for headers in ({"x-api-key": token}, {"authorization": f"Bearer {token}"}):
         sent = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
         told = anyone.get("/api/v1/rules", headers=sent)
-        problem(told, 401, "opens nothing")
+        problem(told, 401, "unknown API key")
         assert "invalid_token" in told.headers["www-authenticate"]
         # Who sends a key means to be known, also where none is needed.
         problem(anyone.post("/api/v1/check", json={"key": "a"}, headers=sent), 401)
@@ -106,7 +106,7 @@ def test_a_wrong_key_opens_nothing(anyone: httpx.Client, token: str) -> None:
 
 @pytest.mark.parametrize("header", ["Basic dXNlcjpwYXNz", "Bearer", "", "Token x"])
 def test_what_is_no_key_is_none(anyone: httpx.Client, header: str) -> None:
-    problem(anyone.get("/api/v1/rules", headers={"authorization": header}), 401, "needs a key")
+    problem(anyone.get("/api/v1/rules", headers={"authorization": header}), 401, "API key required")
     assert anyone.post("/api/v1/check", json={"key": "a"}, headers={"authorization": header}).status_code == 200
 
 
@@ -146,7 +146,7 @@ def test_keys_are_in_the_audit_log_without_their_tokens(
 
 
 def test_a_first_key_from_the_environment(serve: Callable[..., Service]) -> None:
-    service = serve(environment={"HEADGATE_ADMIN_KEY": "a-first-key-of-my-own"})
+    service = serve(environment={"CRESTGATE_ADMIN_KEY": "a-first-key-of-my-own"})
     assert service.key == "a-first-key-of-my-own"
     assert "a-first-key-of-my-own" not in service.said
     with service.client(service.key) as client:
@@ -158,10 +158,10 @@ def test_a_first_key_from_the_environment(serve: Callable[..., Service]) -> None
 def test_the_admin_api_is_limited_itself(serve: Callable[..., Service]) -> None:
     service = serve(
         environment={
-            "HEADGATE_SERVER__LIMITS__READS": "5/minute",
-            "HEADGATE_SERVER__LIMITS__WRITES": "3/minute",
-            "HEADGATE_SERVER__LIMITS__FAILED_LOGINS": "4/minute",
-            "HEADGATE_SERVER__LIMITS__CHECKS": "10/minute",
+            "CRESTGATE_SERVER__LIMITS__READS": "5/minute",
+            "CRESTGATE_SERVER__LIMITS__WRITES": "3/minute",
+            "CRESTGATE_SERVER__LIMITS__FAILED_LOGINS": "4/minute",
+            "CRESTGATE_SERVER__LIMITS__CHECKS": "10/minute",
         }
     )
     with service.client(service.key) as admin, service.client() as anyone:

@@ -1,4 +1,4 @@
-"""Commands as a shell runs them: their exit code, and what they say."""
+"""Running commands as a shell does: exit code, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import pytest
 
-import headgate
-from headgate.cli import main
+import crestgate
+from crestgate.cli import main
 
-PLACE = str(Path(headgate.__file__).parent.parent)
-"""Where the Headgate of this process is, installed or in src: for other processes, whatever folder they are in."""
+PLACE = str(Path(crestgate.__file__).parent.parent)
+"""Where the Crestgate of this process is, installed or in src: for other processes, whatever folder they are in."""
 RULES = """\
 rules:
   - {rule_id: orders, dimension: user, endpoint_pattern: "/orders/*", limit: 3, window_seconds: 60}
@@ -49,7 +49,7 @@ Run = Callable[..., Ran]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test is in a folder of its own, with no settings around."""
     for name in list(os.environ):
-        if name.startswith("HEADGATE_") and not name.startswith("HEADGATE_TEST_"):
+        if name.startswith("CRESTGATE_") and not name.startswith("CRESTGATE_TEST_"):
             monkeypatch.delenv(name)
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
@@ -64,10 +64,10 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run_it(*arguments: object) -> Ran:
         capsys.readouterr()
         code = main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        assert "secret" not in said.out + said.err, "a password is shown"
-        return Ran(code, said.out, said.err)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        assert "secret" not in captured.out + captured.err, "a password is shown"
+        return Ran(code, captured.out, captured.err)
 
     return run_it
 
@@ -90,7 +90,7 @@ def shell(folder: Path) -> Run:
     """Runs a command as a process of its own."""
 
     def run_it(*arguments: object, **environment: str) -> Ran:
-        command = [sys.executable, "-m", "headgate", *map(str, arguments)]
+        command = [sys.executable, "-m", "crestgate", *map(str, arguments)]
         around = {**os.environ, "PYTHONPATH": PLACE, **environment}
         done = subprocess.run(command, env=around, capture_output=True, text=True, timeout=120, cwd=folder)
         return Ran(done.returncode, done.stdout, done.stderr)
@@ -102,7 +102,7 @@ def shell(folder: Path) -> Run:
 def rules_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Rules in a file, and a database that the environment names."""
     (folder / "rules.yaml").write_text(RULES)
-    monkeypatch.setenv("HEADGATE_RULES_STORE", URL)
+    monkeypatch.setenv("CRESTGATE_RULES_STORE", URL)
     return URL
 
 

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, versions, wrong use, and what becomes of errors."""
+"""The command line application: help, version, usage errors, exceptions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import headgate
-from headgate.cli import version
-from headgate.cli.app import run as run_app
-from headgate.cli.showing import shown, span
+import crestgate
+from crestgate.cli import version
+from crestgate.cli.app import run as run_app
+from crestgate.cli.output import escape_control, format_duration
 from unit.cli.conftest import PLACE, Run
 
 COMMANDS = (
@@ -22,7 +22,7 @@ COMMANDS = (
 )
 
 
-def test_the_version_is_printed(run: Run, shell: Run) -> None:
+def test_version_is_printed(run: Run, shell: Run) -> None:
     assert run("--version") == (0, f"{version()}\n", "")
     assert run_app(["--version"]) == 0
     assert shell("--version") == (0, f"{version()}\n", "")
@@ -41,12 +41,12 @@ def test_help_names_all_commands(run: Run) -> None:
 def test_every_command_has_help(command: str, run: Run) -> None:
     code, out, err = run(*command.split(), "--help")
     assert (code, err) == (0, "")
-    assert out.startswith(f"Usage: headgate {command} ")
+    assert out.startswith(f"Usage: crestgate {command} ")
     assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ("chek user:42", "No such command 'chek'."),
         ("rules lst", "No such command 'lst'."),
@@ -57,70 +57,70 @@ def test_every_command_has_help(command: str, run: Run) -> None:
         ("db upgrade redis://u:secret@h/0", "(redis://***@h/0)"),
     ],
 )
-def test_wrong_use_is_one_line(arguments: str, told: str, run: Run) -> None:
+def test_usage_error_is_one_line(arguments: str, expected: str, run: Run) -> None:
     code, out, err = run(*arguments.split())
     assert (code, out) == (2, "")
-    assert err.startswith("headgate: ")
-    assert told in err
+    assert err.startswith("crestgate: ")
+    assert expected in err
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_without_the_extra_it_says_what_to_install(missing: str, shell: Run, folder: Path) -> None:
+def test_missing_extra_names_what_to_install(missing: str, shell: Run, folder: Path) -> None:
     code = (
-        "import sys; sys.modules[sys.argv[1]] = None; from headgate.cli import main; "
+        "import sys; sys.modules[sys.argv[1]] = None; from crestgate.cli import main; "
         "print(main(['--version'])); print(main(['check', 'k'])); print(main([]))"
     )
     command, around = [sys.executable, "-c", code, missing], {**os.environ, "PYTHONPATH": PLACE}
     done = subprocess.run(command, env=around, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [version(), "0", "2", "2"]
-    told = f"headgate: the package {missing!r} is missing: pip install 'headgate[cli]'\n"
-    assert done.stderr == told * 2
+    expected = f"crestgate: the package {missing!r} is missing: pip install '.[cli]' in a clone of Crestgate\n"
+    assert done.stderr == expected * 2
 
 
 def test_another_missing_package_is_not_blamed_on_the_extra(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.delitem(sys.modules, "headgate.cli.app")
-    monkeypatch.setitem(sys.modules, "headgate.cli.checks", None)
-    with pytest.raises(ModuleNotFoundError, match=r"headgate\.cli\.checks"):
-        headgate.cli.main(["check"])
+    monkeypatch.delitem(sys.modules, "crestgate.cli.app")
+    monkeypatch.setitem(sys.modules, "crestgate.cli.checks", None)
+    with pytest.raises(ModuleNotFoundError, match=r"crestgate\.cli\.checks"):
+        crestgate.cli.main(["check"])
 
 
-def test_a_mistake_of_headgate_itself_is_one_line(run: Run, shell: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_is_one_line(run: Run, shell: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(option: object) -> None:
         raise RuntimeError("oh")
 
-    monkeypatch.setattr("headgate.cli.checks.settings_of", fails)
+    monkeypatch.setattr("crestgate.cli.checks.load_settings_for", fails)
     code, out, err = run("check", "k", "-l", "3/s")
     assert (code, out) == (2, "")
-    assert err == "headgate: RuntimeError: oh (a mistake in Headgate: `python -X dev -m headgate` shows where)\n"
+    assert err == "crestgate: RuntimeError: oh (a bug in Crestgate: `python -X dev -m crestgate` shows where)\n"
 
 
-def test_an_interrupt_is_no_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_exits_quietly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(option: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headgate.cli.checks.settings_of", interrupted)
+    monkeypatch.setattr("crestgate.cli.checks.load_settings_for", interrupted)
     assert run("check", "k", "-l", "3/s") == (130, "", "")
 
 
-def test_warnings_are_told_in_the_commands_own_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_warnings_are_printed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def warns(option: object) -> None:
-        logging.getLogger("headgate").warning("mind the %s", "gap")
+        logging.getLogger("crestgate").warning("mind the %s", "gap")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headgate.cli.checks.settings_of", warns)
-    assert run("check", "k", "-l", "3/s").err == "headgate: mind the gap\n"
-    assert not logging.getLogger("headgate").handlers
+    monkeypatch.setattr("crestgate.cli.checks.load_settings_for", warns)
+    assert run("check", "k", "-l", "3/s").err == "crestgate: mind the gap\n"
+    assert not logging.getLogger("crestgate").handlers
 
 
-def test_a_reader_that_has_gone_is_no_error(folder: Path) -> None:
+def test_closed_pipe_exits_quietly(folder: Path) -> None:
     rules = ", ".join(
         f"{{rule_id: r{n}, dimension: ip, identifier: 10.0.{n // 256}.{n % 256}, limit: 1, window_seconds: 1}}"
         for n in range(3000)
     )
-    (folder / "headgate.yaml").write_text(f"rules: [{rules}]\n")
+    (folder / "crestgate.yaml").write_text(f"rules: [{rules}]\n")
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "headgate", "rules", "list"]
+    command = [sys.executable, "-m", "crestgate", "rules", "list"]
     around = {**os.environ, "PYTHONPATH": PLACE}
     with subprocess.Popen(
         command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=folder, env=around
@@ -131,13 +131,13 @@ def test_a_reader_that_has_gone_is_no_error(folder: Path) -> None:
     assert (process.returncode, err) == (141, "")
 
 
-def test_what_a_terminal_would_obey_is_shown_as_escapes() -> None:
-    assert shown("a\x1b[31mb\nc") == r"a\x1b[31mb\nc"
-    assert shown("Zoë 数") == "Zoë 数"
+def test_control_characters_are_escaped() -> None:
+    assert escape_control("a\x1b[31mb\nc") == r"a\x1b[31mb\nc"
+    assert escape_control("Zoë 数") == "Zoë 数"
 
 
-def test_spans_are_short() -> None:
-    assert [span(s) for s in (0, 0.0042, 5.25, 60, 5400, 90000)] == [
+def test_durations_are_short() -> None:
+    assert [format_duration(s) for s in (0, 0.0042, 5.25, 60, 5400, 90000)] == [
         *("0 s", "0.0042 s", "5.25 s", "1 min", "1 h 30 min", "1 d 1 h"),
     ]
 
@@ -145,9 +145,9 @@ def test_spans_are_short() -> None:
 @pytest.mark.parametrize(
     ("group", "command"), [("rules", "apply"), ("keys", "revoke"), ("config", "check"), ("db", "upgrade")]
 )
-def test_group_alone_shows_its_help(group: str, command: str, run: Run) -> None:
+def test_group_without_command_shows_its_help(group: str, command: str, run: Run) -> None:
     code, out, err = run(group)
     assert (code, out) == (2, "")
-    assert err.startswith(f"Usage: headgate {group} ")
+    assert err.startswith(f"Usage: crestgate {group} ")
     assert f"  {command} " in err
     assert run(group, "--help").out == err

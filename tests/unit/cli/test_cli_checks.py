@@ -1,4 +1,4 @@
-"""`headgate check`, `peek` and `reset`."""
+"""`crestgate check`, `peek` and `reset`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.rules.repositories.opening import open_repository
-from headgate.rules.repositories.port import AuditQuery
+from crestgate.rules.port import AuditQuery
+from crestgate.rules.storage.factory import open_repository
 from servers.process import GivenServer
 from servers.redis import RedisServer
 from unit.cli.conftest import Run
@@ -35,23 +35,23 @@ LIMIT_HINT = "; a limit is written as 10/min"
 
 @pytest.fixture
 def settings(folder: Path) -> Path:
-    path = folder / "headgate.yaml"
+    path = folder / "crestgate.yaml"
     path.write_text(SETTINGS)
     return path
 
 
-def test_a_key_is_counted_until_it_is_denied(run: Run) -> None:
-    told = [run("check", "user:42", "--limit", "2/hour", "--store", STORE) for _ in range(3)]
-    assert [ran.code for ran in told] == [0, 0, 1]
-    assert [ran.err for ran in told] == ["", "", ""]
-    assert told[0].out == (
+def test_key_is_counted_until_it_is_denied(run: Run) -> None:
+    results = [run("check", "user:42", "--limit", "2/hour", "--store", STORE) for _ in range(3)]
+    assert [ran.code for ran in results] == [0, 0, 1]
+    assert [ran.err for ran in results] == ["", "", ""]
+    assert results[0].out == (
         "allowed\n"
         "LIMIT   ALLOWED  REMAINING  OF  RESETS IN  RETRY AFTER  DELAY  STATE\n"
         "2/hour  yes      1          2   30 min     -            -      normal\n"
     )
-    assert re.match(r"denied by 2/hour: retry after (30|29) min.*\n", told[2].out)
-    assert "no       0          2" in told[2].out
-    assert "throttled" in told[2].out
+    assert re.match(r"denied by 2/hour: retry after (30|29) min.*\n", results[2].out)
+    assert "no       0          2" in results[2].out
+    assert "throttled" in results[2].out
 
 
 def test_peek_counts_nothing(run: Run) -> None:
@@ -65,7 +65,7 @@ def test_peek_counts_nothing(run: Run) -> None:
     assert out.startswith("would be denied by 2/hour: retry after ")
 
 
-def test_reset_forgets(run: Run) -> None:
+def test_reset_clears_the_counter(run: Run) -> None:
     limited = ("user:42", "-l", "1/hour", "--store", STORE)
     assert [run("check", *limited).code, run("check", *limited).code] == [0, 1]
     assert run("reset", *limited) == (0, "reset 1 counter\nKEY      LIMIT\nuser:42  1/hour\n", "")
@@ -74,7 +74,7 @@ def test_reset_forgets(run: Run) -> None:
     assert (code, json.loads(out)) == (0, {"reset": [{"key": "user:42", "rule": "1/hour"}]})
 
 
-def test_a_chain_is_all_or_nothing(run: Run) -> None:
+def test_chain_is_all_or_nothing(run: Run) -> None:
     chain = ("user:42", "-l", "1/hour; 5/day", "-l", "7/week", "--store", STORE, "--json")
     assert run("check", *chain).code == 0
     code, out, _ = run("check", *chain)
@@ -86,7 +86,7 @@ def test_a_chain_is_all_or_nothing(run: Run) -> None:
     ]  # fmt: skip
 
 
-def test_json_has_the_names_of_the_http_answer(run: Run) -> None:
+def test_json_output_matches_the_http_api(run: Run) -> None:
     code, out, err = run("check", "k", "-l", "10/hour using leaky_bucket", "--store", STORE, "--cost", 3, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out) == {
@@ -107,20 +107,20 @@ def test_json_has_the_names_of_the_http_answer(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "cost", "told"),
+    ("limit", "cost", "expected"),
     [
         ("0/hour", 1, "denied by 0/hour: it lets nothing pass"),
         ("5/hour", 6, "denied by 5/hour: more than it ever lets pass at once"),
     ],
 )
-def test_what_can_never_pass(limit: str, cost: int, told: str, run: Run) -> None:
+def test_cost_above_the_limit_is_never_allowed(limit: str, cost: int, expected: str, run: Run) -> None:
     code, out, _ = run("check", "k", "-l", limit, "--cost", cost, "--store", STORE)
     assert code == 1
-    assert out.splitlines()[0] == told
+    assert out.splitlines()[0] == expected
     assert "never" in out
 
 
-def test_a_delay_is_told(run: Run) -> None:
+def test_delay_is_printed(run: Run) -> None:
     queue = ("check", "k", "-l", "10/hour using leaky_bucket", "--store", STORE)
     run(*queue)
     assert re.match(r"allowed after a delay of (5 min 59 s|6 min)\n", run(*queue).out)
@@ -132,10 +132,10 @@ def test_plans_come_from_the_settings(run: Run, settings: Path) -> None:
     assert [line.split()[:4] for line in out.splitlines()[2:]] == [
         ["gold", "yes", "18", "20"], ["daily", "yes", "3", "5"], ["daily#2", "yes", "98", "100"],
     ]  # fmt: skip
-    told = (
-        "headgate: there is no plan 'glod': did you mean 'gold'? it is not a limit either; the plans are daily, gold\n"
+    expected = (
+        "crestgate: there is no plan 'glod': did you mean 'gold'? it is not a limit either; the plans are daily, gold\n"
     )
-    assert run("check", "user:42", "-l", "glod") == (2, "", told)
+    assert run("check", "user:42", "-l", "glod") == (2, "", expected)
 
 
 @pytest.mark.parametrize("command", ["check", "peek", "reset"])
@@ -143,27 +143,25 @@ def test_plans_come_from_the_settings(run: Run, settings: Path) -> None:
     ("option", "name", "more"),
     [("--plan", "gold", ""), ("--limit", "gold", LIMIT_HINT), ("--limit", "ten per minute", LIMIT_HINT)],
 )
-def test_plan_that_is_not_there_is_told_in_terms_of_the_command_line(
-    run: Run, command: str, option: str, name: str, more: str
-) -> None:
+def test_unknown_plan_error_names_options(run: Run, command: str, option: str, name: str, more: str) -> None:
     assert run(command, "user:42", option, name) == (
         2,
         "",
-        f"headgate: there is no plan {name!r}: name the settings that have it with --config, or add it (`headgate "
+        f"crestgate: there is no plan {name!r}: name the settings that have it with --config, or add it (`crestgate "
         f"rules apply`, or POST /api/v1/plans of a service){more}\n",
     )
 
 
-def test_a_plan_may_be_called_one(run: Run, settings: Path) -> None:
+def test_plan_by_option(run: Run, settings: Path) -> None:
     _, out, _ = run("check", "user:42", "--plan", "gold", "-l", "7/hour")
     assert [line.split()[:4] for line in out.splitlines()[2:]] == [
         ["7/hour", "yes", "6", "7"], ["gold", "yes", "19", "20"],
     ]  # fmt: skip
     assert run("check", "--plan", "gold").err == (
-        "headgate: --plan goes with a KEY: headgate check user:42 --plan gold\n"
+        "crestgate: --plan goes with a KEY: crestgate check user:42 --plan gold\n"
     )
     assert run("check", "user:42", "--plan", "7/hour").err == (
-        "headgate: --plan names a plan, and '7/hour' is a limit: write --limit '7/hour'\n"
+        "crestgate: --plan names a plan, and '7/hour' is a limit: write --limit '7/hour'\n"
     )
 
 
@@ -175,7 +173,7 @@ def test_plans_may_be_kept_in_the_rules_store(run: Run, settings: Path, folder: 
     assert run("check", "k", "-l", "silver", "--rules-store", rules).code == 0
 
 
-def test_a_request_is_decided_by_the_rules(run: Run, settings: Path) -> None:
+def test_request_is_decided_by_the_rules(run: Run, settings: Path) -> None:
     request = ("--user", "bob", "--path", "/orders/1", "--ip", "192.0.2.1")
     code, out, err = run("check", *request)
     assert (code, err) == (0, "")
@@ -203,7 +201,7 @@ def test_a_request_is_decided_by_the_rules(run: Run, settings: Path) -> None:
         ("--path /nothing", None),
     ],
 )
-def test_every_part_of_a_request_counts(request_options: str, rule: str | None, run: Run, settings: Path) -> None:
+def test_every_request_option_selects_a_rule(request_options: str, rule: str | None, run: Run, settings: Path) -> None:
     code, out, _ = run("check", *request_options.split(), "--json")
     answer = json.loads(out)
     assert code == 0
@@ -227,13 +225,13 @@ def test_shadow_rules_are_shown_and_do_not_decide(run: Run, settings: Path) -> N
     assert (answer["allowed"], answer["reason"], answer["limit"]) == (True, "shadow", None)
 
 
-def test_a_reset_is_in_the_audit_log(run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_is_in_the_audit_log(run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "operator")
     monkeypatch.setattr("socket.gethostname", lambda: "bastion")
     rules = "sqlite:///rules.db?timeout_ms=30000"
     assert run("db", "upgrade", "--rules-store", rules).code == 0
     assert run("reset", "user:42", "-l", "gold", "-l", "daily", "--rules-store", rules).code == 0
-    monkeypatch.setenv("HEADGATE_RULES_STORE", rules)
+    monkeypatch.setenv("CRESTGATE_RULES_STORE", rules)
     assert run("reset", "--user", "bob", "--ip", "192.0.2.1", "--path", "/orders/1").code == 0
     with closing(open_repository(rules)) as repository:
         entries = [(e.actor, e.address, e.action, e.subject) for e in repository.audit(AuditQuery())]
@@ -245,13 +243,13 @@ def test_a_reset_is_in_the_audit_log(run: Run, settings: Path, monkeypatch: pyte
     ]
 
 
-def test_a_reset_that_fails_is_in_the_audit_log_as_failed(run: Run, settings: Path) -> None:
+def test_reset_that_fails_is_in_the_audit_log_as_failed(run: Run, settings: Path) -> None:
     rules = "sqlite:///rules.db?timeout_ms=30000"
     assert run("db", "upgrade", "--rules-store", rules).code == 0
     code, _, _ = run("reset", "user:42", "-l", "1/day", "--store", "sqlite:///counters.db", "--rules-store", rules)
     assert code == 0
     with sqlite3.connect("counters.db") as database:
-        database.execute("DROP TABLE headgate_counters")
+        database.execute("DROP TABLE crestgate_counters")
     code, _, err = run("reset", "user:42", "-l", "1/day", "--store", "sqlite:///counters.db", "--rules-store", rules)
     assert code != 0, err
     with closing(open_repository(rules)) as repository:
@@ -259,16 +257,16 @@ def test_a_reset_that_fails_is_in_the_audit_log_as_failed(run: Run, settings: Pa
     assert actions == ["reset failed", "reset requested", "reset", "reset requested"]
 
 
-def test_a_reset_that_cannot_be_noted_is_not_done(run: Run, settings: Path) -> None:
+def test_reset_without_audit_log_is_not_done(run: Run, settings: Path) -> None:
     run("check", "user:42", "-l", "1/day")
     code, out, err = run("reset", "user:42", "-l", "1/day", "--rules-store", "redis://u:secret@127.0.0.1:1/0")
     assert (code, out) == (2, "")
-    assert err.startswith("headgate: ")
+    assert err.startswith("crestgate: ")
     assert run("peek", "user:42", "-l", "1/day").code == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ("check", "who asks?"),
         ("check k", "which limit?"),
@@ -285,42 +283,42 @@ def test_a_reset_that_cannot_be_noted_is_not_done(run: Run, settings: Path) -> N
         ("check k -l 3/s --config nowhere.yaml", "nowhere.yaml: there is no such file"),
     ],
 )
-def test_errors_are_one_line(arguments: str, told: str, run: Run) -> None:
+def test_errors_are_one_line(arguments: str, expected: str, run: Run) -> None:
     code, out, err = run(*arguments.split())
     assert (code, out) == (2, "")
-    assert told in err
+    assert expected in err
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["check", "peek", "reset"])
-def test_a_key_cannot_be_empty(command: str, run: Run) -> None:
+def test_key_cannot_be_empty(command: str, run: Run) -> None:
     code, _, err = run(command, "", "-l", "3/s")
     assert code == 2
-    assert err == "headgate: key must not be empty: name what is limited, for example 'user:42'\n"
+    assert err == "crestgate: key must not be empty: name what is limited, for example 'user:42'\n"
 
 
-def test_the_environment_names_store_and_settings(
+def test_environment_names_store_and_settings(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, settings: Path
 ) -> None:
     settings.rename(folder / "other.yaml")
     assert run("check", "k", "-l", "gold").code == 2
-    monkeypatch.setenv("HEADGATE_CONFIG", "other.yaml")
+    monkeypatch.setenv("CRESTGATE_CONFIG", "other.yaml")
     assert run("check", "k", "-l", "gold").code == 0
-    monkeypatch.setenv("HEADGATE_STORE", "sqlite:///elsewhere.db?timeout_ms=30000")
+    monkeypatch.setenv("CRESTGATE_STORE", "sqlite:///elsewhere.db?timeout_ms=30000")
     assert run("check", "k", "-l", "gold").code == 0
     assert (folder / "elsewhere.db").exists()
-    monkeypatch.delenv("HEADGATE_CONFIG")
+    monkeypatch.delenv("CRESTGATE_CONFIG")
     assert run("check", "k", "-l", "3/s").code == 0, "no settings are needed"
 
 
-def test_mistakes_in_the_settings_are_told_with_their_places(run: Run, folder: Path) -> None:
-    (folder / "headgate.yaml").write_text("stroe: x\nplans: {gold: many}\n")
+def test_mistakes_in_the_settings_have_file_and_line(run: Run, folder: Path) -> None:
+    (folder / "crestgate.yaml").write_text("stroe: x\nplans: {gold: many}\n")
     code, out, err = run("check", "k", "-l", "gold")
     assert (code, out) == (2, "")
-    assert [line[:16] for line in err.splitlines()] == ["headgate.yaml:1:", "headgate.yaml:2:"]
+    assert [line[:17] for line in err.splitlines()] == ["crestgate.yaml:1:", "crestgate.yaml:2:"]
 
 
-def test_a_table_is_drawn_on_a_terminal(run: Run, on_a_terminal: Callable[[int], None]) -> None:
+def test_table_is_drawn_on_a_terminal(run: Run, on_a_terminal: Callable[[int], None]) -> None:
     on_a_terminal(80)
     _, out, _ = run("check", "user:42", "-l", "2/hour", "--store", STORE)
     assert "\x1b[1;32mallowed\x1b[0m\n" in out
@@ -341,9 +339,9 @@ def test_no_color_is_honoured(run: Run, on_a_terminal: Callable[[int], None], mo
 
 
 def test_processes_share_a_store(shell: Run) -> None:
-    told = [shell("check", "user:42", "-l", "1/hour", "--store", STORE) for _ in range(2)]
-    assert [(ran.code, ran.out.split()[0], ran.err) for ran in told] == [(0, "allowed", ""), (1, "denied", "")]
-    assert "\x1b" not in told[0].out
+    results = [shell("check", "user:42", "-l", "1/hour", "--store", STORE) for _ in range(2)]
+    assert [(ran.code, ran.out.split()[0], ran.err) for ran in results] == [(0, "allowed", ""), (1, "denied", "")]
+    assert "\x1b" not in results[0].out
 
 
 def test_redis(run: Run, redis_server: RedisServer | GivenServer, folder: Path) -> None:

@@ -1,62 +1,83 @@
-"""`headgate db upgrade`."""
+"""`crestgate db upgrade`."""
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from headgate import Limiter
-from headgate.cli import main
-from headgate.errors import StoreError
+from crestgate import Limiter
+from crestgate.cli import main
+from crestgate.errors import StoreError
+from crestgate.stores.sql.upgrade import MIGRATIONS
 from unit.cli.conftest import Run
 
+NEXT_MIGRATION = """
+from alembic import op
+revision = "0002"
+down_revision = "0001"
+def upgrade():
+    op.execute("ALTER TABLE crestgate_locks ADD COLUMN note TEXT")
+"""
 
-def said(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+
+def install_next_release(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """As if a later Crestgate, with one more migration, were installed."""
+    migrations = folder / "migrations"
+    shutil.copytree(MIGRATIONS, migrations)
+    (migrations / "versions" / "v0002.py").write_text(NEXT_MIGRATION)
+    monkeypatch.setattr("crestgate.stores.sql.upgrade.MIGRATIONS", migrations)
+    for module in ("upgrade", "version"):
+        monkeypatch.setattr(f"crestgate.stores.sql.{module}.VERSION", "0002")
+
+
+def output(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     captured = capsys.readouterr()
     return captured.out, captured.err
 
 
-def test_it_makes_the_tables_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_upgrade_creates_the_tables_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "counters.db"
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 0
-    assert said(capsys) == (f"SQLite file {file}: the tables were made, schema version 0003\n", "")
+    assert output(capsys) == (f"SQLite file {file}: the tables were made, schema version 0001\n", "")
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 0
-    assert said(capsys) == (f"SQLite file {file}: the schema is at version 0003 already\n", "")
+    assert output(capsys) == (f"SQLite file {file}: the schema is at version 0001 already\n", "")
     with sqlite3.connect(file) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    counters = {"headgate_counters", "headgate_log", "headgate_locks", "headgate_version"}
-    rules = {"headgate_revisions", "headgate_records", "headgate_audit"}
-    service = {"headgate_usage", "headgate_usage_subjects", "headgate_usage_turns", "headgate_once"}
+    counters = {"crestgate_counters", "crestgate_log", "crestgate_locks", "crestgate_version"}
+    rules = {"crestgate_revisions", "crestgate_records", "crestgate_audit"}
+    service = {"crestgate_usage", "crestgate_usage_subjects", "crestgate_usage_turns", "crestgate_once"}
     assert tables - {"sqlite_sequence"} == counters | rules | service
 
 
-def test_it_brings_tables_of_an_older_version_up_to_date(
+def test_upgrade_runs_the_missing_migrations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path}/counters.db"
-    with monkeypatch.context() as older:
-        older.setattr("headgate.stores.sql.upgrade.VERSION", "0001")
-        main(["db", "upgrade", "--store", url])
-    said(capsys)
+    main(["db", "upgrade", "--store", url])
+    output(capsys)
+    install_next_release(monkeypatch, tmp_path)
     with sqlite3.connect(tmp_path / "counters.db") as connection:
-        connection.execute("INSERT INTO headgate_locks (name, version, holder, expires_us) VALUES (x'61', 1, 'me', 2)")
-    with pytest.raises(StoreError, match=f"schema version 0001, .*: bring it .* `headgate db upgrade --store '{url}'`"):
+        connection.execute("INSERT INTO crestgate_locks (name, version, holder, expires_us) VALUES (x'61', 1, 'me', 2)")
+    with pytest.raises(
+        StoreError, match=f"schema version 0001, .*: bring it .* `crestgate db upgrade --store '{url}'`"
+    ):
         Limiter(url)
     assert main(["db", "upgrade", "--store", url]) == 0
-    assert said(capsys)[0].endswith("counters.db: the schema was brought from version 0001 to 0003\n")
+    assert output(capsys)[0].endswith("counters.db: the schema was brought from version 0001 to 0002\n")
     with sqlite3.connect(tmp_path / "counters.db") as connection:
-        assert connection.execute("SELECT * FROM headgate_locks").fetchall() == [(b"a", 1, "me", 2)]
+        assert connection.execute("SELECT * FROM crestgate_locks").fetchall() == [(b"a", 1, "me", 2, None)]
     Limiter(url).close()
 
 
-def test_the_store_may_come_from_the_environment(
+def test_store_from_the_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HEADGATE_STORE", f"sqlite:///{tmp_path}/counters.db")
+    monkeypatch.setenv("CRESTGATE_STORE", f"sqlite:///{tmp_path}/counters.db")
     assert main(["db", "upgrade"]) == 0
-    assert "were made" in said(capsys)[0]
+    assert "were made" in output(capsys)[0]
 
 
 @pytest.mark.parametrize(
@@ -69,74 +90,73 @@ def test_the_store_may_come_from_the_environment(
         ("sqlite:////no/such/folder/file", "unable to open"),
     ],
 )
-def test_wrong_use_is_one_sentence(
+def test_usage_errors_are_one_line(
     url: str, problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("HEADGATE_STORE", raising=False)
+    monkeypatch.delenv("CRESTGATE_STORE", raising=False)
     assert main(["db", "upgrade", "--store", url]) == 2
-    out, error = said(capsys)
+    out, error = output(capsys)
     assert out == ""
     assert problem in error
     assert error.count("\n") == 1
     assert "secret" not in error
 
 
-def test_a_newer_database_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_newer_schema_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "counters.db"
     main(["db", "upgrade", "--store", f"sqlite:///{file}"])
     with sqlite3.connect(file) as connection:
-        connection.execute("UPDATE headgate_version SET version_num = '0099'")
-    said(capsys)
+        connection.execute("UPDATE crestgate_version SET version_num = '0099'")
+    output(capsys)
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 2
-    assert "version 0099, and this Headgate needs version 0003: it was made by a newer Headgate" in said(capsys)[1]
+    assert "version 0099, and this Crestgate needs version 0001: it was made by a newer Crestgate" in output(capsys)[1]
 
 
-def test_a_database_of_an_unknown_version_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_schema_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "counters.db"
     main(["db", "upgrade", "--store", f"sqlite:///{file}"])
     with sqlite3.connect(file) as connection:
-        connection.execute("UPDATE headgate_version SET version_num = '0000'")
-    said(capsys)
+        connection.execute("UPDATE crestgate_version SET version_num = '0000'")
+    output(capsys)
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 2
-    error = said(capsys)[1]
-    assert "version 0000, which this Headgate does not know, and it needs version 0003: they were made by" in error
+    error = output(capsys)[1]
+    assert "version 0000, which this Crestgate does not know, and it needs version 0001: they were made by" in error
     assert error.count("\n") == 1
 
 
-def test_the_rules_store_has_tables_too(run: Run, folder: Path) -> None:
+def test_rules_store_is_upgraded_too(run: Run, folder: Path) -> None:
     code, out, err = run("db", "upgrade", "--store", "sqlite:///a.db", "--rules-store", "sqlite:///b.db")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        f"SQLite file {folder}/{name}.db: the tables were made, schema version 0003" for name in "ab"
+        f"SQLite file {folder}/{name}.db: the tables were made, schema version 0001" for name in "ab"
     ]
     same = run("db", "upgrade", "--store", "sqlite:///a.db", "--rules-store", "sqlite:///a.db?prefix=other")
-    assert same.out == f"SQLite file {folder}/a.db: the schema is at version 0003 already\n", "once is enough"
+    assert same.out == f"SQLite file {folder}/a.db: the schema is at version 0001 already\n", "once is enough"
 
 
-def test_all_databases_of_the_settings(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "headgate.yaml").write_text("store: redis://127.0.0.1:1/0\nrules_store: sqlite:///rules.db\n")
-    assert run("db", "upgrade").out == f"SQLite file {folder}/rules.db: the tables were made, schema version 0003\n"
-    monkeypatch.setenv("HEADGATE_STORE", "[sqlite:///a.db, sqlite:///b.db]")
+def test_all_databases_of_the_settings_are_upgraded(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "crestgate.yaml").write_text("store: redis://127.0.0.1:1/0\nrules_store: sqlite:///rules.db\n")
+    assert run("db", "upgrade").out == f"SQLite file {folder}/rules.db: the tables were made, schema version 0001\n"
+    monkeypatch.setenv("CRESTGATE_STORE", "[sqlite:///a.db, sqlite:///b.db]")
     assert [line.split(":")[0][-4:] for line in run("db", "upgrade").out.splitlines()] == ["a.db", "b.db", "s.db"]
     (folder / "other.yaml").write_text("rules_store: redis://127.0.0.1:1/0\n")
-    monkeypatch.setenv("HEADGATE_STORE", "sqlite:///c.db")
+    monkeypatch.setenv("CRESTGATE_STORE", "sqlite:///c.db")
     assert run("db", "upgrade", "--config", "other.yaml").out.startswith(f"SQLite file {folder}/c.db: ")
     assert run("db", "upgrade", "--store", "sqlite:///d.db").out.count("\n") == 1, "only what is named"
-    monkeypatch.delenv("HEADGATE_STORE")
+    monkeypatch.delenv("CRESTGATE_STORE")
     assert "names no SQL database" in run("db", "upgrade", "--config", "other.yaml").err
 
 
 @pytest.mark.parametrize(
     ("option", "command"), [("--store", ["peek", "k", "-l", "1/s"]), ("--rules-store", ["rules", "list"])]
 )
-def test_advice_names_the_option_that_the_database_is_given_by(
+def test_upgrade_hint_names_the_option_of_the_database(
     option: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path}/old.db"
-    with monkeypatch.context() as older:
-        older.setattr("headgate.stores.sql.upgrade.VERSION", "0001")
-        main(["db", "upgrade", option, url])
-    said(capsys)
+    main(["db", "upgrade", option, url])
+    output(capsys)
+    install_next_release(monkeypatch, tmp_path)
     assert main([*command, option, url]) == 2
-    assert said(capsys)[1].endswith(f": bring it up to date with `headgate db upgrade {option} '{url}'`\n")
+    assert output(capsys)[1].endswith(f": bring it up to date with `crestgate db upgrade {option} '{url}'`\n")
     assert main(["db", "upgrade", option, url]) == 0

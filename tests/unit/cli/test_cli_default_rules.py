@@ -1,4 +1,4 @@
-"""Every command finds the rules that `headgate serve` keeps in ./.headgate."""
+"""Every command finds the rules of `crestgate serve` in ./.crestgate."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def served(run: Run, folder: Path) -> None:
     (folder / "one.yaml").write_text(ONE)
     code, out, _ = run("rules", "apply", "-f", "one.yaml")
     assert code == 0
-    assert f"SQLite file {folder}/.headgate/rules.db" in out
+    assert f"SQLite file {folder}/.crestgate/rules.db" in out
 
 
-def test_database_and_its_folder_are_made_for_their_owner(served: None, folder: Path) -> None:
-    assert (folder / ".headgate").stat().st_mode & 0o777 == 0o700
-    assert (folder / ".headgate" / "rules.db").stat().st_mode & 0o777 == 0o600
+def test_database_and_its_folder_are_created_for_their_owner(served: None, folder: Path) -> None:
+    assert (folder / ".crestgate").stat().st_mode & 0o777 == 0o700
+    assert (folder / ".crestgate" / "rules.db").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "expected"),
     [
         ("rules list", "one"),
         ("rules get one", "rule_id: one"),
@@ -39,27 +39,27 @@ def test_database_and_its_folder_are_made_for_their_owner(served: None, folder: 
         ("db upgrade", "the schema is at version"),
     ],
 )
-def test_command_without_a_rules_store(command: str, told: str, run: Run) -> None:
+def test_command_without_a_rules_store(command: str, expected: str, run: Run) -> None:
     code, out, err = run(*command.split())
     assert (code, err) == (0, "")
-    assert told in out
+    assert expected in out
 
 
 @pytest.mark.usefixtures("served")
-def test_database_comes_before_the_rules_of_the_settings(run: Run, folder: Path) -> None:
-    """The service has both: what is not in the list is said."""
-    (folder / "headgate.yaml").write_text(RULES)
+def test_database_takes_precedence_over_the_rules_of_the_settings(run: Run, folder: Path) -> None:
+    """The service has both: a note names what is not in the list."""
+    (folder / "crestgate.yaml").write_text(RULES)
     code, out, err = run("rules", "list")
     assert code == 0
     assert "one" in out
     assert "orders" not in out
-    assert "the rules in headgate.yaml are not among these" in err
-    assert "orders" in run("rules", "list", "--rules-store", "headgate.yaml").out
+    assert "the rules in crestgate.yaml are not among these" in err
+    assert "orders" in run("rules", "list", "--rules-store", "crestgate.yaml").out
     assert run("check", "--user", "bob", "--path", "/one").code == 0
     assert run("check", "--user", "bob", "--path", "/one").code == 1
 
 
-def test_nothing_is_made_by_looking(run: Run, folder: Path) -> None:
+def test_reading_creates_nothing(run: Run, folder: Path) -> None:
     for command in ("rules list", "rules get one", "keys list", "check --user bob"):
         code, out, _ = run(*command.split())
         assert (code, out) == (2, "")

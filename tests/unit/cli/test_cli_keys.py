@@ -1,4 +1,4 @@
-"""`headgate keys`: keys in the rule database of a service, whether or not one runs."""
+"""`crestgate keys`: keys in the rule database of a service."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.places import key_store
-from headgate.config.settings import Settings
-from headgate.rules.moments import moment_text
-from headgate.rules.repositories.opening import open_repository
-from headgate.rules.repositories.port import Actor, AuditQuery
-from headgate.service.auth.keys import Keys, create_key
-from headgate.service.starting import completed
+from crestgate.cli.locations import key_store
+from crestgate.config.settings import Settings
+from crestgate.rules.port import Actor, AuditQuery
+from crestgate.rules.storage.factory import open_repository
+from crestgate.rules.timestamps import format_timestamp
+from crestgate.service.auth.keys import ApiKeys, create_key
+from crestgate.service.preflight import complete_settings
 from servers.process import GivenServer
 from servers.redis import RedisServer
 from unit.cli.conftest import URL, Run
 
-TOKEN = re.compile(r"hg_([0-9a-f]{12})_[\w-]{43}")
+TOKEN = re.compile(r"cg_([0-9a-f]{12})_[\w-]{43}")
 DAY_US = 86_400_000_000
 
 
@@ -30,11 +30,11 @@ def found(url: str, token: str) -> tuple[str, str] | None:
     """The name and scope that a service would find for a token now."""
     with closing(open_repository(url)) as repository:
         bodies = {record.id: record.body for record in repository.list("key")}
-    caller = Keys(lambda: bodies).find(token, time.time_ns() // 1000)
+    caller = ApiKeys(lambda: bodies).find(token, time.time_ns() // 1000)
     return None if caller is None else (caller.name, caller.scope)
 
 
-def test_a_key_is_made_listed_and_revoked(run: Run, folder: Path) -> None:
+def test_create_list_and_revoke_a_key(run: Run, folder: Path) -> None:
     code, out, err = run("keys", "create", "ci", "--scope", "WRITE", "--rules-store", URL)
     token = TOKEN.fullmatch(out.strip())
     assert (code, token is not None) == (0, True)
@@ -56,10 +56,14 @@ def test_a_key_is_made_listed_and_revoked(run: Run, folder: Path) -> None:
     )
     assert run("keys", "revoke", token[1], "--rules-store", URL) == (0, f"revoked  key {token[1]}\n", "")
     assert found(URL, token[0]) is None
-    assert run("keys", "revoke", token[1], "--rules-store", URL) == (2, "", f"headgate: there is no key '{token[1]}'\n")
+    assert run("keys", "revoke", token[1], "--rules-store", URL) == (
+        2,
+        "",
+        f"crestgate: there is no key '{token[1]}'\n",
+    )
 
 
-def test_the_audit_log_says_who_and_no_secret(run: Run) -> None:
+def test_audit_log_has_the_actor_and_no_secret(run: Run) -> None:
     token = run("keys", "create", "ci", "--rules-store", URL).out.strip()
     match = TOKEN.fullmatch(token)
     assert match is not None
@@ -72,86 +76,86 @@ def test_the_audit_log_says_who_and_no_secret(run: Run) -> None:
     assert created.after == revoked.before == {"name": "ci", "scope": "check", "expires_us": None}
 
 
-def test_the_usual_database_is_that_of_the_service(run: Run, folder: Path) -> None:
-    assert key_store(None, None) == completed(Settings()).rules_store
-    (folder / ".headgate").rmdir()
+def test_default_database_is_that_of_the_service(run: Run, folder: Path) -> None:
+    assert key_store(None, None) == complete_settings(Settings()).rules_store
+    (folder / ".crestgate").rmdir()
     code, out, err = run("keys", "list")
     assert (code, out) == (2, "")
     assert err == (
-        f"headgate: SQLite file {folder}/.headgate/rules.db: there is no such file, so there are no keys yet: name the "
-        "database of the service with --rules-store URL, or make a key with `headgate keys create NAME`\n"
+        f"crestgate: SQLite file {folder}/.crestgate/rules.db: there is no such file, so there are no keys yet: name "
+        "the database of the service with --rules-store URL, or make a key with `crestgate keys create NAME`\n"
     )
     assert list(folder.iterdir()) == [], "looking makes nothing"
     token = run("keys", "create", "first").out.strip()
-    assert found(f"sqlite:///{folder}/.headgate/rules.db", token) == ("first", "check")
-    assert stat.S_IMODE((folder / ".headgate").stat().st_mode) == 0o700
+    assert found(f"sqlite:///{folder}/.crestgate/rules.db", token) == ("first", "check")
+    assert stat.S_IMODE((folder / ".crestgate").stat().st_mode) == 0o700
     assert "first" in run("keys", "list").out
 
 
-def test_the_database_that_is_configured(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "headgate.yaml").write_text("rules_store: sqlite:///mine.db?timeout_ms=30000\n")
+def test_configured_database(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "crestgate.yaml").write_text("rules_store: sqlite:///mine.db?timeout_ms=30000\n")
     assert run("keys", "create", "one").code == 0
     assert (folder / "mine.db").exists()
-    monkeypatch.setenv("HEADGATE_RULES_STORE", URL)
+    monkeypatch.setenv("CRESTGATE_RULES_STORE", URL)
     assert run("keys", "create", "two").code == 0
     assert [key["name"] for key in json.loads(run("keys", "list", "--json").out)] == ["two"]
     assert [key["name"] for key in json.loads(run("keys", "list", "--json", "--rules-store", "sqlite:///mine.db").out)]
-    monkeypatch.setenv("HEADGATE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
     assert run("keys", "list").code == 0, "no service is asked"
 
 
 @pytest.mark.parametrize("command", ["create ci", "list", "revoke 0123456789ab"])
-def test_no_keys_are_made_here_for_a_service_elsewhere(
+def test_keys_are_not_created_for_a_remote_service(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    monkeypatch.setenv("HEADGATE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
     before = set(folder.rglob("*"))
     assert run("keys", *command.split()) == (
         2,
         "",
-        "headgate: keys are made where the service's rule database is: run this in the folder of the service, or with "
-        "its --config; HEADGATE_URL is not used\n",
+        "crestgate: keys are made where the service's rule database is: run this in the folder of the service, or with "
+        "its --config; CRESTGATE_URL is not used\n",
     )
     assert set(folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize("named", ["config", "variable", "database", "settings"])
-def test_keys_of_the_database_that_is_here_are_made_with_a_warning(
+def test_local_database_is_used_with_a_warning(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     options: tuple[str, ...] = ()
-    path = folder / ".headgate" / "rules.db"
+    path = folder / ".crestgate" / "rules.db"
     if named == "config":
         (folder / "mine.yaml").write_text("on_store_error: closed\n")
         options = ("--config", "mine.yaml")
     elif named == "variable":
         (folder / "mine.yaml").write_text("on_store_error: closed\n")
-        monkeypatch.setenv("HEADGATE_CONFIG", "mine.yaml")
+        monkeypatch.setenv("CRESTGATE_CONFIG", "mine.yaml")
     elif named == "database":
         assert run("keys", "create", "first").code == 0
     else:
         path = folder / "mine.db"
-        (folder / "headgate.yaml").write_text(f"rules_store: sqlite:///{path}\n")
-    monkeypatch.setenv("HEADGATE_URL", "http://127.0.0.1:1")
+        (folder / "crestgate.yaml").write_text(f"rules_store: sqlite:///{path}\n")
+    monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
     code, out, err = run("keys", "create", "ci", *options)
     assert code == 0, err
-    assert err.startswith(f"headgate: HEADGATE_URL is not used: these are the keys in sqlite:///{path}\n")
+    assert err.startswith(f"crestgate: CRESTGATE_URL is not used: these are the keys in sqlite:///{path}\n")
     assert found(f"sqlite:///{path}", out.strip()) == ("ci", "check")
 
 
-def test_option_that_names_the_database_is_not_warned_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_URL", "http://127.0.0.1:1")
+def test_database_option_prints_no_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
     code, _, err = run("keys", "create", "ci", "--rules-store", URL)
-    assert (code, "HEADGATE_URL" in err) == (0, False)
+    assert (code, "CRESTGATE_URL" in err) == (0, False)
 
 
-def test_files_keep_no_keys(run: Run, folder: Path) -> None:
+def test_files_cannot_store_keys(run: Run, folder: Path) -> None:
     (folder / "rules.yaml").write_text("rules: []\n")
     for command in ("create ci", "list", "revoke 0123456789ab"):
         code, out, err = run("keys", *command.split(), "--rules-store", "rules.yaml")
         assert (code, out) == (2, "")
         assert err == (
-            "headgate: keys are not kept in files such as rules.yaml: name a rule database with --rules-store URL\n"
+            "crestgate: keys are not kept in files such as rules.yaml: name a rule database with --rules-store URL\n"
         )
 
 
@@ -171,7 +175,7 @@ def test_no_keys(run: Run) -> None:
 @pytest.mark.parametrize(
     ("expires", "days"), [("90d", 90), ("90 days", 90), ("12h", 0.5), ("2W", 14), ("1 year", 365), ("30min", 1 / 48)]
 )
-def test_a_key_may_expire_after_a_while(run: Run, expires: str, days: float) -> None:
+def test_key_expires_after_a_duration(run: Run, expires: str, days: float) -> None:
     before = time.time_ns() // 1000
     assert run("keys", "create", "ci", "--expires", expires, "--rules-store", URL).code == 0
     after = time.time_ns() // 1000
@@ -182,7 +186,7 @@ def test_a_key_may_expire_after_a_while(run: Run, expires: str, days: float) -> 
     assert before <= record.expires_us - days * DAY_US <= after
 
 
-def test_a_key_may_expire_at_a_moment(run: Run) -> None:
+def test_key_expires_at_a_timestamp(run: Run) -> None:
     _, out, err = run("keys", "create", "ci", "--expires", "2999-06-01T14:00:00+02:00", "--rules-store", URL)
     assert "scope check until 2999-06-01T12:00:00Z; its token" in err
     assert found(URL, out.strip()) == ("ci", "check")
@@ -192,55 +196,55 @@ def test_a_key_may_expire_at_a_moment(run: Run) -> None:
 @pytest.mark.parametrize(
     "expires", ["soon", "90", "5 parsecs", "2999-02-31", "999999999 years", "2999-06-01T12:00", ""]
 )
-def test_a_moment_that_is_none(run: Run, expires: str, folder: Path) -> None:
+def test_invalid_expiry(run: Run, expires: str, folder: Path) -> None:
     code, out, err = run("keys", "create", "ci", "--expires", expires, "--rules-store", URL)
     assert (code, out) == (2, "")
-    assert err.startswith("headgate: --expires is a span such as 90d or 12h, a date such as 2030-01-31, or a moment")
+    assert err.startswith("crestgate: --expires is a span such as 90d or 12h, a date such as 2030-01-31, or a moment")
     assert list(folder.iterdir()) == [], "nothing is made"
 
 
 @pytest.mark.parametrize("expires", ["0d", "2020-01-31", "2020-01-31T00:00:00Z"])
-def test_a_moment_that_is_over(run: Run, expires: str) -> None:
-    err = f"headgate: --expires {expires} is over already: the key would open nothing\n"
+def test_expiry_in_the_past(run: Run, expires: str) -> None:
+    err = f"crestgate: --expires {expires} is over already: the key would open nothing\n"
     assert run("keys", "create", "ci", "--expires", expires, "--rules-store", URL) == (2, "", err)
 
 
-def test_an_expired_key_is_marked(run: Run) -> None:
+def test_expired_key_is_marked(run: Run) -> None:
     with closing(open_repository(URL)) as repository:
         key, _ = create_key(repository, Actor("alice"), "ci", "check", time.time_ns() // 1000 - 1)
-    assert f"{moment_text(key.expires_us)} (expired)\n" in run("keys", "list", "--rules-store", URL).out
+    assert f"{format_timestamp(key.expires_us)} (expired)\n" in run("keys", "list", "--rules-store", URL).out
 
 
-def test_wrong_use(run: Run) -> None:
+def test_usage_errors(run: Run) -> None:
     assert run("keys", "create", "ci", "--scope", "admin", "--rules-store", URL).err == (
-        "headgate: --scope is one of check, read, write, not 'admin'\n"
+        "crestgate: --scope is one of check, read, write, not 'admin'\n"
     )
     assert "a key's name must be 1 to 100 printable characters" in run("keys", "create", " ", "--rules-store", URL).err
     assert run("keys", "create").code == 2
     assert run("keys", "revoke").code == 2
 
 
-def test_a_name_is_no_id(run: Run) -> None:
+def test_revoke_by_name_suggests_the_id(run: Run) -> None:
     one, two = (json.loads(run("keys", "create", "ci", "--json", "--rules-store", URL).out) for _ in range(2))
     err = run("keys", "revoke", "ci", "--rules-store", URL).err
-    assert err.startswith("headgate: there is no key 'ci': the key that is called so has the ids ")
+    assert err.startswith("crestgate: there is no key 'ci': the key that is called so has the ids ")
     assert one["key_id"] in err
     run("keys", "revoke", one["key_id"], "--rules-store", URL)
     assert run("keys", "revoke", "ci", "--rules-store", URL).err == (
-        f"headgate: there is no key 'ci': the key that is called so has the id {two['key_id']}\n"
+        f"crestgate: there is no key 'ci': the key that is called so has the id {two['key_id']}\n"
     )
 
 
-def test_a_token_that_went_astray_is_revoked_and_not_shown(run: Run) -> None:
+def test_revoke_by_token_does_not_show_it(run: Run) -> None:
     made = json.loads(run("keys", "create", "ci", "--json", "--rules-store", URL).out)
-    said = run("keys", "revoke", made["token"], "--rules-store", URL)
-    assert said == (0, f"revoked  key {made['key_id']}\n", "")
+    result = run("keys", "revoke", made["token"], "--rules-store", URL)
+    assert result == (0, f"revoked  key {made['key_id']}\n", "")
     assert found(URL, made["token"]) is None
     for wrong in (("keys", "list", made["token"]), ("keys", made["token"]), (made["token"],), ("rules", made["token"])):
         code, out, err = run(*wrong)
         assert code == 2
         assert made["token"] not in out + err
-        assert "hg_***" in err
+        assert "cg_***" in err
 
 
 def test_keys_in_redis(run: Run, redis_server: RedisServer | GivenServer, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Commands that ask a running service: where it is, with which key, and what becomes of its refusals."""
+"""Commands with a running service: its URL, its key, its errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from unit.cli.conftest import Run
-from unit.cli.playing import TOKEN, Played, played, refusal
+from unit.cli.fake_service import TOKEN, FakeService, fake_service, refusal
 
 DECISION: dict[str, Any] = {
     "allowed": True,
@@ -30,18 +30,18 @@ DENIED = {**DECISION, "allowed": False, "remaining": 0, "retry_after": 2.5, "rea
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeService]:
     """A service that the environment names, with its key."""
-    with played() as one:
-        monkeypatch.setenv("HEADGATE_URL", one.url)
-        monkeypatch.setenv("HEADGATE_ADMIN_KEY", f"{TOKEN}\n")
+    with fake_service() as one:
+        monkeypatch.setenv("CRESTGATE_URL", one.url)
+        monkeypatch.setenv("CRESTGATE_ADMIN_KEY", f"{TOKEN}\n")
         yield one
 
 
 # -- check, peek, reset ---------------------------------------------------------------------------------------------
 
 
-def test_a_key_under_plans(run: Run, service: Played) -> None:
+def test_key_under_plans(run: Run, service: FakeService) -> None:
     service.answers = [(200, DECISION)]
     assert run("check", "user:42", "--plan", "gold", "-p", "daily", "--cost", "5") == (
         0,
@@ -55,7 +55,7 @@ def test_a_key_under_plans(run: Run, service: Played) -> None:
     assert service.headers[0]["content-type"] == "application/json"
 
 
-def test_a_denial(run: Run, service: Played) -> None:
+def test_a_denial(run: Run, service: FakeService) -> None:
     service.answers = [(200, DENIED), (200, DENIED), (200, {**DENIED, "retry_after": None, "reason": "blocked"})]
     code, out, err = run("check", "user:42", "--limit", "gold")
     assert (code, err) == (1, "")
@@ -66,7 +66,7 @@ def test_a_denial(run: Run, service: Played) -> None:
     assert run("peek", "user:42").out.startswith("would be denied by gold: it lets nothing pass\n")
 
 
-def test_a_chain_with_shadows(run: Run, service: Played) -> None:
+def test_chain_with_shadows(run: Run, service: FakeService) -> None:
     part = {**DECISION, "rule": "daily", "limit": 500, "remaining": 495}
     service.answers = [(200, {**DECISION, "reason": "shadow", "parts": [DECISION, part], "shadows": [DENIED]})]
     lines = run("check", "user:42").out.splitlines()
@@ -75,12 +75,12 @@ def test_a_chain_with_shadows(run: Run, service: Played) -> None:
     assert lines[4].startswith("gold (shadow)  no ")
 
 
-def test_no_rule(run: Run, service: Played) -> None:
+def test_no_rule(run: Run, service: FakeService) -> None:
     service.answers = [(200, {**DECISION, "reason": "no_rule", "rule": None, "limit": 0, "remaining": 0})]
     assert run("check", "--user", "bob").out == "allowed: no rule applies\n"
 
 
-def test_a_request(run: Run, service: Played) -> None:
+def test_a_request(run: Run, service: FakeService) -> None:
     service.answers = [(200, DECISION), (200, DECISION)]
     fields = {"user": "42", "ip": "192.0.2.1", "api_key": "k", "client": "acme", "path": "/x", "method": "GET"}
     options = [text for name, value in fields.items() for text in (f"--{name.replace('_', '-')}", value)]
@@ -91,31 +91,31 @@ def test_a_request(run: Run, service: Played) -> None:
     code, _, err = run("check", "--key", "user:42", "--user", "bob")
     assert (code, err) == (
         2,
-        "headgate: a service takes a key by itself: leave --key out, or the rest of the request\n",
+        "crestgate: a service takes a key by itself: leave --key out, or the rest of the request\n",
     )
 
 
-def test_json_is_what_the_service_says(run: Run, service: Played) -> None:
+def test_json_is_the_response_of_the_service(run: Run, service: FakeService) -> None:
     service.answers = [(200, DENIED)]
     code, out, _ = run("check", "user:42", "--json")
     assert (code, json.loads(out)) == (1, DENIED)
 
 
-def test_a_limit_is_not_the_callers_to_say(run: Run, service: Played) -> None:
+def test_limit_option_is_refused_with_a_service(run: Run, service: FakeService) -> None:
     for option in ("--limit", "-l"):
         code, out, err = run("check", "user:42", option, "10/min")
         assert (code, out) == (2, "")
         assert err == (
-            "headgate: a service decides by its own plans and rules, not by a limit such as '10/min': write --plan "
+            "crestgate: a service decides by its own plans and rules, not by a limit such as '10/min': write --plan "
             "NAME, or leave it out for the policy of the key\n"
         )
     assert run("check", "user:42", "--plan", "10/min").err == (
-        "headgate: --plan names a plan, and '10/min' is a limit: write --limit '10/min'\n"
+        "crestgate: --plan names a plan, and '10/min' is a limit: write --limit '10/min'\n"
     )
     assert service.asked == []
 
 
-def test_reset(run: Run, service: Played) -> None:
+def test_reset(run: Run, service: FakeService) -> None:
     service.answers = [(200, {"reset": [{"key": "user:42", "rule": "gold"}]})] * 2 + [(200, {"reset": []})]
     assert run("reset", "user:42", "--plan", "gold").out == "reset 1 counter\nKEY      LIMIT\nuser:42  gold\n"
     assert service.asked == [("POST", "/api/v1/reset", {"key": "user:42", "plans": ["gold"]})]
@@ -126,53 +126,53 @@ def test_reset(run: Run, service: Played) -> None:
 # -- which service, and with which key ------------------------------------------------------------------------------
 
 
-def test_options_come_before_the_environment(run: Run, service: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_URL", "http://127.0.0.1:1")
-    monkeypatch.setenv("HEADGATE_ADMIN_KEY", "another-key-altogether")
+def test_options_override_the_environment(run: Run, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("CRESTGATE_ADMIN_KEY", "another-key-altogether")
     service.answers = [(200, DECISION)]
     assert run("check", "user:42", "--url", f"{service.url}/", "--token", TOKEN).code == 0
     assert service.headers[0]["authorization"] == f"Bearer {TOKEN}"
 
 
-def test_an_option_that_names_a_place_is_about_that_place(run: Run, service: Played, folder: Path) -> None:
+def test_local_option_overrides_the_service_variable(run: Run, service: FakeService, folder: Path) -> None:
     assert run("check", "user:42", "--limit", "10/min", "--store", f"shared://{folder}/counters").code == 0
-    assert run("rules", "list", "--rules-store", "sqlite:///none.db").err.startswith("headgate: SQLite file ")
+    assert run("rules", "list", "--rules-store", "sqlite:///none.db").err.startswith("crestgate: SQLite file ")
     assert service.asked == []
     for command, option in (("check user:42", "--store"), ("rules list", "--rules-store"), ("rules list", "--config")):
         code, _, err = run(*command.split(), "--url", service.url, option, "x")
         assert (code, err) == (
             2,
-            f"headgate: --url asks a service, which has stores and settings of its own: leave {option} out\n",
+            f"crestgate: --url asks a service, which has stores and settings of its own: leave {option} out\n",
         )
 
 
-def test_without_a_key_no_key_is_sent(run: Run, service: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADGATE_ADMIN_KEY")
+def test_without_a_key_no_key_is_sent(run: Run, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CRESTGATE_ADMIN_KEY")
     service.answers = [(200, DECISION)]
     assert run("check", "user:42").code == 0
     assert "authorization" not in service.headers[0]
     code, _, err = run("rules", "list")
     assert code == 2
     assert err == (
-        f"headgate: {service.url}: this needs a key: send it as `Authorization: Bearer …`, or in X-API-Key (set "
-        "HEADGATE_ADMIN_KEY; to make a key, run `headgate keys create NAME --scope read` on the service's machine, in "
-        "its folder)\n"
+        f"crestgate: {service.url}: API key required: send it as `Authorization: Bearer …`, or in X-API-Key (set "
+        "CRESTGATE_ADMIN_KEY; to make a key, run `crestgate keys create NAME --scope read` on the service's machine, "
+        "in its folder)\n"
     )
 
 
-def test_a_token_needs_somebody_to_be_sent_to(run: Run) -> None:
+def test_token_needs_a_url(run: Run) -> None:
     code, _, err = run("check", "user:42", "--limit", "1/s", "--token", TOKEN)
     assert (code, err) == (
         2,
-        "headgate: --token is the key of a service: write its --url, or set HEADGATE_URL\n",
+        "crestgate: --token is the key of a service: write its --url, or set CRESTGATE_URL\n",
     )
 
 
 @pytest.mark.parametrize("token", ["with blanks in it", "with-a-line\nX-Other: header", "not-ASCII-é"])
-def test_a_key_that_no_header_can_hold_is_not_shown(run: Run, service: Played, token: str) -> None:
+def test_invalid_key_is_refused_and_not_shown(run: Run, service: FakeService, token: str) -> None:
     code, out, err = run("check", "user:42", "--token", token)
     assert (code, out) == (2, "")
-    assert err == "headgate: --token is no key: a key is of ASCII letters, digits and signs, without blanks\n"
+    assert err == "crestgate: --token is no key: a key is of ASCII letters, digits and signs, without blanks\n"
     assert service.asked == []
 
 
@@ -192,18 +192,18 @@ def test_a_key_that_no_header_can_hold_is_not_shown(run: Run, service: Played, t
         "http://[::1",
     ],
 )
-def test_a_url_that_is_none(run: Run, url: str) -> None:
+def test_invalid_service_url(run: Run, url: str) -> None:
     code, out, err = run("check", "user:42", "--url", url)
     assert (code, out) == (2, "")
-    assert err == f"headgate: the URL of a service is one such as http://127.0.0.1:8080, not {url!r}\n"
+    assert err == f"crestgate: the URL of a service is one such as http://127.0.0.1:8080, not {url!r}\n"
 
 
-def test_no_password_belongs_in_a_url(run: Run) -> None:
+def test_url_with_a_password_is_refused(run: Run) -> None:
     for url in ("http://user:secret@localhost", "http://secret@localhost:8080/x"):
         code, _, err = run("check", "user:42", "--url", url)
         assert (code, err) == (
             2,
-            "headgate: the URL of a service has no user and no password: set HEADGATE_ADMIN_KEY to its key\n",
+            "crestgate: the URL of a service has no user and no password: set CRESTGATE_ADMIN_KEY to its key\n",
         )
 
 
@@ -211,10 +211,10 @@ def test_no_password_belongs_in_a_url(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "detail", "told"),
+    ("status", "detail", "expected"),
     [
         (400, "plans[0]: there is no plan 'gold'", "{url}: plans[0]: there is no plan 'gold'"),
-        (403, "the key 'ci' has the scope check, and this needs read", "{url}: the key 'ci' has the scope check"),
+        (403, "the API key 'ci' has scope check, and this call needs read", "{url}: the API key 'ci' has scope check"),
         (404, "there is no rule 'x'", "there is no rule 'x'"),
         (409, "it exists already", "it exists already"),
         (412, "read it again", "read it again"),
@@ -223,23 +223,23 @@ def test_no_password_belongs_in_a_url(run: Run) -> None:
         (503, "the store is away", "{url}: the store is away"),
         (
             401,
-            "the key that was sent opens nothing",
-            "{url}: the key that was sent opens nothing (see HEADGATE_ADMIN_KEY, or --token; "
-            "to make a key, run `headgate keys create NAME --scope read` on the service's machine, in its folder)",
+            "unknown API key",
+            "{url}: unknown API key (see CRESTGATE_ADMIN_KEY, or --token; "
+            "to make a key, run `crestgate keys create NAME --scope read` on the service's machine, in its folder)",
         ),
     ],
 )
-def test_a_refusal_in_plain_words(run: Run, service: Played, status: int, detail: str, told: str) -> None:
+def test_error_response_is_printed(run: Run, service: FakeService, status: int, detail: str, expected: str) -> None:
     service.answers = [refusal(status, detail)]
     code, out, err = run("check", "user:42")
     assert (code, out) == (2, "")
-    assert err.startswith(f"headgate: {told.format(url=service.url)}")
+    assert err.startswith(f"crestgate: {expected.format(url=service.url)}")
     assert err.count("\n") == 1
     assert TOKEN not in err
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
+    ("status", "body", "expected"),
     [
         (200, b"<html>hello</html>", "what it answered is no JSON object"),
         (200, b"[]", "what it answered is no JSON object"),
@@ -257,24 +257,24 @@ def test_a_refusal_in_plain_words(run: Run, service: Played, status: int, detail
         (307, b"", "it answered 307 Temporary Redirect"),
     ],
 )
-def test_something_else_answers(run: Run, service: Played, status: int, body: Any, told: str) -> None:
+def test_foreign_server_is_reported(run: Run, service: FakeService, status: int, body: Any, expected: str) -> None:
     service.answers = [(status, body)]
     code, out, err = run("check", "user:42")
     assert (code, out) == (2, "")
-    assert err == f"headgate: {service.url}: {told}: is this the address of a Headgate service?\n"
+    assert err == f"crestgate: {service.url}: {expected}: is this the address of a Crestgate service?\n"
     assert len(service.asked) == 1
 
 
-def test_nobody_answers(run: Run) -> None:
+def test_unreachable_service(run: Run) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         code, out, err = run("check", "user:42", "--url", url)
     assert (code, out) == (2, "")
-    assert err == f"headgate: {url} cannot be reached: Connection refused\n"
+    assert err == f"crestgate: {url} cannot be reached: Connection refused\n"
 
 
-def test_what_a_service_says_cannot_paint_the_terminal(run: Run, service: Played) -> None:
+def test_control_characters_of_a_response_are_escaped(run: Run, service: FakeService) -> None:
     service.answers = [(200, {**DENIED, "rule": "\x1b[31mred"}), refusal(400, "\x1b[31mred\nand more")]
     assert "\x1b" not in run("check", "user:42").out
     assert "\x1b" not in run("check", "user:42").err

@@ -1,4 +1,4 @@
-"""`headgate rules` of a running service: page by page, call by call, and by the versions that were read."""
+"""`crestgate rules` with a running service: paging, calls, versions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headgate.rules.views.policies import Policy
+from crestgate.rules.compat.policies import Policy
 from unit.cli.conftest import Run
-from unit.cli.playing import TOKEN, Played, played, refusal
+from unit.cli.fake_service import TOKEN, FakeService, fake_service, refusal
 
 RULES = """\
 rules:
@@ -27,10 +27,10 @@ ADDED = ["client:acme:DEFAULT:GLOBAL", "orders/a b", "trial"]
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Played]:
-    with played() as one:
-        monkeypatch.setenv("HEADGATE_URL", one.url)
-        monkeypatch.setenv("HEADGATE_ADMIN_KEY", TOKEN)
+def service(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FakeService]:
+    with fake_service() as one:
+        monkeypatch.setenv("CRESTGATE_URL", one.url)
+        monkeypatch.setenv("CRESTGATE_ADMIN_KEY", TOKEN)
         (folder / "rules.yaml").write_text(RULES)
         yield one
 
@@ -39,34 +39,34 @@ def rule(rule_id: str, **more: Any) -> dict[str, Any]:
     return {"rule_id": rule_id, "dimension": "user", "limit": 3, "window_seconds": 60, **more}
 
 
-def written(service: Played) -> list[tuple[str, str]]:
+def written(service: FakeService) -> list[tuple[str, str]]:
     """The calls that change something."""
     return [(method, path) for method, path, _ in service.asked if method != "GET"]
 
 
-def test_rules_are_listed_page_by_page(run: Run, service: Played) -> None:
+def test_rules_are_listed_page_by_page(run: Run, service: FakeService) -> None:
     service.page = 2
     for number in range(5):
         service.put(rule(f"r{number}", method=f"M{number}"), version=number + 1)
     listed = json.loads(run("rules", "list", "--json").out)
     assert listed == [service.rules[f"r{number}"].to_data() for number in range(5)]
     assert [path for _, path, _ in service.asked][:2] == [
-        "/api/v1/rules?limit=1000&after=",
-        "/api/v1/rules?limit=1000&after=r1",
+        "/api/v1/rules?limit=1000&after=&expired=true",
+        "/api/v1/rules?limit=1000&after=r1&expired=true",
     ]
     assert run("rules", "list", "--mode", "shadow").out == "no rules\n"
     assert run("rules", "list").out.count("\n") == 6
 
 
-def test_one_rule(run: Run, service: Played) -> None:
+def test_usage_of_one_rule(run: Run, service: FakeService) -> None:
     service.put(rule("a/b c%2F"))
     assert json.loads(run("rules", "get", "a/b c%2F", "--json").out) == service.rules["a/b c%2F"].to_data()
     assert service.asked == [("GET", "/api/v1/rules/a%2Fb%20c%252F", None)]
     code, _, err = run("rules", "get", "a/b c")
-    assert (code, err) == (2, "headgate: there is no rule 'a/b c': did you mean 'a/b c%2F'?\n")
+    assert (code, err) == (2, "crestgate: there is no rule 'a/b c': did you mean 'a/b c%2F'?\n")
 
 
-def test_files_are_applied_and_are_the_same_afterwards(run: Run, service: Played) -> None:
+def test_files_are_applied_and_are_the_same_afterwards(run: Run, service: FakeService) -> None:
     code, out, err = run("rules", "apply", "-f", "rules.yaml")
     assert (code, err) == (0, "")
     assert out.endswith(f"{service.url}: 5 added, 0 changed, 0 unchanged\n")
@@ -82,7 +82,7 @@ def test_files_are_applied_and_are_the_same_afterwards(run: Run, service: Played
     assert written(service) == []
 
 
-def test_a_change_names_the_version_that_was_read(run: Run, service: Played, folder: Path) -> None:
+def test_update_sends_the_version_that_was_read(run: Run, service: FakeService, folder: Path) -> None:
     service.put(rule("a"), version=4)
     service.plans["gold"] = ["1/second"]
     (folder / "one.yaml").write_text(json.dumps({"rules": [rule("a", limit=9)], "plans": {"gold": "2/second"}}))
@@ -95,27 +95,27 @@ def test_a_change_names_the_version_that_was_read(run: Run, service: Played, fol
     assert [headers["if-match"] for headers in service.headers if "if-match" in headers] == ['"4"']
 
 
-def test_a_dry_run_writes_nothing(run: Run, service: Played) -> None:
+def test_dry_run_writes_nothing(run: Run, service: FakeService) -> None:
     service.put(rule("old"))
     code, out, _ = run("rules", "apply", "-f", "rules.yaml", "--prune", "--dry-run")
     assert (code, "would be deleted  rule old\n" in out) == (0, True)
     assert written(service) == []
 
 
-def test_prune_frees_slots_first_and_leaves_what_files_say(run: Run, service: Played, folder: Path) -> None:
+def test_prune_deletes_first_and_keeps_rules_of_files(run: Run, service: FakeService, folder: Path) -> None:
     service.put(rule("old"), version=3)
     service.put(rule("of-a-file", method="GET"), created_us=None)
     (folder / "one.yaml").write_text(json.dumps([rule("new")]))
     assert run("rules", "apply", "-f", "one.yaml", "--prune").err == (
-        "headgate: --prune would delete 1 rule not in the files: add --yes, or look with --dry-run\n"
+        "crestgate: --prune would delete 1 rule not in the files: add --yes, or look with --dry-run\n"
     )
     assert run("rules", "apply", "-f", "one.yaml", "--prune", "--yes").code == 0
     assert sorted(service.rules) == ["new", "of-a-file"]
     assert written(service) == [("DELETE", "/api/v1/rules/old"), ("POST", "/api/v1/rules")]
 
 
-def test_what_was_done_before_a_failure_is_said(
-    run: Run, service: Played, folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_partial_success_is_reported(
+    run: Run, service: FakeService, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "one.yaml").write_text(json.dumps([rule("a"), rule("b", method="GET"), rule("c", method="PUT")]))
     played_answer = service.answer
@@ -129,12 +129,14 @@ def test_what_was_done_before_a_failure_is_said(
     code, out, err = run("rules", "apply", "-f", "one.yaml")
     assert (code, out) == (2, "")
     assert err == (
-        "headgate: its slot is taken (1 of 3 were written before it, and stay; run it again once it is mended)\n"
+        "crestgate: its slot is taken (1 of 3 were written before it, and stay; run it again once it is corrected)\n"
     )
     assert sorted(service.rules) == ["a"]
 
 
-def test_somebody_else_was_faster(run: Run, service: Played, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_change_is_refused(
+    run: Run, service: FakeService, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service.put(rule("a"), version=1)
     (folder / "one.yaml").write_text(json.dumps([rule("a", limit=9)]))
     played_answer = service.answer
@@ -146,39 +148,45 @@ def test_somebody_else_was_faster(run: Run, service: Played, folder: Path, monke
 
     monkeypatch.setattr(service, "answer", answer)
     code, _, err = run("rules", "apply", "-f", "one.yaml")
-    assert (code, err) == (2, "headgate: rule 'a' is at version 2: read it again\n")
+    assert (code, err) == (2, "crestgate: rule 'a' is at version 2: read it again\n")
     assert service.rules["a"].limit == 5
 
 
-def test_deleting(run: Run, service: Played) -> None:
+def test_delete_rules(run: Run, service: FakeService) -> None:
     service.put(rule("a"))
     service.put(rule("b", method="GET"), version=3)
     code, _, err = run("rules", "delete", "a", "bb")
-    assert (code, err) == (2, "headgate: there is no rule 'bb': did you mean 'b'?\n")
+    assert (code, err) == (2, "crestgate: there is no rule 'bb': did you mean 'b'?\n")
     assert written(service) == [], "none, if one is not there"
     assert run("rules", "delete", "a", "b", "a").out == "deleted  rule a\ndeleted  rule b\n"
     assert service.rules == {}
     assert written(service) == [("DELETE", "/api/v1/rules/a"), ("DELETE", "/api/v1/rules/b")]
 
 
-def test_what_a_service_does_not_take(run: Run, service: Played, folder: Path) -> None:
+def test_records_that_the_api_does_not_take(run: Run, service: FakeService, folder: Path) -> None:
     for text, kind in (("tiers: {alice: premium}", "tier 'alice'"), ("policy_key: ip", "default 'policy_key'")):
         (folder / "one.yaml").write_text(f"{text}\n")
         for command in ("apply", "diff"):
             code, out, err = run("rules", command, "-f", "one.yaml")
             assert (code, out) == (2, "")
             assert err == (
-                f"headgate: {kind} cannot be written through a service, which takes rules, plans, policies and "
+                f"crestgate: {kind} cannot be written through a service, which takes rules, plans, policies and "
                 "clients: write it to its database with --rules-store URL\n"
             )
     assert run("rules", "list", "--yaml", "--all").err == (
-        "headgate: a service lists rules and plans, but no defaults: ask its database, by --rules-store URL\n"
+        "crestgate: a service lists rules and plans, but no defaults: ask its database, by --rules-store URL\n"
     )
     assert written(service) == []
 
 
-def test_an_answer_without_rules(run: Run, service: Played) -> None:
-    for answer, told in (({"rules": 5}, "its answer has no rules"), ({"rules": [5]}, "what it calls a rule is none")):
+def test_response_without_rules(run: Run, service: FakeService) -> None:
+    for answer, expected in (
+        ({"rules": 5}, "its answer has no rules"),
+        ({"rules": [5]}, "what it calls a rule is none"),
+    ):
         service.answers = [(200, answer)]
         code, _, err = run("rules", "list")
-        assert (code, err) == (2, f"headgate: {service.url}: {told}: is this the address of a Headgate service?\n")
+        assert (code, err) == (
+            2,
+            f"crestgate: {service.url}: {expected}: is this the address of a Crestgate service?\n",
+        )

@@ -1,4 +1,4 @@
-"""`headgate rules apply`, `diff` and `delete`."""
+"""`crestgate rules apply`, `diff` and `delete`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.rules.editor import Editor
-from headgate.rules.repositories.opening import open_repository
-from headgate.rules.repositories.port import Actor, AuditQuery
+from crestgate.rules.editor import Editor
+from crestgate.rules.port import Actor, AuditQuery
+from crestgate.rules.storage.factory import open_repository
 from unit.cli.conftest import IDS, PLACE, RULES, URL, Run
 
 pytestmark = pytest.mark.usefixtures("rules_store")
@@ -43,11 +43,11 @@ def test_all_sections_are_applied_in_one_write(run: Run, folder: Path) -> None:
 
 
 def test_applying_again_changes_nothing(run: Run, folder: Path, applied: None) -> None:
-    told = f"SQLite file {folder}/rules.db: 0 added, 0 changed, 7 unchanged\n"
-    assert run("rules", "apply", "-f", "rules.yaml") == (0, told, "")
+    expected = f"SQLite file {folder}/rules.db: 0 added, 0 changed, 7 unchanged\n"
+    assert run("rules", "apply", "-f", "rules.yaml") == (0, expected, "")
 
 
-def test_what_changes_is_told(run: Run, folder: Path, applied: None) -> None:
+def test_changes_are_printed(run: Run, folder: Path, applied: None) -> None:
     (folder / "rules.yaml").write_text(RULES.replace("limit: 3,", "limit: 5, method: get,").replace("burst 20", ""))
     assert run("rules", "apply", "-f", "rules.yaml", "--dry-run").out == (
         "would be changed  rule orders: method * -> GET, limit 3 -> 5\n"
@@ -71,14 +71,14 @@ def test_several_files_and_a_list_of_rules(run: Run, folder: Path) -> None:
     assert "8 added" in out
 
 
-def test_a_file_that_is_named_twice_is_read_once(run: Run, folder: Path) -> None:
+def test_file_that_is_named_twice_is_read_once(run: Run, folder: Path) -> None:
     (folder / "same.yaml").symlink_to("rules.yaml")
     code, out, err = run("rules", "apply", "-f", "rules.yaml", "-f", folder / "rules.yaml", "-f", "same.yaml")
     assert (code, err) == (0, "")
     assert "7 added" in out
 
 
-def test_mistakes_in_files_are_all_told_and_nothing_is_written(run: Run, folder: Path) -> None:
+def test_all_mistakes_are_reported_and_nothing_is_written(run: Run, folder: Path) -> None:
     (folder / "bad.yaml").write_text(
         "rules:\n  - {rule_id: a, dimension: moon, limit: 1, window_seconds: 1}\nplan: {}\n"
     )
@@ -94,7 +94,7 @@ def test_mistakes_in_files_are_all_told_and_nothing_is_written(run: Run, folder:
 
 def test_prune_asks_on_a_terminal(folder: Path, applied: None) -> None:
     (folder / "one.yaml").write_text("\n".join(RULES.splitlines()[:2]))
-    command = [sys.executable, "-m", "headgate", "rules", "apply", "-f", "one.yaml", "--prune"]
+    command = [sys.executable, "-m", "crestgate", "rules", "apply", "-f", "one.yaml", "--prune"]
     for answer, code in (("n\n", 2), ("\x04", 2), ("y\n", 0)):
         terminal, its_end = os.openpty()
         os.write(terminal, answer.encode())
@@ -105,15 +105,15 @@ def test_prune_asks_on_a_terminal(folder: Path, applied: None) -> None:
         assert done.returncode == code
         assert done.stdout.startswith("would be deleted  rule client:acme:DEFAULT:GLOBAL\n")
         assert f"Delete 4 rules of SQLite file {folder}/rules.db? [y/N]:" in done.stderr
-        assert ("headgate: not agreed: nothing was written\n" in done.stderr) == bool(code)
+        assert ("crestgate: not confirmed: nothing was written\n" in done.stderr) == bool(code)
     with closing(open_repository(URL)) as repository:
         assert [record.id for record in repository.list("rule")] == ["orders"]
 
 
 def test_prune_without_a_terminal_needs_a_yes(run: Run, folder: Path, applied: None) -> None:
     (folder / "one.yaml").write_text("\n".join(RULES.splitlines()[:2]))
-    told = "headgate: --prune would delete 4 rules not in the files: add --yes, or look with --dry-run\n"
-    assert run("rules", "apply", "-f", "one.yaml", "--prune") == (2, "", told)
+    expected = "crestgate: --prune would delete 4 rules not in the files: add --yes, or look with --dry-run\n"
+    assert run("rules", "apply", "-f", "one.yaml", "--prune") == (2, "", expected)
 
 
 def test_prune_with_yes(run: Run, folder: Path, applied: None) -> None:
@@ -130,7 +130,7 @@ def test_prune_with_yes(run: Run, folder: Path, applied: None) -> None:
     )
 
 
-def test_who_wrote_is_in_the_audit_log(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actor_is_in_the_audit_log(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "operator")
     monkeypatch.setattr("socket.gethostname", lambda: "bastion")
     run("rules", "apply", "-f", "rules.yaml")
@@ -149,7 +149,7 @@ def test_who_wrote_is_in_the_audit_log(run: Run, monkeypatch: pytest.MonkeyPatch
     assert (oldest.actor, oldest.action) == ("cli:operator", "create")
 
 
-def test_somebody_else_writes_at_the_same_time(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_write(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("rules", "apply", "-f", "rules.yaml")
     (folder / "rules.yaml").write_text(RULES.replace("limit: 3,", "limit: 5,"))
     compared = Editor.difference
@@ -164,12 +164,12 @@ def test_somebody_else_writes_at_the_same_time(run: Run, folder: Path, monkeypat
     monkeypatch.setattr(Editor, "difference", slow)
     code, out, err = run("rules", "apply", "-f", "rules.yaml")
     assert (code, out) == (2, "")
-    assert err.startswith("headgate: somebody else wrote at the same time")
+    assert err.startswith("crestgate: somebody else wrote at the same time")
     assert err.endswith("nothing was written; try again\n")
     assert err.count("\n") == 1
 
 
-def test_a_place_that_is_taken(run: Run, folder: Path, applied: None) -> None:
+def test_slot_conflict(run: Run, folder: Path, applied: None) -> None:
     (folder / "rival.yaml").write_text(
         RULES.splitlines()[0] + "\n" + RULES.splitlines()[1].replace("orders,", "rival,")
     )
@@ -179,18 +179,18 @@ def test_a_place_that_is_taken(run: Run, folder: Path, applied: None) -> None:
 
 
 @pytest.mark.parametrize("command", ["get", "delete"])
-def test_a_rule_that_may_have_been_meant(command: str, run: Run, applied: None) -> None:
-    told = "headgate: there is no rule 'order': did you mean 'orders'?\n"
-    assert run("rules", command, "order") == (2, "", told)
+def test_similar_rule_id_is_suggested(command: str, run: Run, applied: None) -> None:
+    expected = "crestgate: there is no rule 'order': did you mean 'orders'?\n"
+    assert run("rules", command, "order") == (2, "", expected)
 
 
-def test_one_of_several_that_may_have_been_meant(run: Run, applied: None) -> None:
-    told = "headgate: there is no rule 'trail': did you mean 'trial'?\n"
-    assert run("rules", "delete", "orders", "trail") == (2, "", told)
+def test_similar_rule_id_of_several_is_suggested(run: Run, applied: None) -> None:
+    expected = "crestgate: there is no rule 'trail': did you mean 'trial'?\n"
+    assert run("rules", "delete", "orders", "trail") == (2, "", expected)
 
 
 def test_delete(run: Run, applied: None) -> None:
-    assert run("rules", "delete", "orders", "x") == (2, "", "headgate: there is no rule 'x'\n")
+    assert run("rules", "delete", "orders", "x") == (2, "", "crestgate: there is no rule 'x'\n")
     assert run("rules", "delete", "orders", "trial", "orders") == (0, "deleted  rule orders\ndeleted  rule trial\n", "")
     assert run("rules", "get", "orders").code == 2
 
@@ -213,7 +213,7 @@ def test_diff(run: Run, folder: Path, applied: None) -> None:
 
 def test_as_processes(shell: Run, applied: None) -> None:
     assert shell("rules", "diff", "-f", "rules.yaml").code == 0
-    assert shell("rules", "delete", "x") == (2, "", "headgate: there is no rule 'x'\n")
+    assert shell("rules", "delete", "x") == (2, "", "crestgate: there is no rule 'x'\n")
     code, out, err = shell("rules", "list", "--yaml", PYTHONIOENCODING="ascii")
     assert (code, err) == (0, "")
     assert [rule["rule_id"] for rule in yaml.safe_load(out)] == IDS

@@ -1,4 +1,4 @@
-"""`headgate rules list` and `get`."""
+"""`crestgate rules list` and `get`."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_list(run: Run, applied: None) -> None:
         ("", IDS),
     ],
 )
-def test_list_some(filters: str, ids: list[str], run: Run, applied: None) -> None:
+def test_list_filters(filters: str, ids: list[str], run: Run, applied: None) -> None:
     code, out, _ = run("rules", "list", *filters.split(), "--json")
     assert code == 0
     assert [rule["rule_id"] for rule in json.loads(out)] == ids
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ("--dimension moon", "--dimension is one of user, apikey, client, ip, key, api, global, not 'moon'"),
         ("--mode loud", "--mode is one of enforce, shadow, disabled, not 'loud'"),
@@ -57,8 +57,8 @@ def test_list_some(filters: str, ids: list[str], run: Run, applied: None) -> Non
         ("--all --yaml --mode shadow", "--all goes with --yaml, and with neither --dimension nor --mode"),
     ],
 )
-def test_list_in_vain(options: str, told: str, run: Run, applied: None) -> None:
-    assert run("rules", "list", *options.split()) == (2, "", f"headgate: {told}\n")
+def test_list_without_matches(options: str, expected: str, run: Run, applied: None) -> None:
+    assert run("rules", "list", *options.split()) == (2, "", f"crestgate: {expected}\n")
 
 
 def test_listed_yaml_is_applied_elsewhere(run: Run, folder: Path, applied: None) -> None:
@@ -74,7 +74,7 @@ def test_listed_yaml_is_applied_elsewhere(run: Run, folder: Path, applied: None)
 
 
 @pytest.mark.parametrize("limits", ["off", "[5/second, 100/day]"])
-def test_all_that_is_listed_is_all_that_is_kept(limits: str, run: Run, folder: Path, applied: None) -> None:
+def test_list_all_prints_every_record(limits: str, run: Run, folder: Path, applied: None) -> None:
     (folder / "defaults.yaml").write_text(
         "tiers: {'42': basic}\ndefault_policy: {capacity: 7}\npolicy_key: [route, user]\n"
         f"default_client_limits: {limits}\n"
@@ -87,13 +87,20 @@ def test_all_that_is_listed_is_all_that_is_kept(limits: str, run: Run, folder: P
     assert run("rules", "apply", "-f", "dump.yaml", "--rules-store", copy).code == 0
     for url in (URL, copy):
         for files in (["-f", "dump.yaml"], ["-f", "rules.yaml", "-f", "defaults.yaml"]):
-            told = run("rules", "diff", *files, "--rules-store", url)
-            assert told == (0, "no differences, 11 compared\n", "")
+            expected = run("rules", "diff", *files, "--rules-store", url)
+            assert expected == (0, "no differences, 11 compared\n", "")
 
 
-def test_all_of_nothing(run: Run) -> None:
+def test_list_all_of_an_empty_repository(run: Run) -> None:
     assert run("db", "upgrade", "--rules-store", URL).code == 0
     assert run("rules", "list", "--yaml", "--all") == (0, "{}\n", "")
+
+
+def test_expired_rule_is_marked(run: Run, folder: Path) -> None:
+    rule = "{rule_id: past, dimension: user, limit: 1, window_seconds: 1, expires_at: 2020-01-01T00:00:00Z}"
+    (folder / "past.yaml").write_text(f"rules: [{rule}]\n")
+    assert run("rules", "apply", "-f", "past.yaml").code == 0
+    assert "2020-01-01T00:00:00Z (expired)" in run("rules", "list").out
 
 
 def test_get(run: Run, applied: None) -> None:
@@ -102,14 +109,14 @@ def test_get(run: Run, applied: None) -> None:
     data = yaml.safe_load(out)
     assert (data["rule_id"], data["limit"], data["expires_at"]) == ("trial", 1, "2999-01-01T00:00:00Z")
     assert json.loads(run("rules", "get", "trial", "--json").out) == data
-    assert run("rules", "get", "x") == (2, "", "headgate: there is no rule 'x'\n")
+    assert run("rules", "get", "x") == (2, "", "crestgate: there is no rule 'x'\n")
 
 
-def test_a_terminal_gets_what_fits(run: Run, applied: None, on_a_terminal: Callable[[int], None]) -> None:
+def test_table_fits_the_terminal(run: Run, applied: None, on_a_terminal: Callable[[int], None]) -> None:
     on_a_terminal(80)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", run("rules", "list").out)
     assert max(map(len, plain.splitlines())) <= 80
-    assert plain.splitlines()[-1] == "left out for want of room: version, algorithm, expires"
+    assert plain.splitlines()[-1] == "omitted for lack of space: version, algorithm, expires"
     on_a_terminal(200)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", run("rules", "list").out)
     assert plain.split("\n")[0].split() == (
@@ -117,7 +124,7 @@ def test_a_terminal_gets_what_fits(run: Run, applied: None, on_a_terminal: Calla
     ), "columns that say nothing are left out"
 
 
-def test_strange_ids_neither_break_tables_nor_reach_the_terminal(run: Run, folder: Path) -> None:
+def test_control_characters_in_ids_are_escaped(run: Run, folder: Path) -> None:
     identifier = "[red]x\\e[31m"
     (folder / "odd.yaml").write_text(
         f'rules: [{{rule_id: odd, dimension: user, identifier: "{identifier}", limit: 1, window_seconds: 1}}]\n'

@@ -1,4 +1,4 @@
-"""`headgate rules`: the places that rules are looked for in, and what can be wrong with them."""
+"""`crestgate rules`: which repository is used, and its errors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import StoreError
-from headgate.rules.editor import Editor
+from crestgate.errors import StoreError
+from crestgate.rules.editor import Editor
 from servers.process import GivenServer
 from servers.redis import RedisServer
 from unit.cli.conftest import RULES, Run
@@ -19,44 +19,44 @@ pytestmark = pytest.mark.usefixtures("rules_store")
 
 
 def test_files_are_read_and_never_written(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADGATE_RULES_STORE")
-    assert run("rules", "list").err.startswith("headgate: which rules? Write --rules-store URL")
-    (folder / "headgate.yaml").write_text(RULES)
+    monkeypatch.delenv("CRESTGATE_RULES_STORE")
+    assert run("rules", "list").err.startswith("crestgate: which rules? Write --rules-store URL")
+    (folder / "crestgate.yaml").write_text(RULES)
     assert run("rules", "get", "orders").code == 0
     assert run("rules", "get", "orders", "--rules-store", "rules.yaml").code == 0
     assert run("rules", "diff", "-f", "rules.yaml").code == 0
     code, out, err = run("rules", "delete", "orders")
     assert (code, out) == (2, "")
-    assert "headgate.yaml cannot be written from here: edit the file, which is read again as soon as it changes" in err
+    assert "crestgate.yaml cannot be written from here: edit the file, which is read again as soon as it changes" in err
     assert err.count("\n") == 1
     (folder / "one.yaml").write_text("plans: {new: 1/s}\n")
-    assert "cannot be written from here" in run("rules", "apply", "-f", "one.yaml", "--config", "headgate.yaml").err
+    assert "cannot be written from here" in run("rules", "apply", "-f", "one.yaml", "--config", "crestgate.yaml").err
 
 
-def test_a_rule_in_a_file_has_no_times(run: Run, folder: Path) -> None:
+def test_rule_in_a_file_has_no_timestamps(run: Run, folder: Path) -> None:
     rule = json.loads(run("rules", "get", "orders", "--rules-store", "rules.yaml", "--json").out)
     assert (rule["created_at"], rule["updated_at"]) == (None, None)
 
 
-def test_a_stored_rule_that_cannot_be_read_can_be_deleted(run: Run, folder: Path, applied: None) -> None:
+def test_stored_rule_that_cannot_be_read_can_be_deleted(run: Run, folder: Path, applied: None) -> None:
     with sqlite3.connect(folder / "rules.db") as connection:
-        connection.execute("UPDATE headgate_records SET body = '{\"limit\": -1}' WHERE id = x'6f7264657273'")
+        connection.execute("UPDATE crestgate_records SET body = '{\"limit\": -1}' WHERE id = x'6f7264657273'")
     for command in ("list", "get orders", "diff -f rules.yaml", "apply -f rules.yaml"):
         code, out, err = run("rules", *command.split())
         assert (code, out) == (2, "")
         assert "rule 'orders': limit: must be " in err
-        assert err.endswith("; `headgate rules delete orders` removes this rule\n")
-        assert err.count("headgate rules delete") == 1
+        assert err.endswith("; `crestgate rules delete orders` removes this rule\n")
+        assert err.count("crestgate rules delete") == 1
     assert run("rules", "delete", "orders").code == 0
     assert run("rules", "diff", "-f", "rules.yaml").code == 1
 
 
-def test_the_settings_name_the_rules_store(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADGATE_RULES_STORE")
+def test_settings_name_the_rules_store(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CRESTGATE_RULES_STORE")
     (folder / "my.yaml").write_text("rules_store: sqlite:///mine.db?timeout_ms=30000\n")
     assert run("rules", "apply", "-f", "rules.yaml", "--config", "my.yaml").code == 0
     assert (folder / "mine.db").exists()
-    monkeypatch.setenv("HEADGATE_CONFIG", "my.yaml")
+    monkeypatch.setenv("CRESTGATE_CONFIG", "my.yaml")
     assert run("rules", "get", "orders").code == 0
 
 
@@ -71,16 +71,16 @@ def test_the_settings_name_the_rules_store(run: Run, folder: Path, monkeypatch: 
         "reset k -l 1/s",
     ],
 )
-def test_a_file_that_is_not_there_is_not_made(arguments: str, run: Run, folder: Path) -> None:
-    told = (
-        f"headgate: SQLite file {folder}/ruels.db: there is no such file: mend its name, or make it with "
-        "`headgate rules apply` or `headgate db upgrade --rules-store 'sqlite:///ruels.db'`\n"
+def test_missing_file_is_not_created(arguments: str, run: Run, folder: Path) -> None:
+    expected = (
+        f"crestgate: SQLite file {folder}/ruels.db: there is no such file: correct its name, or make it with "
+        "`crestgate rules apply` or `crestgate db upgrade --rules-store 'sqlite:///ruels.db'`\n"
     )
-    assert run(*arguments.split(), "--rules-store", "sqlite:///ruels.db") == (2, "", told)
+    assert run(*arguments.split(), "--rules-store", "sqlite:///ruels.db") == (2, "", expected)
     assert [path.name for path in folder.iterdir()] == ["rules.yaml"]
 
 
-def test_a_file_that_is_not_there_is_not_made_by_a_dry_run(run: Run, folder: Path) -> None:
+def test_missing_file_is_not_created_by_a_dry_run(run: Run, folder: Path) -> None:
     code, out, err = run("rules", "apply", "-f", "rules.yaml", "--dry-run")
     assert (code, err) == (0, "")
     assert out.startswith(f"would be made    SQLite file {folder}/rules.db\nwould be added    rule orders\n")
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_there_is_not_made_by_a_dry_run(run: Run, folder: Pat
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("sqlite://", "name the file"),
         ("sqlite:///:memory:", "name the file"),
@@ -101,19 +101,19 @@ def test_a_file_that_is_not_there_is_not_made_by_a_dry_run(run: Run, folder: Pat
         ("nowhere.yaml", "nowhere.yaml: there is no such file"),
     ],
 )
-def test_what_cannot_be_opened(url: str, told: str, run: Run) -> None:
+def test_unopenable_databases(url: str, expected: str, run: Run) -> None:
     code, out, err = run("rules", "list", "--rules-store", url)
     assert (code, out) == (2, "")
-    assert told in err
+    assert expected in err
     assert err.count("\n") == 1
 
 
-def test_a_database_that_fails(run: Run, applied: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_failure(run: Run, applied: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(self: Editor) -> Any:
         raise StoreError("the database has gone away")
 
     monkeypatch.setattr(Editor, "rules", away)
-    assert run("rules", "list") == (2, "", "headgate: the database has gone away\n")
+    assert run("rules", "list") == (2, "", "crestgate: the database has gone away\n")
 
 
 def test_redis(run: Run, redis_server: RedisServer | GivenServer, folder: Path) -> None:

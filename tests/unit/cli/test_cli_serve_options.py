@@ -1,4 +1,4 @@
-"""`headgate serve`: addresses as options, and mistakes in them."""
+"""`crestgate serve`: addresses as options, and mistakes in them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config.settings import Settings
-from headgate.service import running
+from crestgate.config.settings import Settings
+from crestgate.service import main
 from unit.cli.conftest import Run
 
 started: list[Settings] = []
@@ -17,7 +17,7 @@ started: list[Settings] = []
 def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """What a service would start with; none does."""
     started.clear()
-    monkeypatch.setattr(running, "serve", lambda settings, environ, say: started.append(settings))
+    monkeypatch.setattr(main, "serve", lambda settings, environ, say: started.append(settings))
     return started
 
 
@@ -35,16 +35,14 @@ def test_port_alone_is_on_loopback(options: str, http: str, grpc: str, run: Run,
     assert [str(settings[0].server.http), str(settings[0].server.grpc)] == [http, grpc]
 
 
-def test_option_comes_before_the_environment(
-    run: Run, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HEADGATE_SERVER__HTTP", "127.0.0.1:9999")
+def test_option_overrides_the_environment(run: Run, settings: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRESTGATE_SERVER__HTTP", "127.0.0.1:9999")
     assert run("serve", "--http", "7000").code == 0
     assert str(settings[0].server.http) == "127.0.0.1:7000"
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "expected"),
     [
         ("--http", "here", "--http: must be host:port or [address]:port, such as '127.0.0.1:8080', not 'here'\n"),
         ("--http", ":8080", "--http: must be host:port or [address]:port, such as '127.0.0.1:8080', not ':8080'\n"),
@@ -52,8 +50,8 @@ def test_option_comes_before_the_environment(
         ("--http", "8081", "--http: is the address of server.grpc too: write another port than 8081\n"),
     ],
 )
-def test_mistake_names_the_option(option: str, value: str, told: str, run: Run, settings: list[Settings]) -> None:
-    assert run("serve", option, value) == (2, "", told)
+def test_mistake_names_the_option(option: str, value: str, expected: str, run: Run, settings: list[Settings]) -> None:
+    assert run("serve", option, value) == (2, "", expected)
     assert not settings
 
 
@@ -63,8 +61,8 @@ def test_empty_option_is_a_mistake(run: Run, settings: list[Settings]) -> None:
     assert not settings
 
 
-def test_mistake_elsewhere_keeps_its_place(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "headgate.yaml").write_text("server: {workers: none}\n")
-    monkeypatch.setenv("HEADGATE_SERVER__GRPC", "there")
+def test_mistake_elsewhere_keeps_its_location(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "crestgate.yaml").write_text("server: {workers: none}\n")
+    monkeypatch.setenv("CRESTGATE_SERVER__GRPC", "there")
     lines = run("serve", "--http", "x").err.splitlines()
-    assert [line.partition(": ")[0] for line in lines] == ["headgate.yaml:1", "--http", "HEADGATE_SERVER__GRPC"]
+    assert [line.partition(": ")[0] for line in lines] == ["crestgate.yaml:1", "--http", "CRESTGATE_SERVER__GRPC"]

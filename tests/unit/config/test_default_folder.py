@@ -1,4 +1,4 @@
-"""The folder of counters, rules and keys: whose it must be, and who else may write there."""
+"""Owner and permissions of the default folder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config.usual import check_usual_folder, make_usual_folder, usual_rules_store, usual_store
-from headgate.errors import StoreError
+from crestgate.config.default_folder import (
+    check_default_folder,
+    default_rules_url,
+    default_store_url,
+    make_default_folder,
+)
+from crestgate.errors import StoreError
 
 STRANGER = 12345
 
@@ -17,7 +22,7 @@ STRANGER = 12345
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    return tmp_path / ".headgate"
+    return tmp_path / ".crestgate"
 
 
 @pytest.fixture
@@ -27,20 +32,20 @@ def as_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def every_use() -> list[Callable[[], object]]:
-    return [check_usual_folder, usual_store, usual_rules_store, lambda: make_usual_folder("elsewhere")]
+    return [check_default_folder, default_store_url, default_rules_url, lambda: make_default_folder("elsewhere")]
 
 
-def test_folder_is_made_for_its_owner(folder: Path) -> None:
+def test_folder_is_created_for_its_owner(folder: Path) -> None:
     before = os.umask(0)
     try:
-        make_usual_folder("elsewhere")
+        make_default_folder("elsewhere")
     finally:
         os.umask(before)
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.usefixtures("as_stranger")
-def test_folder_of_somebody_else_is_refused(folder: Path) -> None:
+def test_folder_of_another_user_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     for use in every_use():
         with pytest.raises(StoreError, match=rf"belongs to .*, and this runs as {STRANGER}: .*`chown -hR {STRANGER}"):
@@ -63,14 +68,14 @@ def test_file_that_others_can_write_to_is_refused(folder: Path, name: str) -> No
     (folder / name).touch()
     (folder / name).chmod(0o660)
     with pytest.raises(StoreError, match=rf"the file .*{name} can be written by others \(mode 660\)"):
-        usual_store()
+        default_store_url()
 
 
-def test_file_that_others_can_read_is_closed_to_them(folder: Path) -> None:
+def test_read_permissions_of_others_are_removed(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     (folder / "rules.db").touch(0o644)
     (folder / "notes.txt").touch(0o644)
-    usual_rules_store()
+    default_rules_url()
     assert (folder / "rules.db").stat().st_mode & 0o777 == 0o600
     assert (folder / "notes.txt").stat().st_mode & 0o777 == 0o644, "which is not ours"
 
@@ -80,32 +85,32 @@ def test_planted_link_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "planted").touch(0o600)
     (folder / "rules.db").symlink_to(tmp_path / "planted")
     with pytest.raises(StoreError, match=r"rules\.db is not a regular file"):
-        usual_rules_store()
+        default_rules_url()
 
 
-def test_link_of_our_own_to_a_folder_of_our_own_is_used(folder: Path, tmp_path: Path) -> None:
+def test_own_symbolic_link_is_accepted(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
-    assert usual_store().endswith("/.headgate/counters")
+    assert default_store_url().endswith("/.crestgate/counters")
     (tmp_path / "elsewhere").chmod(0o777)
     with pytest.raises(StoreError, match="can be written by others"):
-        usual_store()
+        default_store_url()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_file_of_somebody_else_is_refused(folder: Path) -> None:
+def test_file_of_another_user_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     (folder / "rules.db").touch(0o600)
     os.chown(folder / "rules.db", STRANGER, STRANGER)
     with pytest.raises(StoreError, match=rf"the file .*rules\.db belongs to {STRANGER}, and this runs as root"):
-        usual_rules_store()
+        default_rules_url()
 
 
-def test_what_is_no_folder_is_refused(folder: Path) -> None:
+def test_non_folder_is_refused(folder: Path) -> None:
     folder.touch()
     with pytest.raises(StoreError, match="is not a folder: move it away"):
-        make_usual_folder("elsewhere")
+        make_default_folder("elsewhere")
 
 
 def test_no_folder_is_fine() -> None:
-    check_usual_folder()
+    check_default_folder()

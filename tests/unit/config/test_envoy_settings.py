@@ -1,4 +1,4 @@
-"""Where limits on Envoy's descriptors are: in a file or in the environment, and what is wrong with them."""
+"""Settings of Envoy's descriptors, in a file and in the environment."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config.envoy import Envoy
-from headgate.config.settings import Settings, load_settings
-from headgate.errors import Invalid
+from crestgate.config.envoy import Envoy
+from crestgate.config.settings import Settings, load_settings
+from crestgate.errors import ValidationError
 
 MAIL = "domain: mail\ndescriptors:\n  - key: to\n    rate_limit: {unit: day, requests_per_unit: 5}\n"
-VARIABLE = "HEADGATE_ENVOY__CONFIG"
+VARIABLE = "CRESTGATE_ENVOY__CONFIG"
 
 
 @pytest.fixture(autouse=True)
@@ -24,41 +24,41 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def loaded(text: str, environ: dict[str, str] | None = None) -> Settings:
-    Path("etc/headgate.yaml").write_text(text)
-    return load_settings("etc/headgate.yaml", environ or {})
+    Path("etc/crestgate.yaml").write_text(text)
+    return load_settings("etc/crestgate.yaml", environ or {})
 
 
-def told(text: str, environ: dict[str, str] | None = None) -> list[str]:
-    with pytest.raises(Invalid) as raised:
+def messages(text: str, environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(ValidationError) as raised:
         loaded(text, environ)
     return [str(problem) for problem in raised.value.problems]
 
 
 @pytest.mark.parametrize("text", ["", "envoy:", "envoy: {}", "envoy: {config: }"])
-def test_nothing_is_said(text: str) -> None:
+def test_no_envoy_section(text: str) -> None:
     settings = loaded(text)
     assert (settings.envoy, settings.descriptors()) == (Envoy(), None)
     assert settings == load_settings(None, {})
 
 
 @pytest.mark.parametrize("path", ["envoy.d", "envoy.d/mail.yaml", "../etc/envoy.d"])
-def test_a_path_in_a_file_is_seen_from_the_file(path: str) -> None:
+def test_path_in_a_file_is_relative_to_the_file(path: str) -> None:
     settings = loaded(f"envoy: {{config: {path}}}\n")
     assert settings.envoy == Envoy(f"etc/{path}")
     assert settings.descriptor_files is not None
     assert settings.descriptor_files.domains.counts == {"mail": 1}
 
 
-def test_a_path_in_the_environment_is_seen_from_here_and_comes_first() -> None:
+def test_path_in_the_environment_is_relative_to_the_working_directory() -> None:
     settings = loaded("envoy: {config: none.yaml}\n", {VARIABLE: "etc/envoy.d"})
     assert settings.envoy == load_settings(None, {VARIABLE: "etc/envoy.d"}).envoy == Envoy("etc/envoy.d")
 
 
-def test_a_whole_path_is_that_path(here: Path) -> None:
+def test_absolute_path(here: Path) -> None:
     assert loaded(f"envoy: {{config: {here}/etc/envoy.d}}\n").envoy == Envoy(f"{here}/etc/envoy.d")
 
 
-def test_they_follow_their_files_from_then_on() -> None:
+def test_descriptors_follow_their_files() -> None:
     settings = loaded("envoy: {config: envoy.d}\nrefresh_seconds: 3600\n")
     descriptors = settings.descriptors()
     assert descriptors is not None
@@ -72,12 +72,12 @@ def test_they_follow_their_files_from_then_on() -> None:
         descriptors.close()
 
 
-def test_mistakes_in_them_are_told_with_the_others() -> None:
+def test_mistakes_in_descriptor_files_are_reported_with_the_others() -> None:
     Path("etc/envoy.d/mail.yaml").write_text("domain: mail\ndescriptors:\n  - value: x\n")
     Path("etc/envoy.d/shop.yaml").write_text("domain: mail\n")
-    assert told("mode: other\nenvoy:\n  config: envoy.d\n  colour: red\n") == [
-        "etc/headgate.yaml:1: mode: must be one of service, embedded, not 'other'",
-        "etc/headgate.yaml:4: envoy.colour: unknown field: there are config, negative_hits, x_ratelimit",
+    assert messages("mode: other\nenvoy:\n  config: envoy.d\n  colour: red\n") == [
+        "etc/crestgate.yaml:1: mode: must be one of service, embedded, not 'other'",
+        "etc/crestgate.yaml:4: envoy.colour: unknown field: there are config, negative_hits, x_ratelimit",
         "etc/envoy.d/mail.yaml:3: descriptors[0].key: is missing: write the key that requests have",
         "etc/envoy.d/shop.yaml:1: domain: 'mail' is the domain of etc/envoy.d/mail.yaml too: put all of its "
         "descriptors into one file",
@@ -100,40 +100,40 @@ MISTAKES = [
 @pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[text for text, _ in MISTAKES])
 def test_mistakes_in_the_settings_have_their_line(text: str, message: str) -> None:
     Path("etc/empty").mkdir()
-    assert told(text) == [f"etc/headgate.yaml:1: {message}"]
+    assert messages(text) == [f"etc/crestgate.yaml:1: {message}"]
 
 
-def test_a_mistake_in_the_environment_names_the_variable() -> None:
-    with pytest.raises(Invalid) as raised:
+def test_mistake_in_the_environment_names_the_variable() -> None:
+    with pytest.raises(ValidationError) as raised:
         load_settings(None, {VARIABLE: "no.d"})
     assert (
         str(raised.value) == f"{VARIABLE}: envoy.config: there is no file or folder 'no.d': make it, or mend the path"
     )
-    with pytest.raises(Invalid) as raised:
-        load_settings(None, {"HEADGATE_ENVOY": "etc/envoy.d"})
-    assert str(raised.value) == f"HEADGATE_ENVOY: sets a mapping: set the fields inside of it, such as {VARIABLE}"
+    with pytest.raises(ValidationError) as raised:
+        load_settings(None, {"CRESTGATE_ENVOY": "etc/envoy.d"})
+    assert str(raised.value) == f"CRESTGATE_ENVOY: sets a mapping: set the fields inside of it, such as {VARIABLE}"
 
 
-def test_an_included_file_has_no_such_section() -> None:
+def test_included_file_has_no_envoy_section() -> None:
     Path("etc/more.yaml").write_text("envoy: {config: envoy.d}\n")
-    (problem,) = told("include: more.yaml\n")
-    assert problem.startswith("etc/more.yaml:1: envoy: belongs in etc/headgate.yaml: ")
+    (problem,) = messages("include: more.yaml\n")
+    assert problem.startswith("etc/more.yaml:1: envoy: belongs in etc/crestgate.yaml: ")
 
 
-def test_negative_hits_are_off_unless_said() -> None:
+def test_negative_hits_are_off_by_default() -> None:
     assert not loaded("").envoy.negative_hits
     assert loaded("envoy: {negative_hits: true}\n").envoy == Envoy(None, True)
     assert loaded("envoy: {config: envoy.d, negative_hits: true}\n").envoy.negative_hits
-    assert load_settings(None, {"HEADGATE_ENVOY__NEGATIVE_HITS": "true"}).envoy.negative_hits
-    assert told("envoy: {negative_hits: 1}\n") == [
-        "etc/headgate.yaml:1: envoy.negative_hits: must be true or false, not 1"
+    assert load_settings(None, {"CRESTGATE_ENVOY__NEGATIVE_HITS": "true"}).envoy.negative_hits
+    assert messages("envoy: {negative_hits: 1}\n") == [
+        "etc/crestgate.yaml:1: envoy.negative_hits: must be true or false, not 1"
     ]
 
 
-def test_x_ratelimit_is_off_unless_asked_for() -> None:
+def test_x_ratelimit_is_off_by_default() -> None:
     assert loaded("envoy: {config: envoy.d}\n").envoy.x_ratelimit is False
     assert loaded("envoy: {config: envoy.d, x_ratelimit: true}\n").envoy.x_ratelimit is True
-    assert load_settings(None, {"HEADGATE_ENVOY__X_RATELIMIT": "true"}).envoy.x_ratelimit is True
-    assert told("envoy: {x_ratelimit: often}\n") == [
-        "etc/headgate.yaml:1: envoy.x_ratelimit: must be true or false, not 'often'"
+    assert load_settings(None, {"CRESTGATE_ENVOY__X_RATELIMIT": "true"}).envoy.x_ratelimit is True
+    assert messages("envoy: {x_ratelimit: often}\n") == [
+        "etc/crestgate.yaml:1: envoy.x_ratelimit: must be true or false, not 'often'"
     ]

@@ -1,4 +1,4 @@
-"""A service as the store of a configuration: for programs, and for nobody who serves."""
+"""A service as the store of a configuration: in embedded mode only."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config.settings import Settings, load_settings
-from headgate.errors import ConfigError, Invalid
-from headgate.service.starting import completed
+from crestgate.config.settings import Settings, load_settings
+from crestgate.errors import ConfigError, ValidationError
+from crestgate.service.preflight import complete_settings
 
-URL = "headgate://:hg_secret@limits:8080"
+URL = "crestgate://:cg_secret@limits:8080"
 
 
-def test_programs_may_have_one(tmp_path: Path) -> None:
-    path = tmp_path / "headgate.yaml"
+def test_embedded_mode_accepts_a_service_as_store(tmp_path: Path) -> None:
+    path = tmp_path / "crestgate.yaml"
     path.write_text(f"store: {URL}\n")
     assert load_settings(str(path), {}).store == URL
 
 
-@pytest.mark.parametrize("store", [URL, ("redis://a", "HEADGATES://limits")])
-def test_a_service_may_not(store: str | tuple[str, ...]) -> None:
-    settings = Settings(store=store, rules_store="sqlite:///rules.db", names_store=True)
-    with pytest.raises(ConfigError, match="is a service itself, and clients are to ask it directly") as told:
-        completed(settings)
-    assert "secret" not in str(told.value)
+@pytest.mark.parametrize("store", [URL, ("redis://a", "CRESTGATES://limits")])
+def test_service_mode_refuses_a_service_as_store(store: str | tuple[str, ...]) -> None:
+    settings = Settings(store=store, rules_store="sqlite:///rules.db", store_is_set=True)
+    with pytest.raises(ConfigError, match="is a service itself, and clients are to ask it directly") as raised:
+        complete_settings(settings)
+    assert "secret" not in str(raised.value)
 
 
-def test_rules_are_not_kept_in_one(tmp_path: Path) -> None:
-    path = tmp_path / "headgate.yaml"
+def test_service_is_no_rules_store(tmp_path: Path) -> None:
+    path = tmp_path / "crestgate.yaml"
     path.write_text(f"rules_store: {URL}\n")
-    with pytest.raises(Invalid, match="rules are not kept in 'headgate://:") as told:
+    with pytest.raises(ValidationError, match="rules are not kept in 'crestgate://:") as raised:
         load_settings(str(path), {})
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""What a service is told: by a file and by the environment, and what it is when nobody says anything."""
+"""Settings of the service, in a file and in the environment, and their defaults."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import Limit
-from headgate.config.deprecated import Deprecation
-from headgate.config.environment import INSIDE
-from headgate.config.envoy import Envoy
-from headgate.config.observing import Logs, Metrics, Tracing
-from headgate.config.section import names_of
-from headgate.config.server import Address, Ceilings, Server, Tls
-from headgate.config.settings import Settings, load_settings
-from headgate.errors import Invalid
-from headgate.http.client_address import TrustedProxies
-from headgate.http.style import HeaderStyle
+from crestgate import Limit
+from crestgate.config.deprecated import Deprecation
+from crestgate.config.environment import NESTED_FIELDS
+from crestgate.config.envoy import Envoy
+from crestgate.config.observability import Logs, Metrics, Tracing
+from crestgate.config.section import field_names
+from crestgate.config.server import Address, Server, ServerLimits, Tls
+from crestgate.config.settings import Settings, load_settings
+from crestgate.errors import ValidationError
+from crestgate.http.client_address import TrustedProxies
+from crestgate.http.header_options import HeaderStyle
 
 EVERYTHING = """\
 server:
@@ -51,18 +51,18 @@ deprecated:
 
 
 def loaded(text: str, folder: Path, environ: dict[str, str] | None = None) -> Settings:
-    path = folder / "headgate.yaml"
+    path = folder / "crestgate.yaml"
     path.write_text(text)
     return load_settings(str(path), environ or {})
 
 
-def told(environ: dict[str, str]) -> list[str]:
-    with pytest.raises(Invalid) as raised:
+def messages_for(environ: dict[str, str]) -> list[str]:
+    with pytest.raises(ValidationError) as raised:
         load_settings(None, environ)
     return [str(problem) for problem in raised.value.problems]
 
 
-def test_what_is_said_by_nobody() -> None:
+def test_service_defaults() -> None:
     settings = load_settings(None, {})
     assert settings.server == Server(
         http=Address("127.0.0.1", 8080),
@@ -74,7 +74,7 @@ def test_what_is_said_by_nobody() -> None:
         admin_from=(),
         allowed_hosts=(),
         allowed_origins=(),
-        limits=Ceilings(
+        limits=ServerLimits(
             reads=Limit.parse("1000/minute using sliding_window_log"),
             writes=Limit.parse("100/minute using sliding_window_log"),
             checks=Limit.parse("100000/second using sliding_window_counter"),
@@ -84,7 +84,7 @@ def test_what_is_said_by_nobody() -> None:
         shutdown_seconds=10.0,
     )
     assert settings.headers == HeaderStyle(ratelimit=True, x_ratelimit=True, retry_after=True, reset="seconds")
-    assert settings.metrics == Metrics(prefix="headgate", tokens_remaining=False)
+    assert settings.metrics == Metrics(prefix="crestgate", tokens_remaining=False)
     assert settings.logs == Logs(level="info", format=None, keys="hashed", requests="admin")
     assert settings.tracing == Tracing(enabled=False)
     assert (settings.webhook, settings.deprecated) == (None, ())
@@ -101,7 +101,7 @@ def test_everything(tmp_path: Path) -> None:
         admin_from=("10.1.0.0/16",),
         allowed_hosts=("gate.example.com", "*.example.org", "::1", "192.0.2.1"),
         allowed_origins=("https://app.example.com",),
-        limits=Ceilings(
+        limits=ServerLimits(
             Limit(500, 60, algorithm="sliding_window_log"),
             Limit(50, 60, burst=10),
             Limit(1000, 1, algorithm="gcra"),
@@ -122,50 +122,50 @@ def test_everything(tmp_path: Path) -> None:
     assert "hunter2" not in repr(settings)
 
 
-def test_sections_without_anything_in_them(tmp_path: Path) -> None:
+def test_empty_sections(tmp_path: Path) -> None:
     text = "server:\nheaders: {}\nmetrics:\nlogs: {}\ntracing:\npressure: {webhook: }\ndeprecated: []\n"
     assert loaded(text, tmp_path) == load_settings(None, {})
     assert loaded("server: {tls: , limits: {reads: }, trusted_proxies: []}", tmp_path) == load_settings(None, {})
 
 
-def test_a_number_of_proxies(tmp_path: Path) -> None:
+def test_number_of_proxies(tmp_path: Path) -> None:
     assert loaded("server: {trusted_proxies: 2}", tmp_path).server.trusted_proxies == 2
 
 
 @pytest.mark.parametrize("written", ["2", "[10.0.0.0/8, unix]", "10.0.0.1"])
-def test_trusted_proxies_are_what_they_are_read_as(written: str) -> None:
-    proxies = load_settings(None, {"HEADGATE_SERVER__TRUSTED_PROXIES": written}).server.trusted_proxies
+def test_trusted_proxies(written: str) -> None:
+    proxies = load_settings(None, {"CRESTGATE_SERVER__TRUSTED_PROXIES": written}).server.trusted_proxies
     assert TrustedProxies(proxies).trusts("10.0.0.1")
 
 
 ENVIRONMENT = {
-    "HEADGATE_SERVER__HTTP": "0.0.0.0:80",
-    "HEADGATE_SERVER__GRPC": "[::1]:0",
-    "HEADGATE_SERVER__WORKERS": "4",
-    "HEADGATE_SERVER__TRUSTED_PROXIES": '[10.0.0.0/8, "::ffff:192.0.2.0/120", unix, "2001:DB8::1"]',
-    "HEADGATE_SERVER__CHECKS": "Key",
-    "HEADGATE_SERVER__ADMIN_FROM": "10.1.0.0/16",
-    "HEADGATE_SERVER__ALLOWED_HOSTS": '[Gate.Example.com., "*.example.org", "[::1]", 192.0.2.1]',
-    "HEADGATE_SERVER__ALLOWED_ORIGINS": "https://app.example.com",
-    "HEADGATE_SERVER__LIMITS__READS": "500/minute",
-    "HEADGATE_SERVER__LIMITS__WRITES": "50 per minute burst 10",
-    "HEADGATE_SERVER__LIMITS__CHECKS": "1000/second using gcra",
-    "HEADGATE_SERVER__LIMITS__FAILED_LOGINS": "5/hour",
-    "HEADGATE_SERVER__INSECURE": "true",
-    "HEADGATE_SERVER__SHUTDOWN_SECONDS": "2.5",
-    "HEADGATE_HEADERS__RATELIMIT": "false",
-    "HEADGATE_HEADERS__X_RATELIMIT": "false",
-    "HEADGATE_HEADERS__RETRY_AFTER": "false",
-    "HEADGATE_HEADERS__RESET": "epoch",
-    "HEADGATE_METRICS__PREFIX": "throttlex",
-    "HEADGATE_METRICS__TOKENS_REMAINING": "true",
-    "HEADGATE_LOGS__LEVEL": "DEBUG",
-    "HEADGATE_LOGS__FORMAT": "text",
-    "HEADGATE_LOGS__KEYS": "plain",
-    "HEADGATE_LOGS__REQUESTS": "all",
-    "HEADGATE_TRACING__ENABLED": "true",
-    "HEADGATE_PRESSURE__WEBHOOK": "https://hooks.example.org/hunter2",
-    "HEADGATE_DEPRECATED": "[{path: /ratelimiter/*, since: 2026-01-31, sunset: 2026-07-31, "
+    "CRESTGATE_SERVER__HTTP": "0.0.0.0:80",
+    "CRESTGATE_SERVER__GRPC": "[::1]:0",
+    "CRESTGATE_SERVER__WORKERS": "4",
+    "CRESTGATE_SERVER__TRUSTED_PROXIES": '[10.0.0.0/8, "::ffff:192.0.2.0/120", unix, "2001:DB8::1"]',
+    "CRESTGATE_SERVER__CHECKS": "Key",
+    "CRESTGATE_SERVER__ADMIN_FROM": "10.1.0.0/16",
+    "CRESTGATE_SERVER__ALLOWED_HOSTS": '[Gate.Example.com., "*.example.org", "[::1]", 192.0.2.1]',
+    "CRESTGATE_SERVER__ALLOWED_ORIGINS": "https://app.example.com",
+    "CRESTGATE_SERVER__LIMITS__READS": "500/minute",
+    "CRESTGATE_SERVER__LIMITS__WRITES": "50 per minute burst 10",
+    "CRESTGATE_SERVER__LIMITS__CHECKS": "1000/second using gcra",
+    "CRESTGATE_SERVER__LIMITS__FAILED_LOGINS": "5/hour",
+    "CRESTGATE_SERVER__INSECURE": "true",
+    "CRESTGATE_SERVER__SHUTDOWN_SECONDS": "2.5",
+    "CRESTGATE_HEADERS__RATELIMIT": "false",
+    "CRESTGATE_HEADERS__X_RATELIMIT": "false",
+    "CRESTGATE_HEADERS__RETRY_AFTER": "false",
+    "CRESTGATE_HEADERS__RESET": "epoch",
+    "CRESTGATE_METRICS__PREFIX": "throttlex",
+    "CRESTGATE_METRICS__TOKENS_REMAINING": "true",
+    "CRESTGATE_LOGS__LEVEL": "DEBUG",
+    "CRESTGATE_LOGS__FORMAT": "text",
+    "CRESTGATE_LOGS__KEYS": "plain",
+    "CRESTGATE_LOGS__REQUESTS": "all",
+    "CRESTGATE_TRACING__ENABLED": "true",
+    "CRESTGATE_PRESSURE__WEBHOOK": "https://hooks.example.org/hunter2",
+    "CRESTGATE_DEPRECATED": "[{path: /ratelimiter/*, since: 2026-01-31, sunset: 2026-07-31, "
     "link: 'https://example.org/moving'}, {path: '*', since: 2024-08-31, sunset: 2025-02-28}]",
 }
 
@@ -177,7 +177,7 @@ def test_everything_in_the_environment(tmp_path: Path) -> None:
 def test_each_variable_changes_its_own_field_alone(tmp_path: Path) -> None:
     before = loaded(EVERYTHING, tmp_path)
     after = loaded(
-        EVERYTHING, tmp_path, {"HEADGATE_SERVER__LIMITS__READS": "7/minute", "HEADGATE_LOGS__KEYS": "hashed"}
+        EVERYTHING, tmp_path, {"CRESTGATE_SERVER__LIMITS__READS": "7/minute", "CRESTGATE_LOGS__KEYS": "hashed"}
     )
     limits = dataclasses.replace(before.server.limits, reads=Limit(7, 60, algorithm="sliding_window_log"))
     server = dataclasses.replace(before.server, limits=limits)
@@ -188,36 +188,36 @@ def test_every_field_of_a_section_has_a_variable() -> None:
     sections = {
         ("server",): Server,
         ("server", "tls"): Tls,
-        ("server", "limits"): Ceilings,
+        ("server", "limits"): ServerLimits,
         ("headers",): HeaderStyle,
         ("metrics",): Metrics,
         ("logs",): Logs,
         ("tracing",): Tracing,
         ("envoy",): Envoy,
     }
-    names = {path: names_of(section) for path, section in sections.items()}
+    names = {path: field_names(section) for path, section in sections.items()}
     names["pressure",] = ("webhook",)
-    assert {path: inside for path, inside in INSIDE.items() if path != ("default_policy",)} == names
-    leaves = {"__".join(("HEADGATE", *path, name)).replace("__", "_", 1) for path in names for name in names[path]}
-    leaves = {leaf.upper() for leaf in leaves} - {"HEADGATE_SERVER__TLS", "HEADGATE_SERVER__LIMITS"}
-    known = {*ENVIRONMENT} - {"HEADGATE_DEPRECATED"}
-    tls = {f"HEADGATE_SERVER__TLS__{name}" for name in ("CERTIFICATE", "KEY", "GRPC_CLIENT_CA")}
-    envoy = {f"HEADGATE_ENVOY__{name}" for name in ("CONFIG", "NEGATIVE_HITS", "X_RATELIMIT")}
+    assert {path: inside for path, inside in NESTED_FIELDS.items() if path != ("default_policy",)} == names
+    leaves = {"__".join(("CRESTGATE", *path, name)).replace("__", "_", 1) for path in names for name in names[path]}
+    leaves = {leaf.upper() for leaf in leaves} - {"CRESTGATE_SERVER__TLS", "CRESTGATE_SERVER__LIMITS"}
+    known = {*ENVIRONMENT} - {"CRESTGATE_DEPRECATED"}
+    tls = {f"CRESTGATE_SERVER__TLS__{name}" for name in ("CERTIFICATE", "KEY", "GRPC_CLIENT_CA")}
+    envoy = {f"CRESTGATE_ENVOY__{name}" for name in ("CONFIG", "NEGATIVE_HITS", "X_RATELIMIT")}
     assert leaves == known | tls | envoy  # files of which are read: see test_envoy_settings.py
 
 
 VARIABLES = [
-    ("SERVER__WORKER", "4", "unknown variable: did you mean HEADGATE_SERVER__WORKERS?"),
-    ("SERVER__TLS", "x", "sets a mapping: set the fields inside of it, such as HEADGATE_SERVER__TLS__CERTIFICATE"),
-    ("SERVER__TLS__CERT", "x", "unknown variable: did you mean HEADGATE_SERVER__TLS__CERTIFICATE?"),
-    ("SERVER__HTTP__PORT", "80", "unknown variable: did you mean HEADGATE_SERVER__HTTP?"),
-    ("SERVER__LIMITS__READS__X", "5", "unknown variable: did you mean HEADGATE_SERVER__LIMITS__READS?"),
-    ("LOGS", "debug", "sets a mapping: set the fields inside of it, such as HEADGATE_LOGS__LEVEL"),
-    ("PRESSURE", "x", "sets a mapping: set the fields inside of it, such as HEADGATE_PRESSURE__WEBHOOK"),
+    ("SERVER__WORKER", "4", "unknown variable: did you mean CRESTGATE_SERVER__WORKERS?"),
+    ("SERVER__TLS", "x", "sets a mapping: set the fields inside of it, such as CRESTGATE_SERVER__TLS__CERTIFICATE"),
+    ("SERVER__TLS__CERT", "x", "unknown variable: did you mean CRESTGATE_SERVER__TLS__CERTIFICATE?"),
+    ("SERVER__HTTP__PORT", "80", "unknown variable: did you mean CRESTGATE_SERVER__HTTP?"),
+    ("SERVER__LIMITS__READS__X", "5", "unknown variable: did you mean CRESTGATE_SERVER__LIMITS__READS?"),
+    ("LOGS", "debug", "sets a mapping: set the fields inside of it, such as CRESTGATE_LOGS__LEVEL"),
+    ("PRESSURE", "x", "sets a mapping: set the fields inside of it, such as CRESTGATE_PRESSURE__WEBHOOK"),
     (
         "DEPRECATED__0__PATH",
         "/x",
-        "sets a part of a list: set all of it, as HEADGATE_DEPRECATED=[…], or write it in a file",
+        "sets a part of a list: set all of it, as CRESTGATE_DEPRECATED=[…], or write it in a file",
     ),
     ("SERVER__WORKERS", "many", "server.workers: must be a whole number from 1 to 512, not 'many'"),
     ("SERVER__INSECURE", "1", "server.insecure: must be true or false, not 1"),
@@ -233,11 +233,11 @@ VARIABLES = [
 
 @pytest.mark.parametrize(("name", "value", "message"), VARIABLES, ids=[name for name, *_ in VARIABLES])
 def test_message_about_a_variable(name: str, value: str, message: str) -> None:
-    messages = told({f"HEADGATE_{name}": value})
+    messages = messages_for({f"CRESTGATE_{name}": value})
     assert any(line.endswith(message) for line in messages), messages
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     text = """\
 server: {workers: 0, checks: maybe, limits: {reads: many, writes: 0/s}, admin_from: [x, 10.0.0.1/8]}
 headers: {reset: never}
@@ -247,7 +247,7 @@ tracing: {enabled: maybe}
 pressure: {webhook: nowhere}
 deprecated: [{path: x, since: now, sunset: soon}, {}]
 """
-    with pytest.raises(Invalid) as raised:
+    with pytest.raises(ValidationError) as raised:
         loaded(text, tmp_path)
     assert [(problem.field, problem.line) for problem in raised.value.problems] == [
         ("server.workers", 1),
@@ -289,20 +289,20 @@ URLS = {
 
 @pytest.mark.parametrize("url", URLS)
 def test_webhook(url: str) -> None:
-    environ = {"HEADGATE_PRESSURE__WEBHOOK": url}
+    environ = {"CRESTGATE_PRESSURE__WEBHOOK": url}
     if URLS[url]:
         assert load_settings(None, environ).webhook == url
     else:
-        assert len(told(environ)) == 1
+        assert len(messages_for(environ)) == 1
 
 
 @given(st.dates(date(2000, 1, 1), date(2100, 1, 1)), st.integers(150, 200))
-def test_a_sunset_is_six_calendar_months_away(since: date, days: int) -> None:
+def test_sunset_is_at_least_six_calendar_months_away(since: date, days: int) -> None:
     sunset = since + timedelta(days=days)
-    environ = {"HEADGATE_DEPRECATED": f"[{{path: /x, since: {since}, sunset: {sunset}}}]"}
+    environ = {"CRESTGATE_DEPRECATED": f"[{{path: /x, since: {since}, sunset: {sunset}}}]"}
     months = (sunset.year - since.year) * 12 + sunset.month - since.month
     last_of_month = (sunset + timedelta(days=1)).day == 1
     if months > 6 or (months == 6 and (sunset.day >= since.day or last_of_month)):
         assert load_settings(None, environ).deprecated == (Deprecation("/x", since, sunset),)
     else:
-        assert "deprecated[0].sunset: is too soon" in told(environ)[0]
+        assert "deprecated[0].sunset: is too soon" in messages_for(environ)[0]

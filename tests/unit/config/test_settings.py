@@ -1,4 +1,4 @@
-"""The settings: what they are without and with a file, what the environment changes, and that all mistakes are told."""
+"""Loading settings: defaults, files, environment, and all problems at once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config.environment import OTHER_VARIABLES
-from headgate.config.settings import Address, Server, Settings, load_settings
-from headgate.errors import Invalid
-from headgate.rules.rule_files import SETTINGS
-from headgate.rules.sections import SECTIONS
+from crestgate.config.environment import OTHER_VARIABLES
+from crestgate.config.settings import Address, Server, Settings, load_settings
+from crestgate.errors import ValidationError
+from crestgate.rules.storage.file_sections import SECTIONS
+from crestgate.rules.storage.rule_files import SETTINGS
 
 Write = Callable[..., str]
 
@@ -25,7 +25,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Writes a file into the current folder, which is an empty one."""
     monkeypatch.chdir(tmp_path)
 
-    def written(content: str, name: str = "headgate.yaml") -> str:
+    def written(content: str, name: str = "crestgate.yaml") -> str:
         path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
@@ -34,8 +34,8 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     return written
 
 
-def told(path: str | None, environ: dict[str, str] | None = None) -> list[str]:
-    with pytest.raises(Invalid) as raised:
+def messages(path: str | None, environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(ValidationError) as raised:
         load_settings(path, environ or {})
     return [str(problem) for problem in raised.value.problems]
 
@@ -44,7 +44,7 @@ def ids(settings: Settings, kind: str = "rule") -> list[str]:
     return [record.id for record in settings.records if record.kind == kind]
 
 
-def test_without_anything() -> None:
+def test_defaults() -> None:
     settings = load_settings(None, {})
     assert settings == Settings(
         store="memory://",
@@ -57,7 +57,7 @@ def test_without_anything() -> None:
     assert (settings.records, settings.include) == ((), ())
 
 
-def test_an_empty_file_is_as_good_as_none(write: Write) -> None:
+def test_empty_file_has_defaults(write: Write) -> None:
     assert load_settings(write(""), {}) == load_settings(None, {})
     assert load_settings(write("store:\nserver:\nrules:\ninclude:\n"), {}) == load_settings(None, {})
 
@@ -105,26 +105,26 @@ def test_everything(write: Write) -> None:
     assert "hunter2" not in repr(settings)
 
 
-def test_whether_a_store_is_named(write: Write) -> None:
-    assert not load_settings(None, {}).names_store
-    assert not load_settings(write("store:\nplans: {gold: 5/s}\n"), {"HEADGATE_STORE": ""}).names_store
-    assert load_settings(write("store: memory://\n"), {}).names_store
-    assert load_settings(None, {"HEADGATE_STORE": "memory://"}).names_store
+def test_store_is_set(write: Write) -> None:
+    assert not load_settings(None, {}).store_is_set
+    assert not load_settings(write("store:\nplans: {gold: 5/s}\n"), {"CRESTGATE_STORE": ""}).store_is_set
+    assert load_settings(write("store: memory://\n"), {}).store_is_set
+    assert load_settings(None, {"CRESTGATE_STORE": "memory://"}).store_is_set
 
 
-def test_settings_do_not_change(write: Write) -> None:
+def test_settings_are_frozen(write: Write) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         load_settings(None, {}).mode = "embedded"  # type: ignore[misc]  # which is what is tested
 
 
-def test_every_setting_is_known_to_who_reads_the_files() -> None:
+def test_rule_files_know_every_setting() -> None:
     fields = {field.name for field in dataclasses.fields(Settings)}
-    fields -= {"files", "descriptor_files", "names_store", "webhook"}
+    fields -= {"files", "descriptor_files", "store_is_set", "webhook"}
     assert {*fields, "pressure"} == set(SETTINGS)
     assert not set(SETTINGS) & set(SECTIONS)
 
 
-def test_nothing_is_opened_or_connected(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_opens_nothing(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("connected")
 
@@ -142,8 +142,8 @@ def test_nothing_is_opened_or_connected(write: Write, monkeypatch: pytest.Monkey
         *("mysql://u:p@localhost:1/db", "mariadb://u:p@localhost:1/db", "postgresql://u:p@localhost:1/db"),
     ):
         assert load_settings(write(f"store: {url}\n"), {}).store == url
-    assert os.listdir() == ["headgate.yaml"]
-    assert not os.path.exists(f"/dev/shm/headgate-{os.getuid()}-test-{os.getpid()}")
+    assert os.listdir() == ["crestgate.yaml"]
+    assert not os.path.exists(f"/dev/shm/crestgate-{os.getuid()}-test-{os.getpid()}")
     assert threading.active_count() == threads
 
 
@@ -151,26 +151,26 @@ def test_nothing_is_opened_or_connected(write: Write, monkeypatch: pytest.Monkey
     "url", ["shared:///f?max_key=5", "shared:///f?max_keys=0", "shared:///f?prefix=", "shared:///f?timeout_ms=x"]
 )
 def test_options_of_a_shared_store(write: Write, url: str) -> None:
-    assert len(told(write(f"store: {url}\n"))) == 1
+    assert len(messages(write(f"store: {url}\n"))) == 1
 
 
-def test_the_environment_comes_before_the_file(write: Write) -> None:
+def test_environment_overrides_the_file(write: Write) -> None:
     write(EVERYTHING.replace("include: more\n", ""))
     environ = {
-        "HEADGATE_STORE": "redis://h1:7000,h2:7001/0".replace("redis://", "redis+sentinel://").replace("/0", "/m/0"),
-        "HEADGATE_RULES_STORE": "postgresql://u:p@h/db",
-        "HEADGATE_ON_STORE_ERROR": "local",
-        "HEADGATE_REFRESH_SECONDS": "0.5",
-        "HEADGATE_MODE": "service",
-        "HEADGATE_SERVER__GRPC": "[::]:9000",
-        "HEADGATE_PLANS__GOLD": "7/second",
-        "HEADGATE_PLANS__NEW": "[1/second, 5/minute]",
-        "HEADGATE_TIERS__BOB": "'42'",
-        "HEADGATE_STRATEGIES__IP__LIMIT": "5/minute",
-        "HEADGATE_DEFAULT_POLICY__REFILL_RATE": "5",
-        "HEADGATE_POLICY_KEY": "off",
+        "CRESTGATE_STORE": "redis://h1:7000,h2:7001/0".replace("redis://", "redis+sentinel://").replace("/0", "/m/0"),
+        "CRESTGATE_RULES_STORE": "postgresql://u:p@h/db",
+        "CRESTGATE_ON_STORE_ERROR": "local",
+        "CRESTGATE_REFRESH_SECONDS": "0.5",
+        "CRESTGATE_MODE": "service",
+        "CRESTGATE_SERVER__GRPC": "[::]:9000",
+        "CRESTGATE_PLANS__GOLD": "7/second",
+        "CRESTGATE_PLANS__NEW": "[1/second, 5/minute]",
+        "CRESTGATE_TIERS__BOB": "'42'",
+        "CRESTGATE_STRATEGIES__IP__LIMIT": "5/minute",
+        "CRESTGATE_DEFAULT_POLICY__REFILL_RATE": "5",
+        "CRESTGATE_POLICY_KEY": "off",
     }
-    settings = load_settings("headgate.yaml", environ)
+    settings = load_settings("crestgate.yaml", environ)
     assert settings.store == "redis+sentinel://h1:7000,h2:7001/m/0"
     assert settings.rules_store == "postgresql://u:p@h/db"
     assert (settings.on_store_error, settings.refresh_seconds, settings.mode) == ("local", 0.5, "service")
@@ -184,13 +184,13 @@ def test_the_environment_comes_before_the_file(write: Write) -> None:
     assert ("rule", "orders") in bodies
 
 
-def test_a_list_of_stores_and_all_rules_in_the_environment(write: Write) -> None:
+def test_list_of_stores_and_all_rules_in_the_environment(write: Write) -> None:
     write(EVERYTHING.replace("include: more\n", ""))
     settings = load_settings(
-        "headgate.yaml",
+        "crestgate.yaml",
         {
-            "HEADGATE_STORE": '["redis://one", "redis://two"]',
-            "HEADGATE_RULES": '[{"rule_id": "all", "dimension": "ip", "limit": 5, "window_seconds": 1}]',
+            "CRESTGATE_STORE": '["redis://one", "redis://two"]',
+            "CRESTGATE_RULES": '[{"rule_id": "all", "dimension": "ip", "limit": 5, "window_seconds": 1}]',
         },
     )
     assert settings.store == ("redis://one", "redis://two")
@@ -199,120 +199,122 @@ def test_a_list_of_stores_and_all_rules_in_the_environment(write: Write) -> None
 
 def test_names_in_variables_are_spelled_as_in_the_file(write: Write) -> None:
     write("plans: {Gold: 5/second}\ntiers: {ALICE: free}\n")
-    settings = load_settings("headgate.yaml", {"HEADGATE_PLANS__GOLD": "7/second", "HEADGATE_TIERS__ALICE": "gold"})
+    settings = load_settings("crestgate.yaml", {"CRESTGATE_PLANS__GOLD": "7/second", "CRESTGATE_TIERS__ALICE": "gold"})
     assert [(record.id, dict(record.body)) for record in settings.records] == [
         ("Gold", {"limits": ["7/second"]}),
         ("ALICE", {"tier": "gold"}),
     ]
 
 
-def test_an_empty_variable_is_as_good_as_none(write: Write) -> None:
+def test_empty_variable_is_ignored(write: Write) -> None:
     write("mode: embedded\n")
-    assert load_settings("headgate.yaml", {"HEADGATE_MODE": "", "HEADGATE_STORE": "  "}).mode == "embedded"
+    assert load_settings("crestgate.yaml", {"CRESTGATE_MODE": "", "CRESTGATE_STORE": "  "}).mode == "embedded"
 
 
-def test_variables_that_are_no_settings() -> None:
-    environ = dict.fromkeys((*OTHER_VARIABLES, "HEADGATE_TEST_REDIS_URL", "PATH", "headgate_store"), "x")
+def test_other_variables_are_ignored() -> None:
+    environ = dict.fromkeys((*OTHER_VARIABLES, "CRESTGATE_TEST_REDIS_URL", "PATH", "crestgate_store"), "x")
     assert load_settings(None, environ) == load_settings(None, {})
 
 
-def test_variables_of_kubernetes() -> None:
-    """Those of a Service called headgate, with a port called http; they are in every pod beside it."""
+def test_kubernetes_variables_are_ignored() -> None:
+    """Those of a Service called crestgate, with a port called http; they are in every pod beside it."""
     environ = {
-        "HEADGATE_PORT": "tcp://10.0.0.1:8080",
-        "HEADGATE_PORT_8080_TCP": "tcp://10.0.0.1:8080",
-        "HEADGATE_PORT_8080_TCP_ADDR": "10.0.0.1",
-        "HEADGATE_PORT_8080_TCP_PORT": "8080",
-        "HEADGATE_PORT_8080_TCP_PROTO": "tcp",
-        "HEADGATE_PORT_8125_UDP": "udp://10.0.0.1:8125",
-        "HEADGATE_SERVICE_HOST": "10.0.0.1",
-        "HEADGATE_SERVICE_PORT": "8080",
-        "HEADGATE_SERVICE_PORT_HTTP": "8080",
+        "CRESTGATE_PORT": "tcp://10.0.0.1:8080",
+        "CRESTGATE_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+        "CRESTGATE_PORT_8080_TCP_ADDR": "10.0.0.1",
+        "CRESTGATE_PORT_8080_TCP_PORT": "8080",
+        "CRESTGATE_PORT_8080_TCP_PROTO": "tcp",
+        "CRESTGATE_PORT_8125_UDP": "udp://10.0.0.1:8125",
+        "CRESTGATE_SERVICE_HOST": "10.0.0.1",
+        "CRESTGATE_SERVICE_PORT": "8080",
+        "CRESTGATE_SERVICE_PORT_HTTP": "8080",
     }
     assert load_settings(None, environ) == load_settings(None, {})
-    assert load_settings(None, {"HEADGATE_PORT": "udp://10.0.0.1:8125"}) == load_settings(None, {})
-    for name in ("HEADGATE_PORT_HTTP", "HEADGATE_PORT_8080", "HEADGATE_SERVICE", "HEADGATE_SERVICE_PORTS"):
-        assert told(None, {name: "tcp://10.0.0.1:8080"})[0].startswith(f"{name}: unknown variable")
+    assert load_settings(None, {"CRESTGATE_PORT": "udp://10.0.0.1:8125"}) == load_settings(None, {})
+    for name in ("CRESTGATE_PORT_HTTP", "CRESTGATE_PORT_8080", "CRESTGATE_SERVICE", "CRESTGATE_SERVICE_PORTS"):
+        assert messages(None, {name: "tcp://10.0.0.1:8080"})[0].startswith(f"{name}: unknown variable")
 
 
-def test_a_variable_may_mend_the_file_but_not_hide_what_is_beside_it(write: Write) -> None:
+def test_variable_fixes_its_own_field_only(write: Write) -> None:
     write("store: reddis://x\nplans: {gold: nothing, silver: nothing}\nserver: [1]\n")
     assert [
         line.split(": ")[:2]
-        for line in told(
-            "headgate.yaml",
-            {"HEADGATE_STORE": "memory://", "HEADGATE_PLANS__GOLD": "5/s", "HEADGATE_SERVER__HTTP": "h:1"},
+        for line in messages(
+            "crestgate.yaml",
+            {"CRESTGATE_STORE": "memory://", "CRESTGATE_PLANS__GOLD": "5/s", "CRESTGATE_SERVER__HTTP": "h:1"},
         )
     ] == [
-        ["headgate.yaml:2", "plans.silver"],
-        ["headgate.yaml:3", "server"],
+        ["crestgate.yaml:2", "plans.silver"],
+        ["crestgate.yaml:3", "server"],
     ]
 
 
-def test_all_mistakes_are_told_at_once_in_order(write: Write) -> None:
+def test_all_mistakes_are_reported_in_order(write: Write) -> None:
     write("plans: {a: 5/s, a: 6/s}\nstore: memory://\nrules:\n  - {dimension: usr}\n", "more/one.yaml")
     write("'never closed\n", "more/two.yaml")
     write("mode: servce\nrefresh_seconds: -1\nrules:\n  - {rule_id: x, limit: -1}\nstore: x\ninclude: [more, none]\n")
-    environ = {"HEADGATE_STOR": "x", "HEADGATE_ON_STORE_ERROR": "x"}
-    places = [line.rpartition(": must")[0] or line for line in told("headgate.yaml", environ)]
+    environ = {"CRESTGATE_STOR": "x", "CRESTGATE_ON_STORE_ERROR": "x"}
+    places = [line.rpartition(": must")[0] or line for line in messages("crestgate.yaml", environ)]
     assert [": ".join(place.split(": ")[:2]) for place in places] == [
-        "headgate.yaml:1: mode",
-        "headgate.yaml:2: refresh_seconds",
-        "headgate.yaml:4: rules[0].dimension",
-        "headgate.yaml:4: rules[0].limit",
-        "headgate.yaml:4: rules[0].window_seconds",
-        "headgate.yaml:5: store",
-        "headgate.yaml:6: include[1]",
+        "crestgate.yaml:1: mode",
+        "crestgate.yaml:2: refresh_seconds",
+        "crestgate.yaml:4: rules[0].dimension",
+        "crestgate.yaml:4: rules[0].limit",
+        "crestgate.yaml:4: rules[0].window_seconds",
+        "crestgate.yaml:5: store",
+        "crestgate.yaml:6: include[1]",
         "more/one.yaml:1: plans.a",
         "more/one.yaml:2: store",
-        "more/one.yaml:4: rules[0].dimension",
         "more/one.yaml:4: rules[0].rule_id",
+        "more/one.yaml:4: rules[0].dimension",
         "more/one.yaml:4: rules[0].limit",
         "more/one.yaml:4: rules[0].window_seconds",
         "more/two.yaml:1: the quote ' that begins here is never closed",
-        "HEADGATE_ON_STORE_ERROR: on_store_error",
-        "HEADGATE_STOR: unknown variable",
+        "CRESTGATE_ON_STORE_ERROR: on_store_error",
+        "CRESTGATE_STOR: unknown variable",
     ]
 
 
-def test_the_file_itself(write: Write) -> None:
+def test_mistakes_of_the_file_itself(write: Write) -> None:
     write("", "folder/x.yaml")
-    assert told("none.yaml") == ["none.yaml: there is no such file: write its path as seen from here, or make it"]
-    assert told("folder", {"HEADGATE_MODE": "x"}) == [
-        "HEADGATE_MODE: mode: must be one of service, embedded, not 'x'",
+    assert messages("none.yaml") == ["none.yaml: there is no such file: write its path as seen from here, or make it"]
+    assert messages("folder", {"CRESTGATE_MODE": "x"}) == [
+        "CRESTGATE_MODE: mode: must be one of service, embedded, not 'x'",
         "folder: is a folder: name the file with the settings",
     ]
 
 
-def test_paths_in_a_file_are_seen_from_that_file(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_paths_in_a_file_are_relative_to_it(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write("plans: {gold: 5/s}", "conf/plans.yaml")
-    write("include: [plans.yaml]", "conf/headgate.yaml")
-    assert load_settings("conf/headgate.yaml", {}).include == ("conf/plans.yaml",)
-    assert load_settings(str(tmp_path / "conf/headgate.yaml"), {}).include == (str(tmp_path / "conf/plans.yaml"),)
-    assert load_settings("conf/headgate.yaml", {"HEADGATE_INCLUDE": "conf/plans.yaml"}).include == ("conf/plans.yaml",)
-    assert len(load_settings(None, {"HEADGATE_INCLUDE": "[conf/plans.yaml]"}).records) == 1
+    write("include: [plans.yaml]", "conf/crestgate.yaml")
+    assert load_settings("conf/crestgate.yaml", {}).include == ("conf/plans.yaml",)
+    assert load_settings(str(tmp_path / "conf/crestgate.yaml"), {}).include == (str(tmp_path / "conf/plans.yaml"),)
+    assert load_settings("conf/crestgate.yaml", {"CRESTGATE_INCLUDE": "conf/plans.yaml"}).include == (
+        "conf/plans.yaml",
+    )
+    assert len(load_settings(None, {"CRESTGATE_INCLUDE": "[conf/plans.yaml]"}).records) == 1
 
 
-def test_a_file_that_is_named_twice_is_read_once(write: Write) -> None:
+def test_file_that_is_named_twice_is_read_once(write: Write) -> None:
     write("plans: {gold: 5/s}", "conf/plans.yaml")
     os.symlink("plans.yaml", "conf/same.yaml")
-    write("mode: embedded\ninclude: [., plans.yaml, ../conf/plans.yaml, same.yaml]", "conf/headgate.yaml")
-    assert ids(load_settings("conf/headgate.yaml", {}), "plan") == ["gold"]
+    write("mode: embedded\ninclude: [., plans.yaml, ../conf/plans.yaml, same.yaml]", "conf/crestgate.yaml")
+    assert ids(load_settings("conf/crestgate.yaml", {}), "plan") == ["gold"]
 
 
-def test_an_empty_folder_is_included_without_a_word(write: Write) -> None:
+def test_empty_folder_may_be_included(write: Write) -> None:
     os.mkdir("conf.d")
     assert load_settings(write("include: conf.d"), {}).records == ()
 
 
-def test_a_folder_of_the_name_of_a_file(write: Write) -> None:
+def test_folder_in_place_of_a_file(write: Write) -> None:
     os.makedirs("conf.d/x.yaml")
-    assert told(write("include: conf.d")) == ["conf.d/x.yaml: is a folder: name a file in it"]
+    assert messages(write("include: conf.d")) == ["conf.d/x.yaml: is a folder: name a file in it"]
 
 
-def test_a_list_at_the_top_is_a_list_of_rules(write: Write) -> None:
+def test_list_at_the_top_is_a_list_of_rules(write: Write) -> None:
     write("- {rule_id: a, dimension: ip, limit: 5, window_seconds: 1}\n- {rule_id: b}\n")
-    assert told("headgate.yaml")[0].split(": ")[:2] == ["headgate.yaml:2", "rules[1].dimension"]
+    assert messages("crestgate.yaml")[0].split(": ")[:2] == ["crestgate.yaml:2", "rules[1].dimension"]
     assert ids(load_settings(write("- {rule_id: a, dimension: ip, limit: 5, window_seconds: 1}\n"), {})) == ["a"]
 
 
@@ -327,12 +329,12 @@ def test_rules_that_end_do_not_compete_with_those_that_last(write: Write) -> Non
 - {{rule_id: f, {slot}, mode: disabled}}
 - {{rule_id: g, {slot}, mode: shadow}}
 """)
-    assert ids(load_settings("headgate.yaml", {})) == list("abcdefg")
+    assert ids(load_settings("crestgate.yaml", {})) == list("abcdefg")
 
 
-def test_the_rules_as_a_repository_that_knows_the_environment(write: Write) -> None:
+def test_rule_files_include_the_environment(write: Write) -> None:
     write("plans: {gold: 5/second}\n")
-    repository = load_settings("headgate.yaml", {"HEADGATE_PLANS__SILVER": "7/second"}).rule_files()
+    repository = load_settings("crestgate.yaml", {"CRESTGATE_PLANS__SILVER": "7/second"}).rule_files()
     first = repository.changes(0)
     assert first is not None
     assert [record.id for record in first.records] == ["gold", "silver"]

@@ -1,4 +1,4 @@
-"""Certificates and keys in the settings: tried when they are read, and told what is wrong with which."""
+"""TLS settings: certificates and keys, loaded with the settings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config.server import Tls
-from headgate.config.settings import load_settings
-from headgate.errors import Invalid
+from crestgate.config.server import Tls
+from crestgate.config.settings import load_settings
+from crestgate.errors import ValidationError
 
 NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
 
@@ -43,14 +43,14 @@ def openssl(folder: Path, *arguments: str) -> None:
 
 
 def load(certificate: str, key: str, signers: str | None = None) -> Tls | None:
-    environ = {"HEADGATE_SERVER__TLS__CERTIFICATE": certificate, "HEADGATE_SERVER__TLS__KEY": key}
+    environ = {"CRESTGATE_SERVER__TLS__CERTIFICATE": certificate, "CRESTGATE_SERVER__TLS__KEY": key}
     if signers is not None:
-        environ["HEADGATE_SERVER__TLS__GRPC_CLIENT_CA"] = signers
+        environ["CRESTGATE_SERVER__TLS__GRPC_CLIENT_CA"] = signers
     return load_settings(None, environ).server.tls
 
 
 @pytest.mark.parametrize(("certificate", "key"), [("one.pem", "one.key"), ("both.pem", "both.pem")])
-def test_a_pair(folder: Path, certificate: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificate_and_key(folder: Path, certificate: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert load(certificate, key) == Tls(certificate, key)
     path = os.path.join(folder, certificate)
@@ -58,7 +58,7 @@ def test_a_pair(folder: Path, certificate: str, key: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("signers", ["one.pem", "other.pem", "both.pem"])
-def test_who_signs_the_certificates_of_callers(folder: Path, signers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grpc_client_ca(folder: Path, signers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert load("one.pem", "one.key", signers) == Tls("one.pem", "one.key", signers)
 
@@ -89,16 +89,16 @@ MISTAKES = [
 @pytest.mark.parametrize(("certificate", "key", "message"), MISTAKES)
 def test_mistake(folder: Path, certificate: str, key: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(Invalid) as raised:
+    with pytest.raises(ValidationError) as raised:
         load(certificate, key)
     (problem,) = raised.value.problems
     assert f"{problem.field}: {problem.message}" == f"server.tls.{message}"
-    assert problem.file == f"HEADGATE_SERVER__TLS__{message.partition(':')[0].upper()}"
+    assert problem.file == f"CRESTGATE_SERVER__TLS__{message.partition(':')[0].upper()}"
 
 
-def test_both_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_mistakes_are_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(Invalid) as raised:
+    with pytest.raises(ValidationError) as raised:
         load("none.pem", "none.key")
     assert [problem.field for problem in raised.value.problems] == ["server.tls.certificate", "server.tls.key"]
 
@@ -112,17 +112,17 @@ OF_SIGNERS = [
 
 
 @pytest.mark.parametrize(("signers", "message"), OF_SIGNERS)
-def test_mistake_with_signers(folder: Path, signers: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistake_in_grpc_client_ca(folder: Path, signers: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(Invalid) as raised:
+    with pytest.raises(ValidationError) as raised:
         load("one.pem", "one.key", signers)
     (problem,) = raised.value.problems
-    assert (problem.file, problem.field) == ("HEADGATE_SERVER__TLS__GRPC_CLIENT_CA", "server.tls.grpc_client_ca")
+    assert (problem.file, problem.field) == ("CRESTGATE_SERVER__TLS__GRPC_CLIENT_CA", "server.tls.grpc_client_ca")
     assert problem.message == message
 
 
-def test_signers_are_for_a_service_with_a_certificate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grpc_client_ca_needs_a_certificate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(Invalid) as raised:
-        load_settings(None, {"HEADGATE_SERVER__TLS__GRPC_CLIENT_CA": "one.pem"})
+    with pytest.raises(ValidationError) as raised:
+        load_settings(None, {"CRESTGATE_SERVER__TLS__GRPC_CLIENT_CA": "one.pem"})
     assert [problem.field for problem in raised.value.problems] == ["server.tls.certificate", "server.tls.key"]

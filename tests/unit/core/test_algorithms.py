@@ -1,4 +1,4 @@
-"""Each algorithm by hand-computed example: what a reader would check with pencil and paper."""
+"""Each algorithm by hand-computed examples."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headgate import ConfigError, Decision, Limit, Limiter, Verdict, register_algorithm
-from headgate.core.algorithms import ALGORITHMS, build
-from headgate.core.algorithms.algorithm import LARGEST
-from headgate.testing import FakeClock
+from crestgate import ConfigError, Decision, Limit, Limiter, Verdict, register_algorithm
+from crestgate.core.algorithms import ALGORITHMS, build
+from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER
+from crestgate.testing import FakeClock
 
 NOON = 1_699_963_200.0  # a whole number of days since the epoch, plus twelve hours
 
@@ -29,7 +29,7 @@ def limiter(clock: FakeClock) -> Limiter:
 
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "gcra"])
-def test_a_bucket_bursts_and_then_lives_on_the_rate(limiter: Limiter, clock: FakeClock, algorithm: str) -> None:
+def test_bucket_bursts_then_refills_at_the_rate(limiter: Limiter, clock: FakeClock, algorithm: str) -> None:
     limit = f"2/second burst 4 using {algorithm}"
     assert [numbers(limiter.check("k", limit)) for _ in range(5)] == [
         (True, 3, 0.0, 0.5),
@@ -43,7 +43,7 @@ def test_a_bucket_bursts_and_then_lives_on_the_rate(limiter: Limiter, clock: Fak
     assert numbers(limiter.check("k", limit)) == (False, 0, 0.25, 1.75)
 
 
-def test_a_burst_smaller_than_the_count_is_not_unlimited(limiter: Limiter, clock: FakeClock) -> None:
+def test_burst_below_the_count_limits(limiter: Limiter, clock: FakeClock) -> None:
     limit = "1000/second burst 1"
     allowed = 0
     for _ in range(10_000):  # one second in steps of 100 microseconds
@@ -52,7 +52,7 @@ def test_a_burst_smaller_than_the_count_is_not_unlimited(limiter: Limiter, clock
     assert allowed == 1000
 
 
-def test_fractions_of_a_refill_are_not_dropped(limiter: Limiter, clock: FakeClock) -> None:
+def test_fractional_refill_is_not_lost(limiter: Limiter, clock: FakeClock) -> None:
     limiter.check("k", "1/minute")
     for _ in range(59_999):
         clock.advance(0.001)
@@ -62,7 +62,7 @@ def test_fractions_of_a_refill_are_not_dropped(limiter: Limiter, clock: FakeCloc
     assert limiter.check("k", "1/minute").allowed
 
 
-def test_a_leaky_bucket_is_a_queue(limiter: Limiter, clock: FakeClock) -> None:
+def test_leaky_bucket_is_a_queue(limiter: Limiter, clock: FakeClock) -> None:
     limit = "4/second burst 3 using leaky_bucket"
     answers = [limiter.check("k", limit) for _ in range(4)]
     assert [d.allowed for d in answers] == [True, True, True, False]
@@ -73,12 +73,12 @@ def test_a_leaky_bucket_is_a_queue(limiter: Limiter, clock: FakeClock) -> None:
     assert limiter.peek("k", limit, cost=0).delay == pytest.approx(0.65)
 
 
-def test_a_third_of_a_second_is_exact(limiter: Limiter) -> None:
+def test_third_of_a_second_is_exact(limiter: Limiter) -> None:
     limit = "3/second using leaky_bucket"
     assert [limiter.check("k", limit).delay for _ in range(3)] == [0.0, 1 / 3, 2 / 3]
 
 
-def test_a_fixed_window_is_aligned_to_the_epoch(limiter: Limiter, clock: FakeClock) -> None:
+def test_fixed_window_is_aligned_to_the_epoch(limiter: Limiter, clock: FakeClock) -> None:
     limit = "2/minute using fixed_window"
     clock.advance(59.9)
     assert [limiter.check("k", limit).allowed for _ in range(3)] == [True, True, False]
@@ -88,7 +88,7 @@ def test_a_fixed_window_is_aligned_to_the_epoch(limiter: Limiter, clock: FakeClo
     assert limiter.check("k", limit).retry_after == 60.0
 
 
-def test_a_log_entry_stops_counting_at_exactly_one_period(limiter: Limiter, clock: FakeClock) -> None:
+def test_log_entry_expires_after_exactly_one_period(limiter: Limiter, clock: FakeClock) -> None:
     limit = "2/minute using sliding_window_log"
     limiter.check("k", limit)
     clock.advance(20)
@@ -100,7 +100,7 @@ def test_a_log_entry_stops_counting_at_exactly_one_period(limiter: Limiter, cloc
     assert numbers(limiter.check("k", limit)) == (True, 0, 0.0, 60.0)
 
 
-def test_a_window_counter_weighs_the_window_before(limiter: Limiter, clock: FakeClock) -> None:
+def test_window_counter_weights_the_previous_window(limiter: Limiter, clock: FakeClock) -> None:
     limit = "10/minute using sliding_window_counter"
     limiter.check("k", limit, cost=10)
     clock.advance(60)
@@ -112,7 +112,7 @@ def test_a_window_counter_weighs_the_window_before(limiter: Limiter, clock: Fake
     assert limiter.check("k", limit, cost=4).allowed
 
 
-def test_the_naive_float_trap(limiter: Limiter, clock: FakeClock) -> None:
+def test_no_float_rounding(limiter: Limiter, clock: FakeClock) -> None:
     """Rates whose reciprocals have no end, at the very tick that retry_after names."""
     for count in (3, 7, 11, 13, 97, 999):
         limit = f"{count}/second burst 1"
@@ -125,7 +125,7 @@ def test_the_naive_float_trap(limiter: Limiter, clock: FakeClock) -> None:
         assert limiter.check("k", limit).allowed
 
 
-def test_a_large_limit_ticks_coarser_and_still_keeps_its_word(limiter: Limiter, clock: FakeClock) -> None:
+def test_large_limit_has_coarser_ticks_and_is_exact(limiter: Limiter, clock: FakeClock) -> None:
     limit = Limit(1_000_003, 86_400)
     assert build(limit, "x").tick > 1
     limiter.check("k", limit, cost=1_000_003)
@@ -138,14 +138,14 @@ def test_a_large_limit_ticks_coarser_and_still_keeps_its_word(limiter: Limiter, 
     assert limiter.check("k", limit).allowed
 
 
-def test_debts_are_cut_where_numbers_end(limiter: Limiter) -> None:
+def test_debts_are_bounded_by_safe_integers(limiter: Limiter) -> None:
     for algorithm in ("token_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log"):
         limit = Limit(1_000_003, 86_400, algorithm=algorithm, name=algorithm)
         for _ in range(20):
             with limiter.reserve("k", limit, cost=0) as reservation:
                 reservation.settle(2**31 - 1)
-        entry = limiter._store.table.find(algorithm, "k")  # type: ignore[attr-defined]  # the memory store's own
-        assert 0 < entry.a <= LARGEST
+        entry = limiter.store.table.find(algorithm, "k")  # type: ignore[attr-defined]  # the memory store's own
+        assert 0 < entry.a <= MAX_SAFE_INTEGER
         assert limiter.peek("k", limit).remaining == 0
         assert limiter.peek("k", limit).retry_after is not None
 
@@ -161,7 +161,7 @@ def test_debts_are_cut_where_numbers_end(limiter: Limiter) -> None:
         (None, Verdict(True, -1, 0, 0)),
     ],
 )
-def test_a_step_that_returns_nonsense_is_named(limiter: Limiter, answer: Any) -> None:
+def test_invalid_result_of_a_custom_step_is_an_error(limiter: Limiter, answer: Any) -> None:
     register_algorithm("nonsense", lambda limit, state, now, cost: answer)
     try:
         with pytest.raises(TypeError, match="the step of algorithm 'nonsense' must return"):
@@ -170,7 +170,7 @@ def test_a_step_that_returns_nonsense_is_named(limiter: Limiter, answer: Any) ->
         del ALGORITHMS["nonsense"]
 
 
-def test_the_numbers_of_a_registered_step_are_its_own(limiter: Limiter, clock: FakeClock) -> None:
+def test_custom_step_defines_its_integers(limiter: Limiter, clock: FakeClock) -> None:
     """Its first number need not be a time, and it expires when it says so."""
 
     def counted(
@@ -196,7 +196,7 @@ def test_the_numbers_of_a_registered_step_are_its_own(limiter: Limiter, clock: F
         del ALGORITHMS["counted"]
 
 
-def test_time_before_the_epoch_is_time_too(clock: FakeClock) -> None:
+def test_time_before_the_epoch(clock: FakeClock) -> None:
     for algorithm in ("token_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log", "gcra"):
         past = FakeClock(-90)
         limiter = Limiter("memory://", clock=past)
@@ -206,7 +206,7 @@ def test_time_before_the_epoch_is_time_too(clock: FakeClock) -> None:
         assert (limiter.check("k", f"1/minute using {algorithm}").retry_after or 0) <= 120
 
 
-def test_an_algorithm_of_ones_own(limiter: Limiter, clock: FakeClock) -> None:
+def test_custom_algorithm(limiter: Limiter, clock: FakeClock) -> None:
     def spaced(
         limit: Limit, state: tuple[int, int, int] | None, now: int, cost: int
     ) -> tuple[tuple[int, int, int] | None, Verdict]:

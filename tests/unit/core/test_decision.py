@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from headgate import Decision, Limiter, RateLimitExceeded
-from headgate.testing import FakeClock
+from crestgate import Decision, Limiter, RateLimitExceeded
+from crestgate.testing import FakeClock
 
 
 @pytest.fixture
@@ -16,12 +16,12 @@ def limiter() -> Limiter:
     return Limiter("memory://", clock=FakeClock(1_700_000_000))
 
 
-def test_a_decision_is_true_when_allowed(limiter: Limiter) -> None:
+def test_decision_is_true_when_allowed(limiter: Limiter) -> None:
     assert limiter.check("k", "1/hour")
     assert not limiter.check("k", "1/hour")
 
 
-def test_a_decision_does_not_change(limiter: Limiter) -> None:
+def test_decision_is_immutable(limiter: Limiter) -> None:
     decision = limiter.check("k", "1/hour")
     for name in ("allowed", "limit", "remaining", "retry_after", "reset_after", "delay", "reason", "name", "parts"):
         with pytest.raises(AttributeError):
@@ -36,19 +36,19 @@ def test_equal_decisions_are_equal(limiter: Limiter) -> None:
     assert first != "allowed"
 
 
-def test_a_single_limit_is_its_own_part(limiter: Limiter) -> None:
+def test_single_limit_is_its_own_part(limiter: Limiter) -> None:
     decision = limiter.check("k", "5/hour")
     assert decision.parts == (decision,)
 
 
-def test_an_allowed_chain_shows_the_part_with_the_fewest_remaining(limiter: Limiter) -> None:
+def test_allowed_chain_shows_the_part_with_the_fewest_remaining(limiter: Limiter) -> None:
     decision = limiter.check("k", ["100/day", "3/hour", "50/hour", "3/minute using gcra"])
     assert (decision.name, decision.limit, decision.remaining) == ("3/hour", 3, 2)
     assert [part.name for part in decision.parts] == ["100/day", "3/hour", "50/hour", "3/minute using gcra"]
     assert [part.remaining for part in decision.parts] == [99, 2, 49, 2]
 
 
-def test_a_denied_chain_shows_the_longest_wait(limiter: Limiter) -> None:
+def test_denied_chain_shows_the_longest_wait(limiter: Limiter) -> None:
     chain = ["2/minute", "1/hour", "1/day using fixed_window", "9/second"]
     limiter.check("k", chain)
     decision = limiter.check("k", chain)
@@ -64,7 +64,7 @@ def test_never_is_the_longest_wait(limiter: Limiter) -> None:
     assert (decision.name, decision.reason, decision.retry_after) == ("5/minute", "cost_exceeds_limit", None)
 
 
-def test_the_longest_delay_is_the_chain_s(limiter: Limiter) -> None:
+def test_delay_of_a_chain_is_the_longest(limiter: Limiter) -> None:
     chain = ["10/second burst 5 using leaky_bucket", "2/second burst 9 using leaky_bucket", "100/minute"]
     limiter.check("k", chain)
     decision = limiter.check("k", chain)
@@ -72,14 +72,14 @@ def test_the_longest_delay_is_the_chain_s(limiter: Limiter) -> None:
     assert [part.delay for part in decision.parts] == [0.1, 0.5, 0.0]
 
 
-def test_repr_says_it_all(limiter: Limiter) -> None:
+def test_repr_shows_all_fields(limiter: Limiter) -> None:
     text = repr(limiter.check("k", ["5/hour", "7/hour"]))
     assert text.startswith("Decision(allowed=True, limit=5, remaining=4, retry_after=0.0, reset_after=720.0,")
     assert text.count("Decision(") == 3
     assert isinstance(limiter.check("k", "5/hour"), Decision)
 
 
-def test_decisions_travel_between_processes(limiter: Limiter) -> None:
+def test_decisions_can_be_pickled(limiter: Limiter) -> None:
     limiter.check("k", "1/hour")
     for decision in (limiter.peek("a", "5/hour"), limiter.check("k", ["1/hour", "2/hour using leaky_bucket"])):
         assert pickle.loads(pickle.dumps(decision)) == decision

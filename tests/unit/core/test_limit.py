@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import ConfigError, Limit
-from headgate.core.algorithms import ALGORITHMS
+from crestgate import ConfigError, Limit
+from crestgate.core.algorithms import ALGORITHMS
 
 SIX = ("token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter", "gcra")
 DAY = 86_400
@@ -46,11 +46,11 @@ READ = [
 
 
 @pytest.mark.parametrize(("text", "limit"), READ, ids=[text for text, _ in READ])
-def test_notation_is_read(text: str, limit: Limit) -> None:
+def test_parse(text: str, limit: Limit) -> None:
     assert Limit.parse(text) == limit
 
 
-def test_chains_are_read() -> None:
+def test_parse_chain() -> None:
     expected = (Limit(5, 1), Limit(1000, DAY, algorithm="fixed_window"))
     assert Limit.parse_chain("5/s; 1000/day using fixed_window") == expected
     assert Limit.parse_chain("5/s,1000/day using fixed_window") == expected
@@ -92,7 +92,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "problem"), REFUSED, ids=[text[:40] or "(empty)" for text, _ in REFUSED])
-def test_anything_else_is_an_error_that_shows_the_place(text: str, problem: str) -> None:
+def test_syntax_error_shows_the_position(text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as error:
         Limit.parse_chain(text)
     message = str(error.value)
@@ -102,13 +102,13 @@ def test_anything_else_is_an_error_that_shows_the_place(text: str, problem: str)
     assert set(marks.strip()) == {"^"}
 
 
-def test_the_place_is_the_place() -> None:
+def test_marker_is_at_the_position() -> None:
     with pytest.raises(ConfigError) as error:
         Limit.parse_chain("5/s; 10/mnute")
     assert str(error.value).splitlines()[1:] == ["    5/s; 10/mnute", "            ^^^^^"]
 
 
-def test_one_limit_is_not_a_chain() -> None:
+def test_parse_rejects_a_chain() -> None:
     with pytest.raises(ConfigError, match="is 2 limits, and one is wanted"):
         Limit.parse("5/s; 10/m")
 
@@ -137,19 +137,19 @@ def test_one_limit_is_not_a_chain() -> None:
         ((1, 1e13, None, "fixed_window"), "period is too long"),
     ],
 )
-def test_bad_limits_are_refused(arguments: tuple[object, ...], problem: str) -> None:
+def test_invalid_limits_are_rejected(arguments: tuple[object, ...], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         Limit(*arguments)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_equal_limits_are_equal_whatever_they_are_called() -> None:
+def test_name_does_not_affect_equality() -> None:
     assert Limit(10, 60) == Limit(10, 60.0, burst=10, name="x")
     assert hash(Limit(10, 60)) == hash(Limit(10, 60.0, burst=10, name="x"))
     assert Limit(10, 60) != Limit(10, 60, burst=11)
     assert Limit(10, 60) != Limit(10, 60, algorithm="gcra")
 
 
-def test_a_limit_does_not_change() -> None:
+def test_limit_is_immutable() -> None:
     with pytest.raises(AttributeError):
         Limit(10, 60).count = 11  # type: ignore[misc]  # wrong on purpose
 
@@ -162,13 +162,13 @@ def test_a_limit_does_not_change() -> None:
     burst=st.none() | st.integers(1, 10**6),
     algorithm=st.sampled_from(SIX),
 )
-def test_what_is_written_is_read_again(count: int, period_us: int, burst: int | None, algorithm: str) -> None:
+def test_canonical_spelling_round_trips(count: int, period_us: int, burst: int | None, algorithm: str) -> None:
     if count == 0 or not ALGORITHMS[algorithm].takes_burst:
         burst = None
     try:
         limit = Limit(count, Fraction(period_us, 1_000_000), burst, algorithm)
     except ConfigError:
-        return  # too large to count: of which test_bad_limits_are_refused speaks
+        return  # too large to count: of which test_invalid_limits_are_rejected speaks
     assert limit.period_us == period_us
     assert Limit.parse(str(limit)) == limit
 
@@ -187,5 +187,5 @@ def test_what_is_written_is_read_again(count: int, period_us: int, burst: int | 
         (Limit(5, 1, 7, "leaky_bucket"), "5/second burst 7 using leaky_bucket"),
     ],
 )
-def test_the_canonical_spelling(limit: Limit, text: str) -> None:
+def test_canonical_spelling(limit: Limit, text: str) -> None:
     assert str(limit) == text

@@ -1,4 +1,4 @@
-"""Normal, warning, throttled: the transitions of SPEC §6, each said once."""
+"""Pressure transitions of SPEC §6, one event each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from headgate import Limiter, PressureEvent
-from headgate.core import pressure
-from headgate.testing import FakeClock
+from crestgate import Limiter, PressureEvent
+from crestgate.core import pressure
+from crestgate.testing import FakeClock
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def limiter(clock: FakeClock, events: list[tuple[str, str, str]]) -> Limiter:
     return Limiter("memory://", clock=clock, on_pressure=say)
 
 
-def test_up_and_down_again(limiter: Limiter, clock: FakeClock, events: list[tuple[str, str, str]]) -> None:
+def test_transitions_up_and_down(limiter: Limiter, clock: FakeClock, events: list[tuple[str, str, str]]) -> None:
     states = [limiter.check("k", "10/10 seconds").state for _ in range(11)]
     assert states == ["normal"] * 8 + ["warning", "throttled", "throttled"]
     clock.advance(1)  # one place is free, and the request takes it: nothing is left again
@@ -50,9 +50,7 @@ def test_up_and_down_again(limiter: Limiter, clock: FakeClock, events: list[tupl
     ]
 
 
-def test_directly_from_throttled_to_normal(
-    limiter: Limiter, clock: FakeClock, events: list[tuple[str, str, str]]
-) -> None:
+def test_throttled_to_normal(limiter: Limiter, clock: FakeClock, events: list[tuple[str, str, str]]) -> None:
     limiter.check("k", "10/10 seconds", cost=10)
     clock.advance(5)
     assert limiter.check("k", "10/10 seconds").state == "normal"
@@ -74,42 +72,42 @@ def test_directly_from_throttled_to_normal(
         ("normal", False, 50, "throttled"),
     ],
 )
-def test_the_edges(before: str, allowed: bool, remaining: int, after: str) -> None:
+def test_thresholds(before: str, allowed: bool, remaining: int, after: str) -> None:
     assert pressure.pressure_state(before, allowed, 100, remaining) == after
 
 
-def test_a_peek_says_the_state_and_makes_no_event(limiter: Limiter, events: list[tuple[str, str, str]]) -> None:
+def test_peek_has_the_state_without_an_event(limiter: Limiter, events: list[tuple[str, str, str]]) -> None:
     limiter.check("k", "10/hour", cost=8)
     assert limiter.peek("k", "10/hour", cost=5).state == "throttled"
     assert limiter.peek("k", "10/hour").state == "normal"
     assert events == []
 
 
-def test_each_limit_of_a_chain_has_its_own(limiter: Limiter) -> None:
+def test_each_limit_of_a_chain_has_its_own_state(limiter: Limiter) -> None:
     decision = limiter.check("k", ["10/hour", "100/hour"], cost=9)
     assert [part.state for part in decision.parts] == ["warning", "normal"]
     assert decision.state == "warning"
 
 
-def test_a_reset_forgets(limiter: Limiter, events: list[tuple[str, str, str]]) -> None:
+def test_reset_clears_the_state(limiter: Limiter, events: list[tuple[str, str, str]]) -> None:
     limiter.check("k", "10/hour", cost=10)
     limiter.reset("k", "10/hour")
     limiter.check("k", "10/hour", cost=10)
     assert events == [("k", "normal", "throttled")] * 2
 
 
-def test_a_callback_that_fails_is_logged_and_harmless(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_callback_is_logged(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     def fail(event: PressureEvent) -> None:
         raise RuntimeError("no")
 
     limiter = Limiter("memory://", clock=clock, on_pressure=fail)
-    with caplog.at_level(logging.ERROR, "headgate"):
+    with caplog.at_level(logging.ERROR, "crestgate"):
         assert limiter.check("k", "1/hour").allowed
     assert "on_pressure callback failed" in caplog.text
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_stored_states_are_bounded() -> None:
     limiter = Limiter("memory://?max_keys=10")
     for number in range(100_050):
         limiter.check(f"k{number}", "1/hour")
-    assert len(limiter._engine.pressure.states) == 100_000
+    assert len(limiter.backend.pressure.states) == 100_000

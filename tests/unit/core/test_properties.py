@@ -1,4 +1,4 @@
-"""What SPEC promises of every algorithm, searched for counter-examples rather than shown by example."""
+"""Properties of every algorithm that SPEC promises, tested with random inputs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crestgate.core.algorithms import Algorithm, build
+from crestgate.core.decision import Decision
+from crestgate.core.limit import Limit
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import Member, Op, Outcome, Request
+from crestgate.testing import FakeClock
 from example_counts import examples
-from headgate.core.algorithms import Algorithm, build
-from headgate.core.decision import Decision
-from headgate.core.limit import Limit
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import Member, Op, Outcome, Request
-from headgate.testing import FakeClock
 
 BUCKETS = ("token_bucket", "leaky_bucket", "gcra")
 WINDOWS = ("fixed_window", "sliding_window_log", "sliding_window_counter")
@@ -74,9 +74,9 @@ def test_retry_after_is_exact(algorithm: str, data: st.DataObject) -> None:
     denied = world.peek(cost)
     if denied.allowed:
         return
-    assert denied._wait is not None
-    assert denied._wait > 0
-    world.advance_us(denied._wait - 1)
+    assert denied.wait_us is not None
+    assert denied.wait_us > 0
+    world.advance_us(denied.wait_us - 1)
     assert not world.peek(cost).allowed, "one tick before retry_after"
     world.advance_us(1)
     assert world.peek(cost).allowed, "at retry_after"
@@ -85,7 +85,7 @@ def test_retry_after_is_exact(algorithm: str, data: st.DataObject) -> None:
 @every_algorithm
 @settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
-def test_a_denial_changes_nothing(algorithm: str, data: st.DataObject) -> None:
+def test_denial_changes_nothing(algorithm: str, data: st.DataObject) -> None:
     world = data.draw(worlds(algorithm))
     cost = data.draw(st.integers(1, 2 * world.algorithm.capacity))
     costs = st.integers(0, world.algorithm.capacity)
@@ -107,7 +107,7 @@ def test_a_denial_changes_nothing(algorithm: str, data: st.DataObject) -> None:
 @every_algorithm
 @settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
-def test_remaining_is_how_many_more_pass(algorithm: str, data: st.DataObject) -> None:
+def test_remaining_is_exact(algorithm: str, data: st.DataObject) -> None:
     world = data.draw(worlds(algorithm))
     remaining = world.peek(0).remaining
     if remaining:
@@ -126,9 +126,9 @@ def test_reset_after_is_exact(algorithm: str, data: st.DataObject) -> None:
     world = data.draw(worlds(algorithm))
     used = world.peek(0)
     if used.remaining == world.algorithm.capacity:
-        assert used._reset == 0
+        assert used.reset_us == 0
         return
-    world.advance_us(used._reset - 1)
+    world.advance_us(used.reset_us - 1)
     assert world.peek(0).remaining < world.algorithm.capacity
     world.advance_us(1)
     assert world.peek(0).remaining == world.algorithm.capacity
@@ -164,7 +164,7 @@ def most_over(algorithm: str, limits_seen: list[Limit], events: list[Event]) -> 
 @every_algorithm
 @settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
-def test_never_more_than_the_bound(algorithm: str, data: st.DataObject) -> None:
+def test_bound_is_never_exceeded(algorithm: str, data: st.DataObject) -> None:
     """With reservations that settle for less, early and late, and limits that change in the middle."""
     limit = data.draw(limits(algorithm, 20))
     seen = [limit]
@@ -219,7 +219,7 @@ def test_chains_are_atomic(data: st.DataObject) -> None:
             assert after == [left - cost for left in before]
         else:
             assert after == before
-            waits = [d._wait for d in together if not d.allowed]  # one that admits says how much is queued
+            waits = [d.wait_us for d in together if not d.allowed]  # one that admits says how much is queued
             known = [wait for wait in waits if wait is not None]
             if len(known) == len(waits):
                 clock._ticks += max(known) - 1

@@ -1,4 +1,4 @@
-"""deploy/compose.yaml: nothing starts without secrets, all in the right order, with settings that Headgate reads."""
+"""deploy/compose.yaml: nothing starts without secrets, all in the right order, with settings that Crestgate reads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from headgate.config.settings import load_settings
-from headgate.service.auth.guard import is_loopback, needed_to_check
+from crestgate.config.settings import load_settings
+from crestgate.service.auth.guard import is_loopback, required_check_scope
 
 DEPLOY = Path(__file__).parent.parent.parent.parent / "deploy"
 TEXT = (DEPLOY / "compose.yaml").read_text()
-SECRETS = {"HEADGATE_ADMIN_KEY": "a" * 32, "REDIS_PASSWORD": "b" * 32, "MARIADB_PASSWORD": "c" * 32}
+SECRETS = {"CRESTGATE_ADMIN_KEY": "a" * 32, "REDIS_PASSWORD": "b" * 32, "MARIADB_PASSWORD": "c" * 32}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([?-])([^}]*))?\}")
 
 
@@ -44,7 +44,7 @@ SERVICES = COMPOSED["services"]
 
 
 def test_there_are_the_service_and_its_two_stores() -> None:
-    assert {*SERVICES} == {"headgate", "redis", "mariadb"}
+    assert {*SERVICES} == {"crestgate", "redis", "mariadb"}
 
 
 @pytest.mark.parametrize("missing", SECRETS)
@@ -66,12 +66,12 @@ def test_example_of_the_secrets_names_each_and_holds_none() -> None:
     assert ".env" in (DEPLOY.parent / ".gitignore").read_text().split()
 
 
-def test_headgate_reads_its_environment() -> None:
-    service = SERVICES["headgate"]
+def test_crestgate_reads_its_environment() -> None:
+    service = SERVICES["crestgate"]
     settings = load_settings(None, service["environment"])
     places = (settings.server.http, settings.server.grpc)
     for place in places:
-        assert needed_to_check(settings.server, place) == "check"
+        assert required_check_scope(settings.server, place) == "check"
         assert not is_loopback(place.host)
     published = [f"127.0.0.1:{shown}:{place.port}" for shown, place in zip((8080, 8081), places, strict=True)]
     assert service["ports"] == published, "on this machine alone, unless PUBLISH and PUBLISH_GRPC say otherwise"
@@ -86,7 +86,7 @@ def test_headgate_reads_its_environment() -> None:
         mariadb["MARIADB_PASSWORD"],
         f"/{mariadb['MARIADB_DATABASE']}",
     )
-    assert service["environment"]["HEADGATE_ADMIN_KEY"] == SECRETS["HEADGATE_ADMIN_KEY"]
+    assert service["environment"]["CRESTGATE_ADMIN_KEY"] == SECRETS["CRESTGATE_ADMIN_KEY"]
 
 
 def test_redis_has_the_password_and_evicts_nothing() -> None:
@@ -98,7 +98,7 @@ def test_redis_has_the_password_and_evicts_nothing() -> None:
 
 
 def test_stores_are_healthy_before_the_service_starts_and_reached_by_it_alone() -> None:
-    waited = {name: how["condition"] for name, how in SERVICES["headgate"]["depends_on"].items()}
+    waited = {name: how["condition"] for name, how in SERVICES["crestgate"]["depends_on"].items()}
     assert waited == {"redis": "service_healthy", "mariadb": "service_healthy"}
     for name in waited:
         assert SERVICES[name]["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
@@ -106,11 +106,11 @@ def test_stores_are_healthy_before_the_service_starts_and_reached_by_it_alone() 
         assert "ports" not in SERVICES[name]
         assert SERVICES[name]["volumes"][0].partition(":")[0] in COMPOSED["volumes"]
     assert COMPOSED["networks"]["stores"] == {"internal": True}
-    assert "stores" in SERVICES["headgate"]["networks"]
+    assert "stores" in SERVICES["crestgate"]["networks"]
 
 
-def test_service_is_built_from_this_tree_and_may_do_little() -> None:
-    service = SERVICES["headgate"]
+def test_service_is_built_from_this_tree_and_unprivileged() -> None:
+    service = SERVICES["crestgate"]
     folder = (DEPLOY / service["build"]["context"]).resolve()
     assert (folder / "pyproject.toml").exists()
     assert (folder / service["build"]["dockerfile"]).exists()
@@ -121,7 +121,7 @@ def test_service_is_built_from_this_tree_and_may_do_little() -> None:
 
 
 def test_service_is_healthy_when_it_is_ready_and_has_time_to_end() -> None:
-    service = SERVICES["headgate"]
+    service = SERVICES["crestgate"]
     word, program, flag, code = service["healthcheck"]["test"]
     assert (word, program, flag) == ("CMD", "python", "-c")
     compile(code, "healthcheck", "exec")

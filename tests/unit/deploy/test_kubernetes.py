@@ -1,4 +1,4 @@
-"""deploy/kubernetes: that the manifests fit each other, and that Headgate reads what they give it."""
+"""deploy/kubernetes: the manifests are consistent, and Crestgate accepts their settings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.config.settings import Settings, load_settings
-from headgate.service.auth.guard import is_loopback, needed_to_check
-from headgate.service.starting import ADMIN_KEY
+from crestgate.config.settings import Settings, load_settings
+from crestgate.service.auth.guard import is_loopback, required_check_scope
+from crestgate.service.preflight import ADMIN_KEY
 
 FOLDER = Path(__file__).parent.parent.parent.parent / "deploy" / "kubernetes"
 SECRET = {  # as the command in kustomization.yaml makes it
     "admin-key": "0123456789abcdef0123456789abcdef",
     "store": "redis://:PASSWORD@redis:6379/0",
-    "rules-store": "mariadb://headgate:PASSWORD@mariadb:3306/headgate",
+    "rules-store": "mariadb://crestgate:PASSWORD@mariadb:3306/crestgate",
 }
 PROBES = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
 NAME = "app.kubernetes.io/name"
@@ -41,13 +41,13 @@ def pod(kinds: dict[str, Any]) -> Any:
 
 
 def container(kinds: dict[str, Any]) -> Any:
-    (found,) = [one for one in pod(kinds)["containers"] if one["name"] == "headgate"]
+    (found,) = [one for one in pod(kinds)["containers"] if one["name"] == "crestgate"]
     return found
 
 
 def environment(kinds: dict[str, Any]) -> dict[str, str]:
     """The variables of the container, on top of those of the image."""
-    found = {"HEADGATE_SERVER__HTTP": "0.0.0.0:8080", "HEADGATE_SERVER__GRPC": "0.0.0.0:8081"}
+    found = {"CRESTGATE_SERVER__HTTP": "0.0.0.0:8080", "CRESTGATE_SERVER__GRPC": "0.0.0.0:8081"}
     for variable in container(kinds)["env"]:
         reference = variable.get("valueFrom", {}).get("secretKeyRef")
         found[variable["name"]] = variable["value"] if reference is None else SECRET[reference["key"]]
@@ -55,9 +55,9 @@ def environment(kinds: dict[str, Any]) -> dict[str, str]:
 
 
 def settings(kinds: dict[str, Any], folder: Path) -> Settings:
-    """What Headgate makes of the ConfigMap and the environment."""
-    path = folder / "headgate.yaml"
-    path.write_text(kinds["ConfigMap"]["data"]["headgate.yaml"])
+    """What Crestgate makes of the ConfigMap and the environment."""
+    path = folder / "crestgate.yaml"
+    path.write_text(kinds["ConfigMap"]["data"]["crestgate.yaml"])
     return load_settings(str(path), environment(kinds))
 
 
@@ -91,8 +91,8 @@ def test_settings_are_read_from_the_file_that_is_mounted(kinds: dict[str, Any], 
 @pytest.mark.parametrize("kinds", BOTH)
 def test_secrets_are_nowhere_but_in_the_secret(kinds: dict[str, Any]) -> None:
     from_secret = {one["name"] for one in container(kinds)["env"] if "valueFrom" in one}
-    assert from_secret == {ADMIN_KEY, "HEADGATE_STORE", "HEADGATE_RULES_STORE"}
-    text = kinds["ConfigMap"]["data"]["headgate.yaml"]
+    assert from_secret == {ADMIN_KEY, "CRESTGATE_STORE", "CRESTGATE_RULES_STORE"}
+    text = kinds["ConfigMap"]["data"]["crestgate.yaml"]
     assert "store:" not in text
     assert "insecure" not in text
     made = (FOLDER / "kustomization.yaml").read_text()
@@ -103,7 +103,7 @@ def test_alone_it_listens_for_others_who_need_a_key(tmp_path: Path) -> None:
     server = settings(ALONE, tmp_path).server
     for place in (server.http, server.grpc):
         assert not is_loopback(place.host)
-        assert needed_to_check(server, place) == "check"
+        assert required_check_scope(server, place) == "check"
     ports = {port["name"]: port["containerPort"] for port in container(ALONE)["ports"]}
     assert ports == {"http": server.http.port, "grpc": server.grpc.port}
     assert {port["name"]: port["targetPort"] for port in ALONE["Service"]["spec"]["ports"]} == {
@@ -119,7 +119,7 @@ def test_beside_an_application_it_listens_on_loopback_and_is_probed_there(tmp_pa
     server = settings(SIDECAR, tmp_path).server
     for place in (server.http, server.grpc):
         assert is_loopback(place.host)
-        assert needed_to_check(server, place) is None
+        assert required_check_scope(server, place) is None
     assert "ports" not in container(SIDECAR)
     for probe, path in PROBES.items():
         program, flag, code = container(SIDECAR)[probe]["exec"]["command"]
@@ -127,12 +127,12 @@ def test_beside_an_application_it_listens_on_loopback_and_is_probed_there(tmp_pa
         compile(code, probe, "exec")
         assert f"'127.0.0.1', {server.http.port}" in code
         assert f"'{path}'" in code
-    (application,) = [one for one in pod(SIDECAR)["containers"] if one["name"] != "headgate"]
-    assert {"name": "HEADGATE_URL", "value": f"http://{server.http}"} in application["env"]
+    (application,) = [one for one in pod(SIDECAR)["containers"] if one["name"] != "crestgate"]
+    assert {"name": "CRESTGATE_URL", "value": f"http://{server.http}"} in application["env"]
 
 
 @pytest.mark.parametrize("kinds", BOTH)
-def test_container_may_do_little(kinds: dict[str, Any]) -> None:
+def test_container_is_unprivileged(kinds: dict[str, Any]) -> None:
     rights = {**pod(kinds)["securityContext"], **container(kinds)["securityContext"]}
     assert rights["runAsNonRoot"] is True
     assert rights["runAsUser"] == rights["runAsGroup"] == rights["fsGroup"] == 10001, "as the image has it"
@@ -147,7 +147,7 @@ def test_container_may_do_little(kinds: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kinds", BOTH)
-def test_there_is_time_to_answer_what_is_under_way(kinds: dict[str, Any], tmp_path: Path) -> None:
+def test_shutdown_leaves_time_for_requests_in_flight(kinds: dict[str, Any], tmp_path: Path) -> None:
     program, seconds = container(kinds)["lifecycle"]["preStop"]["exec"]["command"]
     assert program == "sleep"
     needed = int(seconds) + settings(kinds, tmp_path).server.shutdown_seconds + 5
@@ -178,6 +178,6 @@ def test_autoscaler_has_the_deployment_to_itself() -> None:
     assert ALONE["PodDisruptionBudget"]["spec"]["maxUnavailable"] < scaler["minReplicas"]
 
 
-def test_variables_that_kubernetes_would_add_are_none(tmp_path: Path) -> None:
+def test_service_links_are_disabled(tmp_path: Path) -> None:
     assert pod(ALONE)["enableServiceLinks"] is False
     assert pod(SIDECAR)["enableServiceLinks"] is False

@@ -1,4 +1,4 @@
-"""`make serve`: what it starts, and that it leaves the tree as it was."""
+"""`make serve`: the command, and a clean tree afterwards."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PORT", "GRPC_PO
 )
 def test_serves_on_loopback_at_the_ports_that_are_asked_for(given: list[str], http: int, grpc: int) -> None:
     outside = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
-    said = subprocess.run(
+    done = subprocess.run(
         ["make", "-n", "serve", *given], cwd=ROOT, env=outside, capture_output=True, text=True, check=True
     )
-    where = f"HEADGATE_SERVER__HTTP=127.0.0.1:{http} HEADGATE_SERVER__GRPC=127.0.0.1:{grpc}"
-    assert said.stdout.splitlines()[-1] == f"env {where} .venv/bin/headgate serve"
+    where = f"CRESTGATE_SERVER__HTTP=127.0.0.1:{http} CRESTGATE_SERVER__GRPC=127.0.0.1:{grpc}"
+    assert done.stdout.splitlines()[-1] == f"env {where} .venv/bin/crestgate serve"
 
 
-def test_what_it_makes_is_ignored_by_git() -> None:
+def test_created_files_are_ignored_by_git() -> None:
     ignored = (ROOT / ".gitignore").read_text().split()
-    assert {".headgate/", ".venv/", "build/", "*.egg-info/"} <= {*ignored}
+    assert {".crestgate/", ".venv/", "build/", "*.egg-info/"} <= {*ignored}

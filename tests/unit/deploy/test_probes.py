@@ -1,4 +1,4 @@
-"""The probes of deploy/ are small programs: each is run, against a server that is well, one that is not, and none."""
+"""The probes of deploy/, run against a healthy, an unhealthy and no server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_each_file_has_its_probe() -> None:
 
 
 @pytest.mark.parametrize("code", PROBES)
-def test_probe_passes_only_where_the_service_is_well(code: str) -> None:
+def test_probe_passes_only_for_a_healthy_service(code: str) -> None:
     with server(200) as port:
         assert run(code, port) == 0
     assert run(code, port) != 0, "nobody answers any more"

@@ -1,4 +1,4 @@
-"""The pages about proxies: what they show is in the files of deploy/, and what they name is there."""
+"""The pages about proxies quote the files of deploy/."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config.settings import load_settings
+from crestgate.config.settings import load_settings
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = (ROOT / "docs" / "proxies.md").read_text()
@@ -19,10 +19,8 @@ def section(title: str) -> str:
     return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
-@pytest.mark.parametrize(
-    ("title", "folder"), [("Behind nginx", "nginx"), ("Behind Envoy", "envoy")], ids=["nginx", "envoy"]
-)
-def test_lines_that_are_shown_stand_in_the_files(title: str, folder: str) -> None:
+@pytest.mark.parametrize(("title", "folder"), [("nginx", "nginx"), ("Envoy", "envoy")], ids=["nginx", "envoy"])
+def test_quoted_lines_are_in_the_files(title: str, folder: str) -> None:
     written = {
         line.partition(" #")[0].strip()
         for file in (DEPLOY / folder).iterdir()
@@ -39,7 +37,7 @@ def test_lines_that_are_shown_stand_in_the_files(title: str, folder: str) -> Non
 
 
 def test_settings_in_the_table_of_variables_are_settings() -> None:
-    rows = re.findall(r"^\| `[A-Z_…`, ]+.* \| (.+) \|$", section("From envoyproxy/ratelimit"), re.MULTILINE)
+    rows = re.findall(r"^\| `[A-Z_…`, ]+.* \| (.+) \|$", section("Migrating from envoyproxy/ratelimit"), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)*)`", row.partition(":")[0])}
     known = re.findall(r"^\| `([a-z_.]+)` \|", (ROOT / "docs" / "configuration.md").read_text(), re.MULTILINE)
     assert len(named) > 10
@@ -48,7 +46,7 @@ def test_settings_in_the_table_of_variables_are_settings() -> None:
 
 @pytest.mark.parametrize("folder", ["nginx", "envoy"])
 def test_settings_beside_a_proxy_are_read(folder: str) -> None:
-    settings = load_settings(str(DEPLOY / folder / "headgate.yaml"), {})
+    settings = load_settings(str(DEPLOY / folder / "crestgate.yaml"), {})
     assert str(settings.server.http) == "127.0.0.1:8080"
     assert str(settings.server.grpc) == "127.0.0.1:8081"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.limit import Limit
-from headgate.envoy.files import read_descriptor_files
-from headgate.envoy.limits import Domains, Match
+from crestgate.core.limit import Limit
+from crestgate.envoy.files import read_descriptor_files
+from crestgate.envoy.matcher import Domains, Match
 
 FOLDER = Path(__file__).parent / "documented"
 
@@ -150,7 +150,7 @@ ROWS: list[tuple[str, str, str]] = [
     ("odd greedy=no three=x", "17/hour odd.greedy.three", "odd|greedy=no|three=x"),
     ("odd same=a same=b same=c", "18/hour odd.same.same.same", "odd|same=a|same=b|same=c"),
     ("odd words=x", "19/hour odd.words", "odd|words=x"),
-    # What Headgate adds
+    # What Crestgate adds
     ("ours unit=second", "1/second ours.unit_second", "ours|unit=second"),
     ("ours unit=week", "2/week ours.unit_week", "ours|unit=week"),
     ("ours unit=month", "3/month ours.unit_month", "ours|unit=month"),
@@ -162,7 +162,7 @@ ROWS: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("request_", "limit", "key"), ROWS, ids=[row[0] for row in ROWS])
-def test_request_meets(domains: Domains, request_: str, limit: str, key: str) -> None:
+def test_request_matches_limit(domains: Domains, request_: str, limit: str, key: str) -> None:
     found = met(domains, request_)
     assert found is not None
     said, label = limit.split(" ", 1)
@@ -200,7 +200,7 @@ NOTHING = [
 
 
 @pytest.mark.parametrize("request_", NOTHING)
-def test_request_meets_nothing(domains: Domains, request_: str) -> None:
+def test_request_matches_no_limit(domains: Domains, request_: str) -> None:
     assert met(domains, request_) is None
 
 
@@ -230,20 +230,20 @@ LABELS = [
 
 
 @pytest.mark.parametrize(("request_", "label"), LABELS)
-def test_metrics_call_it(domains: Domains, request_: str, label: str) -> None:
+def test_metric_labels(domains: Domains, request_: str, label: str) -> None:
     found = met(domains, request_)
     assert found is not None
     assert found.label == label
 
 
-def test_a_label_is_no_longer_than_it_may_be(domains: Domains) -> None:
+def test_label_length_is_bounded(domains: Domains) -> None:
     found = met(domains, f"detailed tenant={'x' * 60_000}")
     assert found is not None
     assert found.label == f"detailed.tenant_{'x' * 184}"
     assert found.limit.label == "detailed.tenant"
 
 
-def test_what_else_a_limit_says(domains: Domains) -> None:
+def test_other_fields_of_a_limit(domains: Domains) -> None:
     def limit(request: str) -> tuple[str, frozenset[str], bool, bool, object]:
         found = met(domains, request)
         assert found is not None
@@ -278,7 +278,7 @@ UNITS = [
 
 
 @pytest.mark.parametrize(("request_", "number"), UNITS)
-def test_the_unit_is_that_of_the_whole_period(domains: Domains, request_: str, number: int) -> None:
+def test_unit_is_that_of_the_whole_period(domains: Domains, request_: str, number: int) -> None:
     found = met(domains, request_)
     assert found is not None
     assert found.limit.unit == number

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.limit import Limit
-from headgate.envoy.files import read_descriptor_files
-from headgate.envoy.limits import MOST_OVERRIDES, Domains, Match
+from crestgate.core.limit import Limit
+from crestgate.envoy.files import read_descriptor_files
+from crestgate.envoy.matcher import MAX_OVERRIDES, Domains, Match
 
 FOLDER = Path(__file__).parent / "documented"
 MINUTE, HOUR, DAY, YEAR = 2, 3, 4, 6
@@ -30,7 +30,7 @@ def limit_of(match: Match) -> Limit:
     return match.limit.algorithm.limit
 
 
-def test_it_is_counted_where_the_configured_one_is(domains: Domains) -> None:
+def test_override_uses_the_configured_counter(domains: Domains) -> None:
     entries = [("kind", "advert"), ("recipient", "ann")]
     configured = domains.match("mail", entries)
     assert configured is not None
@@ -43,24 +43,24 @@ def test_it_is_counted_where_the_configured_one_is(domains: Domains) -> None:
     assert (found.limit.requests_per_unit, found.limit.unit) == (7, DAY)
 
 
-def test_another_period_is_another_counter(domains: Domains) -> None:
+def test_override_of_another_period_has_its_own_counter(domains: Domains) -> None:
     found = overridden(domains, "mail", [("recipient", "ann")], 7, HOUR)
     assert found.limit.algorithm is not None
     assert found.limit.algorithm.name == "envoy:3600"
 
 
-def test_values_that_share_a_counter_share_it_here_too(domains: Domains) -> None:
+def test_override_shares_counters_as_configured(domains: Domains) -> None:
     assert overridden(domains, "shared", [("files", "files/a")], 7, HOUR).key == "shared|files~files/*"
 
 
-def test_it_is_counted_by_the_configured_algorithm(domains: Domains) -> None:
+def test_override_uses_the_configured_algorithm(domains: Domains) -> None:
     assert limit_of(overridden(domains, "ours", [("algorithm", "gcra")], 7, HOUR)) == Limit(7, 3600, algorithm="gcra")
     # What that cannot count exactly is counted in windows.
     found = overridden(domains, "ours", [("algorithm", "gcra")], 2**32 - 1, YEAR)
     assert limit_of(found) == Limit(2**32 - 1, 365 * 86_400, algorithm="fixed_window")
 
 
-def test_it_is_neither_shadow_nor_quota_nor_replaced(domains: Domains) -> None:
+def test_override_is_neither_shadow_nor_quota_nor_replaced(domains: Domains) -> None:
     for domain, entries in (
         ("shadow", [("service", "auth"), ("user", "ann")]),
         ("gateway", [("supplier", "first")]),
@@ -70,40 +70,40 @@ def test_it_is_neither_shadow_nor_quota_nor_replaced(domains: Domains) -> None:
         assert (limit.shadow, limit.quota, limit.name, limit.metadata) == (False, False, "", None)
 
 
-def test_it_limits_what_is_unlimited_otherwise(domains: Domains) -> None:
+def test_override_limits_an_unlimited_descriptor(domains: Domains) -> None:
     assert limit_of(overridden(domains, "unlimited", [("directory", "x")], 0, MINUTE)).count == 0
 
 
-def test_without_a_configured_one_the_label_has_nothing_of_the_entries(domains: Domains) -> None:
+def test_override_without_configured_limit_has_a_general_label(domains: Domains) -> None:
     found = overridden(domains, "mail", [("user", "a|b"), ("pa=th", "")], 7, MINUTE)
     assert found.key == "mail|user=a%7Cb|pa%3Dth="
     assert found.label == found.limit.label == "mail.override"
     assert limit_of(found) == Limit(7, 60, algorithm="fixed_window")
 
 
-def test_an_unknown_domain_has_none(domains: Domains) -> None:
+def test_unknown_domain_has_no_override(domains: Domains) -> None:
     assert domains.override("nowhere", [("recipient", "ann")], 7, MINUTE) is None
 
 
 @pytest.mark.parametrize("unit", [0, 8, -1])
-def test_an_unknown_unit_is_refused(domains: Domains, unit: int) -> None:
+def test_unknown_unit_is_refused(domains: Domains, unit: int) -> None:
     with pytest.raises(ValueError, match=f"unit must be one of 1 .SECOND. to 7 .WEEK., not {unit}"):
         domains.override("mail", [("recipient", "ann")], 7, unit)
 
 
 @pytest.mark.parametrize("requests", [-1, 2**32])
-def test_a_count_that_the_protocol_cannot_say_is_refused(domains: Domains, requests: int) -> None:
+def test_count_beyond_the_protocol_is_refused(domains: Domains, requests: int) -> None:
     with pytest.raises(ValueError, match="requests_per_unit must be a whole number from 0 to 4294967295"):
         domains.override("mail", [("recipient", "ann")], requests, DAY)
 
 
-def test_limits_that_requests_bring_do_not_pile_up(domains: Domains) -> None:
-    for requests in range(MOST_OVERRIDES + 50):
+def test_override_cache_is_bounded(domains: Domains) -> None:
+    for requests in range(MAX_OVERRIDES + 50):
         overridden(domains, "mail", [(f"key-{requests}", "x")], requests, MINUTE)
-    assert len(domains._overrides) <= MOST_OVERRIDES
+    assert len(domains._overrides) <= MAX_OVERRIDES
 
 
-def test_the_same_is_made_once(domains: Domains) -> None:
+def test_override_is_cached(domains: Domains) -> None:
     first, second = (overridden(domains, "mail", [("recipient", name)], 7, DAY) for name in ("ann", "bob"))
     assert first.limit is second.limit
     assert first.key != second.key

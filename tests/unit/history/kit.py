@@ -1,4 +1,4 @@
-"""What every place that keeps the usage promises: tests for a class with a fixture `opener`."""
+"""Conformance tests of usage histories, for a class with a fixture `opener`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.errors import StoreClosed
-from headgate.history.port import MOST_SUBJECTS, History, SubjectUsage, UsagePoint
+from crestgate.errors import StoreClosedError
+from crestgate.history.port import MAX_SUBJECTS, History, SubjectUsage, UsagePoint
 
 __all__ = ["DAY_US", "HOUR_US", "MINUTE_US", "NOON", "HistoryKit", "Opener"]
 
@@ -26,7 +26,7 @@ class HistoryKit:
     def history(self, opener: Opener, request: pytest.FixtureRequest) -> History:
         return opener(request.node.name)
 
-    def test_what_is_added_is_added_to_the_minute_and_to_its_hour(self, history: History) -> None:
+    def test_add_counts_in_the_minute_and_its_hour(self, history: History) -> None:
         history.add(NOON + 5 * MINUTE_US + 7, {"a": (3, 2, 1), "b": (1, 0, 0)}, {})
         history.add(NOON + 5 * MINUTE_US, {"a": (10, 0, 0)}, {})
         history.add(NOON + 6 * MINUTE_US, {"a": (0, 0, 5)}, {})
@@ -42,7 +42,7 @@ class HistoryKit:
             UsagePoint(NOON + HOUR_US, "a", 1, 1, 1),
         ]
 
-    def test_a_time_begins_in_the_middle_of_a_step_and_ends_before_one(self, history: History) -> None:
+    def test_range_includes_the_step_of_its_start(self, history: History) -> None:
         for minute in range(3):
             history.add(NOON + minute * MINUTE_US, {"a": (minute + 1, 0, 0)}, {})
 
@@ -56,7 +56,7 @@ class HistoryKit:
         assert minutes(-(2**70), 2**70) == [1, 2, 3]
         assert [point.allowed for point in history.usage(NOON + HOUR_US - 1, NOON + DAY_US, "hour")] == [6]
 
-    def test_the_later_time_of_last_use_is_kept(self, history: History) -> None:
+    def test_later_time_of_last_use_is_kept(self, history: History) -> None:
         history.add_uses({})
         history.add_uses({"a": NOON, "b": NOON + 5})
         history.add_uses({"a": NOON + 1, "b": NOON, "c" * 64: NOON + 123_456})
@@ -77,13 +77,13 @@ class HistoryKit:
         history.sweep(NOON + 100 * DAY_US)
         assert history.last_uses(names) == {}
 
-    def test_many_times_of_last_use_at_once(self, history: History) -> None:
+    def test_many_last_uses_in_one_query(self, history: History) -> None:
         uses = {f"counter-{number}": NOON + number for number in range(2000)}
         history.add_uses(uses)
         history.add_uses({name: at_us + 1 for name, at_us in uses.items()})
         assert history.last_uses(list(uses)) == {name: at_us + 1 for name, at_us in uses.items()}
 
-    def test_one_rule(self, history: History) -> None:
+    def test_usage_of_one_rule(self, history: History) -> None:
         history.add(NOON, {"a": (1, 0, 0), "b": (0, 2, 0)}, {})
         history.add(NOON + MINUTE_US, {"b": (0, 0, 3)}, {})
         assert history.usage(NOON, NOON + DAY_US, "minute", "b") == [
@@ -100,19 +100,19 @@ class HistoryKit:
         assert [history.usage(NOON, NOON + 1, "hour", name)[0].rule for name in NAMES] == NAMES
         assert {found.subject for found in history.top(NOON, NOON + 1, 100)} == set(NAMES)
 
-    def test_a_name_that_is_too_long_is_cut(self, history: History) -> None:
+    def test_long_name_is_truncated(self, history: History) -> None:
         history.add(NOON, {"é" * 513: (1, 0, 0), "é" * 514: (2, 0, 0)}, {"k" * 2000: (1, 1)})
         assert history.usage(NOON, NOON + 1, "minute") == [UsagePoint(NOON, "é" * 512, 3, 0, 0)]
         assert history.usage(NOON, NOON + 1, "hour", "é" * 600) == [UsagePoint(NOON, "é" * 512, 3, 0, 0)]
         assert history.top(NOON, NOON + 1) == [SubjectUsage("k" * 1024, 1, 1)]
 
-    def test_nothing_is_nothing(self, history: History) -> None:
+    def test_empty_add_writes_nothing(self, history: History) -> None:
         history.add(NOON, {}, {})
         history.add(NOON, {"a": (0, 0, 0)}, {"s": (0, 0)})
         assert history.usage(NOON, NOON + DAY_US, "minute") == []
         assert history.top(NOON, NOON + DAY_US) == []
 
-    def test_prefixes_are_apart(self, opener: Opener) -> None:
+    def test_prefixes_are_separate(self, opener: Opener) -> None:
         opener("one").add(NOON, {"a": (1, 0, 0)}, {"s": (1, 0)})
         two = opener("two")
         assert two.usage(NOON, NOON + DAY_US, "minute") == [] == two.usage(NOON, NOON + DAY_US, "hour")
@@ -120,7 +120,7 @@ class HistoryKit:
         two.sweep(NOON + 1000 * DAY_US)
         assert opener("one").usage(NOON, NOON + DAY_US, "hour") == [UsagePoint(NOON, "a", 1, 0, 0)]
 
-    def test_many_add_at_once(self, opener: Opener) -> None:
+    def test_concurrent_adds(self, opener: Opener) -> None:
         """Rules and subjects in different orders, as those of different workers are."""
         workers, rounds, names = 4, 10, [f"n{number}" for number in range(30)]
         start = threading.Barrier(workers)
@@ -148,7 +148,7 @@ class HistoryKit:
             assert points == [UsagePoint(NOON, name, total, 2 * total, 3 * total) for name in sorted(names)]
         assert history.top(NOON, NOON + 1, 3) == [SubjectUsage(name, total, total) for name in sorted(names)[:3]]
 
-    def test_the_subjects_that_were_counted_most(self, history: History) -> None:
+    def test_top_subjects(self, history: History) -> None:
         history.add(NOON, {}, {"a": (1, 1), "b": (5, 0), "c": (0, 4)})
         history.add(NOON + MINUTE_US, {}, {"a": (9, 0), "d": (0, 1)})
         assert history.top(NOON, NOON + 2 * MINUTE_US, 2) == [SubjectUsage("a", 10, 1), SubjectUsage("b", 5, 0)]
@@ -164,18 +164,18 @@ class HistoryKit:
             times = NOON + first * MINUTE_US, NOON + last * MINUTE_US
             assert history.top(*times) == [SubjectUsage("s", expected, 0)], (first, last)
 
-    def test_subjects_are_bounded_and_the_biggest_stay(self, history: History) -> None:
+    def test_subjects_are_bounded_to_the_highest_counts(self, history: History) -> None:
         for group in range(5):
             history.add(NOON + group, {}, {f"{group}-{n:02}": (n, group) for n in range(60)} | {"big": (0, 1000)})
         for until_us in (NOON + 1, NOON + HOUR_US):  # the minute, and the hour
             top = history.top(NOON, until_us, 1000)
-            assert len(top) == MOST_SUBJECTS
+            assert len(top) == MAX_SUBJECTS
             assert top[0] == SubjectUsage("big", 0, 5000)
             assert SubjectUsage("4-59", 59, 4) in top
             assert SubjectUsage("0-59", 59, 0) in top
             assert "0-01" not in {found.subject for found in top}
 
-    def test_what_is_too_old_is_swept(self, history: History) -> None:
+    def test_sweep_deletes_expired_rows(self, history: History) -> None:
         for at_us in (NOON - DAY_US, NOON - MINUTE_US, NOON, NOON + 400 * DAY_US):
             history.add(at_us, {"a": (1, 0, 0)}, {"s": (1, 0)})
 
@@ -197,7 +197,7 @@ class HistoryKit:
         assert kept() == ([late], [late])
         assert history.top(NOON - 2 * DAY_US, NOON + 2 * DAY_US) == []
 
-    def test_a_long_backlog_is_swept_in_steps(self, history: History) -> None:
+    def test_long_backlog_is_swept_in_batches(self, history: History) -> None:
         rules = {f"r{number}": (1, 0, 0) for number in range(30)}
         for minute in range(210):
             history.add(NOON + minute * MINUTE_US, rules if minute % 3 == 0 else {"r0": (1, 0, 0)}, {"s": (0, 1)})
@@ -208,7 +208,7 @@ class HistoryKit:
 
     def test_too_many_points_are_refused(self, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in ("spans", "sql"):
-            monkeypatch.setattr(f"headgate.history.{module}.MOST_POINTS", 3)
+            monkeypatch.setattr(f"crestgate.history.{module}.MAX_POINTS", 3)
         history.add(NOON, {"a": (1, 0, 0), "b": (1, 0, 0), "c": (1, 0, 0)}, {})
         assert len(history.usage(NOON, NOON + DAY_US, "minute")) == 3
         history.add(NOON + MINUTE_US, {"a": (1, 0, 0)}, {})
@@ -216,7 +216,7 @@ class HistoryKit:
             history.usage(NOON, NOON + DAY_US, "minute")
         assert len(history.usage(NOON, NOON + DAY_US, "minute", "a")) == 2
 
-    def test_closed(self, history: History) -> None:
+    def test_closed_history_refuses_calls(self, history: History) -> None:
         history.close()
         history.close()
         for use in (
@@ -225,5 +225,5 @@ class HistoryKit:
             lambda: history.top(NOON, NOON + 1),
             lambda: history.sweep(NOON),
         ):
-            with pytest.raises(StoreClosed, match="this history was closed; open it again"):
+            with pytest.raises(StoreClosedError, match="this history was closed; open it again"):
                 use()

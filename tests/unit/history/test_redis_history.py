@@ -1,4 +1,4 @@
-"""Usage in Redis, and in a Redis Cluster."""
+"""Usage history in Redis, and in a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from urllib.parse import quote
 
 import pytest
 
-from headgate.errors import StoreError
-from headgate.history.port import UsagePoint
-from headgate.history.redis import RedisHistory, open_redis_history
-from headgate.stores.options import Options
+from crestgate.errors import StoreError
+from crestgate.history.port import UsagePoint
+from crestgate.history.redis import RedisHistory, open_redis_history
+from crestgate.runtime.url_options import Options
 from servers.process import GivenServer
 from servers.redis import RedisCluster, RedisServer
 from unit.history.kit import DAY_US, MINUTE_US, NOON, HistoryKit, Opener
 
-PAGE = Path(__file__).parents[3] / "docs" / "stores.md"
+PAGE = Path(__file__).parents[3] / "docs" / "layouts.md"
 
 
 def opener_at(url: str, stack: ExitStack) -> Opener:
@@ -46,8 +46,8 @@ def test_every_key_has_a_time_to_live_and_a_sweep_leaves_none() -> None:
     with RedisServer() as server, closing(open_redis_history(Options(server.url))) as history:
         history.add(NOON, {"a": (1, 0, 0)}, {"s": (1, 0)})
         second = NOON // 1_000_000
-        minutes = [f"{{hg}}:usage:60{end}" for end in ("", f":{second}", f":{second}:top")]
-        hours = [f"{{hg}}:usage:3600{end}" for end in ("", f":{second}", f":{second}:top")]
+        minutes = [f"{{cg}}:usage:60{end}" for end in ("", f":{second}", f":{second}:top")]
+        hours = [f"{{cg}}:usage:3600{end}" for end in ("", f":{second}", f":{second}:top")]
         assert sorted(server.cli("KEYS", "*").split()) == sorted(minutes + hours)
         for keys, days in ((minutes, 30), (hours, 366)):
             for key in keys:
@@ -63,10 +63,10 @@ def test_hashes_of_subjects_are_bounded() -> None:
         for group in range(4):
             history.add(NOON, {}, {f"{group}-{n}": (1, 1) for n in range(80)})
         for seconds in (60, 3600):
-            assert server.cli("HLEN", f"{{hg}}:usage:{seconds}:{NOON // 1_000_000}:top").split() == ["200"]
+            assert server.cli("HLEN", f"{{cg}}:usage:{seconds}:{NOON // 1_000_000}:top").split() == ["200"]
 
 
-def test_the_documented_rights_of_a_redis_user_are_enough() -> None:
+def test_documented_redis_acl_is_sufficient() -> None:
     (line,) = re.findall(r"ACL SETUSER rules .*", PAGE.read_text())
     with RedisServer() as server:
         server.cli(*line.split())
@@ -80,7 +80,7 @@ def test_the_documented_rights_of_a_redis_user_are_enough() -> None:
             assert history.usage(NOON, NOON + MINUTE_US, "hour") == []
 
 
-def test_a_server_that_is_away() -> None:
+def test_server_unavailable() -> None:
     with RedisServer() as server:
         history = open_redis_history(Options(f"{server.url}?timeout_ms=500"))
     with pytest.raises(StoreError, match="is it running"):

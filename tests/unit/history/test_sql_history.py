@@ -1,4 +1,4 @@
-"""Usage in SQLite, MariaDB and PostgreSQL."""
+"""Usage history in SQLite, MariaDB and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import ExitStack, closing
 import pytest
 from sqlalchemy import func, select
 
+from crestgate.errors import StoreError
+from crestgate.history.port import UsagePoint
+from crestgate.history.sql import SqlHistory, open_sql_history
+from crestgate.runtime.url_options import Options
+from crestgate.stores.sql.schema import usage_subjects, usage_turns
 from databases import KINDS, url_of
-from headgate.errors import StoreError
-from headgate.history.port import UsagePoint
-from headgate.history.sql import SqlHistory, open_sql_history
-from headgate.stores.options import Options
-from headgate.stores.sql.schema import usage_subjects, usage_turns
 from unit.history.kit import MINUTE_US, NOON, HistoryKit
 
 SqlOpener = Callable[[str], SqlHistory]
@@ -53,7 +53,7 @@ def test_rows_of_subjects_are_bounded(opener: SqlOpener) -> None:
         assert connection.execute(query).scalar() == 200
 
 
-def test_what_fails_in_the_middle_adds_nothing(opener: SqlOpener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_add_is_rolled_back(opener: SqlOpener, monkeypatch: pytest.MonkeyPatch) -> None:
     history = opener("half")
     history.add(NOON, {"a": (1, 0, 0)}, {})
 
@@ -69,7 +69,7 @@ def test_what_fails_in_the_middle_adds_nothing(opener: SqlOpener, monkeypatch: p
     assert history.usage(NOON, NOON + 1, "hour") == [UsagePoint(NOON, "a", 2, 0, 0)]
 
 
-def test_whoever_is_in_the_way_is_waited_for_so_long(opener: Callable[[str, int], SqlHistory]) -> None:
+def test_lock_conflict_is_waited_for_up_to_the_timeout(opener: Callable[[str, int], SqlHistory]) -> None:
     history = opener("waiting", 200)
     history.add(NOON, {"a": (1, 0, 0)}, {})
     with opener("waiting", 20_000).engine.connect() as other:
@@ -82,7 +82,7 @@ def test_whoever_is_in_the_way_is_waited_for_so_long(opener: Callable[[str, int]
     history.add(NOON, {"a": (1, 0, 0)}, {})
 
 
-def test_a_forked_child_adds_on_its_own_connection(opener: SqlOpener) -> None:
+def test_forked_child_uses_its_own_connection(opener: SqlOpener) -> None:
     history = opener("forked")
     history.add(NOON, {"a": (1, 0, 0)}, {})
     child = os.fork()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import ConfigError
-from headgate.http import client_address as module
-from headgate.http.client_address import Networks, TrustedProxies
+from crestgate.errors import ConfigError
+from crestgate.http import client_address as module
+from crestgate.http.client_address import Networks, TrustedProxies
 from unit.http.address_cases import CASES, CLIENT, FORWARDED, FORWARDED_FOR, PEER, PROXIES
 
 
@@ -58,9 +58,9 @@ def test_what_is_remembered_is_bounded() -> None:
         assert proxies.address(PEER, headers(b"x-forwarded-for", [line])) == PEER
     assert module._read_node.cache_info().currsize == before
     networks = Networks(PROXIES)
-    for number in range(module.MOST_REMEMBERED + 10):
+    for number in range(module.MAX_CACHED + 10):
         assert str(ip_address(number)) not in networks
-    assert len(networks._known) <= module.MOST_REMEMBERED
+    assert len(networks._known) <= module.MAX_CACHED
 
 
 def test_which_peers_are_believed() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.http.field_values import header_name_value, header_text, trimmed, trimmed_bytes
+from crestgate.http.field_values import header_name_value, header_text, trimmed, trimmed_bytes
 
 AROUND = [
     b" ",

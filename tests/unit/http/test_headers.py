@@ -9,15 +9,15 @@ from http_sfv.list import List
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate import Limit, Limiter, RequestContext
-from headgate.core.algorithms import build
-from headgate.core.decision import Decision, combine
-from headgate.errors import ConfigError
-from headgate.http import headers as module
-from headgate.http.headers import header_name, rate_limit_headers
-from headgate.http.style import HeaderStyle
-from headgate.rules.views.ids import view_id
-from headgate.testing import FakeClock
+from crestgate import Limit, Limiter, RequestContext
+from crestgate.core.algorithms import build
+from crestgate.core.decision import Decision, combine
+from crestgate.errors import ConfigError
+from crestgate.http import headers as module
+from crestgate.http.header_options import HeaderStyle
+from crestgate.http.headers import HEADERS, header_name, rate_limit_headers
+from crestgate.rules.compat.rule_ids import derived_id
+from crestgate.testing import FakeClock
 
 ALL = HeaderStyle()
 NOW_US = 1_700_000_000_250_000
@@ -166,7 +166,7 @@ def test_an_unknown_kind_of_reset() -> None:
 )
 def test_each_family_can_be_switched_off(style: HeaderStyle, names: set[str]) -> None:
     assert set(said(decided("5/hour"), style)) == names
-    denied = decided("5/hour", allowed=False, wait_us=1).under("throttled")
+    denied = decided("5/hour", allowed=False, wait_us=1).with_pressure("throttled")
     state = {"x-ratelimit-state"} if style.x_ratelimit else set()
     assert set(said(denied, style)) == {*names, *state, "retry-after"}
     silent = HeaderStyle(style.ratelimit, style.x_ratelimit, retry_after=False)
@@ -191,7 +191,7 @@ def test_shadow_rules_are_not_spoken_of() -> None:
         "[{rule_id: real, dimension: ip, limit: 5, window_seconds: 60},"
         " {rule_id: trial, dimension: ip, limit: 0, window_seconds: 60, mode: shadow}]"
     )
-    with Limiter.from_config(environ={"HEADGATE_RULES": rules}) as limiter:
+    with Limiter.from_config(environ={"CRESTGATE_RULES": rules}) as limiter:
         decision = limiter.check_request(RequestContext(ip="192.0.2.1"))
     assert decision.reason == "shadow"
     headers = said(decision)
@@ -202,9 +202,9 @@ def test_shadow_rules_are_not_spoken_of() -> None:
 def test_no_header_has_the_key_of_a_policy_or_a_client() -> None:
     interval = "timeIntervalLimit: {timeUnit: MIN, maxRequests: 3}"
     environ = {
-        "HEADGATE_POLICY_KEY": "user",
-        "HEADGATE_POLICIES": "[{key: 'user:hunter2', capacity: 5}]",
-        "HEADGATE_CLIENTS": f"[{{clientId: 'hunter2:x', limits: [{{limitType: API, limitName: /web, {interval}}}, "
+        "CRESTGATE_POLICY_KEY": "user",
+        "CRESTGATE_POLICIES": "[{key: 'user:hunter2', capacity: 5}]",
+        "CRESTGATE_CLIENTS": f"[{{clientId: 'hunter2:x', limits: [{{limitType: API, limitName: /web, {interval}}}, "
         f"{{limitType: METHOD, limitName: GET, {interval}}}]}}]",
     }
     with Limiter.from_config(environ=environ) as limiter:
@@ -219,8 +219,8 @@ def test_no_header_has_the_key_of_a_policy_or_a_client() -> None:
 @pytest.mark.parametrize(
     ("label", "name"),
     [
-        (view_id("override", "hunter2", "slot|60"), "override:slot%7C60"),
-        (view_id("policy", "a:b%c"), "policy"),
+        (derived_id("override", "hunter2", "slot|60"), "override:slot%7C60"),
+        (derived_id("policy", "a:b%c"), "policy"),
         ("orders-per-user", "orders-per-user"),
         ("strategy:ip", "strategy:ip"),
         ("policyholders", "policyholders"),
@@ -232,7 +232,7 @@ def test_names(label: str, name: str) -> None:
 
 
 def test_an_id_made_of_a_long_key_does_not_show_its_beginning() -> None:
-    label = view_id("client", "hunter2" * 100, "API", "/x")
+    label = derived_id("client", "hunter2" * 100, "API", "/x")
     assert "hunter2" in label
     assert header_name(label).startswith("client:sha256:")
     assert "hunter2" not in header_name(label)
@@ -284,7 +284,13 @@ def test_any_number_is_well_formed(
 
 def test_what_is_remembered_is_bounded() -> None:
     limit = Limit(5, 1)
-    for number in range(module.MOST_REMEMBERED + 10):
+    for number in range(module.MAX_CACHED + 10):
         decision = Decision(build(limit, f"n{number}"), True, 1, 0, 0, None)
         assert said(decision)["ratelimit"] == f'"n{number}";r=1;t=0'
-    assert len(module._words) <= module.MOST_REMEMBERED
+    assert len(module._limit_texts) <= module.MAX_CACHED
+
+
+def test_every_header_is_in_the_table() -> None:
+    """Integrations and OpenAPI take the names from it."""
+    denied = decided("100/minute", allowed=False, remaining=0, wait_us=1).with_pressure("throttled")
+    assert {name.lower() for name in HEADERS} == {*said(denied)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.http.host import host_address, host_name, read_origin, same_origin
+from crestgate.http.host import host_address, host_name, read_origin, same_origin
 
 
 @pytest.mark.parametrize(

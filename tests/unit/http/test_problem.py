@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 
-from headgate import ConfigError, Limit, Limiter, StoreError
-from headgate.errors import Conflict, HeadgateError, Invalid, LeaseLost, NotFound, Problem, ReadOnly, Stale, StoreClosed
-from headgate.http.problem import CONTENT_TYPE, QUOTA_EXCEEDED, encode_problem, exceeded, problem, problem_of
-from headgate.rules.views.ids import view_id
-from headgate.testing import FakeClock
+from crestgate import ConfigError, Limit, Limiter, StoreError
+from crestgate.errors import (
+    ConflictError,
+    CrestgateError,
+    LeaseLostError,
+    NotFoundError,
+    Problem,
+    ReadOnlyError,
+    StaleVersionError,
+    StoreClosedError,
+    ValidationError,
+)
+from crestgate.http.problem import CONTENT_TYPE, QUOTA_EXCEEDED, encode_problem, exceeded, problem, problem_of
+from crestgate.rules.compat.rule_ids import derived_id
+from crestgate.testing import FakeClock
 
 NOW_US = 1_700_000_000_500_000
 
@@ -83,15 +93,15 @@ def test_a_denial_for_ever_and_by_another_status() -> None:
 
 
 def test_a_denial_names_no_key() -> None:
-    plans = {view_id("policy", "hunter2"): "1/minute"}
+    plans = {derived_id("policy", "hunter2"): "1/minute"}
     decision = Limiter("memory://", plans=plans).check("user:1", "policy:hunter2", cost=2)
     assert b"hunter2" not in encode_problem(exceeded(decision))
 
 
-PROBLEMS = [Problem("rules[0].limit", "must be 1"), Problem("", "must be a mapping", "headgate.yaml", 3)]
+PROBLEMS = [Problem("rules[0].limit", "must be 1"), Problem("", "must be a mapping", "crestgate.yaml", 3)]
 ERRORS: list[tuple[Exception, int, str, dict[str, Any]]] = [
     (
-        Invalid(PROBLEMS),
+        ValidationError(PROBLEMS),
         400,
         "rules[0].limit: must be 1; must be a mapping",
         {
@@ -101,19 +111,19 @@ ERRORS: list[tuple[Exception, int, str, dict[str, Any]]] = [
             ]
         },
     ),
-    (NotFound("none"), 404, "none", {}),
-    (Conflict("taken"), 409, "taken", {}),
-    (ReadOnly("in a file"), 409, "in a file", {}),
-    (LeaseLost("lost"), 409, "lost", {}),
-    (Stale("changed"), 412, "changed", {}),
+    (NotFoundError("none"), 404, "none", {}),
+    (ConflictError("taken"), 409, "taken", {}),
+    (ReadOnlyError("in a file"), 409, "in a file", {}),
+    (LeaseLostError("lost"), 409, "lost", {}),
+    (StaleVersionError("changed"), 412, "changed", {}),
     (StoreError("away"), 503, "away", {}),
-    (StoreClosed("closed"), 503, "closed", {}),
+    (StoreClosedError("closed"), 503, "closed", {}),
     (TimeoutError("locked"), 503, "locked", {}),
     (ConfigError("bad"), 400, "bad", {}),
     (ValueError("bad"), 400, "bad", {}),
     (TypeError("bad"), 400, "bad", {}),
-    (KeyError("secret"), 500, "something went wrong here; the log says what", {}),
-    (HeadgateError("secret"), 500, "something went wrong here; the log says what", {}),
+    (KeyError("secret"), 500, "internal error; see the service's log", {}),
+    (CrestgateError("secret"), 500, "internal error; see the service's log", {}),
 ]
 
 
@@ -128,7 +138,7 @@ def test_pictures_of_limits_are_left_out() -> None:
     with pytest.raises(ConfigError) as caught:
         Limit.parse("5/fortnight")
     assert "^" in str(caught.value)
-    for error in (caught.value, Invalid([Problem("limits", str(caught.value))])):
+    for error in (caught.value, ValidationError([Problem("limits", str(caught.value))])):
         _, detail, _ = problem_of(error)
         assert "cannot read limit '5/fortnight': unknown unit 'fortnight'" in detail
         assert "\n" not in detail

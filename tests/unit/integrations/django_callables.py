@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.integrations import Denial
+from crestgate.integrations import Denial
 
 NO_CALLABLE = 42
 

@@ -7,17 +7,17 @@ from typing import Any
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from headgate.integrations.flask import Headgate
+from crestgate.integrations.flask import Crestgate
 from unit.integrations.wsgi_calls import CLIENT, limiter_on
 
 __all__ = ["get", "passes", "site", "statuses"]
 
 
-def site(**options: Any) -> tuple[Flask, Headgate]:
+def site(**options: Any) -> tuple[Flask, Crestgate]:
     """An application, and the extension on a limiter of its own."""
     app = Flask("site", root_path="/nowhere", static_folder=None)
     options.setdefault("limiter", limiter_on())
-    return app, Headgate(app, **options)
+    return app, Crestgate(app, **options)
 
 
 def get(app: Flask, path: str, method: str = "GET", peer: str = CLIENT, **more: Any) -> TestResponse:

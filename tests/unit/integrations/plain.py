@@ -6,13 +6,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from headgate import Limiter
-from headgate.http.client_address import TrustedProxies
-from headgate.integrations.gate import Gate
-from headgate.integrations.passing import enter
-from headgate.integrations.request import Identity, RawHeaders, Request
-from headgate.integrations.visit import Visit
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.http.client_address import TrustedProxies
+from crestgate.integrations.drivers import check_sync
+from crestgate.integrations.layer import LimitLayer
+from crestgate.integrations.request import Identity, RawHeaders, Request
+from crestgate.integrations.request_state import RequestState
+from crestgate.testing import FakeClock
 from unit.rules.cases import NOW_US
 
 __all__ = ["CLIENT", "Plain", "admits", "asked", "limiter_on", "plain", "raw"]
@@ -66,19 +66,19 @@ def plain(path: str = "/", *, identity: Identity | None = None, **said: Any) -> 
     return Plain(SimpleNamespace(**native), identity or Identity(TrustedProxies()))
 
 
-def asked(gate: Gate[Any], path: str = "/", **said: Any) -> Plain:
+def asked(layer: LimitLayer[Any], path: str = "/", **said: Any) -> Plain:
     """The same as one layer sees it: by what it was told about who asks."""
-    return plain(path, identity=gate.identity, **said)
+    return plain(path, identity=layer.identity, **said)
 
 
 def limiter_on(clock: FakeClock | None = None, **options: Any) -> Limiter:
     return Limiter("memory://", clock=clock or FakeClock(NOW_US / 1_000_000), **options)
 
 
-def admits(gate: Gate[Limiter], times: int, made: Callable[[], Request]) -> int:
+def admits(layer: LimitLayer[Limiter], times: int, made: Callable[[], Request]) -> int:
     """How many of so many requests pass a gate, each a visit of its own."""
     passed = 0
     for _ in range(times):
-        passage = enter(gate, made(), Visit())
-        passed += passage is None or not passage.refused
+        admission = check_sync(layer, made(), RequestState())
+        passed += admission is None or not admission.refused
     return passed

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headgate import Limiter
-from headgate.integrations.asgi import RateLimitMiddleware as AsgiMiddleware
-from headgate.integrations.wsgi import RateLimitMiddleware as WsgiMiddleware
+from crestgate import Limiter
+from crestgate.integrations.asgi import RateLimitMiddleware as AsgiMiddleware
+from crestgate.integrations.wsgi import RateLimitMiddleware as WsgiMiddleware
 from unit.http.address_cases import CASES, AddressCase
 from unit.integrations.plain import limiter_on
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, ConfigError, Limiter, RateLimitExceeded
-from headgate.integrations import Denial
-from headgate.integrations.asgi import RateLimitMiddleware
-from headgate.testing import FakeClock
+from crestgate import AsyncLimiter, ConfigError, Limiter, RateLimitExceeded
+from crestgate.integrations import Denial
+from crestgate.integrations.asgi import RateLimitMiddleware
+from crestgate.testing import FakeClock
 from slow_store import SlowStore
 
 Messages = list[dict[str, Any]]

@@ -12,10 +12,10 @@ from starlette.authentication import SimpleUser, UnauthenticatedUser
 from starlette.responses import PlainTextResponse
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 
-from headgate.http.client_address import TrustedProxies
-from headgate.integrations.asgi.request import AsgiRequest
-from headgate.integrations.asgi.routes import route_name, template_of
-from headgate.integrations.request import Identity
+from crestgate.http.client_address import TrustedProxies
+from crestgate.integrations.asgi.request import AsgiRequest
+from crestgate.integrations.asgi.routes import route_name, template_of
+from crestgate.integrations.request import Identity
 
 
 def request(**scope: Any) -> AsgiRequest:

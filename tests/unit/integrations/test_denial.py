@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from headgate.integrations import Denial
-from headgate.integrations.denial import denial_of
+from crestgate.integrations import Denial
+from crestgate.integrations.denial import default_denial
 from unit.integrations.plain import limiter_on
 
 LIMITS = [(b"retry-after", b"5")]
@@ -14,7 +14,7 @@ LIMITS = [(b"retry-after", b"5")]
 def test_the_usual_denial_is_a_problem() -> None:
     limiter = limiter_on()
     limiter.check("user:42", "1/minute")
-    denial = denial_of(limiter.check("user:42", "1/minute"))
+    denial = default_denial(limiter.check("user:42", "1/minute"))
     assert (denial.status, denial.content_type) == (429, "application/problem+json")
     told = json.loads(denial.body)
     assert told["type"] == "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -24,7 +24,7 @@ def test_the_usual_denial_is_a_problem() -> None:
 
 
 def test_what_can_never_pass_has_no_time_to_come_back() -> None:
-    told = json.loads(denial_of(limiter_on().check("k", "1/minute", cost=2)).body)
+    told = json.loads(default_denial(limiter_on().check("k", "1/minute", cost=2)).body)
     assert (told["reason"], told["retry_after"]) == ("cost_exceeds_limit", None)
     assert told["detail"].endswith("this request can never pass")
 

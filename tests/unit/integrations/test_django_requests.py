@@ -14,10 +14,10 @@ from django.urls import include, path, re_path
 from django.utils.asyncio import async_unsafe
 from django.utils.functional import SimpleLazyObject
 
-from headgate.http.client_address import TrustedProxies
-from headgate.integrations.django.request import DjangoRequest, principal_async, visit_of
-from headgate.integrations.request import Identity
-from headgate.integrations.visit import NAME
+from crestgate.http.client_address import TrustedProxies
+from crestgate.integrations.django.request import DjangoRequest, principal_async, request_state_of
+from crestgate.integrations.request import Identity
+from crestgate.integrations.request_state import NAME
 from integration.frameworks.apps.django_project import configure, urlconf
 
 configure()
@@ -95,8 +95,8 @@ def test_the_peer_is_whoever_opened_the_connection() -> None:
 
 def test_the_visit_stands_where_other_layers_find_it() -> None:
     sync, on_loop = RequestFactory().get("/"), AsyncRequestFactory().get("/")
-    assert visit_of(sync) is visit_of(sync) is sync.environ[NAME]
-    assert visit_of(on_loop) is visit_of(on_loop) is on_loop.scope[NAME]
+    assert request_state_of(sync) is request_state_of(sync) is sync.environ[NAME]
+    assert request_state_of(on_loop) is request_state_of(on_loop) is on_loop.scope[NAME]
 
 
 class User:

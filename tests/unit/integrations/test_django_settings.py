@@ -1,4 +1,4 @@
-"""`HEADGATE` in Django's settings: what is wrong in it is told when the server starts."""
+"""`CRESTGATE` in Django's settings: what is wrong in it is told when the server starts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 from django.test.utils import override_settings
 
-from headgate import Limiter
-from headgate.integrations.django import RateLimitMiddleware
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.integrations.django import RateLimitMiddleware
+from crestgate.testing import FakeClock
 from integration.frameworks.apps.django_project import configure
 
 configure()
 HERE = "unit.integrations.django_callables"
-OWN = "headgate.integrations.django.RateLimitMiddleware"
+OWN = "crestgate.integrations.django.RateLimitMiddleware"
 LOGS_IN = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
@@ -33,14 +33,14 @@ async def answer_async(request: Any) -> Any:
     return answer(request)
 
 
-def made(headgate: Any, get_response: Any = answer) -> RateLimitMiddleware:
-    with override_settings(HEADGATE=headgate):
+def made(crestgate: Any, get_response: Any = answer) -> RateLimitMiddleware:
+    with override_settings(CRESTGATE=crestgate):
         return RateLimitMiddleware(get_response)
 
 
 @pytest.mark.parametrize("get_response", [answer, answer_async])
 @pytest.mark.parametrize(
-    ("headgate", "told"),
+    ("crestgate", "told"),
     [
         ({"LIMITES": "5/minute"}, r"'LIMITES': did you mean 'LIMITS'\?"),
         ({"limits": "5/minute"}, r"'limits': did you mean 'LIMITS'\?"),
@@ -55,19 +55,19 @@ def made(headgate: Any, get_response: Any = answer) -> RateLimitMiddleware:
         ({"LIMITS": "5/minute", "KEY": "usr"}, "'usr'"),
         (
             {"LIMITS": "5/minute", "KEY": "ip|shop.nowhere.key"},
-            r"HEADGATE\['KEY'\] is 'shop.nowhere.key', which cannot",
+            r"CRESTGATE\['KEY'\] is 'shop.nowhere.key', which cannot",
         ),
-        ({"LIMITS": "5/minute", "USER": f"{HERE}.nobody"}, r"HEADGATE\['USER'\].*nobody"),
+        ({"LIMITS": "5/minute", "USER": f"{HERE}.nobody"}, r"CRESTGATE\['USER'\].*nobody"),
         ({"LIMITS": "5/minute", "TIER": f"{HERE}.NO_CALLABLE"}, "must be a callable, not 42"),
         ({"LIMITS": "5/minute", "CLIENT": "someone"}, "client must be a callable, not 'someone'"),
         ({"LIMITS": "5/minute", "TRUSTED_PROXIES": ["10.0.0.0/33"]}, "10.0.0.0/33"),
         ({"LIMITS": "5/minute", "HEADERS": "none"}, "headers must be"),
-        ({"COST": 3}, r"HEADGATE\['COST'\] is for the limits of the middleware, and it has none"),
+        ({"COST": 3}, r"CRESTGATE\['COST'\] is for the limits of the middleware, and it has none"),
     ],
 )
-def test_what_is_wrong_is_told_when_the_server_starts(headgate: Any, told: str, get_response: Any) -> None:
+def test_what_is_wrong_is_told_when_the_server_starts(crestgate: Any, told: str, get_response: Any) -> None:
     with pytest.raises(ImproperlyConfigured, match=told):
-        made(headgate, get_response)
+        made(crestgate, get_response)
 
 
 def test_callables_may_be_written_as_text() -> None:
@@ -119,9 +119,9 @@ def test_who_is_counted_by_user_must_be_known_by_then() -> None:
 
 
 def test_rules_that_may_be_about_users_are_warned_of(tmp_path: Any, caplog: Any) -> None:
-    config = tmp_path / "headgate.yaml"
+    config = tmp_path / "crestgate.yaml"
     config.write_text("store: memory://\nrules:\n  - {rule_id: all, dimension: ip, limit: 1, window_seconds: 3600}\n")
-    with override_settings(MIDDLEWARE=[OWN, LOGS_IN]), caplog.at_level(logging.WARNING, "headgate"):
+    with override_settings(MIDDLEWARE=[OWN, LOGS_IN]), caplog.at_level(logging.WARNING, "crestgate"):
         made({"LIMITER": str(config)})
     assert "put it after" in caplog.text
 
@@ -135,7 +135,7 @@ def test_the_middleware_is_of_the_kind_of_what_it_stands_before() -> None:
 
 def test_views_can_be_imported_where_there_are_no_settings() -> None:
     code = (
-        "from headgate.integrations.django import limit\n"
+        "from crestgate.integrations.django import limit\n"
         "@limit('5/minute')\n"
         "def view(request): ...\n"
         "import sys\n"

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import ConfigError
-from headgate.integrations.exemptions import exemption, is_preflight
+from crestgate.errors import ConfigError
+from crestgate.integrations.exemptions import build_exemption, is_preflight
 from unit.integrations.plain import plain
 
 EXEMPT = ["/healthz", "/static/*", "/files/{name}/public", "10.0.0.0/8", "2001:db8::/32"]
 
 
 def exempts(exempt: Any, path: str = "/", **said: Any) -> bool:
-    found = exemption(exempt)
+    found = build_exemption(exempt)
     assert found is not None
     return bool(found(plain(path, **said)))
 
 
 def test_nothing_is_exempt_unless_said() -> None:
-    assert exemption(None) is None
+    assert build_exemption(None) is None
     assert not exempts([])
 
 
@@ -105,13 +105,13 @@ def test_a_callable_says_what_is_exempt() -> None:
 )
 def test_what_cannot_be_exempt(exempt: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        exemption(exempt)
+        build_exemption(exempt)
     assert str(raised.value) == message
 
 
 def test_a_pattern_that_is_none_is_an_error_at_once() -> None:
     with pytest.raises(ConfigError, match=r"/a/\*\*/b"):
-        exemption(["/a/**/b"])
+        build_exemption(["/a/**/b"])
 
 
 # -- preflights -------------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
-from headgate import ConfigError, Limiter, RateLimitExceeded
-from headgate.integrations import Denial
-from headgate.integrations.asgi import RateLimitMiddleware
-from headgate.integrations.fastapi import limit
-from headgate.testing import FakeClock
+from crestgate import ConfigError, Limiter, RateLimitExceeded
+from crestgate.integrations import Denial
+from crestgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations.fastapi import limit
+from crestgate.testing import FakeClock
 
 
 @pytest.fixture

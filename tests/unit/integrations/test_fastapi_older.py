@@ -10,9 +10,9 @@ from anyio import to_thread
 from fastapi import Response
 from starlette.requests import HTTPConnection
 
-from headgate import AsyncLimiter, RateLimitExceeded
-from headgate.integrations.fastapi import limit
-from headgate.testing import FakeClock
+from crestgate import AsyncLimiter, RateLimitExceeded
+from crestgate.integrations.fastapi import limit
+from crestgate.testing import FakeClock
 
 
 def test_a_dependency_that_is_called_in_a_thread_is_asked_on_the_loop() -> None:

@@ -16,9 +16,9 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.testclient import WebSocketDenialResponse
 
-from headgate import ConfigError, Limiter
-from headgate.integrations.fastapi import limit
-from headgate.testing import FakeClock
+from crestgate import ConfigError, Limiter
+from crestgate.integrations.fastapi import limit
+from crestgate.testing import FakeClock
 
 Decorator = Callable[[Any], Any]
 

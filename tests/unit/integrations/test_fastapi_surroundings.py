@@ -9,11 +9,11 @@ from fastapi import Depends, FastAPI
 from fastapi.testclient import TestClient
 from starlette.routing import Mount
 
-from headgate import Limiter
-from headgate.integrations import Denial, HeaderStyle
-from headgate.integrations.asgi import RateLimitMiddleware
-from headgate.integrations.fastapi import limit
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.integrations import Denial, HeaderStyle
+from crestgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations.fastapi import limit
+from crestgate.testing import FakeClock
 
 
 @pytest.fixture

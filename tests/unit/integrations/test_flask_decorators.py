@@ -11,8 +11,8 @@ import pytest
 from flask import Blueprint, Flask
 from flask.views import MethodView, View
 
-from headgate import ConfigError
-from headgate.integrations.flask import Headgate
+from crestgate import ConfigError
+from crestgate.integrations.flask import Crestgate
 from unit.integrations.flask_sites import get, passes, site
 from unit.integrations.wsgi_calls import limiter_on
 
@@ -72,10 +72,10 @@ ARRANGEMENTS: dict[str, list[str]] = {
 }
 
 
-def arranged(on: Any, hg: Headgate, number: int, arrangement: list[str]) -> None:
+def arranged(on: Any, gate: Crestgate, number: int, arrangement: list[str]) -> None:
     """A view with decorators. What is made here is only held by the application afterwards."""
     steps: dict[str, Decorator] = {
-        "limit": hg.limit("3/minute"),
+        "limit": gate.limit("3/minute"),
         "route": on.route(f"/{number}/<name>", endpoint=f"view-{number}"),
         "telling": telling,
         "hiding": hiding,
@@ -93,10 +93,10 @@ def arranged(on: Any, hg: Headgate, number: int, arrangement: list[str]) -> None
 
 @pytest.mark.parametrize("of_blueprint", [False, True])
 def test_the_order_of_decorators_does_not_matter(of_blueprint: bool) -> None:
-    app, hg = site()
+    app, gate = site()
     on: Any = Blueprint("pages", __name__) if of_blueprint else app
     for number, arrangement in enumerate(ARRANGEMENTS.values()):
-        arranged(on, hg, number, arrangement)
+        arranged(on, gate, number, arrangement)
     gc.collect()
     if of_blueprint:
         app.register_blueprint(on)
@@ -107,12 +107,12 @@ def test_the_order_of_decorators_does_not_matter(of_blueprint: bool) -> None:
 
 
 def test_two_limits_on_one_view_both_count_wherever_they_stand() -> None:
-    app, hg = site()
+    app, gate = site()
 
-    @hg.limit("8/minute")
+    @gate.limit("8/minute")
     @app.get("/a")
-    @hg.limit("5/minute")
-    @hg.limit("3/minute")
+    @gate.limit("5/minute")
+    @gate.limit("3/minute")
     def a() -> str:
         return "a"
 
@@ -121,20 +121,20 @@ def test_two_limits_on_one_view_both_count_wherever_they_stand() -> None:
 
 
 def test_equal_limits_on_one_view_count_once() -> None:
-    app, hg = site()
-    app.add_url_rule("/a", "a", hg.limit("3/minute")(hg.limit("3/minute")(lambda: "a")))
+    app, gate = site()
+    app.add_url_rule("/a", "a", gate.limit("3/minute")(gate.limit("3/minute")(lambda: "a")))
     assert passes(app, "/a") == 3
 
 
 def test_a_limit_that_is_seen_replaces_the_defaults_above_the_route_too() -> None:
-    app, hg = site(default_limits="2/minute")
+    app, gate = site(default_limits="2/minute")
 
-    @hg.limit("5/minute")
+    @gate.limit("5/minute")
     @app.get("/a")
     def a() -> str:
         return "a"
 
-    @hg.exempt
+    @gate.exempt
     @app.get("/b")
     def b() -> str:
         return "b"
@@ -143,36 +143,36 @@ def test_a_limit_that_is_seen_replaces_the_defaults_above_the_route_too() -> Non
 
 
 def test_a_limit_that_nobody_can_see_counts_beside_the_defaults() -> None:
-    app, hg = site(default_limits="4/minute")
-    app.add_url_rule("/few", "few", hiding(hg.limit("2/minute")(lambda: "few")))
-    app.add_url_rule("/many", "many", hiding(hg.limit("8/minute")(lambda: "many")))
+    app, gate = site(default_limits="4/minute")
+    app.add_url_rule("/few", "few", hiding(gate.limit("2/minute")(lambda: "few")))
+    app.add_url_rule("/many", "many", hiding(gate.limit("8/minute")(lambda: "many")))
     assert [passes(app, "/few"), passes(app, "/many")] == [2, 4]
 
 
 def test_a_function_may_have_other_limits_under_each_url() -> None:
-    app, hg = site()
+    app, gate = site()
 
     def view() -> str:
         return "x"
 
     app.add_url_rule("/free", "free", view)
-    app.add_url_rule("/three", "three", hg.limit("3/minute")(view))
-    app.add_url_rule("/four", "four", hg.limit("4/minute")(view))
+    app.add_url_rule("/three", "three", gate.limit("3/minute")(view))
+    app.add_url_rule("/four", "four", gate.limit("4/minute")(view))
     assert [passes(app, path) for path in ("/free", "/three", "/four")] == [10, 3, 4]
 
 
 def test_coroutines_stay_coroutines_and_are_limited() -> None:
-    app, hg = site()
+    app, gate = site()
 
     @app.get("/seen")
-    @hg.limit("3/minute")
+    @gate.limit("3/minute")
     async def seen() -> str:
         return "x"
 
     async def unseen() -> str:
         return "x"
 
-    limited = hg.limit("3/minute")(unseen)
+    limited = gate.limit("3/minute")(unseen)
 
     @app.get("/hidden")
     async def hidden() -> str:
@@ -182,13 +182,13 @@ def test_coroutines_stay_coroutines_and_are_limited() -> None:
 
 
 def test_a_function_that_is_no_view_is_asked_when_it_is_called_once_in_a_request() -> None:
-    app, hg = site()
+    app, gate = site()
 
-    @hg.limit("3/minute")
+    @gate.limit("3/minute")
     def costly() -> str:
         return "x"
 
-    @hg.limit("3/minute")
+    @gate.limit("3/minute")
     def other() -> str:
         return "y"
 
@@ -204,13 +204,13 @@ def test_a_function_that_is_no_view_is_asked_when_it_is_called_once_in_a_request
 
 def test_views_made_side_by_side_in_one_function_are_not_taken_for_each_other() -> None:
     """In an application's factory every function can see every other, and calls it: that is not to wrap it."""
-    app, hg = site()
+    app, gate = site()
 
     @app.get("/plain")
     def plain() -> str:
         return "plain"
 
-    @hg.limit("2/minute")
+    @gate.limit("2/minute")
     def helper() -> str:
         return plain()
 
@@ -222,27 +222,27 @@ def test_views_made_side_by_side_in_one_function_are_not_taken_for_each_other() 
 
 
 def test_class_based_views_have_limits_as_a_whole_and_on_methods() -> None:
-    app, hg = site(default_limits="2/minute")
+    app, gate = site(default_limits="2/minute")
 
     class Whole(View):
-        decorators = [hg.limit("3/minute")]  # noqa: RUF012 - as Flask has it
+        decorators = [gate.limit("3/minute")]  # noqa: RUF012 - as Flask has it
 
         def dispatch_request(self) -> str:
             return "whole"
 
     class Methods(MethodView):
-        @hg.limit("4/minute")
+        @gate.limit("4/minute")
         def get(self) -> str:
             return "get"
 
-        @hg.limit("4/minute")
+        @gate.limit("4/minute")
         def post(self) -> str:
             return "post"
 
         def put(self) -> str:
             return "put"
 
-        @hg.exempt
+        @gate.exempt
         def delete(self) -> str:
             return "delete"
 
@@ -256,12 +256,12 @@ def test_class_based_views_have_limits_as_a_whole_and_on_methods() -> None:
 
 
 def test_a_whole_class_and_its_methods_may_both_have_limits() -> None:
-    app, hg = site()
+    app, gate = site()
 
     class Both(MethodView):
-        decorators = [hg.limit("5/minute")]  # noqa: RUF012 - as Flask has it
+        decorators = [gate.limit("5/minute")]  # noqa: RUF012 - as Flask has it
 
-        @hg.limit("3/minute")
+        @gate.limit("3/minute")
         def get(self) -> str:
             return "get"
 
@@ -275,36 +275,36 @@ def test_a_whole_class_and_its_methods_may_both_have_limits() -> None:
 
 
 def test_what_cannot_be_limited_is_refused() -> None:
-    _, hg = site()
-    with pytest.raises(ConfigError, match=r"decorators = \[hg.limit"):
+    _, gate = site()
+    with pytest.raises(ConfigError, match=r"decorators = \[gate.limit"):
 
-        @hg.limit("3/minute")
+        @gate.limit("3/minute")
         class Page(View):
             pass
 
     with pytest.raises(ConfigError, match="views and blueprints"):
-        hg.limit("3/minute")("/a")
+        gate.limit("3/minute")("/a")
 
 
 def test_an_extension_that_no_application_has_is_not_silent() -> None:
     app = Flask("site")
     app.config["PROPAGATE_EXCEPTIONS"] = True
-    hg = Headgate(limiter=limiter_on())
-    app.add_url_rule("/a", "a", hg.limit("3/minute")(lambda: "a"))
+    gate = Crestgate(limiter=limiter_on())
+    app.add_url_rule("/a", "a", gate.limit("3/minute")(lambda: "a"))
     with pytest.raises(ConfigError, match="init_app"):
         get(app, "/a")
 
 
 def test_views_of_applications_that_are_gone_are_forgotten() -> None:
-    hg = Headgate(limiter=limiter_on())
+    gate = Crestgate(limiter=limiter_on())
 
     def made() -> None:
         app = Flask("site")
-        hg.init_app(app)
-        app.add_url_rule("/a", "a", hg.limit("3/minute")(lambda: str(app)))
+        gate.init_app(app)
+        app.add_url_rule("/a", "a", gate.limit("3/minute")(lambda: str(app)))
         assert passes(app, "/a") == 3
 
     made()
     gc.collect()
-    assert hg._written.living() == []
-    assert hg._living() == []
+    assert gate._written.living() == []
+    assert gate._living() == []

@@ -10,24 +10,24 @@ import pytest
 from flask import Blueprint, Response
 from werkzeug.exceptions import HTTPException, NotFound
 
-from headgate import RateLimitExceeded
-from headgate.integrations import Denial
-from headgate.integrations.flask import Headgate
-from headgate.integrations.wsgi import RateLimitMiddleware
+from crestgate import RateLimitExceeded
+from crestgate.integrations import Denial
+from crestgate.integrations.flask import Crestgate
+from crestgate.integrations.wsgi import RateLimitMiddleware
 from unit.integrations.flask_sites import get, passes, site
 from unit.integrations.wsgi_calls import limiter_on
 
 
-def denied_site(**options: Any) -> tuple[Any, Headgate]:
+def denied_site(**options: Any) -> tuple[Any, Crestgate]:
     """An application whose /a is always denied."""
-    app, hg = site(**options)
-    app.add_url_rule("/a", "a", hg.limit("0/minute")(lambda: "a"))
-    return app, hg
+    app, gate = site(**options)
+    app.add_url_rule("/a", "a", gate.limit("0/minute")(lambda: "a"))
+    return app, gate
 
 
 def test_a_denial_is_a_problem_with_headers() -> None:
-    app, hg = site()
-    app.add_url_rule("/a", "a", hg.limit("1/minute")(lambda: "a"))
+    app, gate = site()
+    app.add_url_rule("/a", "a", gate.limit("1/minute")(lambda: "a"))
     get(app, "/a")
     denied = get(app, "/a")
     assert (denied.status_code, denied.content_type) == (429, "application/problem+json")
@@ -52,7 +52,7 @@ def test_what_handlers_show_of_a_denial_names_no_key() -> None:
 @pytest.mark.parametrize("raised", [False, True])
 def test_error_handlers_shape_the_denials_of_the_extension_and_of_the_application(code: Any, raised: bool) -> None:
     limiter = limiter_on()
-    app, hg = site(limiter=limiter)
+    app, gate = site(limiter=limiter)
 
     @app.errorhandler(code)
     def shape(error: Any) -> tuple[str, int]:
@@ -65,7 +65,7 @@ def test_error_handlers_shape_the_denials_of_the_extension_and_of_the_applicatio
         return "a"
 
     if not raised:
-        hg.limit("0/minute")(a)
+        gate.limit("0/minute")(a)
     denied = get(app, "/a")
     assert (denied.status_code, denied.text) == (420, "0/minute 429")
     if not (raised and code is RateLimitExceeded):  # that one is between the application and itself
@@ -85,15 +85,15 @@ def test_a_handler_from_before_the_extension_stays() -> None:
 
     app = Flask("site")
     app.register_error_handler(RateLimitExceeded, lambda error: ("mine", 429))
-    hg = Headgate(app, limiter=limiter_on())
-    app.add_url_rule("/a", "a", hg.limit("0/minute")(lambda: "a"))
+    gate = Crestgate(app, limiter=limiter_on())
+    app.add_url_rule("/a", "a", gate.limit("0/minute")(lambda: "a"))
     assert get(app, "/a").text == "mine"
 
 
 def test_a_blueprints_handlers_shape_its_denials() -> None:
-    app, hg = denied_site()
+    app, gate = denied_site()
     pages = Blueprint("pages", __name__)
-    pages.add_url_rule("/b", "b", hg.limit("0/minute")(lambda: "b"))
+    pages.add_url_rule("/b", "b", gate.limit("0/minute")(lambda: "b"))
     pages.register_error_handler(429, lambda error: ("of pages", 429))
     app.register_blueprint(pages)
     assert get(app, "/b").text == "of pages"
@@ -101,14 +101,14 @@ def test_a_blueprints_handlers_shape_its_denials() -> None:
 
 
 def test_a_handler_of_everything_that_lets_http_errors_be_lets_denials_be() -> None:
-    app, hg = site()
+    app, gate = site()
     pages = Blueprint("pages", __name__)
 
     @pages.errorhandler(Exception)
     def everything(error: Exception) -> Any:
         return error if isinstance(error, HTTPException) else ("broken", 500)
 
-    pages.add_url_rule("/b", "b", hg.limit("0/minute")(lambda: "b"))
+    pages.add_url_rule("/b", "b", gate.limit("0/minute")(lambda: "b"))
     app.register_blueprint(pages)
     denied = get(app, "/b")
     assert (denied.status_code, denied.content_type) == (429, "application/problem+json")
@@ -135,9 +135,9 @@ def test_on_denied_shapes_the_denial_as_a_view_would(shaped: Any, status: int, b
 
 
 def test_a_limit_of_a_function_that_is_no_view_is_shaped_too() -> None:
-    app, hg = site()
+    app, gate = site()
 
-    @hg.limit("0/minute", on_denied=lambda request, decision: ("busy", 503))
+    @gate.limit("0/minute", on_denied=lambda request, decision: ("busy", 503))
     def costly() -> str:
         return "x"
 
@@ -186,15 +186,15 @@ def test_a_function_before_the_extension_that_answers_leaves_it_out() -> None:
 
     app = Flask("site")
     app.before_request(lambda: "closed")
-    Headgate(app, limiter=limiter_on(), application_limits="1/minute")
+    Crestgate(app, limiter=limiter_on(), application_limits="1/minute")
     response = get(app, "/a")
     assert (response.text, "RateLimit" in response.headers) == ("closed", False)
 
 
 def test_a_middleware_around_the_extension_counts_and_writes_once() -> None:
     limiter = limiter_on()
-    app, hg = site(limiter=limiter, application_limits="5/minute")
-    app.add_url_rule("/a", "a", hg.limit("3/minute")(lambda: "a"))
+    app, gate = site(limiter=limiter, application_limits="5/minute")
+    app.add_url_rule("/a", "a", gate.limit("3/minute")(lambda: "a"))
     app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limiter, "5/minute")  # type: ignore[method-assign]  # Flask's way
     response = get(app, "/a")
     assert response.headers.getlist("RateLimit") == ['"5/minute";r=4;t=12, "3/minute";r=2;t=20']

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from flask import Blueprint, Flask, g, request
 
-from headgate import ConfigError, Limiter
-from headgate.integrations.flask import Headgate
+from crestgate import ConfigError, Limiter
+from crestgate.integrations.flask import Crestgate
 from unit.integrations.flask_sites import get, passes, site, statuses
 from unit.integrations.wsgi_calls import limiter_on
 
@@ -32,18 +32,18 @@ def test_defaults_count_for_each_caller_and_route() -> None:
 
 
 def test_a_views_own_limit_replaces_the_defaults() -> None:
-    app, hg = site(default_limits="3/minute")
-    view(app, "/more", hg.limit("5/minute"))
-    view(app, "/both", hg.limit("5/minute", override_defaults=False))
+    app, gate = site(default_limits="3/minute")
+    view(app, "/more", gate.limit("5/minute"))
+    view(app, "/both", gate.limit("5/minute", override_defaults=False))
     assert passes(app, "/more") == 5
     assert passes(app, "/both") == 3
 
 
 def test_application_limits_are_one_counter_for_all_routes() -> None:
-    app, hg = site(application_limits=["4/minute"], default_limits=["3/minute"])
+    app, gate = site(application_limits=["4/minute"], default_limits=["3/minute"])
     view(app, "/a")
-    view(app, "/b", hg.limit("100/minute"))
-    view(app, "/free", hg.exempt)
+    view(app, "/b", gate.limit("100/minute"))
+    view(app, "/free", gate.exempt)
     assert passes(app, "/a", 3) == 3
     assert passes(app, "/b") == 1
     assert passes(app, "/free") == 10
@@ -59,12 +59,12 @@ def test_paths_without_a_route_pass_the_limits_of_the_application_alone() -> Non
 def test_static_files_have_no_limits_but_their_own(tmp_path: Any) -> None:
     (tmp_path / "x.css").write_text("x")
     app = Flask("site", static_folder=str(tmp_path), static_url_path="/static")
-    hg = Headgate(app, limiter=limiter_on(), application_limits="1/minute", default_limits="1/minute")
+    gate = Crestgate(app, limiter=limiter_on(), application_limits="1/minute", default_limits="1/minute")
     pages = Blueprint("pages", __name__, static_folder=str(tmp_path), static_url_path="/of-pages")
     app.register_blueprint(pages)
     assert passes(app, "/static/x.css") == 10
     assert passes(app, "/of-pages/x.css") == 10
-    app.view_functions["static"] = hg.limit("3/minute", override_defaults=False)(app.view_functions["static"])
+    app.view_functions["static"] = gate.limit("3/minute", override_defaults=False)(app.view_functions["static"])
     assert passes(app, "/static/x.css") == 1, "those of the application count then, too"
 
 
@@ -75,15 +75,15 @@ def test_a_view_of_the_name_static_is_limited() -> None:
 
 
 def test_rules_of_the_limiter_are_asked_where_the_application_has_no_limits(tmp_path: Any) -> None:
-    path = tmp_path / "headgate.yaml"
+    path = tmp_path / "crestgate.yaml"
     rule = (
         "{name: orders, dimension: ip, endpoint_pattern: /a/*, limit: 2, window_seconds: 60, algorithm: token_bucket}"
     )
     path.write_text(f"store: memory://\nplans: {{few: 1/minute}}\nrules:\n  - {rule}\n")
     with Limiter.from_config(path) as limiter:
-        app, hg = site(limiter=limiter)
+        app, gate = site(limiter=limiter)
         view(app, "/a/<name>")
-        view(app, "/plan", hg.limit("few"))
+        view(app, "/plan", gate.limit("few"))
         assert passes(app, "/a/1", 2) == 2
         assert passes(app, "/a/2") == 0
         assert passes(app, "/a/nothing/here") == 0
@@ -92,9 +92,9 @@ def test_rules_of_the_limiter_are_asked_where_the_application_has_no_limits(tmp_
 
 
 def test_what_one_limit_denies_is_taken_from_none() -> None:
-    app, hg = site(application_limits="9/minute", default_limits="7/minute")
-    twice = hg.limit("6/minute", override_defaults=False, when=lambda response: True)
-    view(app, "/a", lambda view: twice(hg.limit("3/minute", override_defaults=False)(view)))
+    app, gate = site(application_limits="9/minute", default_limits="7/minute")
+    twice = gate.limit("6/minute", override_defaults=False, when=lambda response: True)
+    view(app, "/a", lambda view: twice(gate.limit("3/minute", override_defaults=False)(view)))
     view(app, "/b")
     assert passes(app, "/a", 20) == 3
     told = get(app, "/a").headers["RateLimit"]
@@ -113,30 +113,30 @@ def blueprint(name: str, *paths: str) -> Blueprint:
 
 
 def test_a_blueprints_limits_are_the_defaults_of_its_views() -> None:
-    app, hg = site(default_limits="2/minute")
+    app, gate = site(default_limits="2/minute")
     pages = blueprint("pages", "/a", "/b")
-    view(pages, "/own", hg.limit("5/minute"))
-    view(pages, "/free", hg.exempt)
-    assert hg.limit("3/minute")(pages) is pages
+    view(pages, "/own", gate.limit("5/minute"))
+    view(pages, "/free", gate.exempt)
+    assert gate.limit("3/minute")(pages) is pages
     app.register_blueprint(pages, url_prefix="/p")
     view(app, "/a")
     assert [passes(app, path) for path in ("/p/a", "/p/b", "/p/own", "/p/free", "/a")] == [3, 3, 5, 10, 2]
 
 
 def test_a_blueprint_may_be_exempt_and_a_view_in_it_limited() -> None:
-    app, hg = site(default_limits="2/minute", application_limits="6/minute")
+    app, gate = site(default_limits="2/minute", application_limits="6/minute")
     pages = blueprint("pages", "/a")
-    view(pages, "/own", hg.limit("3/minute"))
-    hg.exempt(pages)
+    view(pages, "/own", gate.limit("3/minute"))
+    gate.exempt(pages)
     app.register_blueprint(pages)
     assert [passes(app, "/a"), passes(app, "/own")] == [10, 3]
 
 
 def test_a_blueprint_has_the_limits_of_the_one_around_it() -> None:
-    app, hg = site(default_limits="2/minute")
+    app, gate = site(default_limits="2/minute")
     outer, inner, limited = blueprint("outer", "/o"), blueprint("inner", "/i"), blueprint("limited", "/l")
-    hg.limit("3/minute")(outer)
-    hg.limit("4/minute")(limited)
+    gate.limit("3/minute")(outer)
+    gate.limit("4/minute")(limited)
     outer.register_blueprint(inner)
     outer.register_blueprint(limited)
     app.register_blueprint(outer)
@@ -144,16 +144,16 @@ def test_a_blueprint_has_the_limits_of_the_one_around_it() -> None:
 
 
 def test_a_blueprint_is_known_under_any_name_and_prefix() -> None:
-    app, hg = site()
-    pages = hg.limit("3/minute")(blueprint("pages", "/a"))
+    app, gate = site()
+    pages = gate.limit("3/minute")(blueprint("pages", "/a"))
     app.register_blueprint(pages, url_prefix="/one")
     app.register_blueprint(pages, name="again", url_prefix="/two")
     assert [passes(app, "/one/a"), passes(app, "/two/a")] == [3, 3]
 
 
 def test_a_blueprints_shared_limit_is_one_counter() -> None:
-    app, hg = site()
-    pages = hg.shared_limit("3/minute", scope="pages")(blueprint("pages", "/a", "/b"))
+    app, gate = site()
+    pages = gate.shared_limit("3/minute", scope="pages")(blueprint("pages", "/a", "/b"))
     app.register_blueprint(pages)
     assert [passes(app, "/a", 2), passes(app, "/b")] == [2, 1]
 
@@ -162,38 +162,38 @@ def test_a_blueprints_shared_limit_is_one_counter() -> None:
 
 
 def test_views_that_share_a_path_and_differ_in_method_have_counters_of_their_own() -> None:
-    app, hg = site()
-    app.add_url_rule("/x", "read", hg.limit("3/minute")(lambda: "r"))
-    app.add_url_rule("/x", "write", hg.limit("3/minute")(lambda: "w"), methods=["POST"])
+    app, gate = site()
+    app.add_url_rule("/x", "read", gate.limit("3/minute")(lambda: "r"))
+    app.add_url_rule("/x", "write", gate.limit("3/minute")(lambda: "w"), methods=["POST"])
     assert passes(app, "/x", method="POST") == 3
     assert passes(app, "/x", 2) == 2
     assert passes(app, "/x", method="HEAD") == 1, "HEAD is the same view"
 
 
 def test_methods_of_one_view_share_a_counter_unless_told_not_to() -> None:
-    app, hg = site()
+    app, gate = site()
     for name, per_method in (("together", False), ("apart", True)):
-        view(app, f"/{name}", hg.limit("3/minute", per_method=per_method), methods=["GET", "POST"])
+        view(app, f"/{name}", gate.limit("3/minute", per_method=per_method), methods=["GET", "POST"])
     for path, posted in (("/together", 0), ("/apart", 3)):
         assert passes(app, path) == 3
         assert passes(app, path, method="POST") == posted
 
 
 def test_a_scope_joins_views_and_a_shared_limit_is_one() -> None:
-    app, hg = site()
-    shared = hg.shared_limit("3/minute", scope="search", cost=1)
+    app, gate = site()
+    shared = gate.shared_limit("3/minute", scope="search", cost=1)
     view(app, "/a", shared)
     view(app, "/b", shared)
-    view(app, "/c", hg.limit("3/minute", scope="search"))
-    view(app, "/d", hg.limit("3/minute", scope="other"))
+    view(app, "/c", gate.limit("3/minute", scope="search"))
+    view(app, "/d", gate.limit("3/minute", scope="other"))
     assert [passes(app, path, 1) for path in ("/a", "/b", "/c")] == [1, 1, 1]
     assert [passes(app, path) for path in ("/a", "/b", "/c", "/d")] == [0, 0, 0, 3]
 
 
 def test_an_application_under_another_path_counts_apart() -> None:
     limiter = limiter_on()
-    app, hg = site(limiter=limiter)
-    view(app, "/a", hg.limit("3/minute"))
+    app, gate = site(limiter=limiter)
+    view(app, "/a", gate.limit("3/minute"))
     assert passes(app, "/a") == 3
     assert passes(app, "/a", base_url="http://localhost/mounted") == 3
 
@@ -201,9 +201,9 @@ def test_an_application_under_another_path_counts_apart() -> None:
 def test_rules_of_subdomains_count_apart() -> None:
     app = Flask("site", subdomain_matching=True)
     app.config["SERVER_NAME"] = "example.org"
-    hg = Headgate(app, limiter=limiter_on())
+    gate = Crestgate(app, limiter=limiter_on())
     for name in ("one", "two"):
-        app.add_url_rule("/", name, hg.limit("3/minute")(lambda: "x"), subdomain=name)
+        app.add_url_rule("/", name, gate.limit("3/minute")(lambda: "x"), subdomain=name)
     for name in ("one", "two"):
         assert passes(app, "/", base_url=f"http://{name}.example.org") == 3
 
@@ -212,9 +212,9 @@ def test_rules_of_subdomains_count_apart() -> None:
 
 
 def test_keys_are_told_by_functions_with_and_without_an_argument() -> None:
-    app, hg = site(key_func=lambda: request.headers.get("X-Tenant"))
-    view(app, "/habit", hg.limit("3/minute"))
-    view(app, "/ours", hg.limit("3/minute", key=lambda asked: f"{asked.args.get('who')}"))
+    app, gate = site(key_func=lambda: request.headers.get("X-Tenant"))
+    view(app, "/habit", gate.limit("3/minute"))
+    view(app, "/ours", gate.limit("3/minute", key=lambda asked: f"{asked.args.get('who')}"))
     assert passes(app, "/habit", headers={"X-Tenant": "a"}) == 3
     assert passes(app, "/habit", headers={"X-Tenant": "b"}) == 3
     assert passes(app, "/ours?who=a") == 3
@@ -228,20 +228,20 @@ def test_a_key_may_need_what_an_earlier_function_has_put_into_g() -> None:
     def who() -> None:
         g.user = request.args["user"]
 
-    hg = Headgate(app, limiter=limiter_on(), key="user", user=lambda: g.user)
-    view(app, "/a", hg.limit("3/minute"))
+    gate = Crestgate(app, limiter=limiter_on(), key="user", user=lambda: g.user)
+    view(app, "/a", gate.limit("3/minute"))
     assert [passes(app, "/a?user=1"), passes(app, "/a?user=2")] == [3, 3]
 
 
 def test_cost_methods_exemptions_and_filters() -> None:
-    app, hg = site(default_limits="6/minute", exempt=["/healthz"])
+    app, gate = site(default_limits="6/minute", exempt=["/healthz"])
     view(app, "/healthz")
-    view(app, "/dear", hg.limit("6/minute", cost=lambda: 3))
-    view(app, "/writes", hg.limit("3/minute", methods=["post"]), methods=["GET", "POST"])
-    view(app, "/known", hg.limit("3/minute", exempt_when=lambda: "X-Known" in request.headers))
+    view(app, "/dear", gate.limit("6/minute", cost=lambda: 3))
+    view(app, "/writes", gate.limit("3/minute", methods=["post"]), methods=["GET", "POST"])
+    view(app, "/known", gate.limit("3/minute", exempt_when=lambda: "X-Known" in request.headers))
     view(app, "/plain")
 
-    @hg.request_filter
+    @gate.request_filter
     def internal() -> bool:
         return request.headers.get("X-Internal") == "yes"
 
@@ -256,18 +256,18 @@ def test_cost_methods_exemptions_and_filters() -> None:
 
 
 def test_limits_may_be_told_by_callables_also_among_others() -> None:
-    app, hg = site(default_limits=["8/minute", lambda: request.args.get("limit")])
+    app, gate = site(default_limits=["8/minute", lambda: request.args.get("limit")])
     view(app, "/a")
-    view(app, "/b", hg.limit(lambda: "4/minute"))
+    view(app, "/b", gate.limit(lambda: "4/minute"))
     assert passes(app, "/a?limit=2/minute") == 2
     assert passes(app, "/a") == 6, "what the told limit denied has taken nothing from the other"
     assert passes(app, "/b") == 4
 
 
 def test_only_some_responses_count() -> None:
-    app, hg = site()
-    ours = hg.limit("2/minute", when=lambda response: response.status == 401)
-    habit = hg.limit("2/minute", deduct_when=lambda response: response.get_data() == b"wrong")
+    app, gate = site()
+    ours = gate.limit("2/minute", when=lambda response: response.status == 401)
+    habit = gate.limit("2/minute", deduct_when=lambda response: response.get_data() == b"wrong")
 
     def login() -> tuple[str, int]:
         return ("wrong", 401) if request.args["pass"] == "wrong" else ("right", 200)
@@ -284,11 +284,11 @@ def test_only_some_responses_count() -> None:
 
 @pytest.mark.parametrize("propagate", [True, False])
 def test_an_error_of_the_view_is_a_500_to_when(propagate: bool) -> None:
-    app, hg = site()
+    app, gate = site()
     app.config["PROPAGATE_EXCEPTIONS"] = propagate
     app.logger.disabled = True
     fails: Any = lambda: 1 / 0  # noqa: E731 - a view that fails
-    app.add_url_rule("/a", "a", hg.limit("2/minute", when=lambda response: response.status < 500)(fails))
+    app.add_url_rule("/a", "a", gate.limit("2/minute", when=lambda response: response.status < 500)(fails))
     for _ in range(5):
         if propagate:
             with pytest.raises(ZeroDivisionError):
@@ -299,14 +299,14 @@ def test_an_error_of_the_view_is_a_500_to_when(propagate: bool) -> None:
 
 
 def test_a_dry_run_denies_nobody() -> None:
-    app, hg = site()
-    view(app, "/a", hg.limit("3/minute", dry_run=True))
+    app, gate = site()
+    view(app, "/a", gate.limit("3/minute", dry_run=True))
     assert passes(app, "/a") == 10
 
 
 def test_a_preflight_is_not_counted() -> None:
-    app, hg = site()
-    view(app, "/a", hg.limit("1/minute"))
+    app, gate = site()
+    view(app, "/a", gate.limit("1/minute"))
     headers = {"Origin": "https://example.org", "Access-Control-Request-Method": "GET"}
     assert statuses(app, "/a", 3, method="OPTIONS", headers=headers) == [200] * 3
     assert passes(app, "/a") == 1
@@ -314,9 +314,9 @@ def test_a_preflight_is_not_counted() -> None:
 
 def test_a_leaky_bucket_holds_the_request_up(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("headgate.integrations.flask.site.time.sleep", slept.append)
-    app, hg = site(limiter=Limiter("memory://"))
-    view(app, "/a", hg.limit("60/minute burst 3 using leaky_bucket"))
+    monkeypatch.setattr("crestgate.integrations.flask.app_limits.time.sleep", slept.append)
+    app, gate = site(limiter=Limiter("memory://"))
+    view(app, "/a", gate.limit("60/minute burst 3 using leaky_bucket"))
     assert passes(app, "/a", 3) == 3
     assert len(slept) == 2
 
@@ -338,8 +338,8 @@ def test_who_is_logged_in_by_flask_login_is_the_user(monkeypatch: pytest.MonkeyP
         def current_user(self) -> User:
             return User(request.args.get("user"))
 
-    app, hg = site(key="user")
-    view(app, "/a", hg.limit("3/minute"))
+    app, gate = site(key="user")
+    view(app, "/a", gate.limit("3/minute"))
     monkeypatch.setitem(__import__("sys").modules, "flask_login", Module())
     assert [passes(app, "/a?user=1", 2), passes(app, "/a?user=2", 2)] == [2, 1], "this application does not use it"
     app.login_manager = object()  # type: ignore[attr-defined]  # as Flask-Login puts it there
@@ -352,50 +352,50 @@ def test_who_is_logged_in_by_flask_login_is_the_user(monkeypatch: pytest.MonkeyP
 def test_the_configuration_says_what_no_argument_does() -> None:
     app = Flask("site")
     app.config.update(
-        HEADGATE_STORE="memory://?prefix=flask-config",
-        HEADGATE_DEFAULT_LIMITS="3/minute",
-        HEADGATE_APPLICATION_LIMITS=["5/minute"],
-        HEADGATE_TRUSTED_PROXIES=["203.0.113.0/24"],
-        HEADGATE_HEADERS=False,
+        CRESTGATE_STORE="memory://?prefix=flask-config",
+        CRESTGATE_DEFAULT_LIMITS="3/minute",
+        CRESTGATE_APPLICATION_LIMITS=["5/minute"],
+        CRESTGATE_TRUSTED_PROXIES=["203.0.113.0/24"],
+        CRESTGATE_HEADERS=False,
     )
-    hg = Headgate()
-    hg.init_app(app)
-    hg.init_app(app)
+    gate = Crestgate()
+    gate.init_app(app)
+    gate.init_app(app)
     view(app, "/a")
     view(app, "/b")
     assert "ratelimit" not in get(app, "/a").headers
     assert [passes(app, "/a"), passes(app, "/b")] == [2, 2]
     assert passes(app, "/b", headers={"X-Forwarded-For": "198.51.100.9"}) == 3
-    app.config["HEADGATE_ENABLED"] = False
+    app.config["CRESTGATE_ENABLED"] = False
     assert passes(app, "/b") == 10
 
 
 def test_arguments_win_over_the_configuration() -> None:
     app = Flask("site")
-    app.config.update(HEADGATE_STORE="nonsense", HEADGATE_DEFAULT_LIMITS="nonsense")
-    Headgate(app, limiter=limiter_on(), default_limits="3/minute")
+    app.config.update(CRESTGATE_STORE="nonsense", CRESTGATE_DEFAULT_LIMITS="nonsense")
+    Crestgate(app, limiter=limiter_on(), default_limits="3/minute")
     view(app, "/a")
     assert passes(app, "/a") == 3
 
 
 def test_switched_off_nothing_is_limited() -> None:
-    app, hg = site(enabled=False, default_limits="1/minute")
+    app, gate = site(enabled=False, default_limits="1/minute")
     view(app, "/a")
-    view(app, "/b", hg.limit("1/minute"))
+    view(app, "/b", gate.limit("1/minute"))
     assert [passes(app, "/a"), passes(app, "/b")] == [10, 10]
-    hg.enabled = True
+    gate.enabled = True
     assert [passes(app, "/a"), passes(app, "/b")] == [1, 1]
 
 
 def test_one_extension_serves_several_applications() -> None:
-    hg = Headgate(default_limits="3/minute")
+    gate = Crestgate(default_limits="3/minute")
     pages = Blueprint("pages", __name__)
-    view(pages, "/own", hg.limit("4/minute"))
+    view(pages, "/own", gate.limit("4/minute"))
     apps = []
     for _ in range(2):
         app = Flask("site")
-        app.config["HEADGATE_STORE"] = limiter_on()
-        hg.init_app(app)
+        app.config["CRESTGATE_STORE"] = limiter_on()
+        gate.init_app(app)
         view(app, "/a")
         app.register_blueprint(pages)
         apps.append(app)
@@ -405,7 +405,7 @@ def test_one_extension_serves_several_applications() -> None:
 def test_two_extensions_on_one_application_both_count() -> None:
     limiter = limiter_on()
     app, first = site(limiter=limiter)
-    second = Headgate(app, limiter=limiter, application_limits="5/minute")
+    second = Crestgate(app, limiter=limiter, application_limits="5/minute")
     view(app, "/a", lambda view: first.limit("8/minute")(second.limit("4/minute")(view)))
     response = get(app, "/a")
     assert response.headers["RateLimit-Policy"].count(";q=") == 3
@@ -414,39 +414,39 @@ def test_two_extensions_on_one_application_both_count() -> None:
 
 
 def test_the_decision_on_the_current_request_can_be_seen() -> None:
-    app, hg = site(application_limits="10/minute")
+    app, gate = site(application_limits="10/minute")
     seen: list[Any] = []
 
     @app.get("/a")
-    @hg.limit("3/minute")
+    @gate.limit("3/minute")
     def a() -> str:
-        seen.append(hg.current_limit)
+        seen.append(gate.current_limit)
         return "a"
 
     get(app, "/a")
     assert (seen[0].remaining, len(seen[0].parts)) == (2, 2)
     with app.test_request_context("/a"):
-        assert hg.current_limit is None
+        assert gate.current_limit is None
 
 
 def test_a_check_by_hand_counts_once() -> None:
     app = Flask("site")
-    hg = Headgate(limiter=limiter_on())
+    gate = Crestgate(limiter=limiter_on())
 
     @app.before_request
     def early() -> None:
-        hg.check()
+        gate.check()
 
-    hg.init_app(app)
-    view(app, "/a", hg.limit("3/minute", on_denied=lambda request, decision: ("shaped", 429)))
-    view(app, "/b", hg.limit("3/minute"))
+    gate.init_app(app)
+    view(app, "/a", gate.limit("3/minute", on_denied=lambda request, decision: ("shaped", 429)))
+    view(app, "/b", gate.limit("3/minute"))
     assert [passes(app, "/a"), get(app, "/a").text] == [3, "shaped"]
     assert passes(app, "/b") == 3
 
 
 def test_state_does_not_leak_through_an_application_context() -> None:
-    app, hg = site()
-    view(app, "/a", hg.limit("3/minute"))
+    app, gate = site()
+    view(app, "/a", gate.limit("3/minute"))
     with app.app_context():
         assert passes(app, "/a") == 3
 
@@ -455,36 +455,36 @@ def test_state_does_not_leak_through_an_application_context() -> None:
 
 
 def test_mistakes_are_found_before_the_first_request() -> None:
-    _, hg = site()
+    _, gate = site()
     with pytest.raises(ConfigError):
-        hg.limit("5/fortnight")
+        gate.limit("5/fortnight")
     with pytest.raises(ConfigError, match="needs limits"):
-        hg.limit(None)
+        gate.limit(None)
     with pytest.raises(ConfigError, match="same"):
-        hg.limit("5/minute", key="ip", key_func=lambda: "x")
+        gate.limit("5/minute", key="ip", key_func=lambda: "x")
     with pytest.raises(ConfigError, match="storage_uri"):
-        Headgate(storage_uri="memory://")  # type: ignore[call-arg]
+        Crestgate(storage_uri="memory://")  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="deduct_when"):
-        hg.limit("5/minute", deduct_when=1)  # type: ignore[arg-type]
+        gate.limit("5/minute", deduct_when=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="scope"):
-        hg.shared_limit("5/minute", scope=lambda: "x")  # type: ignore[arg-type]
+        gate.shared_limit("5/minute", scope=lambda: "x")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Flask application"):
-        Headgate(lambda: "x")  # type: ignore[arg-type]
+        Crestgate(lambda: "x")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="request_filter"):
-        hg.request_filter(True)
+        gate.request_filter(True)
     with pytest.raises(ConfigError):
-        Headgate(Flask("site"), limiter=limiter_on(), default_limits="5/fortnight")
+        Crestgate(Flask("site"), limiter=limiter_on(), default_limits="5/fortnight")
 
 
 def test_limits_written_before_there_is_an_application_are_checked_when_there_is() -> None:
-    hg = Headgate(limiter=limiter_on())
+    gate = Crestgate(limiter=limiter_on())
 
-    @hg.limit("platinum")
+    @gate.limit("platinum")
     def decorated() -> str:
         return "x"
 
     with pytest.raises(ConfigError):
-        hg.init_app(Flask("site"))
+        gate.init_app(Flask("site"))
     assert decorated() == "x", "outside of a request there is nobody to limit"
 
 
@@ -492,8 +492,8 @@ def test_coroutines_among_the_callables_are_refused() -> None:
     async def who() -> str:
         return "x"
 
-    _, hg = site()
+    _, gate = site()
     with pytest.raises(ConfigError, match="coroutine"):
-        hg.limit("5/minute", key_func=who)
+        gate.limit("5/minute", key_func=who)
     with pytest.raises(ConfigError, match="coroutine"):
-        Headgate(Flask("site"), limiter=limiter_on(), key=who)
+        Crestgate(Flask("site"), limiter=limiter_on(), key=who)

@@ -10,16 +10,16 @@ import flask
 import pytest
 from django.http import HttpRequest
 
-from headgate import Limiter
-from headgate.http.client_address import TrustedProxies
-from headgate.integrations.asgi.request import AsgiRequest
-from headgate.integrations.django.request import DjangoRequest
-from headgate.integrations.flask.request import FlaskRequest
-from headgate.integrations.gate import Gate
-from headgate.integrations.grpc.calls import RpcRequest
-from headgate.integrations.keys import key_maker
-from headgate.integrations.request import Identity, Request
-from headgate.integrations.wsgi import WsgiRequest
+from crestgate import Limiter
+from crestgate.http.client_address import TrustedProxies
+from crestgate.integrations.asgi.request import AsgiRequest
+from crestgate.integrations.django.request import DjangoRequest
+from crestgate.integrations.flask.request import FlaskRequest
+from crestgate.integrations.grpc.calls import RpcRequest
+from crestgate.integrations.keys import build_key_maker
+from crestgate.integrations.layer import LimitLayer
+from crestgate.integrations.request import Identity, Request
+from crestgate.integrations.wsgi import WsgiRequest
 from integration.frameworks.apps.django_project import configure
 from unit.integrations.plain import CLIENT, admits, asked, limiter_on
 
@@ -73,7 +73,7 @@ MAKERS: dict[str, Make] = {"asgi": _asgi, "wsgi": _wsgi, "flask": _flask, "djang
 def test_spelling_of_an_api_key_is_no_new_caller(make: Make, spelled: bytes) -> None:
     who = Identity(TrustedProxies())
     for key in ("apikey", "header:X-API-Key"):
-        assert key_maker(key)(make(spelled, who)) == key_maker(key)(make(b"secret", who))
+        assert build_key_maker(key)(make(spelled, who)) == build_key_maker(key)(make(b"secret", who))
     assert make(spelled, who).api_key == "secret"
 
 
@@ -81,7 +81,7 @@ def test_spelling_of_an_api_key_is_no_new_caller(make: Make, spelled: bytes) -> 
 def test_blank_api_key_is_none(make: Make) -> None:
     request = make(b" \t ", Identity(TrustedProxies()))
     assert request.api_key is None
-    assert key_maker("apikey")(request) == f"ip:{CLIENT}"
+    assert build_key_maker("apikey")(request) == f"ip:{CLIENT}"
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -93,17 +93,17 @@ def test_names_that_callables_read_from_headers(make: Make, spelled: bytes) -> N
     who = Identity(TrustedProxies(), user=told, tier=told, client=told)
     request = make(spelled, who)
     assert (request.user_id, request.tier, request.client_id) == ("secret", "secret", "secret")
-    assert key_maker(told)(request) == "secret"
+    assert build_key_maker(told)(request) == "secret"
     nobody = make(b"\t", who)
     assert (nobody.user_id, nobody.tier, nobody.client_id) == (None, None, None)
-    assert key_maker(told)(nobody) == f"ip:{CLIENT}"
+    assert build_key_maker(told)(nobody) == f"ip:{CLIENT}"
 
 
 def test_text_of_a_callable_is_trimmed() -> None:
     who = Identity(TrustedProxies(), user=lambda _: " 42\t")
-    assert asked(Gate(limiter_on(), "1/day", user=lambda _: " 42\t")).user_id == "42"
-    assert key_maker(lambda _: "tenant\t")(_asgi(b"", who)) == "tenant"
-    assert key_maker(lambda _: " \t")(_asgi(b"", who)) == f"ip:{CLIENT}"
+    assert asked(LimitLayer(limiter_on(), "1/day", user=lambda _: " 42\t")).user_id == "42"
+    assert build_key_maker(lambda _: "tenant\t")(_asgi(b"", who)) == "tenant"
+    assert build_key_maker(lambda _: " \t")(_asgi(b"", who)) == f"ip:{CLIENT}"
 
 
 def test_repeats_are_compared_without_blanks() -> None:
@@ -119,12 +119,12 @@ def test_repeats_are_compared_without_blanks() -> None:
     ],
 )
 def test_hosts_and_schemes_have_one_spelling(key: str, name: str, spellings: list[str]) -> None:
-    gate: Gate[Limiter] = Gate(limiter_on(), "2/day", key=key)
+    layer: LimitLayer[Limiter] = LimitLayer(limiter_on(), "2/day", key=key)
     values = iter(spellings)
-    assert admits(gate, 3, lambda: asked(gate, headers={name: next(values)})) == 2
+    assert admits(layer, 3, lambda: asked(layer, headers={name: next(values)})) == 2
 
 
 def test_method_in_small_letters_is_bound_by_the_rule() -> None:
-    gate: Gate[Limiter] = Gate(limiter_on(), "2/day", methods=["POST"])
+    layer: LimitLayer[Limiter] = LimitLayer(limiter_on(), "2/day", methods=["POST"])
     methods = iter(["POST", "post", "Post"])
-    assert admits(gate, 3, lambda: asked(gate, method=next(methods))) == 2
+    assert admits(layer, 3, lambda: asked(layer, method=next(methods))) == 2

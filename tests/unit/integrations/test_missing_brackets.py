@@ -10,8 +10,8 @@ import pytest
 from fastapi import Depends, FastAPI
 from fastapi.testclient import TestClient
 
-from headgate import AsyncLimiter, ConfigError, Limiter
-from headgate.integrations import django, fastapi
+from crestgate import AsyncLimiter, ConfigError, Limiter
+from crestgate.integrations import django, fastapi
 from integration.frameworks.apps.django_project import configure
 from unit.integrations.flask_sites import site
 
@@ -19,7 +19,7 @@ configure()
 DECORATORS: dict[str, tuple[Any, str]] = {
     "fastapi": (fastapi.limit, r'@limit\("5/minute"\)'),
     "django": (django.limit, r'@limit\("5/minute"\)'),
-    "flask": (site()[1].limit, r'@hg\.limit\("5/minute"\)'),
+    "flask": (site()[1].limit, r'@gate\.limit\("5/minute"\)'),
     "functions": (Limiter().limit, r'@limiter\.limit\("5/minute"\)'),
     "async functions": (AsyncLimiter().limit, r'@limiter\.limit\("5/minute"\)'),
 }

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import headgate
+import crestgate
 
 PROGRAM = """
 import importlib, sys
@@ -22,16 +22,16 @@ class NotInstalled:
 sys.meta_path.insert(0, NotInstalled())
 for name in FRAMEWORKS:
     try:
-        importlib.import_module(f"headgate.integrations.{name}")
+        importlib.import_module(f"crestgate.integrations.{name}")
     except ImportError as error:
         print(error)
 """
 
 
 def test_an_integration_names_the_extra_that_its_framework_comes_with() -> None:
-    where = {**os.environ, "PYTHONPATH": str(Path(headgate.__file__).parent.parent)}
+    where = {**os.environ, "PYTHONPATH": str(Path(crestgate.__file__).parent.parent)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=where, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [
-        f"headgate.integrations.{name} needs {name}: pip install 'headgate[{name}]'"
+        f"crestgate.integrations.{name} needs {name}: pip install '.[{name}]' in a clone of Crestgate"
         for name in ("django", "fastapi", "flask", "grpc")
     ], done.stderr

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.http.client_address import TrustedProxies
-from headgate.integrations import Response
-from headgate.integrations.request import Headers, Identity, Request
+from crestgate.http.client_address import TrustedProxies
+from crestgate.integrations import Response
+from crestgate.integrations.request import Headers, Identity, Request
 from unit.integrations.plain import CLIENT, plain
 
 
@@ -106,8 +106,8 @@ def test_what_was_asked_ahead_is_not_asked_again() -> None:
         raise AssertionError("asked again")
 
     request = plain()
-    request.answers[never] = "alice"
-    assert request.tell(never) == "alice"
+    request.results[never] = "alice"
+    assert request.call(never) == "alice"
 
 
 def test_a_coroutine_that_nobody_waited_for_is_an_error() -> None:

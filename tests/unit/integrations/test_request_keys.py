@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine.bound import MAX_KEY_BYTES
-from headgate.errors import ConfigError
-from headgate.http.client_address import TrustedProxies
-from headgate.integrations import keys
-from headgate.integrations.keys import key_maker, one_argument, text_key
-from headgate.integrations.request import Identity
+from crestgate.core.bounds import MAX_KEY_BYTES
+from crestgate.errors import ConfigError
+from crestgate.http.client_address import TrustedProxies
+from crestgate.integrations import keys
+from crestgate.integrations.keys import bounded_key, build_key_maker, with_one_argument
+from crestgate.integrations.request import Identity
 from unit.integrations.plain import CLIENT, plain
 
 TOLD = Identity(TrustedProxies(), user=lambda _: 42, client=lambda _: "acme")
@@ -51,33 +51,35 @@ def test_a_resolver_by_name(key: str) -> None:
     request = plain(
         "/item/1", template="/item/{id}", identity=TOLD, headers={"X-Tenant": "blue", "X-API-Key": "secret"}
     )
-    assert key_maker(key)(request) == NAMED[key]
+    assert build_key_maker(key)(request) == NAMED[key]
 
 
 def test_an_api_key_is_not_written_down() -> None:
-    made = key_maker("apikey|route")(plain("/x", headers={"X-API-Key": "secret"}))
+    made = build_key_maker("apikey|route")(plain("/x", headers={"X-API-Key": "secret"}))
     assert "secret" not in made
     assert made == f"apikey:{KEY_DIGEST}|route:/x"
 
 
 def test_a_route_that_is_not_known_is_the_path() -> None:
-    assert key_maker("route")(plain("/item/1")) == "route:/item/1"
+    assert build_key_maker("route")(plain("/item/1")) == "route:/item/1"
 
 
 @pytest.mark.parametrize("path", ["/item//1", "/item/./1", "/x/../item/1", "/item/%31", "/item/1/", "/item/1;x=2"])
 def test_a_path_has_one_key_however_it_is_spelled(path: str) -> None:
-    assert key_maker("route")(plain(path)) == "route:/item/1"
+    assert build_key_maker("route")(plain(path)) == "route:/item/1"
 
 
 def test_what_the_framework_says_is_the_user_unless_told() -> None:
-    assert key_maker("user")(plain(logged_in="alice")) == "user:alice"
-    assert key_maker("user")(plain(logged_in="alice", identity=TOLD)) == "user:42"
+    assert build_key_maker("user")(plain(logged_in="alice")) == "user:alice"
+    assert build_key_maker("user")(plain(logged_in="alice", identity=TOLD)) == "user:42"
 
 
 def test_an_ipv6_caller_is_a_network() -> None:
-    made = {key_maker("ip")(plain(peer=peer)) for peer in ("2001:db8::1", "2001:db8:0:0:ffff::2", "2001:DB8::3%eth0")}
+    made = {
+        build_key_maker("ip")(plain(peer=peer)) for peer in ("2001:db8::1", "2001:db8:0:0:ffff::2", "2001:DB8::3%eth0")
+    }
     assert made == {"ip:2001:db8::/64"}
-    assert key_maker("ip")(plain(peer="::ffff:203.0.113.9")) == f"ip:{CLIENT}"
+    assert build_key_maker("ip")(plain(peer="::ffff:203.0.113.9")) == f"ip:{CLIENT}"
 
 
 @pytest.mark.parametrize("key", ["apikey", "header:X-API-Key"])
@@ -85,7 +87,7 @@ def test_nobody_is_somebody_new_by_sending_a_header_twice(key: str) -> None:
     def made(*values: bytes) -> str:
         request = plain()
         request.native.raw_headers = [(b"x-api-key", value) for value in values]
-        return key_maker(key)(request)
+        return build_key_maker(key)(request)
 
     assert made(b"secret", b"1") == made(b"secret", b"2") == made(b"3", b"secret")
     assert made(b"secret", b"secret") == made(b"", b"secret") == made(b"secret") != made(b"secret", b"1")
@@ -94,17 +96,17 @@ def test_nobody_is_somebody_new_by_sending_a_header_twice(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["user", "apikey", "client", "header:x-tenant"])
 def test_who_lacks_what_is_asked_for_is_counted_by_the_address(key: str) -> None:
-    assert key_maker(key)(plain()) == f"ip:{CLIENT}"
-    assert key_maker(key)(plain(headers={"X-Tenant": "", "X-API-Key": ""}, logged_in=None)) == f"ip:{CLIENT}"
+    assert build_key_maker(key)(plain()) == f"ip:{CLIENT}"
+    assert build_key_maker(key)(plain(headers={"X-Tenant": "", "X-API-Key": ""}, logged_in=None)) == f"ip:{CLIENT}"
 
 
 @pytest.mark.parametrize("said", [None, ""])
 def test_a_callable_that_says_nothing_means_the_address(said: str | None) -> None:
-    assert key_maker(lambda _: said)(plain()) == f"ip:{CLIENT}"
+    assert build_key_maker(lambda _: said)(plain()) == f"ip:{CLIENT}"
 
 
 def test_who_lacks_a_part_of_several_has_the_address_in_its_place() -> None:
-    maker = key_maker("user|route")
+    maker = build_key_maker("user|route")
     assert maker(plain("/x")) == f"ip:{CLIENT}|route:/x"
     assert maker(plain("/x", logged_in="alice")) == "user:alice|route:/x"
     assert maker(plain("/x", peer="198.51.100.1")) != maker(plain("/x"))
@@ -114,8 +116,8 @@ def test_a_request_without_an_address_is_counted_and_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "_said", set())
-    with caplog.at_level(logging.WARNING, "headgate"):
-        made = {key_maker("ip")(plain(peer=peer)) for peer in (None, "")}
+    with caplog.at_level(logging.WARNING, "crestgate"):
+        made = {build_key_maker("ip")(plain(peer=peer)) for peer in (None, "")}
     assert made == {"ip:unknown"}
     assert len(caplog.records) == 1
     assert "trusted_proxies= ('unix' for a Unix socket)" in caplog.text
@@ -125,7 +127,7 @@ def test_a_request_without_an_address_is_counted_and_said_once(
 
 
 def test_what_joins_the_parts_is_escaped_in_them() -> None:
-    maker = key_maker("header:a|header:b")
+    maker = build_key_maker("header:a|header:b")
     one = maker(plain(headers={"A": "x|header:b:y", "B": "z"}))
     other = maker(plain(headers={"A": "x", "B": "y|header:b:z"}))
     assert one != other
@@ -134,13 +136,13 @@ def test_what_joins_the_parts_is_escaped_in_them() -> None:
 
 
 def test_one_part_cannot_pass_for_several() -> None:
-    alone = key_maker("header:a")(plain(headers={"A": "x|user:alice"}))
-    several = key_maker("header:a|user")(plain(headers={"A": "x"}, logged_in="alice"))
+    alone = build_key_maker("header:a")(plain(headers={"A": "x|user:alice"}))
+    several = build_key_maker("header:a|user")(plain(headers={"A": "x"}, logged_in="alice"))
     assert alone != several
 
 
 def test_a_callable_alone_cannot_pass_for_several() -> None:
-    alone = key_maker(lambda request: request.headers["a"])(plain(headers={"A": "x|route:/login"}))
+    alone = build_key_maker(lambda request: request.headers["a"])(plain(headers={"A": "x|route:/login"}))
     assert alone == "x%7Croute:/login"
 
 
@@ -153,7 +155,7 @@ def test_other_values_make_another_key(one: list[str | None], other: list[str | 
         def told(place: int) -> Any:
             return lambda _: values[place]
 
-        return key_maker([told(place) for place in range(len(values))])(plain())
+        return build_key_maker([told(place) for place in range(len(values))])(plain())
 
     said, also = ([value or None for value in values] for values in (one, other))
     if said != also:
@@ -161,7 +163,7 @@ def test_other_values_make_another_key(one: list[str | None], other: list[str | 
 
 
 def test_a_key_that_is_too_long_becomes_a_digest() -> None:
-    maker = key_maker("header:a")
+    maker = build_key_maker("header:a")
     long, longer = "x" * 2000, "x" * 2001
     made = maker(plain(headers={"A": long}))
     assert made == "sha256:" + hashlib.sha256(f"header:a:{long}".encode()).hexdigest()
@@ -169,29 +171,29 @@ def test_a_key_that_is_too_long_becomes_a_digest() -> None:
 
 
 def test_a_key_is_as_long_as_it_may_be_in_bytes() -> None:
-    assert text_key("ä" * (MAX_KEY_BYTES // 2)) == "ä" * (MAX_KEY_BYTES // 2)
-    assert text_key("ä" * (MAX_KEY_BYTES // 2) + "x").startswith("sha256:")
-    assert text_key("x" * MAX_KEY_BYTES) == "x" * MAX_KEY_BYTES
-    assert text_key("\ud800" * MAX_KEY_BYTES).startswith("sha256:")
+    assert bounded_key("ä" * (MAX_KEY_BYTES // 2)) == "ä" * (MAX_KEY_BYTES // 2)
+    assert bounded_key("ä" * (MAX_KEY_BYTES // 2) + "x").startswith("sha256:")
+    assert bounded_key("x" * MAX_KEY_BYTES) == "x" * MAX_KEY_BYTES
+    assert bounded_key("\ud800" * MAX_KEY_BYTES).startswith("sha256:")
 
 
 # -- callables --------------------------------------------------------------------------------------------------------
 
 
 def test_a_callable_is_given_the_request() -> None:
-    assert key_maker(lambda request: f"path:{request.path}")(plain("/x")) == "path:/x"
+    assert build_key_maker(lambda request: f"path:{request.path}")(plain("/x")) == "path:/x"
 
 
 def test_a_callable_may_take_nothing() -> None:
-    assert key_maker(lambda: "everybody")(plain()) == "everybody"
+    assert build_key_maker(lambda: "everybody")(plain()) == "everybody"
 
 
 def test_a_number_is_a_key() -> None:
-    assert key_maker(lambda: 42)(plain()) == "42"
+    assert build_key_maker(lambda: 42)(plain()) == "42"
 
 
 def test_names_and_callables_together() -> None:
-    maker = key_maker(["user", lambda request: f"shard:{len(request.path)}", "route"])
+    maker = build_key_maker(["user", lambda request: f"shard:{len(request.path)}", "route"])
     assert maker(plain("/abc", logged_in="alice")) == "user:alice|shard:4|route:/abc"
     assert len(maker.callables) == 1
 
@@ -199,7 +201,7 @@ def test_names_and_callables_together() -> None:
 @pytest.mark.parametrize("made", [1.5, b"user", ["user"], object()])
 def test_a_key_that_is_no_text_is_the_applications_mistake(made: object) -> None:
     with pytest.raises(TypeError, match=r"must return text such as 'user:42', or None, not"):
-        key_maker(lambda: made)(plain())
+        build_key_maker(lambda: made)(plain())
 
 
 def _default(request: object = "unset") -> object:
@@ -238,7 +240,7 @@ def _takes() -> Iterator[tuple[Any, Any]]:
 
 @pytest.mark.parametrize(("function", "told"), list(_takes()))
 def test_what_a_callable_takes(function: Any, told: object) -> None:
-    assert one_argument(function)("request") == told
+    assert with_one_argument(function)("request") == told
 
 
 # -- what cannot be a key ---------------------------------------------------------------------------------------------
@@ -264,5 +266,5 @@ SHOWN = "one of ip, user, apikey, client, route, header:NAME"
 )
 def test_what_is_no_key(key: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        key_maker(key)
+        build_key_maker(key)
     assert str(raised.value) == message

@@ -9,11 +9,11 @@ from wsgiref.validate import validator
 
 import pytest
 
-from headgate import ConfigError, Limiter, RateLimitExceeded
-from headgate.integrations import Denial
-from headgate.integrations.visit import NAME
-from headgate.integrations.wsgi import RateLimitMiddleware
-from headgate.testing import FakeClock
+from crestgate import ConfigError, Limiter, RateLimitExceeded
+from crestgate.integrations import Denial
+from crestgate.integrations.request_state import NAME
+from crestgate.integrations.wsgi import RateLimitMiddleware
+from crestgate.testing import FakeClock
 from unit.integrations.wsgi_calls import CLIENT, call, environ_for, limiter_on
 
 Start = Callable[..., Any]
@@ -78,7 +78,7 @@ def test_without_limits_it_writes_the_headers_of_inner_layers_alone() -> None:
 
 
 def test_rules_of_a_configuration_count_where_no_limits_are_given(tmp_path: Any) -> None:
-    path = tmp_path / "headgate.yaml"
+    path = tmp_path / "crestgate.yaml"
     path.write_text(
         "store: memory://\nrules:\n  - {name: orders, dimension: ip, endpoint_pattern: /orders/*, limit: 1, "
         "window_seconds: 60, algorithm: token_bucket}\n"
@@ -110,7 +110,7 @@ def test_two_layers_with_different_limits_tell_of_both() -> None:
 
 def test_a_leaky_bucket_holds_the_request_up_unless_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("headgate.integrations.wsgi.time.sleep", slept.append)
+    monkeypatch.setattr("crestgate.integrations.wsgi.time.sleep", slept.append)
     for wait in (True, False):
         limited = layer(limits="60/minute burst 3 using leaky_bucket", wait=wait, limiter=Limiter("memory://"))
         assert [call(limited).status for _ in range(3)] == [200] * 3

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
-from headgate import Limiter
-from headgate.testing import FakeClock
+from crestgate import Limiter
+from crestgate.testing import FakeClock
 
 __all__ = ["CLIENT", "Answer", "call", "environ_for", "limiter_on"]
 

@@ -1,11 +1,11 @@
-"""Waiting by asking again, on a clock that only sleeping moves."""
+"""Polling, on a virtual clock."""
 
 from __future__ import annotations
 
 import pytest
 
-from headgate.locks import polling
-from headgate.locks.polling import LONGEST_NAP, poll
+from crestgate.runtime import backoff
+from crestgate.runtime.backoff import MAX_DELAY, poll
 
 
 class Time:
@@ -26,30 +26,30 @@ class Time:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     clock = Time()
-    monkeypatch.setattr(polling, "time", clock)
+    monkeypatch.setattr(backoff, "time", clock)
     return clock
 
 
-def test_the_first_answer_is_taken(clock: Time) -> None:
+def test_poll_returns_the_first_result(clock: Time) -> None:
     answers = iter([None, None, 7])
     assert poll(lambda: next(answers), 5.0) == 7
     assert len(clock.naps) == 2
 
 
-def test_an_answer_that_is_nothing_is_an_answer(clock: Time) -> None:
+def test_poll_returns_falsy_results(clock: Time) -> None:
     assert poll(lambda: 0, 5.0) == 0
     assert clock.naps == []
 
 
-def test_no_waiting_asks_once(clock: Time) -> None:
+def test_zero_wait_tries_once(clock: Time) -> None:
     asked: list[None] = []
     assert poll(lambda: asked.append(None), 0.0) is None
     assert (len(asked), clock.naps) == (1, [])
 
 
-def test_waiting_ends_when_said_and_asks_once_more_then(clock: Time) -> None:
+def test_poll_tries_once_more_at_the_deadline(clock: Time) -> None:
     asked: list[float] = []
     assert poll(lambda: asked.append(clock.now), 2.0) is None
     assert clock.now == asked[-1] == pytest.approx(102.0)
-    assert all(0 < nap <= 1.5 * LONGEST_NAP for nap in clock.naps)
+    assert all(0 < nap <= 1.5 * MAX_DELAY for nap in clock.naps)
     assert len(set(clock.naps[:-1])) == len(clock.naps) - 1, "no two waiters keep step"

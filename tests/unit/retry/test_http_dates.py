@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.retry.dates import read_date
+from crestgate.retry.dates import read_date
 
 NOW = 1_800_000_000.0  # in January 2027
 

@@ -1,4 +1,4 @@
-"""Pacing: turns, holds that answers ask for, and the two together, on virtual time."""
+"""Pacing: turns, cooldowns that answers ask for, and the two together, on virtual time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from headgate import AsyncLimiter, ConfigError, Limiter
-from headgate.retry import AsyncOutbound, Outbound, host_of
-from headgate.retry import holds as module
-from headgate.retry.holds import LONGEST_HOLD, Holds
-from headgate.testing import FakeClock
+from crestgate import AsyncLimiter, ConfigError, Limiter
+from crestgate.retry import AsyncOutbound, Outbound, host_of
+from crestgate.retry import cooldowns as module
+from crestgate.retry.cooldowns import MAX_COOLDOWN_SECONDS, Cooldowns
+from crestgate.testing import FakeClock
 
 HERE = "https://api.example.com/orders"
 ELSEWHERE = "https://other.example.com/"
@@ -64,7 +64,7 @@ def test_a_key_of_ones_own() -> None:
 def test_counters_are_shared_by_whoever_shares_the_store() -> None:
     clock = FakeClock(START)
     first = Limiter("memory://", clock=clock)
-    second = Limiter(first._store)
+    second = Limiter(first.store)
     Outbound(first, "1/second burst 1", clock=clock).wait(HERE)
     Outbound(second, "1/second burst 1", clock=clock).wait(HERE)
     assert clock.now() == START + 1
@@ -83,7 +83,7 @@ def test_counters_are_shared_by_whoever_shares_the_store() -> None:
         (200, {"ratelimit": '"a";r=1;t=9'}, 0.0),
         (429, {}, 0.0),
         (429, {"retry-after": "soon"}, 0.0),
-        (429, {"retry-after": "86400"}, LONGEST_HOLD),
+        (429, {"retry-after": "86400"}, MAX_COOLDOWN_SECONDS),
     ],
 )
 def test_what_an_answer_holds_back(status: int, headers: dict[str, str], hold: float) -> None:
@@ -202,25 +202,25 @@ def test_a_cancelled_task_stops_waiting_and_leaves_the_line() -> None:
                 task.cancel()
             ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
             assert [type(error) for error in ended] == [asyncio.CancelledError] * 3
-            assert limiter._line._waiting == {}
+            assert limiter.wait_queue.waiting == {}
 
     asyncio.run(main())
 
 
 def test_holds_do_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_HELD", 10)
+    monkeypatch.setattr(module, "MAX_COOLDOWNS", 10)
     clock = FakeClock(START)
-    holds = Holds(clock)
+    cooldowns = Cooldowns(clock)
     for number in range(100):
-        holds.learn(f"host{number}", 429, {"retry-after": str(100 + number)})
-        assert len(holds._until) <= 10
-        assert holds.left(f"host{number}") == 100 + number
-    assert holds.left("host0") == 0.0
+        cooldowns.learn(f"host{number}", 429, {"retry-after": str(100 + number)})
+        assert len(cooldowns._until) <= 10
+        assert cooldowns.left(f"host{number}") == 100 + number
+    assert cooldowns.left("host0") == 0.0
     clock.advance(1000)
-    holds.learn("later", 429, {"retry-after": "5"})
+    cooldowns.learn("later", 429, {"retry-after": "5"})
     for number in range(9):
-        holds.learn(f"more{number}", 429, {"retry-after": "5"})
-    assert holds.left("later") == 5.0, "those that have ended make room first"
+        cooldowns.learn(f"more{number}", 429, {"retry-after": "5"})
+    assert cooldowns.left("later") == 5.0, "those that have ended make room first"
 
 
 def test_a_mistake_is_told_when_it_is_made() -> None:

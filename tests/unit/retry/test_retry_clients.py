@@ -11,13 +11,13 @@ import httpx
 import pytest
 import requests
 
-import headgate.retry
-import headgate.retry.httpx
-import headgate.retry.requests
-from headgate import AsyncLimiter, ConfigError, Limiter
-from headgate.retry import AsyncOutbound, Outbound, Retry
-from headgate.retry.httpx import AsyncPacedTransport, AsyncRetryTransport, PacedTransport, RetryTransport
-from headgate.retry.requests import PacedAdapter, RetryAdapter
+import crestgate.retry
+import crestgate.retry.httpx
+import crestgate.retry.requests
+from crestgate import AsyncLimiter, ConfigError, Limiter
+from crestgate.retry import AsyncOutbound, Outbound, Retry
+from crestgate.retry.httpx import AsyncPacedTransport, AsyncRetryTransport, PacedTransport, RetryTransport
+from crestgate.retry.requests import PacedAdapter, RetryAdapter
 
 
 def chunks() -> Iterator[bytes]:
@@ -37,25 +37,25 @@ class Pipe(io.BytesIO):
 
 
 def test_public_names() -> None:
-    assert headgate.retry.__all__ == [
+    assert crestgate.retry.__all__ == [
         "IDEMPOTENT",
         "AsyncOutbound",
         "Outbound",
         "Retry",
+        "exhausted_wait",
         "host_of",
-        "told_wait",
-        "used_up_wait",
+        "suggested_wait",
     ]
-    for module in (headgate.retry, headgate.retry.httpx, headgate.retry.requests):
+    for module in (crestgate.retry, crestgate.retry.httpx, crestgate.retry.requests):
         assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 
 @pytest.mark.parametrize("library", ["httpx", "requests"])
 def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, f"headgate.retry.{library}")
-    with pytest.raises(ImportError, match=f"headgate.retry.{library} needs .*: pip install {library}"):
-        importlib.import_module(f"headgate.retry.{library}")
+    monkeypatch.delitem(sys.modules, f"crestgate.retry.{library}")
+    with pytest.raises(ImportError, match=f"crestgate.retry.{library} needs .*: pip install {library}"):
+        importlib.import_module(f"crestgate.retry.{library}")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.Mo
     ],
 )
 def test_what_httpx_can_send_twice(request_: httpx.Request, twice: bool) -> None:
-    assert headgate.retry.httpx.can_be_sent_twice(request_) is twice
+    assert crestgate.retry.httpx.is_repeatable(request_) is twice
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_httpx_can_send_twice(request_: httpx.Request, twice: bool) -> None
     ],
 )
 def test_what_requests_can_send_twice(request_: requests.Request, twice: bool) -> None:
-    assert headgate.retry.requests.can_be_sent_twice(request_.prepare()) is twice
+    assert crestgate.retry.requests.is_repeatable(request_.prepare()) is twice
 
 
 def test_a_server_that_is_slow_is_not_asked_again() -> None:

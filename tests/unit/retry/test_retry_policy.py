@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import ConfigError
-from headgate.retry import IDEMPOTENT, Retry
+from crestgate import ConfigError
+from crestgate.retry import IDEMPOTENT, Retry
 
 SECONDS = st.floats(0, 1e7)
 CHANCES = st.floats(0, 1)
@@ -38,24 +38,24 @@ def test_other_answers_are_the_last_word(status: int) -> None:
 
 @given(SECONDS, SECONDS, SECONDS | st.none(), SECONDS, CHANCES, st.floats(0, 2))
 def test_a_told_wait_is_never_cut_short_and_never_too_long(
-    told: float, longest: float, deadline: float | None, elapsed: float, chance: float, jitter: float
+    suggested: float, longest: float, deadline: float | None, elapsed: float, chance: float, jitter: float
 ) -> None:
-    wait = Retry(longest_wait=longest, deadline=deadline, jitter=jitter).wait(1, told, elapsed, chance)
-    too_long = told > longest or (deadline is not None and told > deadline - elapsed)
+    wait = Retry(max_wait=longest, deadline=deadline, jitter=jitter).wait(1, suggested, elapsed, chance)
+    too_long = suggested > longest or (deadline is not None and suggested > deadline - elapsed)
     assert (wait is None) == too_long
     if wait is not None:
-        assert told <= wait <= min(longest, told * (1 + jitter))
+        assert suggested <= wait <= min(longest, suggested * (1 + jitter))
         assert deadline is None or wait <= deadline - elapsed
 
 
 def test_jitter_adds_a_part_of_what_was_told() -> None:
     assert [Retry(jitter=0.5).wait(1, 10.0, 0.0, chance) for chance in (0.0, 0.5, 1.0)] == [10.0, 12.5, 15.0]
     assert Retry(jitter=0).wait(1, 10.0, 0.0, 1.0) == 10.0
-    assert Retry(longest_wait=12, jitter=0.5).wait(1, 10.0, 0.0, 1.0) == 12.0
+    assert Retry(max_wait=12, jitter=0.5).wait(1, 10.0, 0.0, 1.0) == 12.0
 
 
 def test_where_nothing_was_told_the_wait_is_a_part_of_what_doubles() -> None:
-    retry = Retry(attempts=6, backoff=2.0, longest_wait=10.0)
+    retry = Retry(attempts=6, backoff=2.0, max_wait=10.0)
     assert [retry.wait(attempt, None, 0.0, 1.0) for attempt in range(1, 7)] == [2.0, 4.0, 8.0, 10.0, 10.0, None]
     assert [retry.wait(attempt, None, 0.0, 0.25) for attempt in range(1, 5)] == [0.5, 1.0, 2.0, 2.5]
     assert retry.wait(1, None, 0.0, 0.0) == 0.0
@@ -72,10 +72,10 @@ def test_a_backoff_ends_by_the_deadline() -> None:
 
 
 @given(st.integers(1, 10), st.none() | SECONDS, CHANCES)
-def test_there_are_no_more_attempts_than_were_asked_for(attempts: int, told: float | None, chance: float) -> None:
-    retry = Retry(attempts=attempts, longest_wait=1e9)
+def test_there_are_no_more_attempts_than_were_asked_for(attempts: int, suggested: float | None, chance: float) -> None:
+    retry = Retry(attempts=attempts, max_wait=1e9)
     made = 1
-    while retry.wait(made, told, 0.0, chance) is not None:
+    while retry.wait(made, suggested, 0.0, chance) is not None:
         made += 1
     assert made == attempts
 
@@ -94,8 +94,8 @@ def test_a_policy_is_a_value() -> None:
         ({"attempts": 2.0}, "attempts must be a whole number"),
         ({"attempts": True}, "attempts must be a whole number"),
         ({"attempts": 1001}, "attempts must be 1000 or fewer"),
-        ({"longest_wait": -1}, "longest_wait must be a number of 0 or more, not -1"),
-        ({"longest_wait": float("inf")}, "longest_wait must be a number"),
+        ({"max_wait": -1}, "max_wait must be a number of 0 or more, not -1"),
+        ({"max_wait": float("inf")}, "max_wait must be a number"),
         ({"backoff": float("nan")}, "backoff must be a number"),
         ({"jitter": "much"}, "jitter must be a number of 0 or more, not 'much'"),
         ({"deadline": -1}, "deadline must be a number"),

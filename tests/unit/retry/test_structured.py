@@ -7,7 +7,7 @@ from http_sfv.list import List
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.retry.structured import LONGEST, read_list
+from crestgate.retry.structured import MAX_LENGTH, read_list
 
 PIECES = [
     *['"', "\\", "a", "B", "é", "*", ";", "=", ",", " ", "  ", "\t", "(", ")", "?1", "?2", "-", "0", "17", "1.5", "."],
@@ -58,7 +58,7 @@ def test_what_is_written_is_read(items: list[tuple[str, dict[str, int]]]) -> Non
         '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"' + "".join(f";{key}={n}" for key, n in parts.items())
         for name, parts in items
     )
-    assert read_list(written) == ([parts for _, parts in items] if len(written) <= LONGEST else None)
+    assert read_list(written) == ([parts for _, parts in items] if len(written) <= MAX_LENGTH else None)
 
 
 @given(st.text(max_size=50))
@@ -66,7 +66,7 @@ def test_any_text_is_a_list_or_is_not(text: str) -> None:
     read_list(text)
 
 
-@pytest.mark.parametrize("text", ["1.", "a;b=1.", '"a', ":Zm9v", "a;b=é", '"a";r=0' + " " * LONGEST])
+@pytest.mark.parametrize("text", ["1.", "a;b=1.", '"a', ":Zm9v", "a;b=é", '"a";r=0' + " " * MAX_LENGTH])
 def test_malformed(text: str) -> None:
     assert read_list(text) is None
 

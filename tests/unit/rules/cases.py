@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.rules.context import RequestContext
-from headgate.rules.rule import Rule
-from headgate.rules.ruleset import Defaults, RuleSet
+from crestgate.core.context import RequestContext
+from crestgate.rules.rule import Rule
+from crestgate.rules.ruleset import Defaults, RuleSet
 
 __all__ = ["NOW_US", "Case", "context_of", "cut", "one_rule", "rules_of", "said"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.rules.editor import Editor
+from crestgate.rules.editor import Editor
 from unit.rules.editing import ALICE
 from unit.rules.memory_repository import MemoryRepository
 

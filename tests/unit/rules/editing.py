@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.rules.catalog import Catalog
-from headgate.rules.context import RequestContext
-from headgate.rules.editor import Editor
-from headgate.rules.repositories.port import Actor, AuditQuery
-from headgate.rules.rule import Rule
+from crestgate.core.context import RequestContext
+from crestgate.rules.catalog import Catalog
+from crestgate.rules.editor import Editor
+from crestgate.rules.port import Actor, AuditQuery
+from crestgate.rules.rule import Rule
 from unit.rules.memory_repository import MemoryRepository
 
-__all__ = ["ALICE", "ids", "told", "winner"]
+__all__ = ["ALICE", "audit_log", "ids", "winner"]
 
 ALICE = Actor("alice", "192.0.2.1")
 
@@ -20,7 +20,7 @@ def ids(editor: Editor) -> list[str]:
     return [rule.rule_id for rule in editor.rules()]
 
 
-def told(repository: MemoryRepository) -> list[tuple[str, str]]:
+def audit_log(repository: MemoryRepository) -> list[tuple[str, str]]:
     """The audit log, the oldest first."""
     return [(entry.action, entry.subject) for entry in reversed(repository.audit(AuditQuery()))]
 

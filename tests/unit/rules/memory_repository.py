@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headgate.errors import StoreClosed
-from headgate.rules.repositories.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
-from headgate.rules.repositories.revising import Found, revise
-from headgate.stores.forking import fork_safe_lock
-from headgate.testing import FakeClock
+from crestgate.errors import StoreClosedError
+from crestgate.rules.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
+from crestgate.rules.storage.write_rules import StoredState, plan_write
+from crestgate.runtime.fork_safety import fork_safe_lock
+from crestgate.testing import FakeClock
 
 __all__ = ["MemoryRepository"]
 
@@ -66,12 +66,12 @@ class MemoryRepository:
             between()
         with self._lock:
             self._open()
-            found = {name: Found(version, self.records.get(name)) for name, version in self._versions.items()}
-            claimants: dict[str, list[Record]] = {}
+            found = {name: StoredState(version, self.records.get(name)) for name, version in self._versions.items()}
+            holders: dict[str, list[Record]] = {}
             for record in self.records.values():
-                if record.claim is not None:
-                    claimants.setdefault(record.claim, []).append(record)
-            revision = revise(edits, found, claimants, self.clock.ticks(), actor)
+                if record.unique_key is not None:
+                    holders.setdefault(record.unique_key, []).append(record)
+            revision = plan_write(edits, found, holders, self.clock.ticks(), actor)
             self.revision += 1
             for kind, record_id, version in revision.deletes:
                 self.records.pop((kind, record_id), None)
@@ -85,7 +85,7 @@ class MemoryRepository:
             self.entries += revision.audit
         for wake in self._listeners:
             wake()
-        return revision.answers
+        return revision.results
 
     def note(self, actor: Actor, action: str, *subjects: str) -> None:
         self._open()
@@ -101,4 +101,4 @@ class MemoryRepository:
 
     def _open(self) -> None:
         if self._closed:
-            raise StoreClosed(f"{self.title} was closed")
+            raise StoreClosedError(f"{self.title} was closed")

@@ -8,11 +8,12 @@ import threading
 
 import pytest
 
-from headgate.rules.catalog import Catalog
-from headgate.rules.records import edit_of
-from headgate.rules.repositories.port import Changes, Edit, Record
-from headgate.rules.ruleset import RuleSet
-from unit.rules.books import (
+from crestgate.rules.catalog import Catalog
+from crestgate.rules.port import Changes, Edit, Record
+from crestgate.rules.records import edit_of
+from crestgate.rules.ruleset import RuleSet
+from unit.rules.cases import one_rule
+from unit.rules.fake_sources import (
     ALICE,
     NEVER,
     PATIENCE,
@@ -22,8 +23,7 @@ from unit.rules.books import (
     ids,
     until,
 )
-from unit.rules.cases import one_rule
-from unit.rules.repositories.kit import in_a_child
+from unit.rules.storage.kit import in_a_child
 
 # -- what is read ---------------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ def test_keys_of_the_service_come_and_go_like_rules() -> None:
         book.put("b ip")
         catalog.refresh()
         assert sorted(catalog.keys) == ["0b", "0c"]
-        assert "two" not in repr(catalog._shelves[0].known)
+        assert "two" not in repr(catalog.states[0].snapshot)
 
 
 def test_an_empty_source_is_no_rules() -> None:
@@ -182,7 +182,7 @@ def test_reload_looks_soon_and_never_itself() -> None:
         assert slow.hanging.wait(PATIENCE), "it is asked, by somebody else"
         until(lambda: book.reloads == 1)
         slow.hang.set()
-        until(lambda: slow.reloads == 1 and not any(shelf.again for shelf in catalog._shelves))
+        until(lambda: slow.reloads == 1 and not any(state.full_reload for state in catalog.states))
         catalog.refresh()
         assert (book.reloads, slow.reloads) == (1, 1), "once for each reload"
 
@@ -194,27 +194,27 @@ def test_reload_reads_everything_again() -> None:
     with catalog_of(book) as catalog:
         restored = Book()
         restored.put("b user")
-        catalog._shelves[0].source = restored
+        catalog.states[0].source = restored
         catalog.refresh()
         assert ids(catalog) == ["a"], "the revision is the same"
         catalog.reload()
         until(lambda: ids(catalog) == ["b"])
-        catalog._shelves[0].source = Book()
+        catalog.states[0].source = Book()
         catalog.reload()
         until(lambda: ids(catalog) == [])
 
 
 def test_a_change_is_told_and_so_is_that_nothing_is_left(caplog: pytest.LogCaptureFixture) -> None:
     book = Book()
-    with catalog_of(book) as catalog, caplog.at_level(logging.INFO, "headgate"):
+    with catalog_of(book) as catalog, caplog.at_level(logging.INFO, "crestgate"):
         book.put("a user")
         catalog.refresh()
         catalog.refresh()
         book.delete("a")
         catalog.refresh()
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("INFO", "rules have changed: the book: 0 before, 1 now"),
-        ("WARNING", "rules have changed: the book: 1 before, 0 now"),
+        ("INFO", "rules reloaded: the book: 0 before, 1 now"),
+        ("WARNING", "rules reloaded: the book: 1 before, 0 now"),
     ]
 
 
@@ -222,7 +222,7 @@ def test_closing_ends_the_thread_and_the_rules_stay() -> None:
     book = Book()
     book.put("a user")
     catalog = Catalog([book], NEVER)
-    thread = catalog._watchers[0]
+    thread = catalog._refreshes[0].thread
     assert thread is not None
     assert thread.is_alive()
     assert thread.daemon
@@ -236,7 +236,7 @@ def test_closing_ends_the_thread_and_the_rules_stay() -> None:
 def test_a_catalog_that_nobody_holds_goes_and_its_thread_with_it() -> None:
     book = Book(tells=True)
     catalog = Catalog([book], 0.01)
-    thread = catalog._watchers[0]
+    thread = catalog._refreshes[0].thread
     assert thread is not None
     del catalog
     gc.collect()

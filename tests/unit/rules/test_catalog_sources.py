@@ -7,16 +7,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.errors import HeadgateError
-from headgate.rules.repositories.port import Edit
-from unit.rules.books import (
+from crestgate.errors import CrestgateError
+from crestgate.rules.port import Edit
+from unit.rules.cases import NOW_US, context_of
+from unit.rules.fake_sources import (
     ALICE,
     Book,
     catalog_of,
     chosen,
     ids,
 )
-from unit.rules.cases import NOW_US, context_of
 
 
 def test_of_one_id_the_later_source_counts() -> None:
@@ -133,7 +133,7 @@ def test_step_by_step_is_the_same_as_all_at_once(data: st.DataObject) -> None:
                     book.put(f"{name} {rule}")
                 elif book.get("rule", name) is not None:
                     book.delete(name)
-            except HeadgateError:
+            except CrestgateError:
                 continue  # another rule has its place there
             if data.draw(st.booleans()):
                 catalog.refresh()

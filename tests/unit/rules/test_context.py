@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.rules.context import RequestContext
+from crestgate.core.context import RequestContext
 
 
 def test_an_api_key_is_not_shown() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from headgate.errors import ConfigError, Conflict, Invalid, NotFound, Stale, StoreError
-from headgate.rules.editor import Editor
-from headgate.rules.records import record_of
-from headgate.rules.repositories.port import Actor, AuditQuery
+from crestgate.errors import ConfigError, ConflictError, NotFoundError, StaleVersionError, StoreError, ValidationError
+from crestgate.rules.editor import Editor
+from crestgate.rules.port import Actor, AuditQuery
+from crestgate.rules.records import record_of
 from unit.rules.cases import one_rule, rules_of
-from unit.rules.editing import ids, told, winner
+from unit.rules.editing import audit_log, ids, winner
 from unit.rules.memory_repository import MemoryRepository
 
 # -- rules ----------------------------------------------------------------------------------------------------------
@@ -24,7 +25,7 @@ def test_create_get_list(editor: Editor, repository: MemoryRepository) -> None:
     assert (made.version, made.created_us, made.updated_us) == (1, now_us, now_us)
     assert editor.rule("b") == made
     assert ids(editor) == ["a", "b"]
-    assert told(repository) == [("create", "rule:b"), ("create", "rule:a")]
+    assert audit_log(repository) == [("create", "rule:b"), ("create", "rule:a")]
     (entry,) = repository.audit(AuditQuery(subject="rule:b"))
     assert (entry.actor, entry.address, entry.before) == ("alice", "192.0.2.1", None)
     assert entry.after == made.body()
@@ -32,9 +33,9 @@ def test_create_get_list(editor: Editor, repository: MemoryRepository) -> None:
 
 def test_create_refuses_what_is_there(editor: Editor) -> None:
     editor.create(one_rule("a user on=/u/*"))
-    with pytest.raises(Conflict, match="rule 'a' exists already"):
+    with pytest.raises(ConflictError, match="rule 'a' exists already"):
         editor.create(one_rule("a ip"))
-    with pytest.raises(Conflict, match="rule 'b' would be as specific as rule 'a' in the same slot"):
+    with pytest.raises(ConflictError, match="rule 'b' would be as specific as rule 'a' in the same slot"):
         editor.create(one_rule("b user on=/u/**"))
     editor.create(one_rule("b user on=/u/* ends=+5"))
     editor.create(one_rule("c user on=/u/* shadow"))
@@ -50,9 +51,9 @@ def test_replace(editor: Editor, repository: MemoryRepository) -> None:
     assert (changed.limit, changed.version) == (7, 2)
     assert changed.created_us != changed.updated_us
     assert editor.replace(one_rule("a user limit=8"), expected=2).version == 3
-    with pytest.raises(Stale, match="version 2 was read, and it is at 3 now"):
+    with pytest.raises(StaleVersionError, match="version 2 was read, and it is at 3 now"):
         editor.replace(one_rule("a user limit=9"), expected=2)
-    with pytest.raises(NotFound, match="there is no rule 'x'"):
+    with pytest.raises(NotFoundError, match="there is no rule 'x'"):
         editor.replace(one_rule("x user"))
     assert editor.rule("a").limit == 8
 
@@ -60,27 +61,27 @@ def test_replace(editor: Editor, repository: MemoryRepository) -> None:
 def test_replace_notices_who_came_in_between(editor: Editor, repository: MemoryRepository) -> None:
     editor.create(one_rule("a user"))
     repository.before_write = lambda: Editor(repository, Actor("bob")).replace(one_rule("a user limit=7"))
-    with pytest.raises(Stale):
+    with pytest.raises(StaleVersionError):
         editor.replace(one_rule("a user limit=8"))
     assert editor.rule("a").limit == 7
 
 
 def test_delete(editor: Editor, repository: MemoryRepository) -> None:
     editor.create(one_rule("a user"))
-    with pytest.raises(Stale):
+    with pytest.raises(StaleVersionError):
         editor.delete("a", expected=2)
     editor.delete("a", expected=1)
     for missing in (lambda: editor.delete("a"), lambda: editor.rule("a")):
-        with pytest.raises(NotFound, match="there is no rule 'a'"):
+        with pytest.raises(NotFoundError, match="there is no rule 'a'"):
             missing()
     assert editor.create(one_rule("a user")).version == 2, "versions go on"
-    assert [action for action, _ in told(repository)] == ["create", "delete", "create"]
+    assert [action for action, _ in audit_log(repository)] == ["create", "delete", "create"]
 
 
 def test_delete_all_or_none(editor: Editor) -> None:
     for rule in rules_of("a user\nb ip\nc global"):
         editor.create(rule)
-    with pytest.raises(NotFound, match="there is no rule 'x'"):
+    with pytest.raises(NotFoundError, match="there is no rule 'x'"):
         editor.delete_all(["a", "x"])
     editor.delete_all(["a", "b", "a"])
     assert ids(editor) == ["c"]
@@ -112,7 +113,7 @@ def test_apply_makes_it_so(editor: Editor, repository: MemoryRepository) -> None
 def test_apply_is_all_or_nothing(editor: Editor, repository: MemoryRepository) -> None:
     editor.create(one_rule("kept user"))
     clash = [record_of(rule) for rule in rules_of("a ip\nb user")]
-    with pytest.raises(Conflict, match="rule 'b' would be as specific as rule 'kept'"):
+    with pytest.raises(ConflictError, match="rule 'b' would be as specific as rule 'kept'"):
         editor.apply(editor.difference(clash))
     assert ids(editor) == ["kept"]
     editor.apply(editor.difference(clash), prune=True)
@@ -133,7 +134,7 @@ def test_apply_notices_who_came_in_between(editor: Editor) -> None:
     editor.replace(one_rule("a user limit=6"))
     editor.create(one_rule("b ip limit=7"))
     for difference in (changing, adding):
-        with pytest.raises(Stale, match="nothing was written; try again"):
+        with pytest.raises(StaleVersionError, match="nothing was written; try again"):
             editor.apply(difference)
     assert [rule.limit for rule in editor.rules()] == [6, 7]
 
@@ -150,12 +151,12 @@ def test_tiers(editor: Editor, repository: MemoryRepository) -> None:
     editor.set_tier("alice", "free")
     editor.set_tier("alice", None)
     assert winner(repository, user="alice").rule_id == "free"
-    assert told(repository)[2:] == [
+    assert audit_log(repository)[2:] == [
         ("create", "tier:alice"),
         ("update", "tier:alice"),
         ("delete", "tier:alice"),
     ]
-    with pytest.raises(NotFound, match="'alice'"):
+    with pytest.raises(NotFoundError, match="'alice'"):
         editor.set_tier("alice", None)
 
 
@@ -169,7 +170,7 @@ def test_what_is_no_tier(editor: Editor, repository: MemoryRepository, tier: Any
 @pytest.mark.parametrize("user", ["", None, 7])
 def test_a_tier_is_that_of_a_user(editor: Editor, repository: MemoryRepository, user: Any) -> None:
     for tier in ("gold", None):
-        with pytest.raises(ConfigError, match="a tier is that of a user"):
+        with pytest.raises(ConfigError, match="the user must be text"):
             editor.set_tier(user, tier)
     assert repository.revision == 0
 
@@ -217,12 +218,12 @@ def test_another_override_replaces_the_first(editor: Editor, repository: MemoryR
 def test_an_override_that_has_ended_is_no_hindrance(editor: Editor, repository: MemoryRepository) -> None:
     base = editor.create(one_rule("base user limit=10"))
     editor.create(one_rule("byhand user for=alice limit=5 ends=+10"))
-    with pytest.raises(Conflict, match="would be as specific as rule 'byhand'"):
+    with pytest.raises(ConflictError, match="would be as specific as rule 'byhand'"):
         editor.override("alice", base, 500, 60)
     repository.clock.advance(10)
     made = editor.override("alice", base, 500, 60)
     assert winner(repository, user="alice") == made
-    assert told(repository)[-2:] == [("expire", "rule:byhand"), ("create", f"rule:{made.rule_id}")]
+    assert audit_log(repository)[-2:] == [("expire", "rule:byhand"), ("create", f"rule:{made.rule_id}")]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_an_override_ends_some_time(editor: Editor, repository: MemoryRepository
 def test_what_cannot_be_overridden(editor: Editor) -> None:
     with pytest.raises(ConfigError, match="rule 'i' is of dimension ip: only a user's is overridden so"):
         editor.override("alice", one_rule("i ip"), 500, 60)
-    with pytest.raises(Invalid, match="limit: must be a whole number"):
+    with pytest.raises(ValidationError, match="limit: must be a whole number"):
         editor.override("alice", one_rule("u user"), -1, 60)
 
 
@@ -272,14 +273,14 @@ def test_what_cannot_be_overridden(editor: Editor) -> None:
 
 def test_plans(editor: Editor, repository: MemoryRepository) -> None:
     assert editor.put_plan("gold", "10/s burst 20", create=True) == ("10/second burst 20",)
-    with pytest.raises(Conflict, match="plan 'gold' exists already"):
+    with pytest.raises(ConflictError, match="plan 'gold' exists already"):
         editor.put_plan("gold", "5/s", create=True)
     assert editor.put_plan("gold", ["5/s", "100/min; 1/day"], create=False) == ("5/second", "100/minute", "1/day")
     assert editor.put_plan("new", "5/s") == ("5/second",)
-    with pytest.raises(NotFound, match="there is no plan 'x'"):
+    with pytest.raises(NotFoundError, match="there is no plan 'x'"):
         editor.put_plan("x", "5/s", create=False)
     editor.delete_plan("gold")
-    with pytest.raises(NotFound, match="there is no plan 'gold'"):
+    with pytest.raises(NotFoundError, match="there is no plan 'gold'"):
         editor.delete_plan("gold")
     record = repository.get("plan", "new")
     assert record is not None
@@ -294,11 +295,11 @@ def test_what_is_no_plan(editor: Editor, repository: MemoryRepository, limits: o
 
 
 def test_resets_are_in_the_audit_log(editor: Editor, repository: MemoryRepository) -> None:
-    editor.note_reset("user:42")
+    editor.audit_reset("user:42")
     (entry,) = repository.audit(AuditQuery())
     assert (entry.actor, entry.action, entry.subject) == ("alice", "reset", "user:42")
-    editor.note_reset()
-    editor.note_reset("user:43", "apikey:secret")
+    editor.audit_reset()
+    editor.audit_reset("user:43", "apikey:secret")
     assert [entry.subject for entry in repository.audit(AuditQuery())] == [
         "apikey:sha256:ca195b975018",
         "user:43",
@@ -307,7 +308,7 @@ def test_resets_are_in_the_audit_log(editor: Editor, repository: MemoryRepositor
 
 
 def test_a_reset_of_an_api_keys_counters_does_not_tell_the_key(editor: Editor, repository: MemoryRepository) -> None:
-    editor.note_reset("apikey:secret")
+    editor.audit_reset("apikey:secret")
     (entry,) = repository.audit(AuditQuery())
     assert entry.action == "reset"
     assert entry.subject == "apikey:sha256:ca195b975018"
@@ -333,3 +334,15 @@ def test_reset_is_done_although_the_audit_log_cannot_be_written(
     with editor.resetting("user:42"):
         repository.close()
     assert "audit log: cannot write that a reset was done" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("user", "changes", "seconds", "field"),
+    [("*", {}, 60, "user"), ("bob", {"mode": "disabled"}, 60, "base"), ("bob", {}, 0, "seconds")],
+)
+def test_override_error_carries_its_field(
+    editor: Editor, user: str, changes: dict[str, Any], seconds: float, field: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        editor.override(user, replace(one_rule("a user limit=5"), **changes), 10, seconds)
+    assert caught.value.field == field

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.rules import Actor, Editor
+from crestgate.rules import Actor, Editor
 from unit.rules.memory_repository import MemoryRepository
 
 RULE: Any = {"name": "Orders", "dimension": "user", "limit": 100, "window_seconds": 60}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.rules.ruleset import RuleSet
+from crestgate.rules.ruleset import RuleSet
 from unit.rules.cases import NOW_US, rules_of
 
 RULES = """

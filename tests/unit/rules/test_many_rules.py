@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.rules.context import RequestContext
-from headgate.rules.path import readings
-from headgate.rules.rule import Rule
-from headgate.rules.ruleset import RuleSet
+from crestgate.core.context import RequestContext
+from crestgate.rules.matching.paths import readings
+from crestgate.rules.rule import Rule
+from crestgate.rules.ruleset import RuleSet
 
 CONTEXT = RequestContext(user="alice", ip="10.0.0.1", path="/api/v1/orders/5/items", method="GET")
 COMMON = {"limit": 10, "window_seconds": 60}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.rules import path as path_module
-from headgate.rules.context import RequestContext
-from headgate.rules.path import LONG_PATH, LONG_ROUNDS, LONGEST_PATH, ROUNDS, is_clean, normalise, readings
-from headgate.rules.ruleset import RuleSet
+from crestgate.core.context import RequestContext
+from crestgate.rules.matching import paths as path_module
+from crestgate.rules.matching.paths import LONG_PATH, LONG_ROUNDS, MAX_PATH, ROUNDS, is_clean, normalise, readings
+from crestgate.rules.ruleset import RuleSet
 
 _END = re.compile("[?#]|^[A-Za-z][^/]*://")
 
@@ -267,4 +267,4 @@ def test_a_check_decodes_its_path_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(path_module, "_unescaped", counted)
     RuleSet.empty().resolve(RequestContext(user="u", path="/" + "%2525252525252541" * 500), 0)
     assert len(rounds) <= LONG_ROUNDS
-    assert sum(map(len, rounds)) <= LONG_ROUNDS * LONGEST_PATH
+    assert sum(map(len, rounds)) <= LONG_ROUNDS * MAX_PATH

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.errors import ConfigError
-from headgate.rules.pattern import ONE, Pattern, parse_pattern
+from crestgate.errors import ConfigError
+from crestgate.rules.matching.patterns import ONE, Pattern, parse_pattern
 
 READ = [
     ("*", Pattern("*", None)),

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import Invalid
-from headgate.rules.context import RequestContext
-from headgate.rules.ruleset import Defaults, RuleSet, client_defaults
+from crestgate.core.context import RequestContext
+from crestgate.errors import ValidationError
+from crestgate.rules.ruleset import Defaults, RuleSet, client_defaults
 from unit.rules.cases import NOW_US, Case, context_of, one_rule, rules_of
 from unit.rules.table import CASES
 
@@ -91,7 +91,7 @@ def test_a_long_pattern_has_a_name_of_its_own() -> None:
     assert len(names) == 5
     assert all(len(name) <= 200 for name in names)
     digest = one_rule(f"a user on=/{'x' * 1000}").counter.rpartition("|")[2]
-    with pytest.raises(Invalid, match="is no pattern"):  # so nobody can spell it
+    with pytest.raises(ValidationError, match="is no pattern"):  # so nobody can spell it
         one_rule(f"a user on={digest}")
 
 

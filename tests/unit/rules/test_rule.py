@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.core.limit import Limit
-from headgate.errors import Invalid
-from headgate.reading.fields import Problems
-from headgate.rules.address import subject_address
-from headgate.rules.rule import DIMENSIONS, RULE_FIELDS, Rule
+from crestgate.core.dimensions import DIMENSION_NAMES, IDENTIFIED
+from crestgate.core.limit import Limit
+from crestgate.errors import ValidationError
+from crestgate.loader.fields import Problems
+from crestgate.rules.address import subject_address
+from crestgate.rules.rule import RULE_FIELDS, Rule
 
 MINIMAL: dict[str, Any] = {"rule_id": "r", "dimension": "user", "limit": 100, "window_seconds": 60}
 
@@ -26,12 +27,12 @@ def read(**fields: Any) -> Rule:
 
 
 def mistakes(data: object) -> list[str]:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(ValidationError) as caught:
         Rule.read(data)
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_the_usual() -> None:
+def test_defaults() -> None:
     rule = read()
     assert rule.to_data() == {
         "rule_id": "r",
@@ -87,7 +88,7 @@ def test_the_rule_of_the_contract() -> None:
 
 SPELLINGS: list[tuple[str, object, object]] = [
     *(("dimension", spelling, "apikey") for spelling in ("apikey", "API_KEY", "api_key", "Api-Key", "ApiKey")),
-    *(("dimension", name.upper(), name) for name in DIMENSIONS if name not in ("api", "global")),
+    *(("dimension", one.enum_name, one.name) for one in IDENTIFIED),
     ("algorithm", "sliding_window", "sliding_window_counter"),
     ("algorithm", "Sliding_Window", "sliding_window_counter"),
     ("algorithm", "TOKEN_BUCKET", "token_bucket"),
@@ -251,7 +252,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
             *("9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"),
         )
     ),
-    ({"origin": "me"}, "origin: is written by Headgate: leave it out"),
+    ({"origin": "me"}, "origin: is set by Crestgate: leave it out"),
     ({"metod": "GET"}, "metod: unknown field: did you mean 'method'?"),
     ({"quux": 1}, "quux: unknown field: there are rule_id, name, dimension"),
 ]
@@ -277,7 +278,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_mistakes_are_added_with_their_way() -> None:
     problems = Problems()
     assert Rule.read({**MINIMAL, "limit": -1}, "rules[3]", problems) is None
-    assert [problem.field for problem in problems.found] == ["rules[3].limit"]
+    assert [problem.field for problem in problems.entries] == ["rules[3].limit"]
     assert Rule.read(MINIMAL, "rules[4]", problems) is not None, "an earlier mistake is not this rule's"
 
 
@@ -288,7 +289,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 
 @st.composite
 def any_rules(draw: st.DrawFn) -> Rule:
-    dimension = draw(st.sampled_from(DIMENSIONS))
+    dimension = draw(st.sampled_from(DIMENSION_NAMES))
     bucket = draw(st.booleans())
     limit = draw(st.integers(0, 10_000))
     rule = Rule.read(
@@ -330,10 +331,10 @@ def test_two_rules_share_a_claim_only_when_they_are_equally_specific_in_one_slot
         lasting = rule.expires_us is None
         return rule.counter, rule.identifier, rule.tier, lasting
 
-    if one.claim is None:
+    if one.unique_key is None:
         assert one.mode == "disabled"
     else:
-        assert (one.claim == other.claim) == (other.mode != "disabled" and place(one) == place(other))
+        assert (one.unique_key == other.unique_key) == (other.mode != "disabled" and place(one) == place(other))
 
 
 def test_claims() -> None:
@@ -349,10 +350,10 @@ def test_claims() -> None:
         read(mode="shadow"),
         read(expires_at=1),
     ]
-    assert {r.claim for r in same} == {rule.claim}
-    assert len({r.claim for r in [rule, *other]}) == len(other) + 1
-    assert read(expires_at=1).claim == read(expires_at=2).claim
-    assert read(mode="disabled").claim is None
+    assert {r.unique_key for r in same} == {rule.unique_key}
+    assert len({r.unique_key for r in [rule, *other]}) == len(other) + 1
+    assert read(expires_at=1).unique_key == read(expires_at=2).unique_key
+    assert read(mode="disabled").unique_key is None
 
 
 def test_versions_do_not_make_rules_different() -> None:

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_rules import matches, naive_chain, spelled
 
-from headgate.rules.context import RequestContext
-from headgate.rules.pattern import parse_pattern
-from headgate.rules.rule import Rule
-from headgate.rules.ruleset import RuleSet
-from headgate.rules.trie import Editing, Trie
+from crestgate.core.context import RequestContext
+from crestgate.rules.matching.patterns import parse_pattern
+from crestgate.rules.matching.trie import Trie, TrieEditor
+from crestgate.rules.rule import Rule
+from crestgate.rules.ruleset import RuleSet
 from unit.rules.cases import NOW_US
 
 WORDS = ("a", "b", "{}")
@@ -28,7 +28,7 @@ patterns = st.one_of(path_patterns, st.sampled_from(["*", "**", "list", "a"]))
 
 
 def built(spellings: Sequence[str]) -> Trie[str]:
-    editing: Editing[str] = Editing(Trie())
+    editing: TrieEditor[str] = TrieEditor(Trie())
     for text in spellings:
         editing.put(parse_pattern(text), spelled(text))
     return editing.done()
@@ -65,7 +65,7 @@ def test_a_trie_stays_as_it_is_while_others_are_made_of_it(
     held: dict[str, str] = {}
     history = [(trie, dict(held))]
     for changes in rounds:
-        editing = Editing(trie)
+        editing = TrieEditor(trie)
         for text, put in changes:
             key = spelled(text)
             editing.put(parse_pattern(text), key if put else None)
@@ -84,7 +84,7 @@ def test_a_trie_stays_as_it_is_while_others_are_made_of_it(
 @settings(deadline=None)
 @given(st.lists(path_patterns, max_size=10, unique_by=spelled))
 def test_nothing_is_left_of_what_was_taken_out(spellings: list[str]) -> None:
-    editing = Editing(built(spellings))
+    editing = TrieEditor(built(spellings))
     for text in spellings:
         editing.put(parse_pattern(text), None)
     assert editing.done().root.empty()
@@ -92,7 +92,7 @@ def test_nothing_is_left_of_what_was_taken_out(spellings: list[str]) -> None:
 
 def test_what_did_not_change_is_shared() -> None:
     before = built(["/a/b/c", "/b/*"])
-    editing = Editing(before)
+    editing = TrieEditor(before)
     editing.put(parse_pattern("/a/x"), "new")
     after = editing.done()
     assert after.root.children["b"] is before.root.children["b"]
@@ -165,7 +165,7 @@ def rivals_apart(found: list[Rule]) -> list[Rule]:
     """As a source has them: one of each id, one of each claim (but ended ones may still have theirs)."""
     kept: dict[str, Rule] = {}
     for rule in found:
-        clash = any(rule.claim == other.claim and rule.claim is not None for other in kept.values())
+        clash = any(rule.unique_key == other.unique_key and rule.unique_key is not None for other in kept.values())
         if rule.rule_id not in kept and not clash:
             kept[rule.rule_id] = rule
     return list(kept.values())
@@ -216,8 +216,8 @@ def test_an_edited_rule_set_equals_one_built_from_scratch(
         for rule_id in deletes:
             held.pop(rule_id, None)
         for rule in puts:
-            claims = {other.claim for rule_id, other in held.items() if rule_id != rule.rule_id}
-            if rule.claim is not None and rule.claim in claims:
+            claims = {other.unique_key for rule_id, other in held.items() if rule_id != rule.rule_id}
+            if rule.unique_key is not None and rule.unique_key in claims:
                 rule = replace(rule, mode="disabled")  # as whoever keeps rules would not have taken it
             held[rule.rule_id] = rule
         rule_set = rule_set.edited([held[rule.rule_id] for rule in puts], deletes)

@@ -6,15 +6,15 @@ import signal
 
 import uvicorn
 
-from headgate.service.rpc.listener import Listener
-from headgate.service.server import Server
+from crestgate.service.grpc.transport.listener import Listener
+from crestgate.service.worker import Server
 
 
 async def nobody(scope: object, receive: object, send: object) -> None:
     """An application that is never called."""
 
 
-def test_whoever_asks_hears_at_once_that_it_ends() -> None:
+def test_readiness_reports_the_shutdown_at_once() -> None:
     told: list[str] = []
     server = Server(uvicorn.Config(nobody), Listener({}), 10, lambda: told.append("stopping"))
     server.handle_exit(signal.SIGTERM, None)

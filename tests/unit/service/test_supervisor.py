@@ -1,4 +1,4 @@
-"""Nothing that happens to a worker, or to the machine, ends the one who replaces workers."""
+"""The supervisor survives failures of workers and of the machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.config.settings import Server, Settings
-from headgate.service.listening import Listening
-from headgate.service.node import Node
-from headgate.service.supervisor import LONGEST_WAIT, Supervisor, _signal_name
+from crestgate.config.settings import Server, Settings
+from crestgate.service.node import ListenSockets, Node
+from crestgate.service.supervisor import MAX_BACKOFF_SECONDS, Supervisor, _signal_name
 
 
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (15, "SIGTERM"), (35, "signal 35")])
@@ -19,8 +18,8 @@ def test_every_signal_has_a_name(number: int, name: str) -> None:
     assert _signal_name(number) == name
 
 
-class NoRoom:
-    """What a process is that cannot be started."""
+class FailingProcess:
+    """A process that cannot be started."""
 
     def __init__(self, **_: object) -> None:
         pass
@@ -29,14 +28,14 @@ class NoRoom:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
 
-def test_a_machine_without_room_is_asked_again_later(
+def test_failed_process_start_is_retried_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = replace(Settings(), server=Server(workers=2))
     with socket.socket() as http, socket.socket() as grpc:
-        supervisor = Supervisor(settings, Node("nowhere"), Listening(http, grpc))
-        monkeypatch.setattr(supervisor._context, "Process", NoRoom)
-        supervisor._look(100.0)
-    assert [place.process for place in supervisor._places] == [None, None]
-    assert {place.not_before for place in supervisor._places} == {100.0 + LONGEST_WAIT}
-    assert "worker 1 cannot be started, and will be tried again: Resource temporarily unavailable" in caplog.text
+        supervisor = Supervisor(settings, Node("nowhere"), ListenSockets(http, grpc))
+        monkeypatch.setattr(supervisor._context, "Process", FailingProcess)
+        supervisor._check(100.0)
+    assert [slot.process for slot in supervisor._slots] == [None, None]
+    assert {slot.start_after for slot in supervisor._slots} == {100.0 + MAX_BACKOFF_SECONDS}
+    assert "cannot start worker 1, will retry: Resource temporarily unavailable" in caplog.text

@@ -1,10 +1,10 @@
-"""The breaker: when it stops asking, whom it lets probe, and when it asks again."""
+"""The circuit breaker: when it opens, probes and closes."""
 
 from __future__ import annotations
 
 import threading
 
-from headgate.stores.breaker import FAILURES, PAUSE, PROBE_LOST, Breaker
+from crestgate.stores.breaker import FAILURES, OPEN_SECONDS, PROBE_TIMEOUT, Breaker
 
 
 def opened(at: float) -> Breaker:
@@ -14,13 +14,13 @@ def opened(at: float) -> Breaker:
     return breaker
 
 
-def test_a_new_one_is_closed() -> None:
+def test_new_breaker_is_closed() -> None:
     breaker = Breaker()
     assert breaker.state(0.0) == "closed"
     assert all(breaker.admits(0.0) for _ in range(100))
 
 
-def test_failures_in_a_row_open_it() -> None:
+def test_consecutive_failures_open_it() -> None:
     breaker = Breaker()
     for _ in range(FAILURES - 1):
         breaker.failed(5.0)
@@ -29,7 +29,7 @@ def test_failures_in_a_row_open_it() -> None:
     assert (breaker.state(5.0), breaker.admits(5.0)) == ("open", False)
 
 
-def test_a_success_in_between_does_not() -> None:
+def test_success_in_between_keeps_it_closed() -> None:
     breaker = Breaker()
     for _ in range(10):
         for _ in range(FAILURES - 1):
@@ -40,43 +40,43 @@ def test_a_success_in_between_does_not() -> None:
 
 def test_it_stays_open_for_the_pause() -> None:
     breaker = opened(5.0)
-    assert not breaker.admits(5.0 + PAUSE - 0.001)
-    assert breaker.state(5.0 + PAUSE - 0.001) == "open"
-    assert breaker.state(5.0 + PAUSE) == "half-open"
-    assert breaker.admits(5.0 + PAUSE)
+    assert not breaker.admits(5.0 + OPEN_SECONDS - 0.001)
+    assert breaker.state(5.0 + OPEN_SECONDS - 0.001) == "open"
+    assert breaker.state(5.0 + OPEN_SECONDS) == "half-open"
+    assert breaker.admits(5.0 + OPEN_SECONDS)
 
 
 def test_one_probe_at_a_time() -> None:
     breaker = opened(5.0)
-    now = 5.0 + PAUSE
+    now = 5.0 + OPEN_SECONDS
     assert [breaker.admits(now) for _ in range(5)] == [True, False, False, False, False]
 
 
-def test_a_probe_that_succeeds_closes_it() -> None:
+def test_successful_probe_closes_it() -> None:
     breaker = opened(5.0)
-    assert breaker.admits(5.0 + PAUSE)
+    assert breaker.admits(5.0 + OPEN_SECONDS)
     breaker.succeeded()
-    assert breaker.state(5.0 + PAUSE) == "closed"
+    assert breaker.state(5.0 + OPEN_SECONDS) == "closed"
     breaker.failed(7.0)
     assert breaker.state(7.0) == "closed", "the count begins anew"
 
 
-def test_a_probe_that_fails_begins_the_next_pause() -> None:
+def test_failed_probe_starts_the_next_pause() -> None:
     breaker = opened(5.0)
     assert breaker.admits(7.0)
     breaker.failed(7.5)
-    assert not breaker.admits(7.5 + PAUSE - 0.001)
-    assert breaker.admits(7.5 + PAUSE)
+    assert not breaker.admits(7.5 + OPEN_SECONDS - 0.001)
+    assert breaker.admits(7.5 + OPEN_SECONDS)
 
 
-def test_a_probe_that_is_never_heard_of_again_makes_room_for_another() -> None:
+def test_probe_without_a_result_expires() -> None:
     breaker = opened(5.0)
     assert breaker.admits(7.0)
-    assert not breaker.admits(7.0 + PROBE_LOST - 0.001)
-    assert breaker.admits(7.0 + PROBE_LOST)
+    assert not breaker.admits(7.0 + PROBE_TIMEOUT - 0.001)
+    assert breaker.admits(7.0 + PROBE_TIMEOUT)
 
 
-def test_a_probe_that_told_nothing_makes_room_at_once() -> None:
+def test_settled_probe_without_a_result_is_replaced() -> None:
     breaker = opened(5.0)
     assert breaker.admits(7.0)
     breaker.settled(6.5)
@@ -88,7 +88,7 @@ def test_a_probe_that_told_nothing_makes_room_at_once() -> None:
     assert not breaker.admits(7.4), "it told that the server is away"
 
 
-def test_of_many_threads_one_probes() -> None:
+def test_only_one_thread_probes() -> None:
     for _ in range(20):
         breaker = opened(5.0)
         together = threading.Barrier(8)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate import Limit, StoreError
-from headgate.core.algorithms import build
-from headgate.core.algorithms.algorithm import Algorithm
-from headgate.engine.failure import FailurePolicy
-from headgate.stores.memory import MemoryStore
-from headgate.stores.port import LocalStore, Member, Once, Op, Outcome, PartlyAnswered, Request
-from headgate.stores.shared import SharedStore
-from headgate.testing import FakeClock
+from crestgate import Limit, StoreError
+from crestgate.core.algorithms import build
+from crestgate.core.algorithms.algorithm import Algorithm
+from crestgate.limiter.failure_policy import FailurePolicy
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import IdempotencyRecord, LocalStore, Member, Op, Outcome, PartialStoreError, Request
+from crestgate.stores.shared import SharedStore
+from crestgate.testing import FakeClock
 
 MAX_KEYS = 20
 BODY = bytes(16)
@@ -51,16 +51,18 @@ def remaining(store: LocalStore, key: str, algorithm: Algorithm) -> int:
 
 
 @pytest.mark.parametrize("algorithm", [INLINE, INLINE_LOG])
-@pytest.mark.parametrize("way", ["take", "apply", "chain"])
-def test_flood_evicts_no_counter_of_a_rule(store: LocalStore, clock: FakeClock, algorithm: Algorithm, way: str) -> None:
+@pytest.mark.parametrize("mode", ["take", "apply", "chain"])
+def test_flood_evicts_no_counter_of_a_rule(
+    store: LocalStore, clock: FakeClock, algorithm: Algorithm, mode: str
+) -> None:
     for number in range(5):
         store.take(RULE, f"user {number}", 3)
     for number in range(100):
         clock.advance(0.001)
-        if way == "take":
+        if mode == "take":
             store.take(algorithm, f"key {number}", 1)
             store.take(algorithm, f"key {number}", 1)  # a use of a counter that is there
-        elif way == "apply":
+        elif mode == "apply":
             store.apply([take(f"key {number}", algorithm), take(f"key {number}", algorithm)])
         else:
             store.apply([Request(Op.TAKE, [Member(f"{part} {number}", algorithm, 1) for part in "ab"])])
@@ -78,7 +80,7 @@ def test_flood_evicts_its_own_least_recently_used(store: LocalStore, clock: Fake
     assert [remaining(store, f"key {number}", INLINE) for number in range(3)] == [0, 1, 0]
 
 
-def test_rules_evict_what_callers_wrote_out_then_the_least_recently_used(store: LocalStore, clock: FakeClock) -> None:
+def test_rules_evict_inline_limits_first(store: LocalStore, clock: FakeClock) -> None:
     store.take(RULE, "first", 1)
     for number in range(MAX_KEYS - 1):
         clock.advance(0.001)
@@ -98,9 +100,9 @@ def fill(store: LocalStore) -> None:
         store.take(RULE, f"user {number}", 3)
 
 
-def test_store_full_of_rules_has_no_room_for_what_callers_write_out(store: LocalStore, clock: FakeClock) -> None:
+def test_store_full_of_rules_rejects_inline_limits(store: LocalStore, clock: FakeClock) -> None:
     fill(store)
-    message = "no room for another limit that a caller wrote out.*larger max_keys"
+    message = "no room for another inline limit.*larger max_keys"
     with pytest.raises(StoreError, match=message):
         store.take(INLINE, "key", 1)
     with pytest.raises(StoreError, match=message):
@@ -113,12 +115,12 @@ def test_store_full_of_rules_has_no_room_for_what_callers_write_out(store: Local
     assert store.take(INLINE, "key", 1).allowed, "those have expired"
 
 
-def test_request_without_room_does_not_fail_the_others_of_its_batch(store: LocalStore) -> None:
+def test_rejected_request_does_not_fail_its_batch(store: LocalStore) -> None:
     fill(store)
     store.apply([Request(Op.RESET, [Member("user 0", RULE, 0)])])
-    with pytest.raises(PartlyAnswered) as caught:
+    with pytest.raises(PartialStoreError) as caught:
         store.apply([take("user 0", RULE), take("key", INLINE), take("user 1", RULE)])
-    first, second, third = [reply[0] for reply in caught.value.replies]
+    first, second, third = [reply[0] for reply in caught.value.outcomes]
     assert isinstance(first, Outcome)
     assert first.decision.allowed
     assert isinstance(second, StoreError)
@@ -126,24 +128,24 @@ def test_request_without_room_does_not_fail_the_others_of_its_batch(store: Local
     assert not third.decision.allowed
 
 
-def test_settlement_without_room_does_not_fail_the_others_of_its_batch(clock: FakeClock) -> None:
+def test_rejected_settlement_does_not_fail_its_batch(clock: FakeClock) -> None:
     store = MemoryStore(MAX_KEYS, clock)
     fill(store)
-    charges = [Request(Op.CHARGE, [Member(key, INLINE, 1)], Once(key, BODY, b"")) for key in "ab"]
-    known = Request(Op.CHARGE, [Member("user 0", RULE, 1)], Once("c", BODY, b""))
+    charges = [Request(Op.CHARGE, [Member(key, INLINE, 1)], IdempotencyRecord(key, BODY, b"")) for key in "ab"]
+    known = Request(Op.CHARGE, [Member("user 0", RULE, 1)], IdempotencyRecord("c", BODY, b""))
     for _ in range(2):
-        with pytest.raises(PartlyAnswered) as caught:
+        with pytest.raises(PartialStoreError) as caught:
             store.apply([take("user 1", RULE), take("key", INLINE), charges[0], known, charges[1]])
-        kinds = [[type(item) for item in reply] for reply in caught.value.replies]
-        settled = [Outcome] if known.once is not None and known.once.kept is None else []
+        kinds = [[type(item) for item in reply] for reply in caught.value.outcomes]
+        settled = [Outcome] if known.record is not None and known.record.replay is None else []
         assert kinds == [[Outcome], [StoreError], [StoreError], settled, [StoreError]]
-    assert known.once is not None
-    assert known.once.kept is not None
+    assert known.record is not None
+    assert known.record.replay is not None
 
 
-def test_stand_in_without_room_denies(clock: FakeClock) -> None:
+def test_fallback_without_room_denies(clock: FakeClock) -> None:
     policy = FailurePolicy("local", clock)
-    stand_in = policy._stand_in()
+    stand_in = policy.local_store()
     stand_in.table.max_keys = MAX_KEYS
     fill(stand_in)
     answered = policy.answer(StoreError("down"), [take("key", INLINE), take("user 0", RULE)])

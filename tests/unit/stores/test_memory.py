@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crestgate import Limiter
+from crestgate.core.state import ListLog
+from crestgate.stores.memory import MemoryStore
+from crestgate.testing import FakeClock
 from example_counts import examples
-from headgate import Limiter
-from headgate.core.state import ListLog
-from headgate.stores.memory import MemoryStore
-from headgate.testing import FakeClock
 
 HOURLY = "5/hour using fixed_window"
 SHORT = "5/second using fixed_window"
@@ -36,7 +36,7 @@ def used(limiter: Limiter, key: str, limit: str = HOURLY) -> int:
     return 5 - limiter.peek(key, limit, cost=0).remaining
 
 
-def test_the_least_recently_used_goes_first(clock: FakeClock) -> None:
+def test_least_recently_used_is_evicted_first(clock: FakeClock) -> None:
     limiter, store = limiter_of(clock, 3)
     for key in ("a", "b", "c"):
         limiter.check(key, HOURLY)
@@ -46,7 +46,7 @@ def test_the_least_recently_used_goes_first(clock: FakeClock) -> None:
     assert store.table.size == 3
 
 
-def test_a_denied_request_is_a_use(clock: FakeClock) -> None:
+def test_denied_request_counts_as_use(clock: FakeClock) -> None:
     limiter, _ = limiter_of(clock, 2)
     limiter.check("attacker", HOURLY, cost=5)
     limiter.check("b", HOURLY)
@@ -55,7 +55,7 @@ def test_a_denied_request_is_a_use(clock: FakeClock) -> None:
     assert not limiter.check("attacker", HOURLY).allowed, "being denied must not make one forgotten"
 
 
-def test_the_expired_go_before_the_least_recently_used(clock: FakeClock) -> None:
+def test_expired_are_evicted_before_the_least_recently_used(clock: FakeClock) -> None:
     limiter, store = limiter_of(clock, 1000)
     for number in range(500):
         limiter.check(f"long{number}", HOURLY)
@@ -68,7 +68,7 @@ def test_the_expired_go_before_the_least_recently_used(clock: FakeClock) -> None
     assert store.table.size == 1000
 
 
-def test_the_expired_go_by_themselves(clock: FakeClock) -> None:
+def test_expired_counters_are_swept(clock: FakeClock) -> None:
     limiter, store = limiter_of(clock, 100_000)
     for number in range(1000):
         limiter.check(f"short{number}", SHORT)
@@ -78,7 +78,7 @@ def test_the_expired_go_by_themselves(clock: FakeClock) -> None:
     assert store.table.size == 600, "two looked at with each insertion"
 
 
-def test_a_chain_longer_than_the_store_is_still_decided(clock: FakeClock) -> None:
+def test_chain_longer_than_max_keys_is_decided(clock: FakeClock) -> None:
     limiter, store = limiter_of(clock, 2)
     chain = [f"{count}/hour" for count in range(3, 8)]
     assert [limiter.check("k", chain).allowed for _ in range(2)] == [True, True]
@@ -87,7 +87,7 @@ def test_a_chain_longer_than_the_store_is_still_decided(clock: FakeClock) -> Non
     assert store.table.size == 2
 
 
-def test_a_chain_does_not_evict_its_own_counters(clock: FakeClock) -> None:
+def test_chain_does_not_evict_its_own_counters(clock: FakeClock) -> None:
     limiter, _ = limiter_of(clock, 3)
     limiter.check("k", "5/hour")
     limiter.check("other", "5/hour")
@@ -113,7 +113,7 @@ def test_removed_counters_are_freed_at_once(clock: FakeClock) -> None:
     assert len(store.table.due_times) <= 16
 
 
-def test_what_keeps_house_does_not_grow_either(clock: FakeClock) -> None:
+def test_bookkeeping_is_bounded(clock: FakeClock) -> None:
     """A large burst expires over a long time: the rings that wait for it must not outlive what they hold."""
     limiter, store = limiter_of(clock, 100)
     for number in range(20_000):
@@ -124,7 +124,7 @@ def test_what_keeps_house_does_not_grow_either(clock: FakeClock) -> None:
     assert len(store.table.due_times) <= 300
 
 
-def test_a_log_that_is_given_back_does_not_grow(clock: FakeClock) -> None:
+def test_given_back_log_does_not_grow(clock: FakeClock) -> None:
     limiter, store = limiter_of(clock, 10)
     limit = "5/hour using sliding_window_log"
     limiter.check("k", limit)
@@ -138,7 +138,7 @@ def test_a_log_that_is_given_back_does_not_grow(clock: FakeClock) -> None:
     assert entry.log.entries() == [(1_700_000_000_000_000, 1)]
 
 
-def test_a_signal_that_raises_leaves_no_lock_behind() -> None:
+def test_signal_that_raises_leaves_no_lock_behind() -> None:
     class Interrupt(Exception):
         pass
 
@@ -164,14 +164,14 @@ def test_a_signal_that_raises_leaves_no_lock_behind() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_names_that_are_not_used_any_more_leave_nothing(clock: FakeClock) -> None:
+def test_unused_names_are_removed(clock: FakeClock) -> None:
     limiter, store = limiter_of(clock, 10)
     for count in range(1, 1001):
         limiter.check("k", f"{count}/hour")
     assert len(store.table.names) == 10
 
 
-def test_a_store_is_collected(clock: FakeClock) -> None:
+def test_store_is_garbage_collected(clock: FakeClock) -> None:
     class Watched(FakeClock):
         pass
 
@@ -189,7 +189,7 @@ def test_a_store_is_collected(clock: FakeClock) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from((HOURLY, SHORT)), st.sampled_from((0, 0, 1, 2))))
 )
-def test_against_a_plain_list(script: list[tuple[str, str, int]]) -> None:
+def test_matches_a_plain_lru_list(script: list[tuple[str, str, int]]) -> None:
     """Which counters survive, against the simplest thing that could say so."""
     clock = FakeClock(1_700_000_000)
     limiter, store = limiter_of(clock, 4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate import ConfigError, Limiter
-from headgate.stores.options import Options, masked
-from headgate.stores.url import open_store
+from crestgate import ConfigError, Limiter
+from crestgate.runtime.url_options import Options, redact_url
+from crestgate.stores.factory import open_store
 
 SECRET = "hunter2"
 
@@ -40,7 +40,7 @@ SECRET = "hunter2"
     ],
 )
 def test_masked(url: str, shown: str) -> None:
-    assert masked(url) == shown
+    assert redact_url(url) == shown
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_errors_show_no_password(url: str) -> None:
     ],
 )
 def test_servers(place: str, servers: list[tuple[str, int]]) -> None:
-    assert Options(f"redis://{place}/0").places(7) == servers
+    assert Options(f"redis://{place}/0").servers(7) == servers
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_servers(place: str, servers: list[tuple[str, int]]) -> None:
 )
 def test_what_is_no_server(place: str) -> None:
     with pytest.raises(ConfigError):
-        Options(f"redis://{place}/0").places(7)
+        Options(f"redis://{place}/0").servers(7)
 
 
 def test_user_and_password() -> None:
@@ -124,13 +124,13 @@ def test_user_and_password() -> None:
 
 def test_options_are_read_by_name() -> None:
     options = Options("redis://host?prefix=a%3Ab%20c&timeout_ms=250&pool_size=3&tls=YES")
-    assert (options.prefix(), options.timeout_ms(100), options.pool_size(), options.yes("tls")) == (
+    assert (options.prefix(), options.timeout_ms(100), options.pool_size(), options.boolean("tls")) == (
         "a:b c",
         250,
         3,
         True,
     )
-    assert Options("redis://host").prefix() == "hg"
+    assert Options("redis://host").prefix() == "cg"
     assert Options("redis://host").timeout_ms(100) == 100
     assert Options("redis://host").pool_size() is None
-    assert not Options("redis://host").yes("tls")
+    assert not Options("redis://host").boolean("tls")

@@ -1,4 +1,4 @@
-"""Several stores as one: shares, what moves when one is taken out, and what a hung one may hold up."""
+"""Sharded stores: distribution, rebalancing, and isolation of a store that hangs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from headgate import AsyncLimiter, ConfigError, Limiter, StoreClosed, StoreError
-from headgate.core.algorithms import build
-from headgate.core.limit import Limit
-from headgate.stores.memory import MemoryStore
-from headgate.stores.options import Options
-from headgate.stores.port import LocalStore, Member, Op, Replies, Request, Store
-from headgate.stores.remote import RemoteStore
-from headgate.stores.sharded import ShardedStore
-from headgate.stores.url import open_store
-from headgate.testing import FakeClock, StoreConformance, differences, read_vectors
+from crestgate import AsyncLimiter, ConfigError, Limiter, StoreClosedError, StoreError
+from crestgate.core.algorithms import build
+from crestgate.core.limit import Limit
+from crestgate.runtime.url_options import Options
+from crestgate.stores.factory import open_store
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, Request, Store
+from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.sharded import ShardedStore
+from crestgate.testing import FakeClock, StoreConformance, read_vectors, vector_mismatches
 
 SUBJECTS = [f"user:{number}" for number in range(20_000)]
 VECTORS = Path(__file__).parents[2] / "vectors" / "vectors.jsonl"
@@ -33,7 +33,7 @@ def sharded(*addresses: str) -> ShardedStore:
 
 def owners(*addresses: str) -> dict[str, str]:
     store = sharded(*addresses)
-    return {subject: sorted(addresses)[store.place_of(subject)] for subject in SUBJECTS}
+    return {subject: sorted(addresses)[store.node_of(subject)] for subject in SUBJECTS}
 
 
 class TestSharded(StoreConformance):
@@ -47,11 +47,11 @@ def test_vectors() -> None:
 
     with VECTORS.open() as lines:
         sequences = list(itertools.islice(read_vectors(lines), 0, None, 5))
-    assert [wrong for sequence in sequences for wrong in differences(sequence, make_store)] == []
+    assert [wrong for sequence in sequences for wrong in vector_mismatches(sequence, make_store)] == []
 
 
 @pytest.mark.parametrize("stores", [2, 3, 5, 10])
-def test_shares_are_even_and_removing_one_moves_only_its_own(stores: int) -> None:
+def test_shares_are_even_and_removing_a_store_moves_only_its_subjects(stores: int) -> None:
     addresses = [f"redis://node-{number}:6379/0" for number in range(stores)]
     before = owners(*addresses)
     for share in Counter(before.values()).values():
@@ -62,24 +62,24 @@ def test_shares_are_even_and_removing_one_moves_only_its_own(stores: int) -> Non
     assert 0.8 / stores < len(moved) / len(SUBJECTS) < 1.25 / stores
 
 
-def test_neither_order_nor_credentials_nor_options_move_anybody() -> None:
+def test_order_credentials_and_options_do_not_move_subjects() -> None:
     clock = FakeClock(1_700_000_000)
     one = open_store(["redis://u:old@a:1/0?prefix=x", "redis://b:2/0"], clock)
     two = open_store(["redis://b:2/0?timeout_ms=50", "redis://u:new@a:1/0"], clock)
     assert isinstance(one, ShardedStore)
     assert isinstance(two, ShardedStore)
-    assert [one.place_of(subject) for subject in SUBJECTS] == [two.place_of(subject) for subject in SUBJECTS]
+    assert [one.node_of(subject) for subject in SUBJECTS] == [two.node_of(subject) for subject in SUBJECTS]
 
 
-def test_placement_is_the_same_in_every_process_and_version() -> None:
+def test_sharding_is_stable_across_processes_and_versions() -> None:
     store = sharded("redis://a:6379/0", "redis://b:6379/0", "redis://c:6379/0")
-    assert [store.place_of(f"user:{number}") for number in range(12)] == PLACES
+    assert [store.node_of(f"user:{number}") for number in range(12)] == PLACES
 
 
 PLACES = [1, 0, 0, 1, 2, 0, 2, 2, 1, 2, 1, 1]
 
 
-def test_a_list_needs_stores_that_differ() -> None:
+def test_list_with_duplicates_is_rejected() -> None:
     with pytest.raises(ConfigError, match="listed twice"):
         open_store(["redis://a:1/0?prefix=x", "redis://a:1/0?prefix=y"])
     with pytest.raises(ConfigError, match="at least one"):
@@ -88,7 +88,7 @@ def test_a_list_needs_stores_that_differ() -> None:
         Limiter(["memory://", "nowhere://"])
 
 
-def test_a_limiter_over_a_list() -> None:
+def test_limiter_over_a_list() -> None:
     limiter = Limiter(["memory://", "memory://"])
     answers = limiter.check_many([(f"user:{number}", "1/hour") for number in range(20)] * 2)
     assert [answer.allowed for answer in answers] == [True] * 20 + [False] * 20
@@ -109,7 +109,7 @@ class Hung(RemoteStore):
     async def connect_async(self) -> None:
         pass
 
-    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+    def call(self, batch: Sequence[Request], deadline: float) -> BatchOutcomes:
         self.ended.wait(max(deadline - time.monotonic(), 0.0))
         raise StoreError("it hangs")
 
@@ -124,12 +124,12 @@ class Hung(RemoteStore):
 def with_one_hung() -> tuple[ShardedStore, str, str]:
     stores: dict[str, LocalStore | RemoteStore] = {"a": MemoryStore(), "b": Hung(), "c": MemoryStore()}
     store = ShardedStore(stores)
-    hung = next(subject for subject in SUBJECTS if store.place_of(subject) == 1)
-    alive = next(subject for subject in SUBJECTS if store.place_of(subject) == 2)
+    hung = next(subject for subject in SUBJECTS if store.node_of(subject) == 1)
+    alive = next(subject for subject in SUBJECTS if store.node_of(subject) == 2)
     return store, hung, alive
 
 
-def test_one_that_hangs_does_not_use_up_the_time_of_the_others() -> None:
+def test_hanging_store_does_not_delay_the_others() -> None:
     store, hung, alive = with_one_hung()
     limiter = Limiter(store)
     answers = limiter.check_many([(hung, "5/hour"), (alive, "5/hour")])
@@ -137,7 +137,7 @@ def test_one_that_hangs_does_not_use_up_the_time_of_the_others() -> None:
     store.close()
 
 
-def test_one_that_hangs_on_an_event_loop() -> None:
+def test_hanging_store_on_an_event_loop() -> None:
     async def scenario() -> None:
         store, hung, alive = with_one_hung()
         async with AsyncLimiter(store) as limiter:
@@ -148,7 +148,7 @@ def test_one_that_hangs_on_an_event_loop() -> None:
     asyncio.run(scenario())
 
 
-def test_a_chain_over_several_stores_is_all_or_nothing() -> None:
+def test_chain_over_several_stores_is_atomic() -> None:
     clock = FakeClock(1_700_000_000)
     store = open_store(["memory://"] * 4, clock)
     algorithm = build(Limit(5, 3600), "limit")
@@ -161,17 +161,17 @@ def test_a_chain_over_several_stores_is_all_or_nothing() -> None:
         assert peeked.remaining == 3, "a chain that was denied elsewhere has given back"
 
 
-def test_a_closed_list_says_so_whatever_the_policy() -> None:
+def test_closed_store_raises_whatever_the_policy() -> None:
     limiter = Limiter(["memory://", "memory://"])
     limiter.check_many([(f"user:{number}", "1/hour") for number in range(20)])
     limiter.close()
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreClosedError):
         limiter.check("user:1", "1/hour")
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreClosedError):
         limiter.check_many([(f"user:{number}", "1/hour") for number in range(20)])
 
 
-def test_a_shared_file_in_a_list_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+def test_shared_file_in_a_list_does_not_block_the_loop(tmp_path: Path) -> None:
     async def scenario() -> None:
         paths = [tmp_path / "one", tmp_path / "two"]
         async with AsyncLimiter([f"shared://{path}" for path in paths]) as limiter:
@@ -192,10 +192,10 @@ def test_a_shared_file_in_a_list_does_not_hold_up_the_loop(tmp_path: Path) -> No
         ("redis+unix:///s", "redis+unix:///s?db=0"),
     ],
 )
-def test_two_spellings_of_one_store_are_one_place(one: str, other: str) -> None:
+def test_two_spellings_of_one_store_are_one_shard(one: str, other: str) -> None:
     assert Options(one).address() == Options(other).address()
 
 
-def test_two_databases_are_two_places() -> None:
+def test_two_databases_are_two_shards() -> None:
     assert len({Options(f"redis+unix:///s?db={n}").address() for n in range(3)}) == 3
     assert len({Options(f"redis://a/{n}").address() for n in range(3)}) == 3

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from headgate import Limit, Limiter, StoreError
-from headgate.core.algorithms import build
-from headgate.stores.shared import SharedStore
-from headgate.stores.shared.locks import FIRST_STRIPE
-from headgate.testing import FakeClock
+from crestgate import Limit, Limiter, StoreError
+from crestgate.core.algorithms import build
+from crestgate.stores.shared import SharedStore
+from crestgate.stores.shared.lock_sets import try_all
+from crestgate.stores.shared.locks import FIRST_STRIPE
+from crestgate.testing import FakeClock
 from integration.inspection import log_entries, owned_blocks
 
 
-def test_no_room_is_said_when_the_file_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_when_the_file_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -28,13 +29,13 @@ def test_no_room_is_said_when_the_file_is_made(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_file_has_its_room_from_the_start(tmp_path: Path) -> None:
+def test_file_is_allocated_when_created(tmp_path: Path) -> None:
     path = tmp_path / "counters"
     SharedStore(str(path), max_keys=1000).close()
     assert path.stat().st_blocks * 512 >= path.stat().st_size
 
 
-def test_a_limiter_that_is_dropped_lets_go_of_its_descriptors(tmp_path: Path) -> None:
+def test_collected_limiter_closes_its_descriptors(tmp_path: Path) -> None:
     def open_files() -> int:
         return len(os.listdir("/proc/self/fd"))
 
@@ -48,9 +49,9 @@ def test_a_limiter_that_is_dropped_lets_go_of_its_descriptors(tmp_path: Path) ->
     assert open_files() == before
 
 
-def test_a_long_log_costs_no_more_to_add_to(tmp_path: Path) -> None:
+def test_append_cost_is_independent_of_log_length(tmp_path: Path) -> None:
     """Adding to a log looks at its ends only: counted in entries read, not in seconds."""
-    from headgate.stores.shared.blocks import BlockLog
+    from crestgate.stores.shared.log_blocks import BlockLog
 
     clock = FakeClock(1_700_000_000)
     limiter = Limiter(f"shared://{tmp_path}/counters?max_keys=100", clock=clock)
@@ -79,7 +80,7 @@ def test_a_long_log_costs_no_more_to_add_to(tmp_path: Path) -> None:
     assert reads <= 40
 
 
-def test_a_log_that_is_given_back_does_not_eat_the_region(tmp_path: Path) -> None:
+def test_given_back_log_does_not_fill_the_block_region(tmp_path: Path) -> None:
     clock = FakeClock(1_700_000_000)
     store = SharedStore(str(tmp_path / "counters"), max_keys=10, clock=clock)
     limiter = Limiter(store)
@@ -109,7 +110,7 @@ def fill_region(store: SharedStore, limiter: Limiter, limit: str) -> int:
     return store.geometry.blocks
 
 
-def test_expired_logs_make_room_for_new_ones_with_bounded_work(tmp_path: Path) -> None:
+def test_expired_logs_are_reclaimed_with_bounded_work(tmp_path: Path) -> None:
     clock = FakeClock(1_700_000_000)
     store = SharedStore(str(tmp_path / "counters"), max_keys=2000, clock=clock)
     limiter = Limiter(store)
@@ -118,14 +119,14 @@ def test_expired_logs_make_room_for_new_ones_with_bounded_work(tmp_path: Path) -
     for number in range(50):
         for _ in range(12):
             assert limiter.check(f"new{number}", SPILLED).reason == "ok"
-    looks = store.arena.looks
+    looks = store.arena.probes
     limiter.check("new50", SPILLED)
-    assert store.arena.looks == looks, "a small log needs no block"
+    assert store.arena.probes == looks, "a small log needs no block"
     assert sum(1 for number in range(1000) if limiter.peek(f"k{number}", SPILLED).remaining == 100) == 1000
     store.close()
 
 
-def test_log_used_since_the_first_look_keeps_its_block(tmp_path: Path) -> None:
+def test_log_used_since_the_first_probe_keeps_its_block(tmp_path: Path) -> None:
     """Between the look at an owner and the lock on its stripe, its log may have been used."""
     clock = FakeClock(1_700_000_000)
     store = SharedStore(str(tmp_path / "counters"), max_keys=10, clock=clock)
@@ -141,13 +142,13 @@ def test_log_used_since_the_first_look_keeps_its_block(tmp_path: Path) -> None:
     clock.advance(30)
     limiter.check("k", limit)
     assert not store.arena.is_unused(word, later)
-    assert not store.arena.try_forget(0, word, later)
+    assert not store.arena.try_clear_owner(0, word, later)
     assert list(owned_blocks(store)) == [block]
     assert limiter.peek("k", limit).remaining == 50 - 13
     store.close()
 
 
-def test_ring_and_chain_keep_the_same_entries(tmp_path: Path) -> None:
+def test_ring_and_block_list_hold_the_same_entries(tmp_path: Path) -> None:
     """A log grows out of its ring, shrinks back into it and grows again; each time its entries expire as they came."""
     clock = FakeClock(1_700_000_000)
     store = SharedStore(str(tmp_path / "counters"), max_keys=10, clock=clock)
@@ -171,7 +172,7 @@ def test_ring_and_chain_keep_the_same_entries(tmp_path: Path) -> None:
     store.close()
 
 
-def test_single_words_are_never_seen_half_written(tmp_path: Path) -> None:
+def test_single_words_are_written_atomically(tmp_path: Path) -> None:
     """A reader of the commit word while it is written sees the old value or the new, never nothing."""
     store = SharedStore(str(tmp_path / "counters"), max_keys=10)
     stop = threading.Event()
@@ -195,7 +196,7 @@ def test_single_words_are_never_seen_half_written(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_changed_limit_or_algorithm_never_drops_the_counter_in_between(tmp_path: Path) -> None:
+def test_changed_limit_or_algorithm_never_drops_the_counter(tmp_path: Path) -> None:
     """A killed process must find the counter under the old limit or the new: its slot is never empty meanwhile."""
     clock = FakeClock(1_700_000_000)
     store = SharedStore(str(tmp_path / "counters"), max_keys=10, clock=clock)
@@ -203,11 +204,11 @@ def test_a_changed_limit_or_algorithm_never_drops_the_counter_in_between(tmp_pat
     limiter = Limiter(store, plans=plans)
     limiter.check("k", "p", cost=60)
     digest, stripe = store.digests.locate("p", "k")
-    slot = store.find_slot(stripe, digest)
+    slot = store.table.find(stripe, digest)
     for plan in ("1000/day", "1000/day using sliding_window_log", "900/day using gcra", "800/day using fixed_window"):
         plans["p"] = plan
         assert limiter.check("k", "p").allowed
-        assert store.find_slot(stripe, digest) == slot
+        assert store.table.find(stripe, digest) == slot
     assert limiter.peek("k", "p").remaining == 800 - 64
     store.close()
 
@@ -220,7 +221,7 @@ class Striped:
 
     def __init__(self, path: Path, count: int) -> None:
         clock = FakeClock(1_700_000_000)
-        self.store, self.other = (SharedStore(str(path), 50_000, 10, "hg", clock) for _ in range(2))
+        self.store, self.other = (SharedStore(str(path), 50_000, 10, "cg", clock) for _ in range(2))
         self.limit = build(Limit.parse("5/hour"), "limit")
         stripes: dict[int, str] = {}
         for number in range(10 * count):
@@ -237,14 +238,14 @@ class Striped:
     def free(self) -> bool:
         """Whether nobody holds any lock of these stripes."""
         numbers = [FIRST_STRIPE + stripe for stripe in self.stripes]
-        free = self.other.locks.try_all(numbers)
+        free = try_all(self.other.locks, numbers)
         if free:
             for number in numbers:
                 self.other.locks.release(number)
         return free
 
 
-def test_a_stripe_in_between_is_nobodys_business(tmp_path: Path) -> None:
+def test_take_many_ignores_locks_of_other_stripes(tmp_path: Path) -> None:
     striped = Striped(tmp_path / "counters", 15)
     striped.other.locks.acquire(FIRST_STRIPE + striped.stripes[1], 1.0)
     assert striped.take(0, 2) == [3, 3]
@@ -255,7 +256,7 @@ def test_a_stripe_in_between_is_nobodys_business(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 40])
-def test_a_stripe_that_is_taken_leaves_all_as_they_were(tmp_path: Path, count: int) -> None:
+def test_take_many_changes_nothing_if_a_stripe_is_locked(tmp_path: Path, count: int) -> None:
     striped = Striped(tmp_path / "counters", count)
     everything = range(count)
     for position in {0, count // 2, count - 1}:
@@ -268,7 +269,7 @@ def test_a_stripe_that_is_taken_leaves_all_as_they_were(tmp_path: Path, count: i
     assert striped.free()
 
 
-def test_a_counter_that_is_not_there_leaves_all_as_they_were(tmp_path: Path) -> None:
+def test_take_many_changes_nothing_if_a_counter_is_missing(tmp_path: Path) -> None:
     striped = Striped(tmp_path / "counters", 3)
     striped.keys.append("a new one")
     assert striped.take(0, 1, 3) is None
@@ -277,9 +278,9 @@ def test_a_counter_that_is_not_there_leaves_all_as_they_were(tmp_path: Path) -> 
     assert striped.take(0, 1, 2) == [3, 3, 3]
 
 
-def test_long_log_that_has_expired_is_dropped_at_once(tmp_path: Path) -> None:
+def test_expired_long_log_is_dropped_in_constant_time(tmp_path: Path) -> None:
     """Not entry by entry, with the stripe locked: counted in entries read, not in seconds."""
-    from headgate.stores.shared.blocks import BlockLog
+    from crestgate.stores.shared.log_blocks import BlockLog
 
     clock = FakeClock(1_700_000_000)
     with Limiter(f"shared://{tmp_path}/counters?max_keys=100", clock=clock) as limiter:
@@ -304,6 +305,6 @@ def test_long_log_that_has_expired_is_dropped_at_once(tmp_path: Path) -> None:
         finally:
             BlockLog.entry = original  # type: ignore[method-assign]  # as it was
         assert reads <= 5
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, SharedStore)
         assert owned_blocks(store) == {}

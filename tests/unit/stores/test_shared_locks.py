@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import StoreError
-from headgate.stores.shared import SharedStore, holders
-from headgate.stores.shared.holders import COUNT_MASK, first_mark, is_stopped
-from headgate.stores.shared.locks import FIRST_STRIPE, LockBusy
-from headgate.stores.shared.thread_locks import MAX_OVERTAKEN_SECONDS, ThreadLocks
+from crestgate.errors import StoreError
+from crestgate.stores.shared import SharedStore, lock_holders
+from crestgate.stores.shared.lock_holders import COUNT_MASK, first_stamp, is_stopped
+from crestgate.stores.shared.locks import FIRST_STRIPE, LockBusyError
+from crestgate.stores.shared.thread_locks import MAX_OVERTAKEN_SECONDS, ThreadLocks
 
 PATIENCE = 30.0
 
@@ -42,7 +43,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_lock_is_kept_for_a_thread_that_was_overtaken() -> None:
+def test_lock_is_reserved_for_an_overtaken_thread() -> None:
     locks = ThreadLocks(2)
     assert locks.try_acquire(1)
     order: list[str] = []
@@ -54,20 +55,20 @@ def test_lock_is_kept_for_a_thread_that_was_overtaken() -> None:
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    until(lambda: locks.is_kept(1))
-    assert locks.try_acquire(0), "other locks are not kept"
-    assert not locks.is_kept(0)
+    until(lambda: locks.is_reserved(1))
+    assert locks.try_acquire(0), "other locks are not reserved"
+    assert not locks.is_reserved(0)
     locks.release(1)
-    assert not locks.try_acquire(1), "the lock is kept for the waiter"
+    assert not locks.try_acquire(1), "the lock is reserved for the waiter"
     assert locks.acquire(1, Never())
     order.append("newcomer")
     locks.release(1)
     waiter.join(PATIENCE)
     assert order == ["waiter", "newcomer"]
-    assert locks.lines == {}
+    assert locks.queues == {}
 
 
-def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
+def test_waiters_are_served_in_order_of_arrival() -> None:
     locks = ThreadLocks(1)
     assert locks.try_acquire(0)
     order: list[int] = []
@@ -81,7 +82,7 @@ def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
     for number in range(10):
         threads.append(threading.Thread(target=wait, args=(number,)))
         threads[-1].start()
-        until(lambda number=number: len(locks.lines.get(0, ())) == number + 1)  # type: ignore[misc]
+        until(lambda number=number: len(locks.queues.get(0, ())) == number + 1)  # type: ignore[misc]
     time.sleep(2 * MAX_OVERTAKEN_SECONDS)  # real threads in real time: all of them were overtaken for long enough
     locks.release(0)
     for thread in threads:
@@ -89,42 +90,53 @@ def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
     assert order == list(range(10))
 
 
-def test_waiter_that_gives_up_leaves_the_line() -> None:
+def test_waiter_that_times_out_leaves_the_queue() -> None:
     locks = ThreadLocks(1)
     assert locks.try_acquire(0)
     assert not locks.acquire(0, Now())
-    assert locks.lines == {}
+    assert locks.queues == {}
     locks.release(0)
     assert locks.try_acquire(0)
 
 
 def test_running_process_is_not_stopped() -> None:
-    assert not is_stopped(first_mark())
-    assert not is_stopped(first_mark() + COUNT_MASK)
+    assert not is_stopped(first_stamp())
+    assert not is_stopped(first_stamp() + COUNT_MASK)
 
 
-def test_process_that_is_gone_is_not_stopped() -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait(PATIENCE)
-    mark = first_mark()
-    assert not is_stopped(mark - ((os.getpid() - gone.pid) << 32)), "the kernel has freed what it held"
+def test_exited_process_is_not_stopped() -> None:
+    exited = subprocess.Popen([sys.executable, "-c", ""])
+    exited.wait(PATIENCE)
+    stamp = first_stamp()
+    assert not is_stopped(stamp - ((os.getpid() - exited.pid) << 32)), "the kernel has freed what it held"
+
+
+def test_process_that_exits_while_it_is_checked_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the file of its state can be opened, but not be read any more: ESRCH."""
+
+    def fail(path: str, mode: str) -> None:
+        raise ProcessLookupError(errno.ESRCH, "No such process", path)
+
+    stamp = first_stamp()
+    monkeypatch.setattr("builtins.open", fail)
+    assert not is_stopped(stamp)
 
 
 def test_process_of_another_namespace_counts_as_stopped() -> None:
     """Nothing can be found out about it here, so the deadline alone decides."""
-    assert is_stopped(first_mark() ^ (1 << 54))
+    assert is_stopped(first_stamp() ^ (1 << 54))
 
 
-def test_holder_that_never_goes_on_is_given_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_holder_is_waited_for_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not stopped, as far as anybody can see; but it does not go on. Only the first one waits that long."""
-    monkeypatch.setattr(holders, "MAX_SECONDS", 0.3)
+    monkeypatch.setattr(lock_holders, "MAX_STALL_SECONDS", 0.3)
     path = str(tmp_path / "counters")
     store, other = SharedStore(path, timeout_ms=10), SharedStore(path)
     other.locks.acquire(FIRST_STRIPE, 1.0)
-    mark = store.locks.mark_of(FIRST_STRIPE)
-    with pytest.raises(LockBusy):
+    stamp = store.locks.stamp_of(FIRST_STRIPE)
+    with pytest.raises(LockBusyError):
         store.locks.acquire(FIRST_STRIPE, store.timeout)
-    assert store.locks.stalled == {FIRST_STRIPE: mark}
+    assert store.locks.stalled == {FIRST_STRIPE: stamp}
     with pytest.raises(StoreError):
         store.locks.acquire(FIRST_STRIPE, store.timeout)
     other.locks.release(FIRST_STRIPE)
@@ -133,15 +145,15 @@ def test_holder_that_never_goes_on_is_given_up_once(tmp_path: Path, monkeypatch:
     other.close()
 
 
-def test_count_of_a_mark_never_reaches_the_process(tmp_path: Path) -> None:
+def test_stamp_counter_never_overflows_into_the_pid(tmp_path: Path) -> None:
     store = SharedStore(str(tmp_path / "counters"))
-    mark = first_mark()
-    store.locks.mark = mark + COUNT_MASK - 1
+    stamp = first_stamp()
+    store.locks.stamp = stamp + COUNT_MASK - 1
     seen = []
     for _ in range(4):
         store.locks.acquire(FIRST_STRIPE, 1.0)
         store.locks.release(FIRST_STRIPE)
-        seen.append(store.locks.mark_of(FIRST_STRIPE))
-    assert {taken >> 32 for taken in seen} == {mark >> 32}
+        seen.append(store.locks.stamp_of(FIRST_STRIPE))
+    assert {taken >> 32 for taken in seen} == {stamp >> 32}
     assert len(set(seen)) == 4
     store.close()

@@ -1,4 +1,4 @@
-"""A blocking store on an event loop: every caller is told once, by the deadline, and the loop never waits."""
+"""A blocking store on an event loop: each caller gets one result by its deadline, and the loop never blocks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from headgate.errors import StoreClosed, StoreError
-from headgate.stores.port import Op, Replies, Request
-from headgate.stores.threaded import ThreadedStore
+from crestgate.errors import StoreClosedError, StoreError
+from crestgate.stores.port import BatchOutcomes, Op, Request
+from crestgate.stores.threaded import ThreadedStore
 
 PATIENCE = 10.0
 
@@ -29,7 +29,7 @@ class Blocking(ThreadedStore):
     def connect(self) -> None:
         self.work()
 
-    def call(self, batch: Sequence[Request], deadline: float) -> Replies:
+    def call(self, batch: Sequence[Request], deadline: float) -> BatchOutcomes:
         self.calls += 1
         self.work()
         return [[] for _ in batch]
@@ -39,22 +39,22 @@ def waited(event: threading.Event) -> None:
     event.wait(PATIENCE)
 
 
-async def begun(store: ThreadedStore, seconds: float = PATIENCE) -> list[Replies | StoreError]:
+async def begun(store: ThreadedStore, seconds: float = PATIENCE) -> list[BatchOutcomes | StoreError]:
     """All that the store tells about one batch, once the first was told and a little later."""
-    told: list[Replies | StoreError] = []
+    results: list[BatchOutcomes | StoreError] = []
     first = asyncio.Event()
 
-    def done(answer: Replies | StoreError) -> None:
-        told.append(answer)
+    def done(answer: BatchOutcomes | StoreError) -> None:
+        results.append(answer)
         first.set()
 
     store.begin([Request(Op.TAKE, [])], time.monotonic() + seconds, done)
-    assert told == [], "not before begin has returned"
+    assert results == [], "not before begin has returned"
     await asyncio.wait_for(first.wait(), PATIENCE)
-    return told
+    return results
 
 
-def test_an_answer_is_delivered_on_the_loop() -> None:
+def test_result_is_delivered_on_the_loop() -> None:
     async def main() -> None:
         store = Blocking(lambda: None)
         assert await begun(store) == [[[]]]
@@ -64,14 +64,14 @@ def test_an_answer_is_delivered_on_the_loop() -> None:
     asyncio.run(main())
 
 
-def test_a_closed_store_makes_no_threads() -> None:
+def test_closed_store_starts_no_threads() -> None:
     async def main() -> None:
         store = Blocking(lambda: None)
         await begun(store)
         store.close()
-        (told,) = await begun(store)
-        assert isinstance(told, StoreClosed)
-        with pytest.raises(StoreClosed, match="blocking: this store is closed"):
+        (results,) = await begun(store)
+        assert isinstance(results, StoreClosedError)
+        with pytest.raises(StoreClosedError, match="blocking: this store is closed"):
             await store.connect_async()
         assert store.threads.executor is None
         assert store.calls == 1
@@ -79,7 +79,7 @@ def test_a_closed_store_makes_no_threads() -> None:
     asyncio.run(main())
 
 
-def test_errors_are_answers() -> None:
+def test_errors_are_results() -> None:
     def refuse() -> None:
         raise StoreError("away")
 
@@ -87,36 +87,36 @@ def test_errors_are_answers() -> None:
         raise ZeroDivisionError("a bug")
 
     async def main() -> None:
-        (told,) = await begun(Blocking(refuse))
-        assert isinstance(told, StoreError)
-        assert str(told) == "away"
-        (told,) = await begun(Blocking(fail))
-        assert isinstance(told, StoreError)
-        assert str(told) == "ZeroDivisionError: a bug"
+        (results,) = await begun(Blocking(refuse))
+        assert isinstance(results, StoreError)
+        assert str(results) == "away"
+        (results,) = await begun(Blocking(fail))
+        assert isinstance(results, StoreError)
+        assert str(results) == "ZeroDivisionError: a bug"
         with pytest.raises(StoreError, match="away"):
             await Blocking(refuse).connect_async()
 
     asyncio.run(main())
 
 
-def test_a_stuck_thread_is_given_up_at_the_deadline_and_its_late_answer_dropped() -> None:
+def test_stuck_thread_times_out_and_its_late_result_is_dropped() -> None:
     release = threading.Event()
 
     async def main() -> None:
         store = Blocking(lambda: waited(release))
-        told = await begun(store, 0.02)
-        assert isinstance(told[0], StoreError)
-        assert "no answer in time" in str(told[0])
+        results = await begun(store, 0.02)
+        assert isinstance(results[0], StoreError)
+        assert "no answer in time" in str(results[0])
         release.set()
         store.threads.pool(1).shutdown(wait=True)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert len(told) == 1
+        assert len(results) == 1
 
     asyncio.run(main())
 
 
-def test_what_was_given_up_before_a_thread_was_free_is_never_asked() -> None:
+def test_batch_that_timed_out_in_the_queue_is_never_sent() -> None:
     release = threading.Event()
 
     async def main() -> None:
@@ -130,31 +130,31 @@ def test_what_was_given_up_before_a_thread_was_free_is_never_asked() -> None:
     asyncio.run(main())
 
 
-def test_a_loop_that_is_closed_meanwhile_breaks_nothing() -> None:
+def test_closed_loop_breaks_nothing() -> None:
     release, finished = threading.Event(), threading.Event()
-    told: list[object] = []
+    results: list[object] = []
 
     store = Blocking(lambda: waited(release))
 
     async def main() -> None:
-        store.begin([Request(Op.TAKE, [])], time.monotonic() + PATIENCE, told.append)
+        store.begin([Request(Op.TAKE, [])], time.monotonic() + PATIENCE, results.append)
 
     asyncio.run(main())
     release.set()
     store.threads.pool(4).submit(finished.set)
     assert finished.wait(PATIENCE)
     store.close()
-    assert told == []
+    assert results == []
 
 
-def test_a_forked_child_makes_threads_of_its_own() -> None:
+def test_forked_child_starts_its_own_threads() -> None:
     store = Blocking(lambda: None)
     asyncio.run(begun(store))
     child = os.fork()
     if child == 0:
-        told: list[Replies | StoreError] = []
+        results: list[BatchOutcomes | StoreError] = []
         try:
-            told = asyncio.run(begun(store))
+            results = asyncio.run(begun(store))
         finally:
-            os._exit(0 if told == [[[]]] else 1)
+            os._exit(0 if results == [[[]]] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

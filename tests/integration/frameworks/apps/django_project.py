@@ -18,7 +18,7 @@ from integration.frameworks.contract import Setup
 
 __all__ = ["asgi_application", "configure", "limited", "patterns", "urlconf", "written", "wsgi_application"]
 
-MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
+MIDDLEWARE = "crestgate.integrations.django.RateLimitMiddleware"
 
 
 def configure() -> None:
@@ -59,21 +59,21 @@ class _Asgi(ASGIHandler):  # type: ignore[misc] # Django has no types
         return await super().get_response_async(request)
 
 
-def wsgi_application(routes: Iterable[Any], headgate: dict[str, Any] | None, around: Iterable[str] = ()) -> Any:
+def wsgi_application(routes: Iterable[Any], crestgate: dict[str, Any] | None, around: Iterable[str] = ()) -> Any:
     """An application of its own beside others: the middleware is as the settings say while it is built, inside of those
     that are `around` it."""
-    return _built(_Wsgi, routes, headgate, around)
+    return _built(_Wsgi, routes, crestgate, around)
 
 
-def asgi_application(routes: Iterable[Any], headgate: dict[str, Any] | None, around: Iterable[str] = ()) -> Any:
+def asgi_application(routes: Iterable[Any], crestgate: dict[str, Any] | None, around: Iterable[str] = ()) -> Any:
     """The same for ASGI."""
-    return _built(_Asgi, routes, headgate, around)
+    return _built(_Asgi, routes, crestgate, around)
 
 
-def _built(kind: Any, routes: Iterable[Any], headgate: dict[str, Any] | None, around: Iterable[str]) -> Any:
+def _built(kind: Any, routes: Iterable[Any], crestgate: dict[str, Any] | None, around: Iterable[str]) -> Any:
     configure()
-    own = [] if headgate is None else [MIDDLEWARE]
-    with override_settings(MIDDLEWARE=[*around, *own], HEADGATE=headgate or {}):
+    own = [] if crestgate is None else [MIDDLEWARE]
+    with override_settings(MIDDLEWARE=[*around, *own], CRESTGATE=crestgate or {}):
         handler = kind()
     handler.urls = urlconf(routes)
     return handler
@@ -86,14 +86,14 @@ def written(setup: Setup, options: dict[str, Any]) -> dict[str, Any]:
 
 def limited(setup: Setup, view: Any) -> Any:
     """A view with the limits of a route, if it has some."""
-    from headgate.integrations.django import limit
+    from crestgate.integrations.django import limit
 
     return view if setup.limits is None else limit(setup.limits, limiter=setup.limiter, **setup.route)(view)
 
 
 def patterns(setup: Setup, views: dict[str, Any], answering: Callable[..., Any]) -> list[Any]:
     """The routes. `answering` makes a view answer OPTIONS, and refuse methods that it has not."""
-    from headgate.integrations.django import RateLimitMiddleware
+    from crestgate.integrations.django import RateLimitMiddleware
 
     configure()
     routes = []
@@ -106,7 +106,7 @@ def patterns(setup: Setup, views: dict[str, Any], answering: Callable[..., Any])
     routes.append(path("login", limited(setup, answering(setup, views["login"], "POST"))))
     hello = answering(setup, views["hello"], "GET", "HEAD")
     if setup.mounted is not None:
-        with override_settings(HEADGATE=written(setup, setup.mounted)):
+        with override_settings(CRESTGATE=written(setup, setup.mounted)):
             hello = RateLimitMiddleware(hello)
     routes.append(path("mounted/", include([path("hello", hello)])))
     return routes

@@ -21,8 +21,8 @@ HAS_ROUTES = True
 @contextmanager
 def serve(setup: Setup) -> Iterator[str]:
     """The URL of the application."""
-    headgate = None if setup.middleware is None else written(setup, setup.middleware)
-    with serve_wsgi(wsgi_application(patterns(setup, _views(setup), _answering), headgate)) as url:
+    crestgate = None if setup.middleware is None else written(setup, setup.middleware)
+    with serve_wsgi(wsgi_application(patterns(setup, _views(setup), _answering), crestgate)) as url:
         yield url
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
-from headgate.integrations.asgi import RateLimitMiddleware
-from headgate.integrations.fastapi import limit
+from crestgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations.fastapi import limit
 from integration.frameworks.apps.starlette_app import pieces, waited
 from integration.frameworks.contract import Setup
 from integration.frameworks.servers import serve_asgi

@@ -9,8 +9,8 @@ from typing import Any
 from flask import Flask, Response, request
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from headgate.integrations.flask import Headgate
-from headgate.integrations.wsgi import RateLimitMiddleware
+from crestgate.integrations.flask import Crestgate
+from crestgate.integrations.wsgi import RateLimitMiddleware
 from integration.frameworks.contract import Setup
 from integration.frameworks.servers import serve_wsgi
 
@@ -31,8 +31,8 @@ def application(setup: Setup, above: bool) -> Flask:
     """The application. With `above`, the limits stand above the routes."""
     app = Flask("contract")
     app.logger.disabled = True  # /boom is no news
-    hg = Headgate(app, limiter=setup.limiter)
-    _views(app, setup, _routes(app, hg, setup, above))
+    gate = Crestgate(app, limiter=setup.limiter)
+    _views(app, setup, _routes(app, gate, setup, above))
     mounted: Any = _mounted(setup)
     if setup.mounted is not None:
         mounted.wsgi_app = RateLimitMiddleware(mounted.wsgi_app, setup.limiter, **setup.mounted)
@@ -44,7 +44,7 @@ def application(setup: Setup, above: bool) -> Flask:
     return app
 
 
-def _routes(app: Flask, hg: Headgate, setup: Setup, above: bool) -> Callable[..., Decorator]:
+def _routes(app: Flask, gate: Crestgate, setup: Setup, above: bool) -> Callable[..., Decorator]:
     """What makes a view a route with limits."""
 
     def routed(path: str, **options: Any) -> Decorator:
@@ -52,7 +52,7 @@ def _routes(app: Flask, hg: Headgate, setup: Setup, above: bool) -> Callable[...
             route = app.route(path, **options)
             if setup.limits is None:
                 return route(view)
-            limit: Decorator = hg.limit(setup.limits, **setup.route)
+            limit: Decorator = gate.limit(setup.limits, **setup.route)
             return limit(route(view)) if above else route(limit(view))
 
         return decorate

@@ -14,7 +14,7 @@ from litestar import Litestar, Request, Response, Router, get, post, route
 from litestar.middleware.base import DefineMiddleware
 from litestar.response import Stream
 
-from headgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations.asgi import RateLimitMiddleware
 from integration.frameworks.apps.starlette_app import pieces, waited
 from integration.frameworks.contract import Setup
 from integration.frameworks.servers import serve_asgi

@@ -8,7 +8,7 @@ from typing import Any
 
 from quart import Blueprint, Quart, Response, request
 
-from headgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations.asgi import RateLimitMiddleware
 from integration.frameworks.apps.starlette_app import pieces, waited
 from integration.frameworks.contract import Setup
 from integration.frameworks.servers import serve_asgi

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from headgate.integrations.asgi import RateLimitMiddleware
+from crestgate.integrations.asgi import RateLimitMiddleware
 from integration.frameworks.contract import Setup
 from integration.frameworks.servers import serve_asgi
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headgate.integrations.wsgi import RateLimitMiddleware
+from crestgate.integrations.wsgi import RateLimitMiddleware
 from integration.frameworks.contract import Setup
 from integration.frameworks.servers import serve_wsgi
 

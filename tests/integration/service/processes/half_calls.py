@@ -8,14 +8,14 @@ from types import TracebackType
 
 from hpack import Decoder, Encoder
 
-from headgate.service.rpc import frames
-from headgate.service.rpc.frames import frame
-from headgate.service.rpc.messages import CheckRequest, CheckResponse
+from crestgate.protobuf.messages import CheckRequest, CheckResponse
+from crestgate.service.grpc.transport import frames
+from crestgate.service.grpc.transport.frames import frame
 from integration.service.serving import PATIENCE, Service
 
 __all__ = ["HalfCall"]
 
-PATH = "/headgate.v1.RateLimiter/CheckRateLimit"
+PATH = "/crestgate.v1.RateLimiter/CheckRateLimit"
 STREAM = 1
 MINE = b"half way"
 
@@ -74,7 +74,7 @@ class HalfCall:
 
     def _read(self) -> Iterator[tuple[int, bytes]]:
         with self._connection.makefile("rb") as stream:
-            while head := stream.read(frames.HEAD_BYTES):
+            while head := stream.read(frames.FRAME_HEADER_BYTES):
                 yield head[3], stream.read(int.from_bytes(head[:3], "big"))
 
     def __enter__(self) -> HalfCall:

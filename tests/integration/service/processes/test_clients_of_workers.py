@@ -38,7 +38,7 @@ def same(answers: dict[str, Any]) -> bool:
     return len({json.dumps(answer, sort_keys=True) for answer in answers.values()}) == 1
 
 
-def test_workers_tell_the_same_of_clients_also_after_a_restart(serve: Callable[..., Service]) -> None:
+def test_workers_report_the_same_clients_after_a_restart(serve: Callable[..., Service]) -> None:
     service = serve(arguments=("--workers", str(WORKERS)))
     until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
     with Caller(service, service.key) as caller:

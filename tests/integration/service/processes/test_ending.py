@@ -52,7 +52,7 @@ def closed_to_others(service: Service) -> bool:
 
 
 @pytest.mark.parametrize(("workers", "number"), [(1, signal.SIGINT), (WORKERS, signal.SIGTERM)])
-def test_what_is_under_way_is_answered(workers: int, number: signal.Signals, serve: Serve) -> None:
+def test_open_requests_complete_during_shutdown(workers: int, number: signal.Signals, serve: Serve) -> None:
     service = serve(arguments=("--workers", str(workers)))
     with half_sent(service) as connection, Caller(service) as idle:
         idle.meet()
@@ -70,8 +70,8 @@ def test_what_is_under_way_is_answered(workers: int, number: signal.Signals, ser
     assert "Traceback" not in service.logged
 
 
-def test_a_second_interrupt_does_not_wait(serve: Serve, report: Callable[[str], None]) -> None:
-    service = serve(arguments=("--workers", str(WORKERS)), environment={"HEADGATE_SERVER__SHUTDOWN_SECONDS": "60"})
+def test_second_sigint_stops_at_once(serve: Serve, report: Callable[[str], None]) -> None:
+    service = serve(arguments=("--workers", str(WORKERS)), environment={"CRESTGATE_SERVER__SHUTDOWN_SECONDS": "60"})
     pids = service.worker_pids
     with half_sent(service) as connection:
         service.signal(signal.SIGINT)
@@ -85,8 +85,8 @@ def test_a_second_interrupt_does_not_wait(serve: Serve, report: Callable[[str], 
     report(f"ended {seconds:.2f} s after the second interrupt, with exit code {service.process.returncode}")
 
 
-def test_who_takes_too_long_is_told_so(serve: Serve, report: Callable[[str], None]) -> None:
-    service = serve(environment={"HEADGATE_SERVER__SHUTDOWN_SECONDS": "1"})
+def test_slow_requests_get_503_at_shutdown(serve: Serve, report: Callable[[str], None]) -> None:
+    service = serve(environment={"CRESTGATE_SERVER__SHUTDOWN_SECONDS": "1"})
     with half_sent(service) as connection:
         service.signal(signal.SIGTERM)
         assert told_too_late(connection)
@@ -99,10 +99,14 @@ def test_who_takes_too_long_is_told_so(serve: Serve, report: Callable[[str], Non
 def told_too_late(connection: socket.socket) -> bool:
     head, _, body = rest(connection).partition(b"\r\n\r\n")
     told = json.loads(body)
-    return head.startswith(b"HTTP/1.1 503") and told["status"] == 503 and "ask again" in told["detail"]
+    return (
+        head.startswith(b"HTTP/1.1 503")
+        and told["status"] == 503
+        and "did not complete in time: retry" in told["detail"]
+    )
 
 
-def test_who_waits_for_a_store_that_hangs_is_answered(serve: Serve, report: Callable[[str], None]) -> None:
+def test_requests_waiting_for_a_hanging_store_are_answered(serve: Serve, report: Callable[[str], None]) -> None:
     with RedisServer() as redis:
         service = serve(config=f"store: '{redis.url}?timeout_ms=2000'\nplans: {{many: 1000/hour}}\n")
         with half_sent(service, {"key": "patient", "plans": ["many"]}) as connection, Caller(service) as other:
@@ -120,7 +124,7 @@ def test_who_waits_for_a_store_that_hangs_is_answered(serve: Serve, report: Call
     report(f"a check that waited for a Redis that hung was answered, and the service ended {seconds:.1f} s later")
 
 
-def test_it_ends_when_nothing_that_it_needs_answers(tmp_path: Path, report: Callable[[str], None]) -> None:
+def test_stops_while_nothing_responds(tmp_path: Path, report: Callable[[str], None]) -> None:
     """Both the counters and the rules are in a Redis that hangs."""
     with RedisServer() as redis:
         config = f"store: '{redis.url}'\nrules_store: '{redis.url}?prefix=rules&timeout_ms=500'\n"
@@ -135,7 +139,7 @@ def test_it_ends_when_nothing_that_it_needs_answers(tmp_path: Path, report: Call
     report(f"ended {seconds:.1f} s after SIGTERM while Redis hung")
 
 
-def test_a_hang_up_has_all_workers_read_their_rules_again(serve: Serve, report: Callable[[str], None]) -> None:
+def test_sighup_reloads_the_rules_of_all_workers(serve: Serve, report: Callable[[str], None]) -> None:
     """They look for changes every hour only, so it is the signal that does it."""
     config = "refresh_seconds: 3600\nplans: {{many: {limit}/hour}}\n"
     service = serve(config=config.format(limit=1000), arguments=("--workers", str(WORKERS)), ready=False)
@@ -145,7 +149,7 @@ def test_a_hang_up_has_all_workers_read_their_rules_again(serve: Serve, report: 
         os.kill(pid, signal.SIGHUP)
     service.await_ready()
     until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
-    (service.folder / "headgate.yaml").write_text(config.format(limit=2000))
+    (service.folder / "crestgate.yaml").write_text(config.format(limit=2000))
 
     def limits() -> dict[str, int]:
         def limit(_: int) -> tuple[str, int]:
@@ -162,7 +166,7 @@ def test_a_hang_up_has_all_workers_read_their_rules_again(serve: Serve, report: 
     report(f"{WORKERS} workers had read their rules {seconds:.2f} s after SIGHUP")
 
 
-def test_an_interrupt_while_workers_start_ends_all(serve: Serve) -> None:
+def test_sigint_during_startup_stops_all_workers(serve: Serve) -> None:
     service = serve(arguments=("--workers", str(WORKERS)), ready=False)
     until("a worker is starting", lambda: service.worker_pids)
     pids = service.worker_pids
@@ -173,7 +177,7 @@ def test_an_interrupt_while_workers_start_ends_all(serve: Serve) -> None:
     assert "Traceback" not in service.logged
 
 
-def test_the_folder_of_the_node_goes_with_the_service(tmp_path_factory: pytest.TempPathFactory, serve: Serve) -> None:
+def test_node_directory_is_removed_with_the_service(tmp_path_factory: pytest.TempPathFactory, serve: Serve) -> None:
     """And if somebody has taken it away before, that is no reason to fail."""
     temporary = tmp_path_factory.mktemp("temporary")
     service = serve(environment={"TMPDIR": str(temporary)})

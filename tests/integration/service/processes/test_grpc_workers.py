@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from headgate.service.rpc.messages import (
+from crestgate.protobuf.messages import (
     CheckRequest,
     CheckResponse,
     HealthCheckRequest,
@@ -56,7 +56,7 @@ def ask(asked: grpc.Channel, path: str, request: Any, answer: Any) -> tuple[Any,
 
 def check(asked: grpc.Channel, key: str, plan: str = "many") -> tuple[Any, str]:
     request = CheckRequest(key=key, plans=[plan])
-    return ask(asked, "/headgate.v1.RateLimiter/CheckRateLimit", request, CheckResponse)
+    return ask(asked, "/crestgate.v1.RateLimiter/CheckRateLimit", request, CheckResponse)
 
 
 def health(asked: grpc.Channel) -> int:
@@ -94,7 +94,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         assert "Traceback" not in started.logged
 
 
-def test_all_workers_and_http_count_together(service: Service) -> None:
+def test_all_workers_and_protocols_share_counters(service: Service) -> None:
     told: list[Any] = []
     workers: set[str] = set()
     for _ in range(LIMIT // 4):
@@ -112,7 +112,7 @@ def test_all_workers_and_http_count_together(service: Service) -> None:
         assert not caller.check({"key": "together", "plans": ["many"]}).data["allowed"]
 
 
-def test_a_hang_up_and_a_new_worker_read_envoys_limits_again(service: Service) -> None:
+def test_sighup_and_new_workers_reload_descriptor_limits(service: Service) -> None:
     before = limits(service)
     assert set(before.values()) == {1000}
     (service.folder / "envoy.yaml").write_text(ENVOY.format(count=2000))
@@ -135,7 +135,7 @@ def turned_away(service: Service) -> bool:
         return False
 
 
-def test_what_is_under_way_is_answered(serve: Serve) -> None:
+def test_open_requests_complete_during_shutdown(serve: Serve) -> None:
     service = serve(arguments=("--workers", str(WORKERS)))
     with HalfCall(service, "slow") as half, channel(service.rpc) as watching:
         path = "/grpc.health.v1.Health/Watch"
@@ -158,8 +158,8 @@ def test_what_is_under_way_is_answered(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["1", "60"])
-def test_who_takes_too_long_is_cut_off_and_after_a_second_interrupt_at_once(seconds: str, serve: Serve) -> None:
-    service = serve(environment={"HEADGATE_SERVER__SHUTDOWN_SECONDS": seconds})
+def test_slow_calls_are_aborted_and_at_once_after_a_second_sigint(seconds: str, serve: Serve) -> None:
+    service = serve(environment={"CRESTGATE_SERVER__SHUTDOWN_SECONDS": seconds})
     with HalfCall(service, "slow") as half:
         service.signal(signal.SIGINT)
         half.told_to_go()
@@ -171,12 +171,12 @@ def test_who_takes_too_long_is_cut_off_and_after_a_second_interrupt_at_once(seco
     assert "Traceback" not in service.logged
 
 
-def test_callers_over_grpc_show_a_certificate_and_others_need_none(tmp_path: Path, serve: Serve) -> None:
+def test_grpc_requires_a_client_certificate_and_http_does_not(tmp_path: Path, serve: Serve) -> None:
     certificate = self_signed(tmp_path)
     ours, theirs = Signer(tmp_path, "ours"), Signer(tmp_path, "theirs")
     tls = {"certificate": certificate, "key": certificate.with_suffix(".key"), "grpc_client_ca": ours.certificate}
-    service = serve(environment={f"HEADGATE_SERVER__TLS__{name.upper()}": str(path) for name, path in tls.items()})
-    assert f"  gRPC       {service.rpc} with TLS, for callers with a certificate\n" in service.said
+    service = serve(environment={f"CRESTGATE_SERVER__TLS__{name.upper()}": str(path) for name, path in tls.items()})
+    assert f"  gRPC       {service.rpc} with TLS, client certificate required\n" in service.said
 
     def code(name: str, signer: Signer | None = None, trust: Path = certificate) -> grpc.StatusCode:
         shown = () if signer is None else tuple(path.read_bytes() for path in signer.sign(name))

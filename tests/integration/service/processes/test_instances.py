@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headgate.config.settings import load_settings
-from headgate.history.opening import open_history
+from crestgate.config.settings import load_settings
+from crestgate.history.factory import open_history
 from integration.rules.places import place
 from integration.service.processes.crowd import Caller, admitted, crowd, until
 from integration.service.processes.together import together
@@ -32,7 +32,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     kind: str = request.param
     counters = f"{request.getfixturevalue('redis_server').url}?prefix=instances-{kind}&timeout_ms=20000"
     config = f"store: '{counters}'\nrules_store: '{place(kind, request)}'\n"
-    key = {"HEADGATE_ADMIN_KEY": "the-operator-of-both"}
+    key = {"CRESTGATE_ADMIN_KEY": "the-operator-of-both"}
 
     starts = [partial(Service, tmp_path_factory.mktemp(folder), config, key) for folder in ("one", "other")]
     with together(*starts) as (one, other):
@@ -43,7 +43,7 @@ def asked(user: str, endpoint: str) -> dict[str, object]:
     return {"dimension": "user", "identifier": user, "endpoint": endpoint}
 
 
-def test_a_rule_changed_on_one_binds_on_the_other(pair: Pair, report: Report) -> None:
+def test_rule_changed_on_one_instance_applies_on_the_other(pair: Pair, report: Report) -> None:
     one, other = pair
     waits = []
     with Caller(one, one.key) as writer, Caller(other) as reader:
@@ -60,7 +60,7 @@ def test_a_rule_changed_on_one_binds_on_the_other(pair: Pair, report: Report) ->
     assert max(waits) < BOUND
 
 
-def test_a_limit_shared_by_both_admits_as_much_as_of_one(pair: Pair, report: Report) -> None:
+def test_shared_limit_is_exact_across_instances(pair: Pair, report: Report) -> None:
     with Caller(pair[0], pair[0].key) as writer, Caller(pair[1]) as reader:
         writer.limit("shared", LIMIT, endpoint_pattern="/shared")
         nobody = asked("nobody", "/shared")
@@ -70,7 +70,7 @@ def test_a_limit_shared_by_both_admits_as_much_as_of_one(pair: Pair, report: Rep
     assert admitted(answers) == LIMIT
 
 
-def test_what_was_done_on_one_is_in_the_audit_log_of_the_other(pair: Pair) -> None:
+def test_audit_log_is_shared_by_instances(pair: Pair) -> None:
     one, other = pair
     with Caller(one, one.key) as writer, Caller(other, other.key) as reader:
         writer.limit("audited", 5, endpoint_pattern="/audited")
@@ -78,7 +78,7 @@ def test_what_was_done_on_one_is_in_the_audit_log_of_the_other(pair: Pair) -> No
         assert [(entry["actor"], entry["action"]) for entry in entries] == [("key:admin", "create")]
 
 
-def test_the_history_is_of_both(pair: Pair, report: Report) -> None:
+def test_history_has_the_checks_of_both_instances(pair: Pair, report: Report) -> None:
     """What is left is written when an instance ends, so nobody has to wait for that."""
     with Caller(pair[0], pair[0].key) as writer, Caller(pair[1]) as reader:
         writer.limit("history", LIMIT, endpoint_pattern="/history")
@@ -97,6 +97,6 @@ def test_the_history_is_of_both(pair: Pair, report: Report) -> None:
 
 def rules_of(service: Service) -> str:
     """Where its rules are, by its settings."""
-    url = load_settings(str(service.folder / "headgate.yaml"), {}).rules_store
+    url = load_settings(str(service.folder / "crestgate.yaml"), {}).rules_store
     assert url is not None
     return url

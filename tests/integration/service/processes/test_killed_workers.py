@@ -26,7 +26,7 @@ from servers.machine import gone
 WORKERS = 3
 LIMIT = 6000
 CALLERS = 16
-COUNTERS = ("headgate_allowed_total", "headgate_blocked_total", "headgate_requests_total")
+COUNTERS = ("crestgate_allowed_total", "crestgate_blocked_total", "crestgate_requests_total")
 Report = Callable[[str], None]
 
 
@@ -49,7 +49,7 @@ def asked(user: str, endpoint: str) -> dict[str, object]:
     return {"dimension": "user", "identifier": user, "endpoint": endpoint}
 
 
-def test_a_killed_worker_comes_back_and_nothing_is_lost(service: Service, report: Report) -> None:
+def test_killed_worker_is_replaced_and_nothing_is_lost(service: Service, report: Report) -> None:
     with Caller(service, service.key) as admin:
         admin.limit("survivor", LIMIT, endpoint_pattern="/survivor")
         rules = admin.ask("GET", "/api/v1/rules").data
@@ -108,11 +108,9 @@ def test_all_workers_are_killed_at_once(service: Service, report: Report) -> Non
     report(f"{WORKERS} workers killed at once: answered again after {seconds:.2f} s, with all {taken} counted")
 
 
-def test_a_worker_that_cannot_start_is_tried_ever_more_slowly_while_the_others_answer(
-    service: Service, report: Report
-) -> None:
+def test_worker_that_fails_to_start_is_retried_with_backoff(service: Service, report: Report) -> None:
     until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
-    rules = service.folder / ".headgate" / "rules.db"
+    rules = service.folder / ".crestgate" / "rules.db"
     away = rules.with_name("away.db")
     journal = [file for file in rules.parent.iterdir() if file.name.startswith("rules.db-")]
     rules.rename(away)
@@ -120,7 +118,7 @@ def test_a_worker_that_cannot_start_is_tried_ever_more_slowly_while_the_others_a
     moved = [file.rename(file.with_name(file.name.replace("rules", "away"))) for file in journal]
     victim = service.worker_pids[0]
     kill(victim)
-    said = re.compile(r"worker \d ended with exit code 1; another takes its place in ([\d.]+) s")
+    said = re.compile(r"worker \d ended with exit code 1; restarting it in ([\d.]+) s")
     until("it was tried again, and again", lambda: len(said.findall(service.logged)) >= 2)
     waits = [float(wait) for wait in said.findall(service.logged)]
     assert waits == sorted(set(waits)), "each is longer than the one before"
@@ -135,7 +133,7 @@ def test_a_worker_that_cannot_start_is_tried_ever_more_slowly_while_the_others_a
     report(f"a worker that could not start was tried again after {', '.join(f'{wait:g} s' for wait in waits)}")
 
 
-def test_workers_end_by_themselves_when_their_supervisor_is_killed(service: Service, report: Report) -> None:
+def test_workers_stop_when_their_supervisor_is_killed(service: Service, report: Report) -> None:
     """The last of this file: nothing is left of the service."""
     pids = service.worker_pids
     assert len(pids) == WORKERS

@@ -52,7 +52,7 @@ def all_ready(service: Service) -> bool:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_fifty_repeats_consume_once(store: str, services: dict[str, Service], report: Callable[[str], None]) -> None:
+def test_fifty_replays_consume_once(store: str, services: dict[str, Service], report: Callable[[str], None]) -> None:
     service = services[store]
     once = {"key": "user:42", "plans": ["once"]}
     answers = crowd([service], [once] * REPEATS, REPEATS, KEY, WORKERS)

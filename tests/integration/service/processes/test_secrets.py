@@ -25,8 +25,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from headgate.config.settings import load_settings
-from headgate.service.starting import completed
+from crestgate.config.settings import load_settings
+from crestgate.service.preflight import complete_settings
 from integration.service.processes.crowd import CHECK, Caller, answering_workers, until
 from integration.service.serving import ANY_PORTS, PATIENCE, Service
 from servers.machine import free_port
@@ -80,23 +80,23 @@ def login(secret: str) -> str:
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("secrets")
     with RedisServer(password=REDIS) as redis, MariaDB() as mariadb:
-        mariadb.sql(f"CREATE USER vault@'%' IDENTIFIED BY '{MARIADB}'; GRANT ALL ON headgate.* TO vault@'%'")
+        mariadb.sql(f"CREATE USER vault@'%' IDENTIFIED BY '{MARIADB}'; GRANT ALL ON crestgate.* TO vault@'%'")
         hook = f"http://hook:{login(WEBHOOK_LOGIN)}@127.0.0.1:{free_port()}/to/{WEBHOOK_PATH}?token={WEBHOOK_QUERY}"
         config = {
             "store": f"redis://:{login(REDIS)}@127.0.0.1:{redis.port}/0?timeout_ms=1000",
-            "rules_store": f"mysql://vault:{login(MARIADB)}@127.0.0.1:{mariadb.port}/headgate?timeout_ms=2000",
+            "rules_store": f"mysql://vault:{login(MARIADB)}@127.0.0.1:{mariadb.port}/crestgate?timeout_ms=2000",
             "pressure": {"webhook": hook},
             "logs": {"level": "debug", "requests": "all", "keys": "plain"},
             "metrics": {"tokens_remaining": True},
             "plans": {"few": "5/year"},
             "rules": [{"rule_id": "per-key", "dimension": "apikey", "limit": 5, "window_seconds": 3600}],
         }
-        (folder / "headgate.yaml").write_text(json.dumps(config))
+        (folder / "crestgate.yaml").write_text(json.dumps(config))
         heard = Heard()
-        token = re.search(r"hg_[0-9a-f]{12}_\S+", command(folder, "keys", "create", "reader", "--scope", "read"))
+        token = re.search(r"cg_[0-9a-f]{12}_\S+", command(folder, "keys", "create", "reader", "--scope", "read"))
         assert token is not None
         with Service(
-            folder, environment={"HEADGATE_ADMIN_KEY": ADMIN}, arguments=("--workers", str(WORKERS)), key=ADMIN
+            folder, environment={"CRESTGATE_ADMIN_KEY": ADMIN}, arguments=("--workers", str(WORKERS)), key=ADMIN
         ) as service:
             until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
             yield Stage(service, redis, mariadb, token[0], heard)
@@ -104,10 +104,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 def command(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> str:
     """All that a command prints."""
-    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
     surroundings |= {"PYTHONPATH": os.pathsep.join(place for place in sys.path if place), **(environment or {})}
     done = subprocess.run(
-        [sys.executable, "-m", "headgate", *words],
+        [sys.executable, "-m", "crestgate", *words],
         cwd=folder,
         env=surroundings,
         stdout=subprocess.PIPE,
@@ -166,16 +166,16 @@ def limit_by_api_key(stage: Stage) -> None:
         assert [caller.check(about).data["allowed"] for _ in range(6)] == [True] * 5 + [False]
         assert caller.ask("POST", "/api/v1/quota", about).data["remaining"] == 0
         assert caller.ask("POST", "/api/v1/reset", about).status == 200
-        caller.ask("GET", "/api/v1/authorize", None, {"x-api-key": END_USER, "x-headgate-key": ADMIN})
+        caller.ask("GET", "/api/v1/authorize", None, {"x-api-key": END_USER, "x-crestgate-key": ADMIN})
 
 
-def test_no_secret_comes_out_anywhere(stage: Stage, report: Callable[[str], None]) -> None:
+def test_secrets_appear_nowhere(stage: Stage, report: Callable[[str], None]) -> None:
     service, redis, mariadb, heard = stage.service, stage.redis, stage.mariadb, stage.heard
     tokens = {"of the store": REDIS, "of the rules": MARIADB, "admin key": ADMIN, "API key": stage.token}
     tokens |= {"webhook login": WEBHOOK_LOGIN, "webhook path": WEBHOOK_PATH, "webhook query": WEBHOOK_QUERY}
     call(stage, ADMIN)
     call(stage, stage.token)
-    call(stage, stage.token, {"x-headgate-key": ADMIN, "idempotency-key": ADMIN})
+    call(stage, stage.token, {"x-crestgate-key": ADMIN, "idempotency-key": ADMIN})
     call(stage, ADMIN + "x")
     call(stage, None, {"x-api-key": stage.token[:-1]})
     limit_by_api_key(stage)
@@ -193,7 +193,7 @@ def test_no_secret_comes_out_anywhere(stage: Stage, report: Callable[[str], None
     mariadb.start()
     until("all is well again", lambda: len(answering_workers(service)) == WORKERS)
     service.await_ready()
-    until("the webhook was given up", lambda: "could not be posted" in service.logged)
+    until("the webhook was given up", lambda: "cannot deliver a pressure event" in service.logged)
     call(stage, ADMIN)
     heard.printed = {
         "config check": command(service.folder, "config", "check"),
@@ -201,18 +201,18 @@ def test_no_secret_comes_out_anywhere(stage: Stage, report: Callable[[str], None
         "config check, reached": command(service.folder, "config", "check", "--connect"),
         "keys list": command(service.folder, "keys", "list"),
         "rules list": command(service.folder, "rules", "list"),
-        "repr": repr(completed(load_settings(str(service.folder / "headgate.yaml"), {}))),
+        "repr": repr(complete_settings(load_settings(str(service.folder / "crestgate.yaml"), {}))),
     }
     assert "could not" in away or "cannot" in away or "refuses" in away
     for name, wrong in (
-        ("HEADGATE_STORE", "redis://:{}@127.0.0.1:{}/0"),
-        ("HEADGATE_RULES_STORE", "mysql://vault:{}@127.0.0.1:{}/headgate"),
+        ("CRESTGATE_STORE", "redis://:{}@127.0.0.1:{}/0"),
+        ("CRESTGATE_RULES_STORE", "mysql://vault:{}@127.0.0.1:{}/crestgate"),
     ):
-        url = wrong.format(login(WRONG), redis.port if name == "HEADGATE_STORE" else mariadb.port)
-        surroundings = {name: url, "HEADGATE_ADMIN_KEY": ADMIN, **ANY_PORTS}
+        url = wrong.format(login(WRONG), redis.port if name == "CRESTGATE_STORE" else mariadb.port)
+        surroundings = {name: url, "CRESTGATE_ADMIN_KEY": ADMIN, **ANY_PORTS}
         heard.printed[f"serve, wrong {name}"] = said = command(service.folder, "serve", environment=surroundings)
         assert "Traceback" not in said
-        assert said.startswith("headgate: ")
+        assert said.startswith("crestgate: ")
     assert service.stop() == 0
     found = leaks({**tokens, "wrong password": WRONG}, stage)
     report(

@@ -19,20 +19,20 @@ from servers.machine import free_port
 from servers.redis import self_signed
 
 Serve = Callable[..., Service]
-EVERYWHERE = {"HEADGATE_SERVER__HTTP": "0.0.0.0:0"}
+EVERYWHERE = {"CRESTGATE_SERVER__HTTP": "0.0.0.0:0"}
 
 
 def refused(
     folder: Path, config: str | None = None, environment: Mapping[str, str] | None = None, *arguments: str
 ) -> str:
     """Why a service does not start."""
-    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
     surroundings |= {"PYTHONPATH": os.pathsep.join(place for place in sys.path if place)}
     surroundings |= {**ANY_PORTS, **(environment or {})}
     if config is not None:
-        (folder / "headgate.yaml").write_text(config)
+        (folder / "crestgate.yaml").write_text(config)
     done = subprocess.run(
-        [sys.executable, "-m", "headgate", "serve", *arguments],
+        [sys.executable, "-m", "crestgate", "serve", *arguments],
         cwd=folder,
         env=surroundings,
         capture_output=True,
@@ -45,65 +45,65 @@ def refused(
     return done.stderr
 
 
-def test_an_address_that_is_taken_costs_no_key(tmp_path: Path, serve: Serve) -> None:
+def test_address_in_use_creates_no_key(tmp_path: Path, serve: Serve) -> None:
     """The key that is made at the first start is shown at the first that succeeds."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
-        said = refused(tmp_path, None, {"HEADGATE_SERVER__HTTP": taken})
+        said = refused(tmp_path, None, {"CRESTGATE_SERVER__HTTP": taken})
     assert said.startswith(
-        f"headgate: server.http: cannot listen on {taken}: Address already in use; --http HOST:PORT "
+        f"crestgate: server.http: cannot listen on {taken}: Address already in use; --http HOST:PORT "
     )
-    assert serve().key.startswith("hg_")
+    assert serve().key.startswith("cg_")
 
 
 @pytest.mark.parametrize(("where", "scheme"), [("store", "redis"), ("rules_store", "mysql")])
-def test_a_server_that_is_away_is_named(where: str, scheme: str, tmp_path: Path) -> None:
+def test_unreachable_server_is_named(where: str, scheme: str, tmp_path: Path) -> None:
     port = free_port()
     said = refused(tmp_path, f"{where}: {scheme}://somebody:hidden@127.0.0.1:{port}/0\n")
     assert len(said.splitlines()) == 1
-    assert said.startswith("headgate: ")
+    assert said.startswith("crestgate: ")
     assert str(port) in said
     assert "hidden" not in said
 
 
-def test_listening_beyond_this_machine_needs_a_key(tmp_path: Path, serve: Serve) -> None:
+def test_non_loopback_requires_a_key(tmp_path: Path, serve: Serve) -> None:
     said = refused(tmp_path, None, EVERYWHERE)
-    assert re.search("server.http: 0.0.0.0:0 .* no admin key yet.* HEADGATE_ADMIN_KEY.*--insecure", said)
+    assert re.search("server.http: 0.0.0.0:0 .* no admin key yet.* CRESTGATE_ADMIN_KEY.*--insecure", said)
     insecure = serve(environment=EVERYWHERE, arguments=("--insecure",))
     assert "checks     are open" in insecure.said
     assert httpx.get(f"http://127.0.0.1:{insecure.port}/api/v1/rules").status_code == 401
 
 
-def test_memory_is_refused_to_several_workers(tmp_path: Path) -> None:
+def test_memory_store_is_refused_with_several_workers(tmp_path: Path) -> None:
     said = refused(tmp_path, "store: memory://\n", None, "--workers", "4")
     assert re.search("store: memory:// .* 4 workers .* leave store out", said)
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_failures_are_reported(tmp_path: Path) -> None:
     config = (
         "store: redis://\nserver: {workers: 0, shutdown_seconds: soon, colour: red}\nlogs: {level: loud}\nrulez: []\n"
     )
-    said = refused(tmp_path, config, {"HEADGATE_SERVER__CHECKS": "perhaps"})
+    said = refused(tmp_path, config, {"CRESTGATE_SERVER__CHECKS": "perhaps"})
     for field in ("server.workers", "server.shutdown_seconds", "server.colour", "logs.level", "rulez"):
-        assert re.search(rf"headgate\.yaml:\d.*{re.escape(field)}", said), field
-    assert "HEADGATE_SERVER__CHECKS" in said
+        assert re.search(rf"crestgate\.yaml:\d.*{re.escape(field)}", said), field
+    assert "CRESTGATE_SERVER__CHECKS" in said
 
 
-def test_a_first_key_that_is_too_short(tmp_path: Path) -> None:
+def test_short_admin_key_is_refused(tmp_path: Path) -> None:
     key = "let-me-in"
-    said = refused(tmp_path, None, {"HEADGATE_ADMIN_KEY": key})
-    assert "HEADGATE_ADMIN_KEY" in said
+    said = refused(tmp_path, None, {"CRESTGATE_ADMIN_KEY": key})
+    assert "CRESTGATE_ADMIN_KEY" in said
     assert key not in said
 
 
-def test_beyond_this_machine_over_tls_with_a_key(tmp_path: Path, serve: Serve) -> None:
+def test_non_loopback_with_tls_and_key(tmp_path: Path, serve: Serve) -> None:
     certificate = self_signed(tmp_path)
     tls = f"server: {{tls: {{certificate: {certificate}, key: {certificate.with_suffix('.key')}}}}}\n"
-    key = {"HEADGATE_ADMIN_KEY": "the-operators-own-key"}
+    key = {"CRESTGATE_ADMIN_KEY": "the-operators-own-key"}
     service = serve(config=tls, environment={**EVERYWHERE, **key})
     assert service.url.startswith("https://")
-    assert "admin key  the one in HEADGATE_ADMIN_KEY" in service.said
-    assert key["HEADGATE_ADMIN_KEY"] not in service.said
+    assert "admin key  the one in CRESTGATE_ADMIN_KEY" in service.said
+    assert key["CRESTGATE_ADMIN_KEY"] not in service.said
     assert "checks     need a key" in service.said
     context = ssl.create_default_context(cafile=str(certificate))
     check = {"key": "somebody"}

@@ -69,11 +69,11 @@ def test_redis_is_killed_and_comes_back(
     assert {told.data["reason"] for told in answers} == {"ok", reason}
     failed = sum(told.data["reason"] == reason for told in answers)
     numbers = scrape(service)
-    assert metric(numbers, "headgate_store_errors_total") >= failed
+    assert metric(numbers, "crestgate_store_errors_total") >= failed
     if policy == "open":
-        assert metric(numbers, "headgate_fail_open_total") >= failed
+        assert metric(numbers, "crestgate_fail_open_total") >= failed
     else:
-        assert metric(numbers, "headgate_fail_open_total") == 0
+        assert metric(numbers, "crestgate_fail_open_total") == 0
     assert failed
     assert f"on_store_error={policy}" in service.logged
     assert admitted(crowd([service], [{"key": "after", "plans": ["few"]}] * (3 * LIMIT), 20)) == LIMIT
@@ -90,4 +90,4 @@ def while_away(policy: str, service: Service) -> None:
     assert {decision["reason"] for decision in decisions} == {REASONS[policy]}
     allowed = sum(decision["allowed"] for decision in decisions)
     assert allowed == {"open": 2 * LIMIT, "closed": 0, "local": LIMIT}[policy]
-    assert metric(scrape(service), "headgate_breaker_state") > 0
+    assert metric(scrape(service), "crestgate_breaker_state") > 0

@@ -58,21 +58,21 @@ def test_four_workers_admit_exactly_the_limit(service: Service, report: Report) 
         assert caller.check(asked("exact", "/exact")).data["remaining"] == 0
 
 
-def test_the_numbers_are_those_of_all_workers(service: Service, report: Report) -> None:
+def test_metrics_are_those_of_all_workers(service: Service, report: Report) -> None:
     answers = crowd([service], [asked(f"user-{n % 7}", "/counted") for n in range(700)], CALLERS, workers=WORKERS)
     assert len({told.worker for told in answers}) == WORKERS
     assert admitted(answers) == 700
 
     def counted() -> float:
-        return metric(scrape(service), "headgate_allowed_total", 'rule="counted"')
+        return metric(scrape(service), "crestgate_allowed_total", 'rule="counted"')
 
     seconds = until("all are counted", lambda: counted() >= 700, 10)
     assert counted() == 700
-    assert metric(scrape(service), "headgate_workers") == WORKERS
+    assert metric(scrape(service), "crestgate_workers") == WORKERS
     report(f"the checks of {WORKERS} workers were all in one scrape after {seconds:.2f} s")
 
 
-def test_fifty_repeats_at_once_consume_once(service: Service, report: Report) -> None:
+def test_fifty_concurrent_replays_consume_once(service: Service, report: Report) -> None:
     once = asked("repeated", "/repeated")
     answers = crowd([service], [once] * REPEATS, REPEATS, {"Idempotency-Key": "workers"}, WORKERS)
     told_once(answers, LIMIT - 1, service)
@@ -85,7 +85,7 @@ def test_fifty_repeats_at_once_consume_once(service: Service, report: Report) ->
     report(f"{REPEATS} repeats at once, answered by {len(shares)} workers, consumed 1")
 
 
-def test_the_history_has_the_checks_of_all_workers(service: Service, report: Report) -> None:
+def test_history_has_the_checks_of_all_workers(service: Service, report: Report) -> None:
     denied = 2 * LIMIT + 1
     with Caller(service, service.key) as admin:
 
@@ -102,12 +102,12 @@ def test_the_history_has_the_checks_of_all_workers(service: Service, report: Rep
     report(f"{LIMIT} allowed and {denied} denied by {WORKERS} workers: in the history {seconds:.1f} s after this asked")
 
 
-def test_what_is_written_through_one_worker_is_known_to_the_others(
+def test_rules_written_through_one_worker_apply_in_the_others(
     tmp_path_factory: pytest.TempPathFactory, report: Report
 ) -> None:
     """SQLite tells nobody of a change, and here the workers look for one every minute: they tell each other."""
     folder = tmp_path_factory.mktemp("told")
-    seldom = {"HEADGATE_REFRESH_SECONDS": "60"}
+    seldom = {"CRESTGATE_REFRESH_SECONDS": "60"}
     with Service(folder, environment=seldom, arguments=("--workers", str(WORKERS))) as service:
         until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
         with Caller(service, service.key) as admin:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crestgate import Limit, Limiter
+from crestgate.core.decision import Decision
+from crestgate.service.auth.guard import CheckCeiling
+from crestgate.testing import FakeClock
 from flaky_store import Flaky
-from headgate import Limit, Limiter
-from headgate.core.decision import Decision
-from headgate.service.auth.guard import CheckCeiling
-from headgate.testing import FakeClock
 
 
 class Node:
@@ -37,7 +37,7 @@ def test_one_worker_admits_the_limit(count: int) -> None:
         node.clock.advance(1)
 
 
-def test_the_store_is_asked_once_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_is_used_once_per_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(Limit(100_000, 1))
     asked: list[int] = []
     bound = node.workers[0]._node
@@ -55,36 +55,36 @@ def test_the_store_is_asked_once_a_lease(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asked[10:] == [1500], "a batch takes what it needs"
 
 
-def test_batches_are_counted_by_their_items_all_or_none() -> None:
+def test_batches_count_their_items_atomically() -> None:
     node = Node(Limit(1000, 1, algorithm="fixed_window"))
     (worker,) = node.workers
     assert worker.admit(600) is None
     refusal = worker.admit(600)
     assert refusal is not None
     assert (refusal.status, refusal.headers) == (429, ((b"retry-after", b"1"),))
-    assert refusal.detail == (
-        "this node is asked for too many checks: the limit is 1000/second using fixed_window, so try again in 1 s"
-    )
+    assert refusal.detail == ("too many checks on this node: the limit is 1000/second using fixed_window, retry in 1 s")
     assert worker.admit(400) is None, "the refused batch took nothing"
     assert worker.admit(0) is None
 
 
-def test_a_batch_beyond_the_limit_can_never_pass() -> None:
+def test_batch_above_the_limit_is_refused_for_good() -> None:
     (worker,) = Node(Limit(500, 1)).workers
     refusal = worker.admit(1000)
     assert refusal is not None
     assert (refusal.status, refusal.headers) == (429, ())
-    assert refusal.detail == "1000 checks at once are more than this node ever takes (500/second): send smaller batches"
+    assert (
+        refusal.detail == "1000 checks at once are more than the limit of this node (500/second): send smaller batches"
+    )
 
 
-def test_no_checks_at_all() -> None:
+def test_limit_of_zero_checks() -> None:
     (worker,) = Node(Limit(0, 1)).workers
     refusal = worker.admit(1)
     assert refusal is not None
     assert (refusal.status, refusal.headers, refusal.detail) == (
         429,
         (),
-        "this node is asked for too many checks: the limit is 0/second",
+        "too many checks on this node: the limit is 0/second",
     )
 
 
@@ -96,7 +96,7 @@ def test_workers_share_the_limit() -> None:
     assert node.admitted(120_000, 2) == 100_000, "one that is asked alone has all of it"
 
 
-def test_what_was_leased_and_not_used_is_at_most_one_lease_per_worker() -> None:
+def test_unused_leases_are_bounded_per_worker() -> None:
     node = Node(Limit(10_000, 1, algorithm="fixed_window"), workers=3)
     for worker in range(3):
         assert node.admitted(1, worker) == 1
@@ -107,7 +107,7 @@ def test_what_was_leased_and_not_used_is_at_most_one_lease_per_worker() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_never_more_than_the_limit_and_a_lease_each_nor_less_than_the_leases_hold_back(data: st.DataObject) -> None:
+def test_leases_bound_over_and_under_admission(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 3000), "count")
     workers = data.draw(st.integers(1, 4), "workers")
     node = Node(Limit(count, 1, algorithm="fixed_window"), workers)
@@ -126,7 +126,7 @@ def test_never_more_than_the_limit_and_a_lease_each_nor_less_than_the_leases_hol
         node.clock.advance(1)
 
 
-def test_a_store_that_fails_lets_checks_pass() -> None:
+def test_failing_store_with_fail_open_allows_checks() -> None:
     store = Flaky()
     store.broken = True
     worker = CheckCeiling(Limit(10, 1), Limiter(store))

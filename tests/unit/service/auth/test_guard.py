@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headgate import Limit, Limiter
-from headgate.config.server import Address, Ceilings, Server
-from headgate.rules.repositories.port import Actor
-from headgate.service.auth.guard import Guard, Refusal, needed_to_check
-from headgate.service.auth.keys import Caller, Keys, Scope, create_key, revoke_key
-from headgate.testing import FakeClock
+from crestgate import Limit, Limiter
+from crestgate.config.server import Address, Server, ServerLimits
+from crestgate.rules.port import Actor
+from crestgate.service.auth.guard import Guard, Refusal, required_check_scope
+from crestgate.service.auth.keys import ApiKeys, Caller, Scope, create_key, revoke_key
+from crestgate.testing import FakeClock
 from unit.rules.memory_repository import MemoryRepository
 
 FIRST = "correct-horse-battery"
@@ -28,7 +28,7 @@ class Door:
         self.clock = FakeClock(1_700_000_000)
         self.repository = MemoryRepository(self.clock)
         self.node = Limiter("memory://", clock=self.clock)
-        keys = Keys(self.bodies, FIRST)
+        keys = ApiKeys(self.bodies, FIRST)
         self.guard = Guard(keys, Server(**server), self.node, self.clock.ticks)
 
     def bodies(self) -> Mapping[str, Mapping[str, Any]]:
@@ -60,33 +60,33 @@ def refused(answer: Caller | Refusal | None) -> Refusal:
 # -- keys and scopes ------------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_needs_a_key_says_how_to_send_it() -> None:
+def test_missing_key_message_says_how_to_send_it() -> None:
     door = Door()
     for need in ("check", "read", "write"):
         answer = refused(door.guard.admit(need, [], HERE))
         assert (answer.status, answer.headers) == (401, ((b"www-authenticate", b"Bearer"),))
-        assert answer.detail == "this needs a key: send it as `Authorization: Bearer …`, or in X-API-Key"
+        assert answer.detail == "API key required: send it as `Authorization: Bearer …`, or in X-API-Key"
 
 
-def test_an_open_call_is_anybodys() -> None:
+def test_open_call_needs_no_key() -> None:
     door = Door()
     token, caller = door.key("check")
     assert door.admit(None) is None
     assert door.admit(None, token) == caller, "who is known is named"
 
 
-def test_a_wrong_key_is_told_also_where_none_is_needed() -> None:
+def test_unknown_key_is_refused_even_if_none_is_needed() -> None:
     door = Door()
     token, _ = door.key("write")
     wrong = token[:-1] + ("A" if token[-1] != "A" else "B")
     for need in (None, "check", "read", "write"):
         answer = refused(door.admit(need, wrong))
         assert (answer.status, answer.headers) == (401, ((b"www-authenticate", b'Bearer error="invalid_token"'),))
-        assert answer.detail == "the key that was sent opens nothing: it is unknown, was revoked or has expired"
+        assert answer.detail == "unknown API key: it does not exist, was revoked or has expired"
         assert wrong not in repr(answer)
 
 
-def test_each_scope_does_what_it_may() -> None:
+def test_scopes_allow_what_they_include() -> None:
     door = Door()
     for scope, statuses in {
         "check": [None, None, 403, 403],
@@ -98,11 +98,13 @@ def test_each_scope_does_what_it_may() -> None:
         assert [door.status(need, token) for need in needs] == statuses
         assert door.admit("check", token) == caller
     token, _ = door.key("read")
-    assert refused(door.admit("write", token)).detail == "the key 'read-key' has the scope read, and this needs write"
+    assert (
+        refused(door.admit("write", token)).detail == "the API key 'read-key' has scope read, and this call needs write"
+    )
     assert door.admit("write", FIRST) == ADMIN
 
 
-def test_a_revoked_or_expired_key_opens_nothing() -> None:
+def test_revoked_and_expired_keys_are_unknown() -> None:
     door = Door()
     token, caller = door.key("read")
     short, _ = door.key("read", door.clock.ticks() + 5_000_000)
@@ -131,51 +133,51 @@ def test_a_revoked_or_expired_key_opens_nothing() -> None:
         ([(b"authorization", b"Basic KEY")], False),
         ([(b"authorization", b"")], False),
         ([(b"x-api-key", b"")], False),
-        ([(b"x-headgate-key", b"KEY")], False),
+        ([(b"x-crestgate-key", b"KEY")], False),
         ([(b"x-api-key", b"\xff\x00KEY")], False),
     ],
 )
-def test_where_a_key_is_looked_for(headers: list[tuple[bytes, bytes]], known: bool) -> None:
+def test_headers_that_carry_the_key(headers: list[tuple[bytes, bytes]], known: bool) -> None:
     sent = [(name, value.replace(b"KEY", FIRST.encode())) for name, value in headers]
     answer = Door().guard.admit("read", sent, HERE)
     assert answer == ADMIN if known else refused(answer).status == 401
 
 
-def test_other_schemes_are_no_keys_of_ours() -> None:
+def test_other_authorization_schemes_are_ignored() -> None:
     guard = Door().guard
     assert guard.admit(None, [(b"authorization", b"Basic dXNlcjpwYXNz")], HERE) is None
 
 
-def test_a_proxy_is_known_by_a_header_of_its_own() -> None:
+def test_proxy_key_is_in_its_own_header() -> None:
     guard = Door().guard
     of_the_user = [(b"authorization", b"Bearer of-the-application"), (b"x-api-key", b"of-the-application")]
     assert guard.admit(None, of_the_user, HERE, forwarded=True) is None
     answer = refused(guard.admit("check", [*of_the_user, (b"x-api-key", FIRST.encode())], HERE, forwarded=True))
-    assert (answer.status, answer.detail) == (401, "this needs a key: send it in X-Headgate-Key")
-    own = [*of_the_user, (b"x-headgate-key", FIRST.encode())]
+    assert (answer.status, answer.detail) == (401, "API key required: send it in X-Crestgate-Key")
+    own = [*of_the_user, (b"x-crestgate-key", FIRST.encode())]
     assert guard.admit("check", own, HERE, forwarded=True) == ADMIN
-    wrong = [*of_the_user, (b"x-headgate-key", b"wrong")]
+    wrong = [*of_the_user, (b"x-crestgate-key", b"wrong")]
     assert refused(guard.admit(None, wrong, HERE, forwarded=True)).status == 401
 
 
 # -- from where -----------------------------------------------------------------------------------------------------
 
 
-def test_admin_calls_come_from_where_they_may() -> None:
+def test_admin_calls_are_restricted_to_admin_from() -> None:
     door = Door(admin_from=("10.0.0.0/8", "2001:db8::7"))
     for inside in ("10.1.2.3", "::ffff:10.1.2.3", "2001:db8::7"):
         assert door.admit("write", FIRST, inside) == ADMIN
     for address in ("11.1.2.3", "2001:db8::8", "localhost", None):
         answer = refused(door.admit("read", FIRST, address))
         assert (answer.status, answer.headers) == (403, ())
-        assert answer.detail == "this may not be called from your address: server.admin_from says from where"
+        assert answer.detail == "admin calls are not allowed from your address: see server.admin_from"
         assert door.status("read", None, address) == 403, "before a key is asked for"
         assert door.status("read", "wrong", address) == 403, "or looked at"
         assert door.status("check", FIRST, address) is None
         assert door.status(None, None, address) is None
 
 
-def test_admin_calls_come_from_anywhere_unless_said() -> None:
+def test_admin_calls_are_allowed_from_anywhere_by_default() -> None:
     door = Door()
     assert [door.status("write", FIRST, address) for address in (HERE, "2001:db8::8", None)] == [None] * 3
 
@@ -183,8 +185,8 @@ def test_admin_calls_come_from_anywhere_unless_said() -> None:
 # -- how often ------------------------------------------------------------------------------------------------------
 
 
-def test_reads_and_writes_are_counted_per_key_and_apart() -> None:
-    door = Door(limits=Ceilings(reads=Limit(3, 60, algorithm="fixed_window"), writes=Limit(1, 60)))
+def test_reads_and_writes_are_limited_separately_per_key() -> None:
+    door = Door(limits=ServerLimits(reads=Limit(3, 60, algorithm="fixed_window"), writes=Limit(1, 60)))
     token, _ = door.key("write")
     assert [door.status("read", token) for _ in range(4)] == [None, None, None, 429]
     assert [door.status("write", token, write=True) for _ in range(2)] == [None, 429]
@@ -193,41 +195,41 @@ def test_reads_and_writes_are_counted_per_key_and_apart() -> None:
     assert door.status(None, token) is None
     answer = refused(door.admit("write", token, write=True))
     assert answer.headers == ((b"retry-after", b"60"),)
-    assert answer.detail == "the key 'write-key' has too many writes: the limit is 1/minute, so try again in 60 s"
+    assert answer.detail == "the API key 'write-key' has made too many writes: the limit is 1/minute, retry in 60 s"
     door.clock.advance(60)
     assert door.status("write", token, write=True) is None
 
 
-def test_what_a_key_may_not_do_is_not_counted() -> None:
-    door = Door(limits=Ceilings(reads=Limit(1, 60), writes=Limit(1, 60)))
+def test_forbidden_calls_are_not_counted() -> None:
+    door = Door(limits=ServerLimits(reads=Limit(1, 60), writes=Limit(1, 60)))
     token, _ = door.key("read")
     assert door.status("write", token, write=True) == 403
     assert door.status("read", token) is None
 
 
-def test_a_limit_of_nothing_has_no_time_to_come_back() -> None:
-    door = Door(limits=Ceilings(writes=Limit(0, 60)))
+def test_zero_limit_has_no_retry_after() -> None:
+    door = Door(limits=ServerLimits(writes=Limit(0, 60)))
     answer = refused(door.admit("write", FIRST, write=True))
     assert (answer.status, answer.headers) == (429, ())
 
 
-def test_two_guards_of_one_node_count_together() -> None:
-    door = Door(limits=Ceilings(reads=Limit(2, 60)))
-    other = Guard(Keys(dict, FIRST), Server(limits=Ceilings(reads=Limit(2, 60))), door.node, door.clock.ticks)
+def test_guards_of_one_node_share_counters() -> None:
+    door = Door(limits=ServerLimits(reads=Limit(2, 60)))
+    other = Guard(ApiKeys(dict, FIRST), Server(limits=ServerLimits(reads=Limit(2, 60))), door.node, door.clock.ticks)
     headers = [(b"x-api-key", FIRST.encode())]
     assert door.guard.admit("read", headers, HERE) == other.admit("read", headers, HERE) == ADMIN
     assert refused(other.admit("read", headers, HERE)).status == 429
 
 
-def test_failed_log_ins_are_counted_per_address() -> None:
-    door = Door(limits=Ceilings(failed_logins=Limit(2, 60)))
+def test_failed_logins_are_limited_per_address() -> None:
+    door = Door(limits=ServerLimits(failed_logins=Limit(2, 60)))
     for need in (None, "read"):
         assert door.status(need, "wrong", f"192.0.2.{10 if need else 20}") == 401
     assert [door.status("read", "wrong") for _ in range(3)] == [401, 401, 429]
     answer = refused(door.admit("read", "wrong"))
     assert (answer.status, answer.headers) == (429, ((b"retry-after", b"30"),))
     assert answer.detail == (
-        "keys that open nothing were sent from here too often: the limit is 2/minute, so try again in 30 s"
+        "too many calls with an unknown API key from this address: the limit is 2/minute, retry in 30 s"
     )
     assert door.status("read") == 401, "without a key nothing was guessed"
     assert door.admit("read", FIRST) == ADMIN, "others behind the same proxy go on"
@@ -236,8 +238,8 @@ def test_failed_log_ins_are_counted_per_address() -> None:
     assert door.status("read", "wrong") == 401
 
 
-def test_an_ipv6_network_is_one_who_fails() -> None:
-    door = Door(limits=Ceilings(failed_logins=Limit(1, 60)))
+def test_failed_logins_are_grouped_by_ipv6_network() -> None:
+    door = Door(limits=ServerLimits(failed_logins=Limit(1, 60)))
     assert [door.status("read", "wrong", f"2001:db8::{last}") for last in "123"] == [401, 429, 429]
     assert [door.status("read", "wrong", None) for _ in range(2)] == [401, 429]
 
@@ -262,11 +264,11 @@ def test_an_ipv6_network_is_one_who_fails() -> None:
         (Server(checks="key", insecure=True), "10.0.0.1", "check"),
     ],
 )
-def test_what_checks_need(server: Server, host: str, need: Scope | None) -> None:
-    assert needed_to_check(server, Address(host, 8080)) == need
+def test_required_check_scope(server: Server, host: str, need: Scope | None) -> None:
+    assert required_check_scope(server, Address(host, 8080)) == need
 
 
-def test_the_machines_clock_is_the_usual_one() -> None:
-    keys = Keys(dict, FIRST)
+def test_default_clock_is_the_system_clock() -> None:
+    keys = ApiKeys(dict, FIRST)
     guard: Callable[..., Any] = Guard(keys, Server(), Limiter("memory://")).admit
     assert guard("read", [(b"x-api-key", FIRST.encode())], None) == ADMIN

@@ -1,4 +1,4 @@
-"""Keys: made, listed, revoked, found by their tokens alone, and shown to nobody."""
+"""ApiKeys: made, listed, revoked, found by their tokens alone, and shown to nobody."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import ConfigError, Invalid, NotFound, ReadOnly
-from headgate.rules.catalog import Catalog
-from headgate.rules.repositories.files import FileRepository
-from headgate.rules.repositories.port import Actor, AuditQuery, Edit
-from headgate.service.auth import keys as module
-from headgate.service.auth.keys import Caller, Keys, Scope, create_key, includes, list_keys, revoke_key
+from crestgate.errors import ConfigError, NotFoundError, ReadOnlyError, ValidationError
+from crestgate.rules.catalog import Catalog
+from crestgate.rules.port import Actor, AuditQuery, Edit
+from crestgate.rules.storage.files import FileRepository
+from crestgate.service.auth import keys as module
+from crestgate.service.auth.keys import ApiKeys, Caller, Scope, create_key, includes, list_keys, revoke_key
 from unit.rules.memory_repository import MemoryRepository
 
 ALICE = Actor("alice", "192.0.2.1")
@@ -27,27 +27,27 @@ def repository() -> MemoryRepository:
     return MemoryRepository()
 
 
-def in_force(repository: MemoryRepository, first: str | None = None) -> Keys:
+def in_force(repository: MemoryRepository, first: str | None = None) -> ApiKeys:
     """The keys, read anew each time."""
 
     def bodies() -> Mapping[str, Mapping[str, Any]]:
         return {record.id: record.body for record in repository.list("key")}
 
-    return Keys(bodies, first)
+    return ApiKeys(bodies, first)
 
 
-def test_a_token_finds_its_key_and_nothing_else_does(repository: MemoryRepository) -> None:
+def test_only_the_exact_token_finds_its_key(repository: MemoryRepository) -> None:
     ci, token = create_key(repository, ALICE, "ci", "read")
     ops, other = create_key(repository, ALICE, "ops", "write")
-    assert re.fullmatch("hg_[0-9a-f]{12}_[A-Za-z0-9_-]{43}", token)
+    assert re.fullmatch("cg_[0-9a-f]{12}_[A-Za-z0-9_-]{43}", token)
     assert (ci.name, ci.scope, ci.expires_us) == ("ci", "read", None)
     assert ci.created_us == repository.clock.ticks()
     keys = in_force(repository)
     assert keys.find(token, NOW) == Caller("ci", "read", ci.key_id)
     assert keys.find(other, NOW) == Caller("ops", "write", ops.key_id)
     wrong = [
-        *("", " ", "hg", "hg_", ci.key_id, ci.digest, token[:-1], token + "A", token.upper(), f" {token}", "\ud800"),
-        f"hg_{ci.key_id}_{other.rpartition(ops.key_id)[2][1:]}",  # the secret of another key
+        *("", " ", "cg", "cg_", ci.key_id, ci.digest, token[:-1], token + "A", token.upper(), f" {token}", "\ud800"),
+        f"cg_{ci.key_id}_{other.rpartition(ops.key_id)[2][1:]}",  # the secret of another key
         token.replace(ci.key_id, ops.key_id),
         token.replace(ci.key_id, "0" * 12),
         token[:-1] + ("A" if token[-1] != "A" else "B"),
@@ -55,7 +55,7 @@ def test_a_token_finds_its_key_and_nothing_else_does(repository: MemoryRepositor
     assert [keys.find(text, NOW) for text in wrong] == [None] * len(wrong)
 
 
-def test_keys_are_listed_the_oldest_first_and_revoked_by_their_ids(repository: MemoryRepository) -> None:
+def test_keys_are_listed_oldest_first_and_revoked_by_id(repository: MemoryRepository) -> None:
     made = []
     for name in ("one", "two", "three"):
         made.append(create_key(repository, ALICE, name, "check"))
@@ -67,11 +67,11 @@ def test_keys_are_listed_the_oldest_first_and_revoked_by_their_ids(repository: M
     keys = in_force(repository)
     assert keys.find(token, NOW) is None
     assert keys.find(other, NOW) == Caller("two", "check", two.key_id)
-    with pytest.raises(NotFound, match=f"there is no key '{one.key_id}'"):
+    with pytest.raises(NotFoundError, match=f"there is no key '{one.key_id}'"):
         revoke_key(repository, ALICE, one.key_id)
 
 
-def test_an_expired_key_is_as_good_as_none(repository: MemoryRepository) -> None:
+def test_expired_key_is_unknown(repository: MemoryRepository) -> None:
     _, token = create_key(repository, ALICE, "ci", "check", NOW + 10)
     keys = in_force(repository)
     assert keys.find(token, NOW + 9) is not None
@@ -80,7 +80,7 @@ def test_an_expired_key_is_as_good_as_none(repository: MemoryRepository) -> None
     assert record.expires_us == NOW + 10, "so the repository removes it, a day later"
 
 
-def test_the_first_key_is_the_operators_own(repository: MemoryRepository) -> None:
+def test_admin_key_is_the_operators_text(repository: MemoryRepository) -> None:
     keys = in_force(repository, f"{FIRST}\n")
     assert keys.find(FIRST, NOW) == Caller("admin", "write", "admin")
     assert keys.find(FIRST[:-1], NOW) is None
@@ -89,12 +89,12 @@ def test_the_first_key_is_the_operators_own(repository: MemoryRepository) -> Non
     assert keys.find(token, NOW) is not None, "it is one of several"
 
 
-def test_the_first_key_may_look_like_a_token(repository: MemoryRepository) -> None:
-    text = "hg_0123456789ab_" + "x" * 43
+def test_admin_key_may_look_like_a_token(repository: MemoryRepository) -> None:
+    text = "cg_0123456789ab_" + "x" * 43
     assert in_force(repository, text).find(text, NOW) == Caller("admin", "write", "admin")
 
 
-def test_how_many_keys_may_do_everything(repository: MemoryRepository) -> None:
+def test_admins_counts_valid_write_keys(repository: MemoryRepository) -> None:
     assert in_force(repository).admins(NOW) == 0
     assert in_force(repository, FIRST).admins(NOW) == 1
     create_key(repository, ALICE, "ci", "check")
@@ -116,23 +116,23 @@ def test_how_many_keys_may_do_everything(repository: MemoryRepository) -> None:
         ("sixteen-letters\x07-of-words", "of ASCII"),
     ],
 )
-def test_a_first_key_that_cannot_be_used_is_not_shown(first: str, words: str) -> None:
+def test_invalid_admin_key_is_not_shown(first: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Keys(dict, first)
+        ApiKeys(dict, first)
     assert words in str(caught.value)
     assert not first.strip() or first.strip() not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "\x1b[31m", "n" * 101, 5])
-def test_a_name_is_for_people(repository: MemoryRepository, name: Any) -> None:
+def test_key_names_must_be_printable(repository: MemoryRepository, name: Any) -> None:
     with pytest.raises(ConfigError, match="a key's name must be 1 to 100 printable characters, not "):
         create_key(repository, ALICE, name, "check")
     assert list_keys(repository) == []
 
 
-def test_a_scope_is_one_of_three(repository: MemoryRepository) -> None:
+def test_unknown_scope_is_refused(repository: MemoryRepository) -> None:
     wrong: Any = "admin"
-    with pytest.raises(ConfigError, match="a key's scope is one of check, read, write, not 'admin'"):
+    with pytest.raises(ConfigError, match="a key's scope must be one of check, read, write, not 'admin'"):
         create_key(repository, ALICE, "ci", wrong)
 
 
@@ -159,18 +159,16 @@ BROKEN: list[Mapping[str, Any]] = [
 
 
 @pytest.mark.parametrize("body", BROKEN)
-def test_a_broken_record_opens_nothing_and_says_how_to_be_rid_of_it(
+def test_malformed_record_authenticates_nobody_and_names_the_remedy(
     repository: MemoryRepository, body: Mapping[str, Any]
 ) -> None:
     repository.write([Edit("key", "0123456789ab", body)], ALICE)
-    assert in_force(repository).find("hg_0123456789ab_" + "x" * 43, NOW) is None
-    with pytest.raises(Invalid, match="`headgate keys revoke 0123456789ab` removes it"):
+    assert in_force(repository).find("cg_0123456789ab_" + "x" * 43, NOW) is None
+    with pytest.raises(ValidationError, match="`crestgate keys revoke 0123456789ab` removes it"):
         list_keys(repository)
 
 
-def test_every_token_is_compared_as_often_and_in_constant_time(
-    repository: MemoryRepository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_comparison_takes_constant_time(repository: MemoryRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     key, token = create_key(repository, ALICE, "ci", "check")
     _, expired = create_key(repository, ALICE, "old", "check", 1)
     for first in (None, FIRST):
@@ -182,13 +180,13 @@ def test_every_token_is_compared_as_often_and_in_constant_time(
             return a == b
 
         monkeypatch.setattr(module, "compare_digest", compare)
-        for text in (token, expired, token[:-1] + "!", f"hg_{key.key_id}_{'x' * 43}", f"hg_{'0' * 12}_{'x' * 43}", "x"):
+        for text in (token, expired, token[:-1] + "!", f"cg_{key.key_id}_{'x' * 43}", f"cg_{'0' * 12}_{'x' * 43}", "x"):
             compared.clear()
             keys.find(text, NOW)
             assert compared == [(64, 64), (64, 64)], text
 
 
-def test_a_token_is_nowhere_to_be_seen(repository: MemoryRepository) -> None:
+def test_token_is_stored_nowhere(repository: MemoryRepository) -> None:
     key, token = create_key(repository, ALICE, "ci", "check")
     secret = token.rpartition(key.key_id)[2][1:]
     (record,) = repository.list("key")
@@ -201,11 +199,11 @@ def test_a_token_is_nowhere_to_be_seen(repository: MemoryRepository) -> None:
     assert not [text for text in (repr(key), repr(keys), repr(entry)) if key.digest in text]
 
 
-def test_a_catalog_tells_of_keys(repository: MemoryRepository) -> None:
+def test_catalog_provides_keys(repository: MemoryRepository) -> None:
     _, token = create_key(repository, ALICE, "ci", "check")
     catalog = Catalog([repository], refresh_seconds=3600)
     try:
-        keys = Keys(lambda: catalog.keys)
+        keys = ApiKeys(lambda: catalog.keys)
         assert keys.find(token, NOW) is not None
         revoke_key(repository, ALICE, list_keys(repository)[0].key_id)
         catalog.refresh()
@@ -214,8 +212,8 @@ def test_a_catalog_tells_of_keys(repository: MemoryRepository) -> None:
         catalog.close()
 
 
-def test_files_have_no_keys() -> None:
+def test_log_files_contain_no_keys() -> None:
     files = FileRepository([])
     assert list_keys(files) == []
-    with pytest.raises(ReadOnly):
+    with pytest.raises(ReadOnlyError):
         create_key(files, ALICE, "ci", "check")

@@ -1,4 +1,4 @@
-"""A Redis of their own for the tests that reconfigure it, flush its scripts or count its commands."""
+"""A separate Redis for tests that reconfigure it, flush its scripts or count its commands."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Short ways to put requests to a store."""
+"""Helpers that send requests to a store."""
 
 from __future__ import annotations
 
-from headgate.core.algorithms import Algorithm, build
-from headgate.core.decision import Decision
-from headgate.core.limit import Limit
-from headgate.stores.port import Member, Op, Outcome, Request, Store
-from headgate.stores.redis import RedisStore
-from headgate.stores.url import open_store
-from headgate.testing import FakeClock
+from crestgate.core.algorithms import Algorithm, build
+from crestgate.core.decision import Decision
+from crestgate.core.limit import Limit
+from crestgate.stores.factory import open_store
+from crestgate.stores.port import Member, Op, Outcome, Request, Store
+from crestgate.stores.redis import RedisStore
+from crestgate.testing import FakeClock
 
 __all__ = ["ALGORITHMS", "apply", "limit", "peek", "store_at", "take"]
 
@@ -23,7 +23,7 @@ ALGORITHMS = (
 
 
 def store_at(url: str, clock: FakeClock | None = None, **options: object) -> RedisStore:
-    """The store of a URL with options; its time is long enough for a busy machine."""
+    """The store of a URL with options; its timeout is long enough for a busy machine."""
     text = "&".join(f"{name}={value}" for name, value in ({"timeout_ms": 10_000} | options).items())
     store = open_store(f"{url}{'&' if '?' in url else '?'}{text}", clock)
     assert isinstance(store, RedisStore)

@@ -1,4 +1,4 @@
-"""Ways to a Redis: passwords, users, TLS, sockets, databases, several loops, forks; and the end of it."""
+"""Connections to Redis: credentials, TLS, unix sockets, databases, event loops, forks and closing."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from uuid import uuid4
 import pytest
 import redis
 
-from headgate import AsyncLimiter, ConfigError, Limit, Limiter, StoreError, register_algorithm
-from headgate.core.algorithms.registered import Numbers, Verdict
-from headgate.errors import StoreClosed
-from headgate.stores.port import Member, Op, Replies, Request
-from headgate.stores.redis import RedisStore
-from headgate.testing import OnLoop
+from crestgate import AsyncLimiter, ConfigError, Limit, Limiter, StoreError, register_algorithm
+from crestgate.core.algorithms.custom import Numbers, Verdict
+from crestgate.errors import StoreClosedError
+from crestgate.stores.port import BatchOutcomes, Member, Op, Request
+from crestgate.stores.redis import RedisStore
+from crestgate.testing import AsyncStoreAdapter
 from servers.machine import until
 from servers.redis import RedisCluster, RedisSentinels, RedisServer
 from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at, take
 
-STORES_PAGE = Path(__file__).parents[4] / "docs" / "stores.md"
+STORES_PAGE = Path(__file__).parents[4] / "docs" / "stores-redis.md"
 SECRET = "s3cr:t/%@#?"  # with all that has a meaning in a URL
 WRITTEN = "s3cr%3At%2F%25%40%23%3F"
 
@@ -51,7 +51,7 @@ def decides(url: str) -> None:
     store = store_at(url, prefix=prefix)
     store.connect()
     assert take(store, limit("2/year")).allowed
-    on_loop = OnLoop(store_at(url, prefix=prefix))
+    on_loop = AsyncStoreAdapter(store_at(url, prefix=prefix))
     assert take(on_loop, limit("2/year")).allowed
     assert not take(store, limit("2/year")).allowed
     assert not take(on_loop, limit("2/year")).allowed
@@ -59,20 +59,20 @@ def decides(url: str) -> None:
     on_loop.close()
 
 
-def test_a_password(guarded: RedisServer) -> None:
+def test_password(guarded: RedisServer) -> None:
     decides(f"redis://:{WRITTEN}@127.0.0.1:{guarded.port}/0")
 
 
-def test_a_user(guarded: RedisServer) -> None:
+def test_user_and_password(guarded: RedisServer) -> None:
     decides(f"redis://app%40shop:{WRITTEN}@127.0.0.1:{guarded.port}")
 
 
-def test_the_documented_rights_of_a_user_are_enough(guarded: RedisServer) -> None:
+def test_documented_acl_suffices(guarded: RedisServer) -> None:
     (line,) = re.findall(r"ACL SETUSER limiter .*", STORES_PAGE.read_text())
     guarded.cli(*line.replace(">password", f">{SECRET}").split())
     for make in (store_at, on_loop_at):
         guarded.cli("SCRIPT", "FLUSH")
-        store: RedisStore | OnLoop = make(f"redis://limiter:{WRITTEN}@127.0.0.1:{guarded.port}")
+        store: RedisStore | AsyncStoreAdapter = make(f"redis://limiter:{WRITTEN}@127.0.0.1:{guarded.port}")
         for algorithm in ALGORITHMS:
             ours = limit(f"100/hour using {algorithm}", str(uuid4()))
             taken = apply(store, Op.TAKE, Member("key", ours, 5))[0]
@@ -86,11 +86,11 @@ def test_the_documented_rights_of_a_user_are_enough(guarded: RedisServer) -> Non
         store.close()
 
 
-def on_loop_at(url: str) -> OnLoop:
-    return OnLoop(store_at(url))
+def on_loop_at(url: str) -> AsyncStoreAdapter:
+    return AsyncStoreAdapter(store_at(url))
 
 
-def test_a_unix_socket(guarded: RedisServer) -> None:
+def test_unix_socket(guarded: RedisServer) -> None:
     decides(f"redis+unix://:{WRITTEN}@{guarded.socket}")
     decides(f"valkey+unix://app%40shop:{WRITTEN}@{guarded.socket}?db=3")
 
@@ -103,20 +103,20 @@ def test_tls(encrypted: RedisServer, host: str) -> None:
 
 def test_large_batches_over_tls(encrypted: RedisServer) -> None:
     url = f"rediss://localhost:{encrypted.port}?ssl_ca_certs={encrypted.certificate}"
-    for store in (store_at(url, prefix=uuid4()), OnLoop(store_at(url, prefix=uuid4()))):
+    for store in (store_at(url, prefix=uuid4()), AsyncStoreAdapter(store_at(url, prefix=uuid4()))):
         batch = [Request(Op.TAKE, [Member("k" * 1000 + str(i), limit("5/year"), 1)]) for i in range(2000)]
         assert all(outcome.decision.allowed for (outcome,) in store.apply(batch))
         assert {outcome.decision.remaining for (outcome,) in store.apply(batch)} == {3}
         store.close()
 
 
-def test_databases_are_apart(server: RedisServer, client: redis.Redis) -> None:
+def test_databases_are_separate(server: RedisServer, client: redis.Redis) -> None:
     host = f"redis://127.0.0.1:{server.port}"
-    for number, place in enumerate((f"{host}/0", f"{host}/1", f"{host}/15", f"valkey://127.0.0.1:{server.port}/2")):
-        store = store_at(place)
+    for number, target in enumerate((f"{host}/0", f"{host}/1", f"{host}/15", f"valkey://127.0.0.1:{server.port}/2")):
+        store = store_at(target)
         assert take(store, limit("1/year")).allowed, number
         assert not take(store, limit("1/year")).allowed
-        assert not take(OnLoop(store_at(place)), limit("1/year")).allowed
+        assert not take(AsyncStoreAdapter(store_at(target)), limit("1/year")).allowed
         store.close()
 
 
@@ -129,9 +129,7 @@ def connections(client: redis.Redis) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 2, 8])
-def test_no_more_connections_are_kept_than_the_pool_has_room_for(
-    server: RedisServer, client: redis.Redis, size: int
-) -> None:
+def test_pool_size_bounds_idle_connections_of_threads(server: RedisServer, client: redis.Redis, size: int) -> None:
     store = store_at(server.url, pool_size=size)
     together = threading.Barrier(8)
 
@@ -147,8 +145,8 @@ def test_no_more_connections_are_kept_than_the_pool_has_room_for(
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_no_more_connections_of_a_loop_are_kept_either(server: RedisServer, client: redis.Redis, size: int) -> None:
-    store = OnLoop(store_at(server.url, pool_size=size))
+def test_pool_size_bounds_idle_connections_of_a_loop(server: RedisServer, client: redis.Redis, size: int) -> None:
+    store = AsyncStoreAdapter(store_at(server.url, pool_size=size))
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda _: take(store, limit("100000/year")).allowed, range(400)))
     until("the others are closed", lambda: connections(client) <= size, patience=5)
@@ -156,7 +154,7 @@ def test_no_more_connections_of_a_loop_are_kept_either(server: RedisServer, clie
     until("all are closed", lambda: connections(client) == 0, patience=5)
 
 
-def test_two_loops_and_threads_share_a_store(server: RedisServer, client: redis.Redis) -> None:
+def test_event_loops_and_threads_share_a_store(server: RedisServer, client: redis.Redis) -> None:
     store = store_at(server.url)
     admitted: list[int] = []
 
@@ -181,11 +179,11 @@ def test_two_loops_and_threads_share_a_store(server: RedisServer, client: redis.
     store.close()
 
 
-def test_loops_that_are_over_leave_nothing(server: RedisServer, client: redis.Redis) -> None:
+def test_closed_loops_leave_no_connections(server: RedisServer, client: redis.Redis) -> None:
     store = store_at(server.url)
 
     async def check() -> bool:
-        decided: asyncio.Future[Replies | StoreError] = asyncio.get_running_loop().create_future()
+        decided: asyncio.Future[BatchOutcomes | StoreError] = asyncio.get_running_loop().create_future()
         batch = [Request(Op.TAKE, [Member("key", limit("100/year"), 1)])]
         store.begin(batch, time.monotonic() + 10, decided.set_result)
         return isinstance(await decided, list)
@@ -193,11 +191,11 @@ def test_loops_that_are_over_leave_nothing(server: RedisServer, client: redis.Re
     assert all(asyncio.run(check()) for _ in range(20))
     gc.collect()
     assert connections(client) <= 2
-    assert len(store._loops) <= 1
+    assert len(store._async_clients) <= 1
     store.close()
 
 
-def test_a_forked_child_has_connections_of_its_own(server: RedisServer, client: redis.Redis) -> None:
+def test_forked_child_opens_its_own_connections(server: RedisServer, client: redis.Redis) -> None:
     limiter = Limiter(f"{server.url}?timeout_ms=10000")
     for _ in range(100):
         assert limiter.check("key", "1000/year").allowed
@@ -225,21 +223,21 @@ async def tasks(url: str) -> list[bool]:
 # -- the end, and what never begins -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["server", "redis_cluster", "redis_sentinels"])
-def test_a_closed_store_says_so(place: str, request: pytest.FixtureRequest) -> None:
-    running: RedisServer | RedisCluster | RedisSentinels = request.getfixturevalue(place)
+@pytest.mark.parametrize("target", ["server", "redis_cluster", "redis_sentinels"])
+def test_closed_store_raises(target: str, request: pytest.FixtureRequest) -> None:
+    running: RedisServer | RedisCluster | RedisSentinels = request.getfixturevalue(target)
     for make in (store_at, on_loop_at):
-        store: RedisStore | OnLoop = make(running.url)
+        store: RedisStore | AsyncStoreAdapter = make(running.url)
         take(store, limit("5/year"), str(uuid4()))
         store.close()
         store.close()
-        with pytest.raises(StoreClosed):
+        with pytest.raises(StoreClosedError):
             peek(store, limit("5/year"))
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreClosedError):
         store_at_closed(running.url).connect()
     limiter = Limiter(running.url)
     limiter.close()
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreClosedError):
         limiter.check("key", "5/year")
 
 
@@ -249,7 +247,7 @@ def store_at_closed(url: str) -> RedisStore:
     return store
 
 
-def test_an_algorithm_without_a_twin_is_refused_when_the_limiter_is_built(server: RedisServer) -> None:
+def test_custom_algorithm_is_rejected_when_the_limiter_is_built(server: RedisServer) -> None:
     name = f"own_{uuid4().hex}"
 
     def step(ours: Limit, state: Numbers | None, now: int, cost: int) -> tuple[Numbers | None, Verdict]:

@@ -1,4 +1,4 @@
-"""One server that hangs: nobody waits for ever because of it, and the others' answers count."""
+"""A server that hangs: no call waits beyond its deadline, and replies of other servers count."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.stores.breaker import Breaker
-from headgate.stores.redis.blocking import BlockingServers
-from headgate.stores.redis.nonblocking import LoopServers
-from headgate.stores.redis.settings import Settings
-from headgate.stores.redis.talk import Address, Answer, Call, Lost, Talk, pack
+from crestgate.stores.breaker import Breaker
+from crestgate.stores.redis.async_client import AsyncClient
+from crestgate.stores.redis.protocol import Call, CallFailure, CallResult, Exchange, ServerAddress, pack
+from crestgate.stores.redis.settings import RedisSettings
+from crestgate.stores.redis.sync_client import SyncClient
+from stalls import Stalls
 
 PING = pack(("PING",))
 
 
 @pytest.fixture
-def hung() -> Iterator[Address]:
+def hung() -> Iterator[ServerAddress]:
     """A server that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield Address("127.0.0.1", listener.getsockname()[1])
+        yield ServerAddress("127.0.0.1", listener.getsockname()[1])
 
 
 @pytest.fixture
-def prompt() -> Iterator[Address]:
+def prompt() -> Iterator[ServerAddress]:
     """A server that answers every command at once."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -45,51 +46,53 @@ def prompt() -> Iterator[Address]:
             threading.Thread(target=serve, args=(client,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
-    yield Address("127.0.0.1", listener.getsockname()[1])
+    yield ServerAddress("127.0.0.1", listener.getsockname()[1])
     listener.close()
 
 
-class Breakers(dict[Address, Breaker]):
-    def __missing__(self, address: Address) -> Breaker:
+class Breakers(dict[ServerAddress, Breaker]):
+    def __missing__(self, address: ServerAddress) -> Breaker:
         return self.setdefault(address, Breaker())
 
 
-def test_an_answer_that_is_there_counts_when_another_server_used_up_the_time(hung: Address, prompt: Address) -> None:
+def test_received_reply_counts_after_another_server_used_up_the_time(
+    hung: ServerAddress, prompt: ServerAddress
+) -> None:
     breakers = Breakers()
-    servers = BlockingServers(Settings(), 4, breakers.__getitem__)
+    servers = SyncClient(RedisSettings(), 4, breakers.__getitem__)
     for _ in range(3):
         calls = [Call(hung, PING, 1), Call(prompt, PING, 1)]
-        silent, heard = servers.exchange(calls, time.monotonic() + 0.1)
-        assert isinstance(silent, Lost)
-        assert heard == [b"PONG"]
+        silent, answered = servers.call_all(calls, time.monotonic() + 0.1)
+        assert isinstance(silent, CallFailure)
+        assert answered == [b"PONG"]
     assert breakers[hung].state(time.monotonic()) == "open"
     assert breakers[prompt].state(time.monotonic()) == "closed"
     servers.close()
 
 
-def test_a_connection_given_up_before_it_was_begun_is_heard_of(prompt: Address) -> None:
+def test_connection_cancelled_before_it_started_has_a_result(prompt: ServerAddress) -> None:
     """A loop that was held up finds the first answer and the end of the time in the same turn."""
 
-    def talk() -> Talk[list[Answer]]:
+    def exchange() -> Exchange[list[CallResult]]:
         yield [Call(prompt, PING, 1)]
         time.sleep(0.2)  # whatever holds up the loop
-        return (yield [Call(Address(prompt.host, prompt.port, sentinel=True), PING, 1)])  # another connection
+        return (yield [Call(ServerAddress(prompt.host, prompt.port, sentinel=True), PING, 1)])  # another connection
 
-    async def scenario() -> list[Answer]:
+    async def scenario() -> list[CallResult]:
         breakers = Breakers()
-        servers = LoopServers(asyncio.get_running_loop(), Settings(), 4, breakers.__getitem__)
-        told: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-        servers.run(talk(), time.monotonic() + 0.1, told.set_result)  # type: ignore[arg-type]
-        answers = await asyncio.wait_for(told, 5)
+        servers = AsyncClient(asyncio.get_running_loop(), RedisSettings(), 4, breakers.__getitem__)
+        finished: asyncio.Future[list[CallResult]] = asyncio.get_running_loop().create_future()
+        servers.run(exchange(), time.monotonic() + 0.1, finished.set_result)  # type: ignore[arg-type]
+        answers = await asyncio.wait_for(finished, 5)
         servers.close()
         return answers
 
     (answer,) = asyncio.run(scenario())
-    assert isinstance(answer, Lost)
+    assert isinstance(answer, CallFailure)
     assert not answer.sent
 
 
-def test_a_name_with_several_addresses_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_with_several_addresses_has_one_deadline(monkeypatch: pytest.MonkeyPatch, stalls: Stalls) -> None:
     swallowing = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))] * 5
 
     class Slow(socket.socket):
@@ -99,8 +102,8 @@ def test_a_name_with_several_addresses_has_one_deadline(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: swallowing)
     monkeypatch.setattr(socket, "socket", Slow)
-    servers = BlockingServers(Settings(), 4, Breakers().__getitem__)
+    servers = SyncClient(RedisSettings(), 4, Breakers().__getitem__)
     started = time.monotonic()
-    answer = servers.ask(Call(Address("several", 6379), PING, 1), started + 0.2)
-    assert isinstance(answer, Lost)
-    assert time.monotonic() - started < 0.6
+    answer = servers.call(Call(ServerAddress("several", 6379), PING, 1), started + 0.2)
+    assert isinstance(answer, CallFailure)
+    assert stalls.without(started, time.monotonic()) < 0.6

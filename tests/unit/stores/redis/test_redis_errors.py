@@ -1,4 +1,4 @@
-"""A server that cannot be reached, or is not a Redis: a StoreError with its address at once, and no password."""
+"""A server that is unreachable or not a Redis: a StoreError with its address, without a password."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter, StoreError
-from headgate.stores.redis import store as redis_store
-from headgate.testing import OnLoop
+from crestgate import AsyncLimiter, Limiter, StoreError
+from crestgate.stores.redis import store as redis_store
+from crestgate.testing import AsyncStoreAdapter
 from servers.machine import free_port
 from servers.redis import RedisCluster, RedisSentinels, RedisServer
 from unit.stores.redis.requests import limit, store_at, take
@@ -66,8 +66,8 @@ def refused(url: str, *words: str) -> None:
             begin()
         for word in words:
             assert word in str(raised.value)
-        told = "".join(traceback.format_exception(raised.value)) + repr(raised.value)
-        assert SECRET not in told
+        error_message = "".join(traceback.format_exception(raised.value)) + repr(raised.value)
+        assert SECRET not in error_message
 
 
 def with_secret(port: int, scheme: str = "redis", rest: str = "") -> str:
@@ -87,46 +87,46 @@ def encrypted() -> Iterator[RedisServer]:
         yield server
 
 
-def test_a_wrong_password(guarded: RedisServer) -> None:
+def test_wrong_password(guarded: RedisServer) -> None:
     refused(with_secret(guarded.port), f"127.0.0.1:{guarded.port}", "WRONGPASS")
     refused(f"redis://:{SECRET}@127.0.0.1:{guarded.port}", f"127.0.0.1:{guarded.port}", "WRONGPASS")
 
 
-def test_no_password_where_one_is_needed(guarded: RedisServer) -> None:
+def test_missing_password(guarded: RedisServer) -> None:
     refused(f"redis://127.0.0.1:{guarded.port}", f"127.0.0.1:{guarded.port}", "NOAUTH")
 
 
-def test_a_password_where_none_is_known(server: RedisServer) -> None:
+def test_password_without_requirepass(server: RedisServer) -> None:
     refused(f"redis://:{SECRET}@127.0.0.1:{server.port}", f"127.0.0.1:{server.port}", "AUTH")
 
 
-def test_a_user_who_may_not(guarded: RedisServer) -> None:
+def test_user_without_permission(guarded: RedisServer) -> None:
     refused(f"redis://reader:{SECRET}@127.0.0.1:{guarded.port}", f"127.0.0.1:{guarded.port}", "NOPERM")
 
 
-def test_a_database_that_is_not_there(server: RedisServer) -> None:
+def test_unknown_database(server: RedisServer) -> None:
     refused(f"{server.url.removesuffix('/0')}/16", f"127.0.0.1:{server.port}", "out of range")
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey", "redis+cluster"])
-def test_nobody_listens(scheme: str) -> None:
+def test_connection_refused(scheme: str) -> None:
     port = free_port()
     refused(with_secret(port, scheme), f"127.0.0.1:{port}", "refuses connections")
 
 
-def test_no_sentinel_listens() -> None:
+def test_sentinels_refuse_connections() -> None:
     ports = free_port(), free_port()
     url = f"redis+sentinel://app:{SECRET}@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/mymaster?sentinel_password={SECRET}"
     refused(url, *(f"127.0.0.1:{port}" for port in ports), "refuses connections", "mymaster")
 
 
-def test_no_such_socket() -> None:
+def test_missing_unix_socket() -> None:
     refused(f"redis+unix://:{SECRET}@/nowhere/redis.sock", "/nowhere/redis.sock", "No such file")
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "a..b", "l" * 64 + ".example"])
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
-def test_a_host_that_has_no_address(scheme: str, host: str) -> None:
+def test_unknown_host(scheme: str, host: str) -> None:
     refused(f"{scheme}://:{SECRET}@{host}:6379", f"{host}:6379")
 
 
@@ -142,7 +142,7 @@ def test_a_host_that_has_no_address(scheme: str, host: str) -> None:
         (b"", b"*2\r\n$1\r\nx\r\n:7\r\n" * 9, ""),
     ],
 )
-def test_another_kind_of_server(scheme: str, greeting: bytes, answer: bytes, problem: str) -> None:
+def test_server_that_is_not_redis(scheme: str, greeting: bytes, answer: bytes, problem: str) -> None:
     with listener(greeting, answer) as port:
         refused(with_secret(port, scheme, "/mymaster" if "sentinel" in scheme else ""), f"127.0.0.1:{port}", problem)
         if scheme == "redis":
@@ -150,34 +150,34 @@ def test_another_kind_of_server(scheme: str, greeting: bytes, answer: bytes, pro
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster"])
-def test_a_server_that_says_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_never_replies(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_store, "CONNECT_SECONDS", 0.2)
     with listener() as port:
         refused(with_secret(port, scheme), f"127.0.0.1:{port}", "did not answer within")
 
 
-def test_tls_where_none_is_spoken(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_to_a_plain_server(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_store, "CONNECT_SECONDS", 0.2)
     refused(with_secret(server.port, "rediss"), f"127.0.0.1:{server.port}")
 
 
-def test_no_tls_where_it_is_spoken(encrypted: RedisServer) -> None:
+def test_plain_connection_to_a_tls_server(encrypted: RedisServer) -> None:
     refused(f"redis://127.0.0.1:{encrypted.port}", f"127.0.0.1:{encrypted.port}")
 
 
-def test_a_certificate_that_nobody_vouches_for(encrypted: RedisServer) -> None:
+def test_untrusted_certificate(encrypted: RedisServer) -> None:
     refused(f"rediss://localhost:{encrypted.port}", f"localhost:{encrypted.port}", "self-signed certificate")
 
 
-def test_a_cluster_that_is_none(server: RedisServer) -> None:
+def test_cluster_url_of_a_single_server(server: RedisServer) -> None:
     refused(f"redis+cluster://127.0.0.1:{server.port}", f"127.0.0.1:{server.port}", "cluster support disabled")
 
 
-def test_a_sentinel_that_is_none(server: RedisServer) -> None:
+def test_sentinel_url_of_a_server(server: RedisServer) -> None:
     refused(f"redis+sentinel://127.0.0.1:{server.port}/mymaster", f"127.0.0.1:{server.port}", "unknown command")
 
 
-def test_a_master_that_no_sentinel_knows(redis_sentinels: RedisSentinels) -> None:
+def test_unknown_master_name(redis_sentinels: RedisSentinels) -> None:
     refused(redis_sentinels.url.replace("mymaster", "other"), "knows no master named 'other'")
 
 
@@ -185,12 +185,12 @@ def test_a_master_that_no_sentinel_knows(redis_sentinels: RedisSentinels) -> Non
 
 
 @pytest.fixture(params=["sync", "async"])
-def told(request: pytest.FixtureRequest) -> Callable[[str], str]:
+def error_message(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """What a store says when it is asked without having been connected."""
 
     def ask(url: str) -> str:
         store = store_at(url, timeout_ms=300)
-        on = store if request.param == "sync" else OnLoop(store)
+        on = store if request.param == "sync" else AsyncStoreAdapter(store)
         with pytest.raises(StoreError) as raised:
             take(on, limit("5/hour"))
         on.close()
@@ -199,20 +199,25 @@ def told(request: pytest.FixtureRequest) -> Callable[[str], str]:
     return ask
 
 
-def test_a_check_that_finds_nobody_says_the_same(told: Callable[[str], str], guarded: RedisServer) -> None:
+def test_check_reports_the_same_error(error_message: Callable[[str], str], guarded: RedisServer) -> None:
     port = free_port()
-    assert told(with_secret(port)) == f"Redis at 127.0.0.1:{port}: it refuses connections; is it running?"
-    assert told(with_secret(guarded.port)).startswith(f"Redis at 127.0.0.1:{guarded.port}: WRONGPASS")
-    assert "a..b:6379" in told("redis://a..b:6379")
+    assert error_message(with_secret(port)) == f"Redis at 127.0.0.1:{port}: it refuses connections; is it running?"
+    assert error_message(with_secret(guarded.port)).startswith(f"Redis at 127.0.0.1:{guarded.port}: WRONGPASS")
+    assert "a..b:6379" in error_message("redis://a..b:6379")
     with listener(b"", HTTP) as port:
-        assert told(f"redis://127.0.0.1:{port}") == f"Redis at 127.0.0.1:{port}: what answers there is not a Redis"
+        assert (
+            error_message(f"redis://127.0.0.1:{port}")
+            == f"Redis at 127.0.0.1:{port}: what answers there is not a Redis"
+        )
     with listener(MYSQL, b"") as port:
-        assert told(f"redis://127.0.0.1:{port}").startswith(f"Redis at 127.0.0.1:{port}: ")
+        assert error_message(f"redis://127.0.0.1:{port}").startswith(f"Redis at 127.0.0.1:{port}: ")
     with listener() as port:
-        assert told(f"redis://127.0.0.1:{port}") == f"Redis at 127.0.0.1:{port}: it did not answer within 300 ms"
+        assert (
+            error_message(f"redis://127.0.0.1:{port}") == f"Redis at 127.0.0.1:{port}: it did not answer within 300 ms"
+        )
 
 
-def test_the_log_shows_no_password(guarded: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_has_no_password(guarded: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     url = f"redis://:right@127.0.0.1:{guarded.port}?timeout_ms=5000"
     with caplog.at_level(logging.DEBUG), Limiter(url) as limiter:
         guarded.cli("CONFIG", "SET", "requirepass", "other")
@@ -228,7 +233,7 @@ def test_the_log_shows_no_password(guarded: RedisServer, caplog: pytest.LogCaptu
     assert f"127.0.0.1:{guarded.port}" in caplog.text
 
 
-def test_a_cluster_of_which_one_node_is_named_is_found(redis_cluster: RedisCluster) -> None:
+def test_cluster_is_discovered_from_one_node(redis_cluster: RedisCluster) -> None:
     first = redis_cluster.nodes[0].port
     dead = free_port()
     store = store_at(f"redis+cluster://127.0.0.1:{dead},127.0.0.1:{first}", prefix="found")

@@ -1,4 +1,4 @@
-"""Redis keys: different counters never share one, and in a cluster every batch and chain finds its way.
+"""Redis keys: unique per counter, and with a hash tag in a cluster.
 
 The grammar is `prefix:name:subject`, in a cluster `prefix:{tag}:name:subject`; in prefix and name `%`, `:`, `{` and
 `}` are written as %25, %3A, %7B and %7D, so that only the tag is in braces.
@@ -14,11 +14,11 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from headgate.stores.port import Member, Op, Request, Store
-from headgate.stores.redis.cluster import ClusterTopology
-from headgate.stores.redis.talk import Address
-from headgate.stores.redis.wire import Wire
-from headgate.testing import FakeClock, OnLoop
+from crestgate.stores.port import Member, Op, Request, Store
+from crestgate.stores.redis.cluster import ClusterTopology
+from crestgate.stores.redis.codec import BatchEncoder
+from crestgate.stores.redis.protocol import ServerAddress
+from crestgate.testing import AsyncStoreAdapter, FakeClock
 from servers.process import GivenServer
 from servers.redis import RedisCluster, RedisServer
 from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at, take
@@ -45,45 +45,46 @@ def make(
 
     def opened(prefix: str) -> Store:
         store = store_at(url, FakeClock(1_700_000_000), prefix=prefix)
-        return store if side == "sync" else OnLoop(store)
+        return store if side == "sync" else AsyncStoreAdapter(store)
 
     return opened
 
 
-def cluster_wire(prefix: str) -> tuple[Wire, ClusterTopology]:
-    topology = ClusterTopology([Address("localhost", 7000)])
-    return Wire(prefix, topology.tag_of), topology
+def cluster_encoder(prefix: str) -> tuple[BatchEncoder, ClusterTopology]:
+    topology = ClusterTopology([ServerAddress("localhost", 7000)])
+    return BatchEncoder(prefix, topology.tag_of), topology
 
 
-def test_the_grammar() -> None:
-    wire = Wire("shop:{1}")
+def test_key_grammar() -> None:
+    encoder = BatchEncoder("shop:{1}")
     assert (
-        wire.key(wire.name(limit("5/hour", "50%:{x}"))[1], "user:{4}%") == b"shop%3A%7B1%7D:50%25%3A%7Bx%7D:user:{4}%"
+        encoder.key(encoder.encode_limit(limit("5/hour", "50%:{x}"))[1], "user:{4}%")
+        == b"shop%3A%7B1%7D:50%25%3A%7Bx%7D:user:{4}%"
     )
-    wire, topology = cluster_wire("hg")
-    assert wire.key(wire.name(limit("5/hour", "gold"))[1], "user:42") == b"hg:{390}:gold:user:42"
+    encoder, topology = cluster_encoder("cg")
+    assert encoder.key(encoder.encode_limit(limit("5/hour", "gold"))[1], "user:42") == b"cg:{390}:gold:user:42"
     assert topology.tag(b"user:42") == 390
 
 
 @pytest.mark.parametrize("cluster", [False, True])
-def test_no_two_counters_have_one_key(cluster: bool) -> None:
+def test_keys_are_unique(cluster: bool) -> None:
     keys = set()
     for prefix in NAMES:
-        wire = cluster_wire(prefix)[0] if cluster else Wire(prefix)
+        encoder = cluster_encoder(prefix)[0] if cluster else BatchEncoder(prefix)
         for name, subject in itertools.product(NAMES, SUBJECTS):
-            keys.add(wire.key(wire.name(limit("5/hour", name))[1], subject))
+            keys.add(encoder.key(encoder.encode_limit(limit("5/hour", name))[1], subject))
     assert len(keys) == len(NAMES) ** 2 * len(SUBJECTS)
 
 
-def test_the_slot_of_a_key_is_that_of_its_tag() -> None:
-    wire, topology = cluster_wire("{a}:{")
+def test_slot_of_a_key_is_the_slot_of_its_tag() -> None:
+    encoder, topology = cluster_encoder("{a}:{")
     for name, subject in itertools.product(NAMES, SUBJECTS):
-        key = wire.key(wire.name(limit("5/hour", name))[1], subject)
+        key = encoder.key(encoder.encode_limit(limit("5/hour", name))[1], subject)
         tag = topology.tag(subject.encode("utf-8", "surrogatepass"))
         assert topology.slots[tag] == key_slot(key)
 
 
-def test_subjects_prefixes_and_names_count_apart(make: Callable[[str], Store]) -> None:
+def test_subjects_prefixes_and_names_have_separate_counters(make: Callable[[str], Store]) -> None:
     run = str(uuid4())
     for prefix in (run, f"{run}:", f"{run}%3A", f"{run}%7Ba%7D", run.upper()):
         store = make(prefix.replace("%", "%25"))
@@ -98,7 +99,7 @@ def test_subjects_prefixes_and_names_count_apart(make: Callable[[str], Store]) -
         store.close()
 
 
-def test_a_prefix_with_a_brace_from_the_url(redis_server: RedisServer | GivenServer) -> None:
+def test_prefix_with_a_brace_in_the_url(redis_server: RedisServer | GivenServer) -> None:
     run = str(uuid4())
     store = store_at(redis_server.url, prefix=f"{run}%7B%25%3A")
     assert take(store, limit("1/year"), "{x}").allowed
@@ -108,8 +109,8 @@ def test_a_prefix_with_a_brace_from_the_url(redis_server: RedisServer | GivenSer
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_chain_over_slots_is_all_or_nothing(make: Callable[[str], Store], algorithm: str) -> None:
-    """Twelve subjects have twelve tags here, on all masters; the narrow limit is met early, late and in the middle."""
+def test_chain_over_slots_is_atomic(make: Callable[[str], Store], algorithm: str) -> None:
+    """Twelve subjects with twelve tags on all masters; the narrow limit is first, last and in the middle."""
     for narrow in (0, 5, 11):
         store = make(str(uuid4()))
         wide, tight = limit(f"5/year using {algorithm}", "wide"), limit(f"2/year using {algorithm}", "tight")
@@ -122,7 +123,9 @@ def test_a_chain_over_slots_is_all_or_nothing(make: Callable[[str], Store], algo
         store.close()
 
 
-def test_a_shadow_in_another_slot_neither_denies_nor_is_charged_by_a_denial(make: Callable[[str], Store]) -> None:
+def test_non_binding_member_in_another_slot_neither_denies_nor_is_charged_by_a_denial(
+    make: Callable[[str], Store],
+) -> None:
     store = make(str(uuid4()))
     enough, shadow, none = limit("9/year", "enough"), limit("1/year", "shadow"), limit("2/year", "none")
     members = [Member("user:1", shadow, 1, binds=False), Member("user:2", enough, 1), Member("user:3", none, 1)]
@@ -132,7 +135,7 @@ def test_a_shadow_in_another_slot_neither_denies_nor_is_charged_by_a_denial(make
     store.close()
 
 
-def test_chains_over_slots_in_one_batch_never_admit_too_much(make: Callable[[str], Store]) -> None:
+def test_chains_over_slots_in_one_batch_never_over_admit(make: Callable[[str], Store]) -> None:
     store = make(str(uuid4()))
     algorithm = limit("50/year")
     batch = [

@@ -1,9 +1,10 @@
-"""The script: one run for a batch, brought again to a server that forgot it, and all or nothing without memory."""
+"""The script: one call per batch, sent again after SCRIPT FLUSH, atomic without memory."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +15,12 @@ from uuid import uuid4
 import pytest
 import redis
 
-from headgate import AsyncLimiter, Limit, Limiter, StoreError
-from headgate.core.algorithms import build
-from headgate.stores.port import Member, Op, Request
-from headgate.testing import FakeClock, OnLoop
+from crestgate import AsyncLimiter, Limit, Limiter, StoreError
+from crestgate.core.algorithms import build
+from crestgate.stores.port import Member, Op, Request
+from crestgate.stores.redis.codec import KINDS
+from crestgate.stores.redis.script import SCRIPT
+from crestgate.testing import AsyncStoreAdapter, FakeClock
 from servers.redis import RedisCluster, RedisServer
 from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at, take
 
@@ -32,7 +35,7 @@ def calls(client: redis.Redis) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("checks", "runs"), [(1, 1), (100, 1), (500, 1), (501, 2), (1000, 2)])
-def test_a_batch_is_one_run(server: RedisServer, client: redis.Redis, checks: int, runs: int) -> None:
+def test_batch_is_one_script_call(server: RedisServer, client: redis.Redis, checks: int, runs: int) -> None:
     with Limiter(f"{server.url}?timeout_ms=10000") as limiter:
         client.config_resetstat()
         decisions = limiter.check_many([(f"user:{i}", "5/hour") for i in range(checks)])
@@ -41,7 +44,7 @@ def test_a_batch_is_one_run(server: RedisServer, client: redis.Redis, checks: in
         assert (counted["evalsha"], counted["time"], counted["eval"]) == (runs, runs, 0)
 
 
-def test_a_chain_of_twenty_is_one_run(server: RedisServer, client: redis.Redis) -> None:
+def test_chain_of_twenty_is_one_script_call(server: RedisServer, client: redis.Redis) -> None:
     chain = [Limit(100 - i, 3600, algorithm=ALGORITHMS[i % 6], name=f"limit-{i}") for i in range(20)]
     with Limiter(f"{server.url}?timeout_ms=10000") as limiter:
         client.config_resetstat()
@@ -55,7 +58,7 @@ def test_a_chain_of_twenty_is_one_run(server: RedisServer, client: redis.Redis) 
         assert [part.remaining for part in limiter.peek("user:42", chain).parts] == [97 - i for i in range(20)]
 
 
-def test_tasks_share_runs(server: RedisServer, client: redis.Redis) -> None:
+def test_tasks_share_script_calls(server: RedisServer, client: redis.Redis) -> None:
     async def two_hundred() -> list[str]:
         async with AsyncLimiter(f"{server.url}?timeout_ms=10000") as limiter:
             client.config_resetstat()
@@ -68,7 +71,7 @@ def test_tasks_share_runs(server: RedisServer, client: redis.Redis) -> None:
     assert counted["time"] == counted["evalsha"]
 
 
-def test_threads_share_runs(server: RedisServer, client: redis.Redis) -> None:
+def test_threads_share_script_calls(server: RedisServer, client: redis.Redis) -> None:
     with Limiter(f"{server.url}?timeout_ms=10000") as limiter, ThreadPoolExecutor(32) as pool:
         client.config_resetstat()
         decisions = list(pool.map(lambda i: limiter.check(f"user:{i % 7}", "1000/hour"), range(2000)))
@@ -78,7 +81,7 @@ def test_threads_share_runs(server: RedisServer, client: redis.Redis) -> None:
     assert counted["time"] == counted["evalsha"]
 
 
-def test_a_cluster_runs_it_once_for_each_tag(redis_cluster: RedisCluster) -> None:
+def test_cluster_has_one_script_call_per_tag(redis_cluster: RedisCluster) -> None:
     store = store_at(redis_cluster.url, prefix=uuid4(), tags=64)
     store.connect()
     subjects = [f"user:{i}" for i in range(300)]
@@ -123,7 +126,7 @@ def forgetting(servers: Sequence[RedisServer]) -> Iterator[Callable[[], int]]:
 
 
 @pytest.fixture(params=["one", "cluster"])
-def place(
+def topology(
     request: pytest.FixtureRequest, server: RedisServer, redis_cluster: RedisCluster
 ) -> tuple[str, list[RedisServer]]:
     """A URL, and the servers that decide."""
@@ -131,10 +134,10 @@ def place(
     return f"{chosen[0]}?prefix={uuid4()}", chosen[1]
 
 
-def test_forgotten_between_two_checks(place: tuple[str, list[RedisServer]]) -> None:
-    url, servers = place
+def test_script_flushed_between_two_checks(topology: tuple[str, list[RedisServer]]) -> None:
+    url, servers = topology
     store = store_at(url)
-    for on in (store, OnLoop(store_at(url))):
+    for on in (store, AsyncStoreAdapter(store_at(url))):
         for _ in range(3):
             for server in servers:
                 server.cli("SCRIPT", "FLUSH")
@@ -146,8 +149,8 @@ def test_forgotten_between_two_checks(place: tuple[str, list[RedisServer]]) -> N
     store.close()
 
 
-def test_forgotten_again_and_again_under_threads(place: tuple[str, list[RedisServer]]) -> None:
-    url, servers = place
+def test_script_flushed_repeatedly_under_threads(topology: tuple[str, list[RedisServer]]) -> None:
+    url, servers = topology
     with (
         Limiter(f"{url}&timeout_ms=10000", on_store_error="closed") as limiter,
         ThreadPoolExecutor(8) as pool,
@@ -164,8 +167,8 @@ def test_forgotten_again_and_again_under_threads(place: tuple[str, list[RedisSer
         assert flushed() > 10
 
 
-def test_forgotten_again_and_again_under_tasks(place: tuple[str, list[RedisServer]]) -> None:
-    url, servers = place
+def test_script_flushed_repeatedly_under_tasks(topology: tuple[str, list[RedisServer]]) -> None:
+    url, servers = topology
 
     async def load() -> tuple[int, int]:
         async with AsyncLimiter(f"{url}&timeout_ms=10000", on_store_error="closed") as limiter:
@@ -186,7 +189,7 @@ def test_forgotten_again_and_again_under_tasks(place: tuple[str, list[RedisServe
 # -- a server without memory ------------------------------------------------------------------------------------------
 
 
-def test_no_memory_is_an_error_and_changes_nothing(server: RedisServer, client: redis.Redis) -> None:
+def test_out_of_memory_changes_nothing(server: RedisServer, client: redis.Redis) -> None:
     store = store_at(server.url, FakeClock(1_700_000_000))
     limits = [build(Limit(100, 3600, algorithm=algorithm), algorithm) for algorithm in ALGORITHMS]
     for ours in limits:
@@ -217,7 +220,7 @@ def test_no_memory_is_an_error_and_changes_nothing(server: RedisServer, client: 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_highest_cost(server: RedisServer, client: redis.Redis, algorithm: str) -> None:
+def test_maximum_cost(server: RedisServer, client: redis.Redis, algorithm: str) -> None:
     highest = 2**31 - 1
     huge = {"huge": Limit(10**10, 3600, algorithm=algorithm)}
     with Limiter(f"{server.url}?timeout_ms=10000", plans=huge, clock=FakeClock(1_700_000_000)) as limiter:
@@ -229,3 +232,8 @@ def test_the_highest_cost(server: RedisServer, client: redis.Redis, algorithm: s
         assert limiter.peek("other", "huge").remaining == 10**10 - 1
         with pytest.raises(ValueError, match="2147483647"):
             limiter.check("key", "huge", cost=highest + 1)
+
+
+def test_every_algorithm_of_the_codec_has_a_constructor_in_lua() -> None:
+    constructed = set(map(int, re.findall(r"constructors\[(\d+)\]", SCRIPT)))
+    assert {*KINDS.values()} == constructed

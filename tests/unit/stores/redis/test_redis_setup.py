@@ -1,4 +1,4 @@
-"""What is wrong with a setup is said at the start, and a server that hangs does not hide the others."""
+"""Configuration errors are reported on connect, and a server that hangs does not hide the others."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
-from headgate import AsyncLimiter, Limiter, StoreError
-from headgate.stores.redis import RedisStore
+from crestgate import AsyncLimiter, Limiter, StoreError
+from crestgate.stores.redis import RedisStore
 from servers.redis import RedisCluster, RedisSentinels, RedisServer
 
 
@@ -32,16 +32,16 @@ def refused_at_the_start(url: str, message: str) -> None:
         asyncio.run(enter())
 
 
-def test_a_replica(redis_sentinels: RedisSentinels) -> None:
+def test_replica_is_rejected(redis_sentinels: RedisSentinels) -> None:
     refused_at_the_start(redis_sentinels.replica.url, "write the address of the master")
 
 
-def test_a_node_of_a_cluster(redis_cluster: RedisCluster) -> None:
+def test_cluster_node_is_rejected(redis_cluster: RedisCluster) -> None:
     node = redis_cluster.nodes[0]
     refused_at_the_start(node.url, f"write redis\\+cluster://127.0.0.1:{node.port}")
 
 
-def test_a_user_that_may_not_write_under_the_prefix(redis_server: RedisServer) -> None:
+def test_user_without_write_permission_under_the_prefix(redis_server: RedisServer) -> None:
     redis_server.cli("ACL", "SETUSER", "narrow", "on", ">secret", "~other:*", "+@all")
     url = redis_server.url.replace("//", "//narrow:secret@")
     refused_at_the_start(url, "(?i)permission")
@@ -49,19 +49,19 @@ def test_a_user_that_may_not_write_under_the_prefix(redis_server: RedisServer) -
         assert limiter.check("user:42", "5/hour").reason == "ok"
 
 
-def test_nothing_is_left_of_the_probe(redis_server: RedisServer) -> None:
+def test_probe_leaves_no_keys(redis_server: RedisServer) -> None:
     with Limiter(f"{redis_server.url}?prefix=probed"):
         assert redis_server.cli("KEYS", "probed:*") == ""
 
 
 @pytest.mark.parametrize("side", ["sync", "async"])
-def test_a_cluster_whose_first_node_hangs(redis_cluster: RedisCluster, hanging: int, side: str) -> None:
+def test_cluster_whose_first_node_hangs(redis_cluster: RedisCluster, hanging: int, side: str) -> None:
     nodes = redis_cluster.url.partition("//")[2]
     goes_on(f"redis+cluster://127.0.0.1:{hanging},{nodes}?timeout_ms=1500", side)
 
 
 @pytest.mark.parametrize("side", ["sync", "async"])
-def test_sentinels_of_which_the_first_hangs(redis_sentinels: RedisSentinels, hanging: int, side: str) -> None:
+def test_first_sentinel_hangs(redis_sentinels: RedisSentinels, hanging: int, side: str) -> None:
     others = redis_sentinels.url.partition("//")[2]
     goes_on(f"redis+sentinel://127.0.0.1:{hanging},{others}?timeout_ms=1500", side)
 
@@ -70,12 +70,12 @@ def goes_on(url: str, side: str) -> None:
     """Each check looks for the servers anew and meets the one that hangs first, until its breaker opens."""
 
     def doubt(limiter: Limiter | AsyncLimiter) -> None:
-        store = limiter._store
+        store = limiter.store
         assert isinstance(store, RedisStore)
         topology = store._topology
-        topology.doubtful = True
-        asked = topology.seeds if hasattr(topology, "seeds") else topology.sentinels  # type: ignore[attr-defined]
-        asked.sort(key=lambda address: f":{address.port}" not in url.partition(",")[0])
+        topology.stale = True
+        servers = topology.seeds if hasattr(topology, "seeds") else topology.sentinels  # type: ignore[attr-defined]
+        servers.sort(key=lambda address: f":{address.port}" not in url.partition(",")[0])
 
     async def check_async() -> list[str]:
         async with AsyncLimiter(url) as limiter:
@@ -94,7 +94,7 @@ def goes_on(url: str, side: str) -> None:
             assert limiter.check("user:42", "100/hour").reason == "ok"
 
 
-def test_on_an_event_loop_of_another_kind(redis_server: RedisServer) -> None:
+def test_uvloop(redis_server: RedisServer) -> None:
     async def checks() -> list[str]:
         async with AsyncLimiter(f"{redis_server.url}?prefix=uvloop&timeout_ms=10000") as limiter:
             return [(await limiter.check("user:42", "2/hour")).reason for _ in range(3)]

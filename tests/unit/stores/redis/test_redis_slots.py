@@ -1,7 +1,7 @@
-"""A slot that moves to another node of a cluster, step by step and under load: no error, and every count exact.
+"""Slot migration in a cluster, step by step and under load: no error, and exact counts.
 
-While a slot is moving its keys lie on two nodes: what is on neither yet belongs on the new one (ASK), and a batch with
-keys on both can run on neither (TRYAGAIN). Afterwards the old node sends everybody away (MOVED).
+During a migration the keys of a slot are on two nodes: new keys belong on the target (ASK), and a script with keys on
+both nodes can run on neither (TRYAGAIN). Afterwards the old node redirects (MOVED).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from uuid import uuid4
 import pytest
 import redis
 
-from headgate import AsyncLimiter, Limiter
-from headgate.stores.port import Member, Once, Op, Request, Store
-from headgate.testing import FakeClock, OnLoop
+from crestgate import AsyncLimiter, Limiter
+from crestgate.stores.port import IdempotencyRecord, Member, Op, Request, Store
+from crestgate.testing import AsyncStoreAdapter, FakeClock
 from servers.redis import RedisCluster
 from unit.stores.redis.requests import apply, limit, peek, store_at, take
 
@@ -35,7 +35,7 @@ def ask(node: redis.Redis, *words: str | bytes | int) -> Any:
 
 
 class Move:
-    """One slot on its way from the node that has it to another, in the steps that redis-cli takes."""
+    """The migration of one slot, in the steps of redis-cli."""
 
     def __init__(self, cluster: RedisCluster) -> None:
         self.from_server = cluster.master_of("{0}")
@@ -50,7 +50,7 @@ class Move:
         ask(self.source, "CLUSTER SETSLOT", SLOT, "MIGRATING", self.target_id)
 
     def keys(self, most: int) -> int:
-        """Move up to so many keys; how many there were."""
+        """Migrate up to so many keys; returns how many there were."""
         keys = ask(self.source, "CLUSTER GETKEYSINSLOT", SLOT, most)
         if keys:
             self.source.migrate("127.0.0.1", self.to_server.port, keys, 0, 5000)
@@ -63,7 +63,7 @@ class Move:
 
 @pytest.fixture
 def move(redis_cluster: RedisCluster) -> Iterator[Move]:
-    """A move that has not begun; it is completed at the end, whatever happened."""
+    """A migration that has not begun; it is completed at the end of the test."""
     moving = Move(redis_cluster)
     moving.source.flushall()  # these tests' own keys, and those of tests that are over
     yield moving
@@ -77,18 +77,18 @@ def move(redis_cluster: RedisCluster) -> Iterator[Move]:
 @pytest.fixture(params=["sync", "async"])
 def store(request: pytest.FixtureRequest, redis_cluster: RedisCluster) -> Iterator[Store]:
     opened = store_at(redis_cluster.url, FakeClock(1_700_000_000), prefix=uuid4(), tags=1)
-    store = opened if request.param == "sync" else OnLoop(opened)
+    store = opened if request.param == "sync" else AsyncStoreAdapter(opened)
     yield store
     store.close()
 
 
 def take_all(store: Store) -> list[int]:
-    """What is left for each subject after one more request of each, all in one batch."""
+    """What remains for each subject after one more request of each, in one batch."""
     batch = [Request(Op.TAKE, [Member(subject, limit("100/year"), 1)]) for subject in SUBJECTS]
     return [outcome.decision.remaining for (outcome,) in store.apply(batch)]
 
 
-def test_a_batch_finds_its_counters_at_every_step(store: Store, move: Move) -> None:
+def test_batch_finds_its_counters_at_every_migration_step(store: Store, move: Move) -> None:
     assert take_all(store) == [99] * 30
     move.begin()
     assert take_all(store) == [98] * 30, "all on the old node"
@@ -102,7 +102,7 @@ def test_a_batch_finds_its_counters_at_every_step(store: Store, move: Move) -> N
     assert take_all(store) == [94] * 30, "the new node is in charge"
 
 
-def test_new_counters_while_a_slot_moves(store: Store, move: Move) -> None:
+def test_new_counters_during_a_slot_migration(store: Store, move: Move) -> None:
     move.begin()
     assert take_all(store) == [99] * 30, "they are nowhere"
     assert take_all(store) == [98] * 30
@@ -111,7 +111,7 @@ def test_new_counters_while_a_slot_moves(store: Store, move: Move) -> None:
     assert take_all(store) == [97] * 30
 
 
-def test_a_chain_over_two_nodes_is_all_or_nothing(store: Store, move: Move) -> None:
+def test_chain_over_two_nodes_is_atomic(store: Store, move: Move) -> None:
     chain = [Member("user:1", limit("5/year", "wide"), 1), Member("user:1", limit("2/year", "narrow"), 1)]
     assert all(outcome.decision.allowed for outcome in apply(store, Op.TAKE, *chain))
     move.begin()
@@ -123,32 +123,32 @@ def test_a_chain_over_two_nodes_is_all_or_nothing(store: Store, move: Move) -> N
     assert [peek(store, member.algorithm, "user:1").remaining for member in chain] == [5, 2]
 
 
-def test_what_is_decided_once_stays_so_over_two_nodes(store: Store, move: Move) -> None:
-    """Records and counters on two nodes, some here and some there: each group is decided once, by its record."""
+def test_idempotent_requests_over_two_nodes(store: Store, move: Move) -> None:
+    """Records and counters on two nodes: each group is decided at most once."""
 
-    def batch(onces: list[Once]) -> list[Request]:
-        return [Request(Op.TAKE, [Member(f"user:{i}", ours, 1)], once) for i, once in enumerate(onces)]
+    def batch(records: list[IdempotencyRecord]) -> list[Request]:
+        return [Request(Op.TAKE, [Member(f"user:{i}", ours, 1)], record) for i, record in enumerate(records)]
 
-    def onces(names: range) -> list[Once]:
-        return [Once(f"n{i}", b"x" * 16, b"") for i in names]
+    def records(names: range) -> list[IdempotencyRecord]:
+        return [IdempotencyRecord(f"n{i}", b"x" * 16, b"") for i in names]
 
     ours = limit("100/year")
-    store.apply(batch(onces(range(10))))
+    store.apply(batch(records(range(10))))
     move.begin()
     move.keys(10)
-    asked = onces(range(20))
-    replies = store.apply(batch(asked))
-    assert [once.kept is not None for once in asked] == [True] * 10 + [False] * 10
+    all_records = records(range(20))
+    replies = store.apply(batch(all_records))
+    assert [record.replay is not None for record in all_records] == [True] * 10 + [False] * 10
     assert [len(reply) for reply in replies] == [0] * 10 + [1] * 10
     move.keys(7)
-    asked = onces(range(20))
-    store.apply(batch(asked))
-    assert all(once.kept is not None for once in asked)
+    all_records = records(range(20))
+    store.apply(batch(all_records))
+    assert all(record.replay is not None for record in all_records)
     move.keys(100)
     move.end()
-    asked = onces(range(20))
-    store.apply(batch(asked))
-    assert all(once.kept is not None for once in asked)
+    all_records = records(range(20))
+    store.apply(batch(all_records))
+    assert all(record.replay is not None for record in all_records)
     assert [peek(store, ours, f"user:{i}").remaining for i in range(20)] == [99] * 20
 
 
@@ -156,7 +156,7 @@ def test_what_is_decided_once_stays_so_over_two_nodes(store: Store, move: Move) 
 
 
 def carry_over(move: Move) -> None:
-    """Move the slot in small bites, with time for requests in between."""
+    """Migrate the slot in small steps, with time for requests in between."""
     time.sleep(0.1)
     move.begin()
     time.sleep(0.1)
@@ -170,7 +170,7 @@ def carry_over(move: Move) -> None:
     time.sleep(0.1)
 
 
-def test_threads_go_on(redis_cluster: RedisCluster, move: Move) -> None:
+def test_threads_continue_during_a_migration(redis_cluster: RedisCluster, move: Move) -> None:
     over = threading.Event()
     counts: list[Counter[str]] = []
     url = f"{redis_cluster.url}?prefix={uuid4()}&tags=1&timeout_ms=10000"
@@ -200,7 +200,7 @@ def test_threads_go_on(redis_cluster: RedisCluster, move: Move) -> None:
     assert counted.total() > 100
 
 
-def test_tasks_go_on(redis_cluster: RedisCluster, move: Move) -> None:
+def test_tasks_continue_during_a_migration(redis_cluster: RedisCluster, move: Move) -> None:
     url = f"{redis_cluster.url}?prefix={uuid4()}&tags=1&timeout_ms=10000"
 
     async def load() -> tuple[Counter[str], dict[str, int], int]:

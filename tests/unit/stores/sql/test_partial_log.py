@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crestgate.core.state import ListLog
+from crestgate.stores.sql.partial_log import EMPTY_LOG, UNREAD, Entries, LogEnds, NeedMoreEntriesError, PartialLog
 from example_counts import examples
-from headgate.core.state import ListLog
-from headgate.stores.sql.partial_log import EMPTY_LOG, UNREAD, Ends, Entries, NeedMore, PartialLog
 
 Questions = list[tuple[str, int, int]]
 
@@ -23,7 +23,7 @@ def whole_log(entries: Entries) -> ListLog:
 def partial(entries: Entries, front: int, back: int, named: list[int]) -> PartialLog:
     costs = dict(entries)
     middle = [(tick, costs.get(tick, 0)) for tick in named]
-    ends = Ends(entries[:front], entries[len(entries) - min(back, len(entries)) :], middle, front > len(entries))
+    ends = LogEnds(entries[:front], entries[len(entries) - min(back, len(entries)) :], middle, front > len(entries))
     return PartialLog("ab", sum(costs.values()), 0, 0, ends)
 
 
@@ -72,7 +72,7 @@ def ask(log: ListLog | PartialLog, total: int, question: tuple[str, int, int]) -
         max_size=8,
     ),
 )
-def test_it_answers_as_the_whole_log(
+def test_partial_log_matches_the_whole_log(
     known: dict[int, int], front: int, back: int, named: list[int], questions: Questions
 ) -> None:
     entries = sorted(known.items())
@@ -89,7 +89,7 @@ def test_it_answers_as_the_whole_log(
                 total += question[2]
                 continue
             answer = ask(log, total, question)
-        except NeedMore:
+        except NeedMoreEntriesError:
             assert log.hidden, "a log that is known whole never asks for more"
             return
         assert answer == ask(model, total, question), question
@@ -100,10 +100,10 @@ def test_it_answers_as_the_whole_log(
     assert written(entries, log) == [entry for entry in model.entries() if entry[1]]
 
 
-def test_a_sum_stands_for_what_has_expired() -> None:
+def test_expired_entries_are_read_as_a_sum() -> None:
     """Entries before the cutoff, read as one: what is asked about later ones is answered alike."""
     entries = [(tick, 2) for tick in range(1, 100)]
-    ends = Ends([(50, 100), *entries[50:60]], entries[-2:], [], whole=False)
+    ends = LogEnds([(50, 100), *entries[50:60]], entries[-2:], [], whole=False)
     log = PartialLog("ab", 198, 0, 0, ends)
     assert log.expired(50) == 100
     assert log.expired(52) == 104
@@ -112,20 +112,20 @@ def test_a_sum_stands_for_what_has_expired() -> None:
     assert (log.dropped, log.oldest) == (52, 53)
 
 
-def test_all_of_a_long_log_can_expire_without_being_read() -> None:
+def test_long_log_expires_without_being_read() -> None:
     log = partial([(tick, 3) for tick in range(1, 1000)], 4, 2, [])
     assert log.expired(2000) == 999 * 3
     log.drop(999 * 3)
     assert (log.dropped, log.newest(), log.hidden) == (999, 999, 0)
 
 
-def test_a_log_of_which_nothing_was_read_answers_nothing() -> None:
+def test_unread_log_needs_more_entries() -> None:
     log = PartialLog("ab", 7, 0, 0, UNREAD)
     for question in (lambda: log.expired(5), lambda: log.freed(1), lambda: log.charged(5), lambda: log.append(9, 1)):
-        with pytest.raises(NeedMore):
+        with pytest.raises(NeedMoreEntriesError):
             question()
 
 
-def test_entries_that_somebody_deleted_no_longer_count() -> None:
+def test_deleted_entries_no_longer_count() -> None:
     log = PartialLog("ab", 7, 0, 0, EMPTY_LOG)
     assert (log.total, log.hidden, log.expired(5)) == (0, 0, 0)

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate import ConfigError, StoreError
-from headgate.stores.options import Options
-from headgate.stores.sql.mysql import MysqlDriver
-from headgate.stores.sql.opening import open_driver, open_sql
-from headgate.stores.sql.postgres import PostgresDriver
-from headgate.stores.sql.session import Broken
-from headgate.stores.url import open_store
+from crestgate import ConfigError, StoreError
+from crestgate.runtime.url_options import Options
+from crestgate.stores.factory import open_store
+from crestgate.stores.sql.factory import open_driver, open_sql
+from crestgate.stores.sql.mysql import MysqlDriver
+from crestgate.stores.sql.postgres import PostgresDriver
+from crestgate.stores.sql.session import DatabaseConnectionError
+from stalls import Stalls
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def authority(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_parts_of_a_url(authority: Path) -> None:
+def test_parts_of_a_url(authority: Path) -> None:
     driver = open_driver(Options(f"mariadb://us%40er:p%2Fss@db.example:3307/counters?ssl_ca={authority}"))
     assert isinstance(driver, MysqlDriver)
     assert driver.address[:5] == ("db.example", 3307, "us@er", "p/ss", "counters")
@@ -40,7 +41,7 @@ def test_the_parts_of_a_url(authority: Path) -> None:
     assert tls == {"ssl_ca": str(authority), "ssl_verify_cert": True, "ssl_verify_identity": True}
 
 
-def test_what_postgresql_is_told(authority: Path) -> None:
+def test_postgresql_connection_string(authority: Path) -> None:
     driver = open_driver(Options(f"postgres://u:p%20w@[::1]/db?sslmode=verify-full&sslrootcert={authority}"))
     assert isinstance(driver, PostgresDriver)
     assert driver.name == "PostgreSQL at [::1]:5432/db"
@@ -48,16 +49,16 @@ def test_what_postgresql_is_told(authority: Path) -> None:
         assert part in driver.conninfo()
 
 
-def test_a_socket_instead_of_a_place() -> None:
+def test_unix_socket_in_url() -> None:
     assert open_driver(Options("mysql:///db?unix_socket=/run/my.sock")).name == "MySQL at /run/my.sock, database db"
     driver = open_driver(Options("postgresql:///db?unix_socket=/run/postgresql"))
     assert isinstance(driver, PostgresDriver)
     assert "host=/run/postgresql" in driver.conninfo()
 
 
-def test_the_common_options() -> None:
+def test_common_options() -> None:
     store = open_sql(Options("mysql://u@h/db?prefix=app&timeout_ms=250&pool_size=7"), None)
-    assert (store.identities.prefix, store.timeout, store.lanes, store.pool.size) == (b"app", 0.25, 7, 7)
+    assert (store.counter_ids.prefix, store.timeout, store.lanes, store.pool.size) == (b"app", 0.25, 7, 7)
     assert open_sql(Options("sqlite:///x?pool_size=7"), None).lanes == 1
 
 
@@ -66,7 +67,7 @@ def test_the_common_options() -> None:
     [
         ("mysql://u:secret@h", "name the database: mysql://user:password@host/database"),
         ("postgresql://u:secret@h/a/b", "name the database"),
-        ("mysql://u:secret@h,h2/db", "one server is named here"),
+        ("mysql://u:secret@h,h2/db", "name one server here"),
         ("mysql://u:secret@h:99999/db", "is not a server"),
         ("mysql://u:secret@h/db?sslmode=require", "unknown option 'sslmode'; there are unix_socket, ssl_ca"),
         ("postgres://u:secret@h/db?sslmode=maybe", "sslmode must be one of disable"),
@@ -78,17 +79,17 @@ def test_the_common_options() -> None:
         ("maria://u:secret@h/db", "unknown store URL"),
     ],
 )
-def test_mistakes_are_explained_without_the_password(url: str, problem: str) -> None:
+def test_url_errors_do_not_show_the_password(url: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         open_store(url)
-    said = "".join(traceback.format_exception(caught.value))
-    shown = said.replace("def test", "").partition("Error: ")[2]
+    output = "".join(traceback.format_exception(caught.value))
+    shown = output.replace("def test", "").partition("Error: ")[2]
     assert "sec" not in shown.replace("second", "")
     assert "ret@" not in shown
 
 
 @pytest.mark.parametrize("scheme", ["mysql", "postgresql"])
-def test_a_server_that_is_not_there_is_named_without_the_password(scheme: str) -> None:
+def test_connection_error_does_not_show_the_password(scheme: str) -> None:
     store = open_store(f"{scheme}://me:secret@127.0.0.1:1/db")
     with pytest.raises(StoreError, match=r"SQL at 127\.0\.0\.1:1/db: .*[Cc]onnect") as caught:
         store.connect()  # type: ignore[union-attr]  # a store across a network has it
@@ -97,79 +98,82 @@ def test_a_server_that_is_not_there_is_named_without_the_password(scheme: str) -
 
 
 @pytest.mark.parametrize("url", ["mysql://me@127.0.0.1:1/db", "postgresql://me@127.0.0.1:1/db", "sqlite:////no/file"])
-def test_only_our_own_words_are_shown(url: str) -> None:
+def test_messages_do_not_show_driver_internals(url: str) -> None:
     store = open_store(url)
     with pytest.raises(StoreError) as caught:
         store.connect()  # type: ignore[union-attr]  # as above
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
-    said = "".join(traceback.format_exception(caught.value))
-    assert said.count("Traceback") == 1
-    assert not re.search("pymysql|psycopg|sqlite3", said)
+    output = "".join(traceback.format_exception(caught.value))
+    assert output.count("Traceback") == 1
+    assert not re.search("pymysql|psycopg|sqlite3", output)
 
 
 @pytest.mark.parametrize("scheme", ["mysql", "mariadb", "postgresql"])
-def test_a_server_of_another_kind(scheme: str) -> None:
+def test_server_of_another_kind(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         driver = open_driver(Options(f"{scheme}://me@127.0.0.1:{silent.getsockname()[1]}/db"))
         kind = {"mysql": "MySQL", "mariadb": "MariaDB", "postgresql": "PostgreSQL"}[scheme]
-        told = rf"no answer in time \(0\.[01][0-9]* s\): does a {kind} server listen there\?"
-        with pytest.raises(Broken, match=told) as caught:
+        message = rf"no answer in time \(0\.[01][0-9]* s\): does a {kind} server listen there\?"
+        with pytest.raises(DatabaseConnectionError, match=message) as caught:
             driver.open(time.monotonic() + 0.1)
-        assert caught.value.late
+        assert caught.value.timed_out
 
 
-def test_all_addresses_of_a_name_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_addresses_of_a_name_share_the_time(monkeypatch: pytest.MonkeyPatch, stalls: Stalls) -> None:
     """Two that swallow what is sent to them, and one that refuses."""
     with ExitStack() as stack:
         full = [stack.enter_context(_full_server()) for _ in range(2)]
-        places = [*full, ("127.0.0.1", 1)]
-        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
+        locations = [*full, ("127.0.0.1", 1)]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", location) for location in locations]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: found)
         driver = open_driver(Options("mysql://me@db.example/db"))
         before = time.monotonic()
-        with pytest.raises(Broken, match=r"Can't connect to MySQL server on 'db\.example' \(.*refused\)"):
+        with pytest.raises(
+            DatabaseConnectionError, match=r"Can't connect to MySQL server on 'db\.example' \(.*refused\)"
+        ):
             driver.open(time.monotonic() + 0.6)
-        assert 0.3 < time.monotonic() - before < 1.2
+        assert 0.3 < time.monotonic() - before
+        assert stalls.without(before, time.monotonic()) < 1.2
 
 
 @contextmanager
 def _full_server() -> Iterator[tuple[str, int]]:
     """Where nobody accepts, and no more connections may wait for it."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as waiting:
-        place = server.getsockname()
+        location = server.getsockname()
         for _ in range(2):
             client = waiting.enter_context(socket.socket())
             client.setblocking(False)
-            client.connect_ex(place)
-        yield place
+            client.connect_ex(location)
+        yield location
 
 
 @pytest.mark.parametrize(
     ("scheme", "option"),
     [("mysql", "ssl_ca"), ("mysql", "ssl_key"), ("postgres", "sslrootcert"), ("postgres", "sslcert")],
 )
-def test_a_certificate_that_is_not_there(scheme: str, option: str, tmp_path: Path) -> None:
+def test_certificate_that_is_not_there(scheme: str, option: str, tmp_path: Path) -> None:
     for path, problem in ((f"{tmp_path}/none", "No such file"), (str(tmp_path), "Is a directory")):
         with pytest.raises(ConfigError, match=f"{option}: the file '{path}' cannot be read: {problem}"):
             open_driver(Options(f"{scheme}://u@h/db?{option}={path}"))
 
 
-def test_what_libpq_takes_for_no_file() -> None:
+def test_libpq_values_that_are_no_files() -> None:
     open_driver(Options("postgres://u@h/db?sslmode=verify-full&sslrootcert=system&sslkey=pkcs11:key"))
 
 
 @pytest.mark.parametrize(
     ("url", "module", "ours", "extra"),
     [
-        ("mysql://u@h/db", "pymysql", "headgate.stores.sql.mysql", "mysql"),
-        ("postgres://u@h/db", "psycopg", "headgate.stores.sql.postgres", "postgres"),
+        ("mysql://u@h/db", "pymysql", "crestgate.stores.sql.mysql", "mysql"),
+        ("postgres://u@h/db", "psycopg", "crestgate.stores.sql.postgres", "postgres"),
     ],
 )
-def test_a_missing_driver(url: str, module: str, ours: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver(url: str, module: str, ours: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, ours, raising=False)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=rf"pip install 'headgate\[{extra}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install '.\[{extra}\]' in a clone of Crestgate"):
         open_store(url)
 
 
@@ -178,21 +182,23 @@ def test_a_missing_driver(url: str, module: str, ours: str, extra: str, monkeypa
     ("url", "extra"),
     [("mysql://u@h/db", "mysql"), ("postgres://u@h/db", "postgres"), ("sqlite:///{folder}/none", "sqlite")],
 )
-def test_what_makes_tables_is_missing(
+def test_missing_migration_packages(
     url: str, extra: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=rf"'{package}' is missing: pip install 'headgate\[{extra}\]'"):
+    with pytest.raises(
+        ConfigError, match=rf"'{package}' is missing: pip install '.\[{extra}\]' in a clone of Crestgate"
+    ):
         open_store(url.format(folder=tmp_path))
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_tables_that_are_there_need_nothing_to_make_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_tables_need_no_migration_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/counters.db"
     monkeypatch.setitem(sys.modules, "alembic", None)
     with closing(sqlite3.connect(tmp_path / "counters.db")) as connection:
         connection.execute("CREATE TABLE other (x)")
         with pytest.raises(ConfigError, match="'alembic' is missing"):
             open_store(url)
-        connection.execute("CREATE TABLE headgate_version (version_num)")
+        connection.execute("CREATE TABLE crestgate_version (version_num)")
         open_store(url)

@@ -1,0 +1,131 @@
+"""The command line application: all commands, and their errors as one line on stderr and an exit code.
+
+A new command is a module of its own, and a line here.
+
+0 success (of a check: allowed)   1 denied; of `rules diff`: different   2 usage error, or failure
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from crestgate.cli import version
+from crestgate.cli.checks import add_checks
+from crestgate.cli.config import config_app
+from crestgate.cli.db import db_app
+from crestgate.cli.keys import keys_app
+from crestgate.cli.output import print_error, print_line
+from crestgate.cli.rules import rules_app
+from crestgate.cli.serve import serve
+from crestgate.errors import CrestgateError, ValidationError
+
+__all__ = ["app", "run"]
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+"""As shells report a process that was ended by the signal."""
+_SECRET = re.compile(r"://.*@")
+_TOKEN = re.compile(r"cg_[0-9a-f]{12}_[\w-]+")
+
+app = typer.Typer(
+    add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+add_checks(app)
+app.add_typer(rules_app, name="rules")
+app.add_typer(keys_app, name="keys")
+app.add_typer(config_app, name="config")
+app.add_typer(db_app, name="db")
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        print_line(version())
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def crestgate(
+    context: typer.Context,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say what is installed, how built."),
+    ] = False,
+) -> None:
+    """Rate limiting for Python services.
+
+    Exit codes: 0 fine or allowed, 1 denied, 2 wrong use or an error.
+    """
+    if context.invoked_subcommand is None:
+        print_line(context.get_help())
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; its exit code."""
+    with _log_to_stderr():
+        try:
+            code = app(list(arguments), prog_name="crestgate", standalone_mode=False)
+            sys.stdout.flush()
+        except CrestgateError as error:
+            return _report_error(error)
+        except (KeyboardInterrupt, typer.Abort):
+            return INTERRUPTED
+        except (BrokenPipeError, SystemExit):  # the reader of stdout has gone; typer would exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return PIPE_CLOSED
+        except Exception as error:  # noqa: BLE001 - no traceback, whatever it is
+            return _report_unexpected(error)
+    return code if isinstance(code, int) else 0
+
+
+def _report_error(error: CrestgateError) -> int:
+    if isinstance(error, ValidationError) and any(problem.file is not None for problem in error.problems):
+        for problem in error.problems:  # file:line: message, as compilers print it
+            print_error(str(problem), prefix="")
+    else:
+        print_error(str(error))
+    return USAGE_ERROR
+
+
+def _report_unexpected(error: Exception) -> int:
+    """A usage error that typer has found, or a bug."""
+    message = getattr(error, "format_message", None)
+    if message is None:
+        if sys.flags.dev_mode:
+            raise error
+        print_error(f"{type(error).__name__}: {error} (a bug in Crestgate: `python -X dev -m crestgate` shows where)")
+        return USAGE_ERROR
+    # The arguments may hold a URL with a password, or a key.
+    text = _TOKEN.sub("cg_***", _SECRET.sub("://***@", " ".join(message().split())))
+    context = getattr(error, "ctx", None)
+    print_error(f"{text} (see {context.command_path} --help)" if context is not None else text)
+    return USAGE_ERROR
+
+
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Print warnings that are logged while a command runs."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            print_error(record.getMessage())
+
+    log = logging.getLogger("crestgate")
+    handler = Handler(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)

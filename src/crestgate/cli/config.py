@@ -1,0 +1,136 @@
+"""`crestgate config check`: validate a configuration, and summarise it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from crestgate.cli.groups import command_group
+from crestgate.cli.locations import DEFAULT_CONFIG, config_path, load_settings_for, open_rules
+from crestgate.cli.output import Cell, print_error, print_line
+from crestgate.config.default_folder import default_rules_url, has_default_rules, has_default_store
+from crestgate.config.settings import Settings
+from crestgate.errors import CrestgateError
+from crestgate.rules.catalog import Catalog
+from crestgate.rules.port import Record
+from crestgate.rules.records import POLICY_IDS
+from crestgate.runtime.url_options import redact_url
+from crestgate.service.auth.keys import ApiKeys
+from crestgate.service.preflight import ADMIN_KEY, check_settings, refuse_beyond_loopback
+from crestgate.stores.factory import open_store
+from crestgate.stores.remote_port import RemoteStore
+
+__all__ = ["config_app"]
+
+config_app = command_group("Look at a configuration.")
+
+
+@config_app.command("check")
+def check(
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="The settings [CRESTGATE_CONFIG, else crestgate.yaml].")
+    ] = None,
+    connect: Annotated[bool, typer.Option("--connect", help="Also reach the store and the rules store.")] = False,
+) -> None:
+    """Check a configuration as a whole, and say what is in it, or every mistake with its place.
+
+    What is fine here, `crestgate serve` starts with, as long as it reaches its stores and may have its addresses.
+    Nothing is connected to or made, unless --connect is given.
+    """
+    path = config_path(file) or DEFAULT_CONFIG
+    settings = load_settings_for(path)
+    if settings.mode == "service":
+        settings = check_settings(settings, os.environ)
+    print_line(f"{path}: ", Cell("fine", "bold green"))
+    for name, value in _summary(path, settings):
+        print_line(f"  {name:<14}  {value}")
+    if connect and not _connect_all(settings):
+        raise typer.Exit(2)
+
+
+def _summary(path: str, settings: Settings) -> list[tuple[str, str]]:
+    stores = [settings.store] if isinstance(settings.store, str) else list(settings.store)
+    rules = [path, *settings.include]
+    if settings.rules_store is not None:
+        rules.append(redact_url(settings.rules_store))
+    rows = [
+        ("mode", settings.mode),
+        ("store", ", ".join(map(redact_url, stores))),
+        ("on_store_error", settings.on_store_error),
+        ("rules from", ", ".join(rules)),
+        ("in files", summarise(settings.records)),
+    ]
+    if settings.descriptors_summary is not None:
+        rows.append(("envoy", settings.descriptors_summary))
+    return rows
+
+
+def summarise(records: Iterable[Record]) -> str:
+    """Counts by kind: `3 rules, 1 plan, 2 tiers`."""
+    kinds = Counter(record.kind for record in records if record.id != POLICY_IDS)
+    counts = [f"{kinds[kind]} {kind}{'' if kinds[kind] == 1 else 's'}" for kind in ("rule", "plan", "tier", "default")]
+    return ", ".join(count for count in counts if not count.startswith("0 ")) or "nothing"
+
+
+def _connect_all(settings: Settings) -> bool:
+    """Connect to the stores of the settings, and print the results. The files that a service creates in its folder at
+    the first start are not created."""
+    results = []
+    if settings.mode == "embedded" or settings.store_is_set or has_default_store():
+        results.append(_report("store", lambda: _connect_store(settings)))
+    else:
+        print_line("  store: made at the first start")
+    url = settings.rules_store
+    if url is not None and (url != default_rules_url() or has_default_rules()):
+        results.append(_report("rules_store", lambda: _connect_rules(settings, url)))
+    elif settings.mode == "service":
+        print_line("  rules_store: made at the first start")
+        results.append(_report("server", lambda: _check_keys(settings, {}), ""))
+    return all(results)
+
+
+def _check_keys(settings: Settings, keys: Mapping[str, Mapping[str, Any]]) -> str:
+    """As at the start of a service: without an admin key it listens on loopback only."""
+    admin_key = os.environ.get(ADMIN_KEY, "").strip() or None
+    admins = ApiKeys(lambda: keys, admin_key).admins(time.time_ns() // 1000)
+    if settings.mode == "service" and not admins and not settings.server.insecure:
+        refuse_beyond_loopback(settings.server)
+    return ""
+
+
+def _report(name: str, connect: Callable[[], str], fine: str = "reached") -> bool:
+    try:
+        detail = connect()
+    except CrestgateError as error:
+        print_error(f"{name}: {error}")
+        return False
+    if fine:
+        print_line(f"  {name}: ", Cell(fine, "green"), f", {detail}" if detail else "")
+    return True
+
+
+def _connect_store(settings: Settings) -> str:
+    store = open_store(settings.store)
+    try:
+        if isinstance(store, RemoteStore):
+            store.connect()
+        return ""
+    finally:
+        store.close()
+
+
+def _connect_rules(settings: Settings, url: str) -> str:
+    """Also loads the rules: invalid ones would prevent a start."""
+    repository = open_rules(url)
+    catalog = Catalog([settings.rule_files(), repository])
+    try:
+        changes = repository.changes(0)
+        _check_keys(settings, catalog.keys)
+        return f"{repository.title}: {summarise(changes.records if changes is not None else ())}"
+    finally:
+        catalog.close()

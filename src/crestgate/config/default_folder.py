@@ -1,0 +1,131 @@
+"""Default store and rule database: files in `./.crestgate`, shared by the service and the commands.
+
+Whoever can write there can plant an admin key, or counters that admit everything. So the folder and what is in it must
+belong to the user that runs the command, and nobody else may write to it. Otherwise nothing is opened: the error says
+who owns it and what to do. Read permissions of others are removed.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import stat
+from contextlib import suppress
+from urllib.parse import quote
+
+from crestgate.errors import StoreError
+
+__all__ = [
+    "check_default_folder",
+    "default_rules_url",
+    "default_store_url",
+    "has_default_rules",
+    "has_default_store",
+    "make_default_folder",
+]
+
+FOLDER = ".crestgate"
+COUNTERS = "counters"
+RULES = "rules.db"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def default_store_url() -> str:
+    """The URL of the counters: shared memory, for all processes of this machine."""
+    return f"shared://{quote(_path(COUNTERS))}"
+
+
+def default_rules_url() -> str:
+    """The URL of the rule database."""
+    return f"sqlite:///{quote(_path(RULES))}"
+
+
+def has_default_store() -> bool:
+    """Whether there is a counter file in the folder."""
+    return os.path.exists(_path(COUNTERS))
+
+
+def has_default_rules() -> bool:
+    """Whether there is a rule database in the folder."""
+    return os.path.exists(_path(RULES))
+
+
+def make_default_folder(instead: str) -> None:
+    """Create the folder if it does not exist, for this user alone. StoreError names `instead` if that fails."""
+    folder = os.path.abspath(FOLDER)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except FileExistsError:
+        pass  # not a folder: the check reports it
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {folder}: {error.strerror}; {instead}") from error
+    check_default_folder()
+
+
+def check_default_folder() -> None:
+    """StoreError if another user owns the folder or a file in it, or may write to it. No folder is fine."""
+    folder = os.path.abspath(FOLDER)
+    try:
+        link = os.lstat(folder)
+        if stat.S_ISLNK(link.st_mode):
+            _check_owner(folder, link, "symbolic link")
+        status = os.stat(folder)
+        if not stat.S_ISDIR(status.st_mode):
+            raise StoreError(f"{folder} is not a folder: move it away, or set store and rules_store")
+        _check_owner(folder, status, "folder")
+        _check_mode(folder, status, "folder")
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith((COUNTERS, RULES)):
+                    with suppress(FileNotFoundError):  # SQLite removes its -wal with the last connection
+                        _check_file(entry.path, entry.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(
+            f"cannot look into the folder {folder}: {error.strerror}; run this as its owner, or set store and "
+            "rules_store"
+        ) from error
+
+
+def _check_file(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{path} is not a regular file: remove it, or set store and rules_store")
+    _check_owner(path, status, "file")
+    _check_mode(path, status, "file")
+    if status.st_mode & _OTHERS:
+        os.chmod(path, stat.S_IMODE(status.st_mode) & ~_OTHERS)
+
+
+def _check_owner(path: str, status: os.stat_result, what: str) -> None:
+    user = os.geteuid()
+    if status.st_uid != user:
+        raise StoreError(
+            f"the {what} {path} belongs to {_name(status.st_uid)}, and this runs as {_name(user)}: its owner can plant "
+            f"admin keys and counters. Run this as {_name(status.st_uid)}, or, if you know what is in it, "
+            f"`chown -hR {_name(user)} {shlex.quote(path)}`, or set store and rules_store"
+        )
+
+
+def _check_mode(path: str, status: os.stat_result, what: str) -> None:
+    if status.st_mode & _OTHERS_WRITE:
+        raise StoreError(
+            f"the {what} {path} can be written by others (mode {stat.S_IMODE(status.st_mode):03o}), who can plant "
+            f"admin keys and counters: look at what is in it, then `chmod -R go-rwx {shlex.quote(path)}`, or set store "
+            "and rules_store"
+        )
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # in a container the user may have no name
+        return str(uid)
+
+
+def _path(name: str) -> str:
+    """The path of a file in the folder, once the folder is checked."""
+    check_default_folder()
+    return os.path.join(os.path.abspath(FOLDER), name)

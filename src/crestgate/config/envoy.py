@@ -1,0 +1,54 @@
+"""Settings of Envoy's rate limit service: a file in envoyproxy/ratelimit's format, or a folder of such files.
+
+envoy: {config: envoy.d, negative_hits: false, x_ratelimit: false}
+
+The limits are read with the settings, so that mistakes in them are found together. As with `include`, a relative path
+in a file is relative to that file, and one in a variable to the working directory.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from crestgate.config.section import field_names, section
+from crestgate.envoy.files import DescriptorFiles, path_state, read_descriptor_files
+from crestgate.loader.document import Document
+from crestgate.loader.fields import Fields, describe
+
+__all__ = ["Envoy", "read_envoy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Envoy:
+    """The section `envoy`."""
+
+    config: str | None = None
+    """The path of the file or folder, relative to the working directory."""
+    negative_hits: bool = False
+    """Whether scope `check` may also give quota back (`is_negative_hits`). Else that needs scope `write`."""
+    x_ratelimit: bool = False
+    """Whether responses carry X-RateLimit-…: Envoy's filter adds its own with `enable_x_ratelimit_headers`."""
+
+
+def read_envoy(fields: Fields, name: str, main: Document) -> tuple[Envoy, DescriptorFiles | None]:
+    """The section, and the contents of the files, with their problems."""
+    if isinstance(fields.values.get(name), str):
+        fields.report(name, "must be a mapping: write {config: …} around the path")
+        return Envoy(), None
+    inner = section(fields, name, field_names(Envoy))
+    negative_hits = inner.boolean("negative_hits", False)
+    written: str | None = inner.text("config")
+    x_ratelimit = inner.boolean("x_ratelimit", False)
+    if written is None:
+        return Envoy(None, negative_hits, x_ratelimit), None
+    folder = "" if inner.path("config") in main.variables else os.path.dirname(main.file)
+    path = os.path.join(folder, written)
+    state = path_state(path)
+    if state is None:
+        inner.report("config", f"there is no file or folder {describe(path)}: make it, or mend the path")
+    elif state == ():
+        inner.report("config", f"there is no *.yaml or *.yml file in {describe(path)}: put one there for each domain")
+    else:
+        return Envoy(path, negative_hits, x_ratelimit), read_descriptor_files(path)
+    return Envoy(path, negative_hits, x_ratelimit), None

@@ -1,0 +1,133 @@
+"""Settings of observability: headers, metrics, logs, tracing, and a webhook for pressure.
+
+headers: {ratelimit: true, x_ratelimit: true, retry_after: true, reset: seconds}        # or reset: epoch
+metrics: {prefix: crestgate, tokens_remaining: false}
+logs: {level: info, format: json, keys: hashed, requests: admin}
+tracing: {enabled: false}
+pressure: {webhook: https://example.org/pressure}
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from crestgate.config.section import field_names, section
+from crestgate.http.header_options import RESETS, HeaderStyle
+from crestgate.loader.fields import Fields, describe
+
+__all__ = [
+    "LogFormat",
+    "LogKeys",
+    "LogLevel",
+    "LogRequests",
+    "Logs",
+    "Metrics",
+    "Tracing",
+    "is_http_url",
+    "read_headers",
+    "read_logs",
+    "read_metrics",
+    "read_tracing",
+    "read_webhook",
+]
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
+LogFormat = Literal["json", "text"]
+FORMATS: tuple[LogFormat, ...] = ("json", "text")
+LogKeys = Literal["hashed", "plain"]
+KEYS: tuple[LogKeys, ...] = ("hashed", "plain")
+LogRequests = Literal["admin", "all", "none"]
+REQUESTS: tuple[LogRequests, ...] = ("admin", "all", "none")
+PRESSURE = ("webhook",)
+_PREFIX = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Prefix of metric names, and whether there is a gauge for the quota left of each counter."""
+
+    prefix: str = "crestgate"
+    tokens_remaining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """What is logged, and in which format."""
+
+    level: LogLevel = "info"
+    format: LogFormat | None = None
+    """None: text on a terminal, JSON elsewhere."""
+    keys: LogKeys = "hashed"
+    """How keys of clients appear."""
+    requests: LogRequests = "admin"
+    """Which requests are logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """Whether to create OpenTelemetry spans."""
+
+    enabled: bool = False
+
+
+def read_headers(fields: Fields, name: str) -> HeaderStyle:
+    inner = section(fields, name, field_names(HeaderStyle))
+    return HeaderStyle(
+        inner.boolean("ratelimit", True),
+        inner.boolean("x_ratelimit", True),
+        inner.boolean("retry_after", True),
+        inner.choice("reset", RESETS, "seconds"),
+    )
+
+
+def read_metrics(fields: Fields, name: str) -> Metrics:
+    default = Metrics()
+    inner = section(fields, name, field_names(Metrics))
+    prefix = inner.text("prefix", default.prefix)
+    if not _PREFIX.fullmatch(prefix):
+        inner.report("prefix", f"must be 1 to 64 letters, digits and '_', no digit first, not {describe(prefix)}")
+        prefix = default.prefix
+    return Metrics(prefix, inner.boolean("tokens_remaining", default.tokens_remaining))
+
+
+def read_logs(fields: Fields, name: str) -> Logs:
+    default = Logs()
+    inner = section(fields, name, field_names(Logs))
+    return Logs(
+        inner.choice("level", LEVELS, default.level),
+        inner.choice("format", FORMATS),
+        inner.choice("keys", KEYS, default.keys),
+        inner.choice("requests", REQUESTS, default.requests),
+    )
+
+
+def read_tracing(fields: Fields, name: str) -> Tracing:
+    return Tracing(section(fields, name, field_names(Tracing)).boolean("enabled", False))
+
+
+def read_webhook(fields: Fields, name: str) -> str | None:
+    """The URL that pressure changes are posted to. Never shown: it is often a secret itself."""
+    if isinstance(fields.values.get(name), str):
+        fields.report(name, "must be a mapping: write {webhook: …} around the URL")
+        return None
+    inner = section(fields, name, PRESSURE)
+    url: str | None = inner.text("webhook", maximum=2048)
+    if url is not None and not is_http_url(url):
+        inner.report("webhook", "is no URL that can be posted to: write one such as https://example.org/pressure")
+        return None
+    return url
+
+
+def is_http_url(text: str) -> bool:
+    """Whether it is an absolute http or https URL."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return False
+    plain = text.isascii() and text.isprintable() and " " not in text
+    return plain and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0

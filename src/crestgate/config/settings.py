@@ -1,0 +1,161 @@
+"""Settings of crestgate.yaml and the environment, validated as a whole.
+
+store: redis://localhost:6379/0           # or a list of URLs
+rules_store: sqlite:///rules.db           # where rules are written to
+on_store_error: open                      # or closed, or local
+refresh_seconds: 1                        # poll interval for changed rules
+mode: service                             # or embedded
+server: {http: "127.0.0.1:8080", grpc: "127.0.0.1:8081", workers: 4}       # and more: see server.py
+headers: {reset: epoch}                   # and metrics, logs, tracing, pressure: see observability.py
+deprecated: […]                           # deprecated endpoints: see deprecated.py
+envoy: {config: envoy.d}                  # limits on Envoy's descriptors: see envoy.py
+include: [limits.yaml, conf.d]            # files and folders, relative to this file
+rules: […]                                # and the other sections: see rules/storage/file_sections.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from crestgate.config.deprecated import Deprecation, read_deprecated
+from crestgate.config.environment import read_environment
+from crestgate.config.envoy import Envoy, read_envoy
+from crestgate.config.observability import (
+    Logs,
+    Metrics,
+    Tracing,
+    read_headers,
+    read_logs,
+    read_metrics,
+    read_tracing,
+    read_webhook,
+)
+from crestgate.config.server import Address, Server, ServerLimits, Tls, read_server
+from crestgate.config.urls import read_rules_store, read_store
+from crestgate.core.failure_modes import DEFAULT_POLICY, POLICIES, OnStoreError
+from crestgate.envoy.files import DescriptorFiles
+from crestgate.envoy.reloader import Descriptors
+from crestgate.errors import Problem, ValidationError
+from crestgate.http.header_options import HeaderStyle
+from crestgate.loader.fields import Fields, Problems
+from crestgate.rules.port import Record
+from crestgate.rules.storage.files import FileRepository
+from crestgate.rules.storage.rule_files import RuleFiles, in_order, read_rule_files
+
+__all__ = [
+    "Address",
+    "Deprecation",
+    "Envoy",
+    "HeaderStyle",
+    "Logs",
+    "Metrics",
+    "Mode",
+    "Server",
+    "ServerLimits",
+    "Settings",
+    "Tls",
+    "Tracing",
+    "load_settings",
+]
+
+Mode = Literal["service", "embedded"]
+MODES: tuple[Mode, ...] = ("service", "embedded")
+DEFAULT_STORE = "memory://"
+MIN_REFRESH, MAX_REFRESH = 0.05, 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Validated settings. Created by `load_settings`."""
+
+    store: str | tuple[str, ...] = field(default=DEFAULT_STORE, repr=False)
+    """Not in the repr, like `rules_store`: it may hold a password."""
+    rules_store: str | None = field(default=None, repr=False)
+    on_store_error: OnStoreError = DEFAULT_POLICY
+    refresh_seconds: float = 1.0
+    mode: Mode = "service"
+    server: Server = field(default_factory=Server)
+    headers: HeaderStyle = field(default_factory=HeaderStyle)
+    metrics: Metrics = field(default_factory=Metrics)
+    logs: Logs = field(default_factory=Logs)
+    tracing: Tracing = field(default_factory=Tracing)
+    webhook: str | None = field(default=None, repr=False)
+    """The URL that pressure changes are posted to (`pressure.webhook`), a secret."""
+    deprecated: tuple[Deprecation, ...] = ()
+    envoy: Envoy = field(default_factory=Envoy)
+    files: RuleFiles = field(default_factory=lambda: RuleFiles((), ()), repr=False, compare=False)
+    """The rule files as they were read."""
+    store_is_set: bool = field(default=False, repr=False, compare=False)
+    """Whether the file or the environment sets `store`."""
+    descriptor_files: DescriptorFiles | None = field(default=None, repr=False, compare=False)
+    """The descriptor files as they were read."""
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The rules, plans and so on of the file, its includes and the environment."""
+        return tuple(self.files.records)
+
+    @property
+    def include(self) -> tuple[str, ...]:
+        """The included files and folders, relative to the working directory."""
+        return tuple(self.files.included)
+
+    def rule_files(self) -> FileRepository:
+        """The rules as a repository, which reloads the files when they change; nothing is read again now."""
+        return FileRepository(self.files.paths, self.files.variables, self.files)
+
+    @property
+    def descriptors_summary(self) -> str | None:
+        """For people: `envoy.d: 2 limits in mail, 1 limit in shop`."""
+        if self.envoy.config is None or self.descriptor_files is None:
+            return None
+        counts = self.descriptor_files.domains.counts
+        domains = [f"{count} limit{'' if count == 1 else 's'} in {domain}" for domain, count in counts.items()]
+        return f"{self.envoy.config}: {', '.join(domains)}"
+
+    def descriptors(self) -> Descriptors | None:
+        """The limits on Envoy's descriptors, reloaded when their files change; None without any. The caller closes
+        them."""
+        if self.envoy.config is None:
+            return None
+        return Descriptors(self.envoy.config, self.refresh_seconds, self.descriptor_files)
+
+
+def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
+    """The settings of a file, if any, and the environment, which overrides it. ValidationError has all problems of the
+    file, of those it includes and of the environment."""
+    variables, problems = read_environment(environ)
+    if path is not None and os.path.isdir(path):
+        problems.append(Problem("", "is a folder: name the file with the settings", path))
+        path = None
+    files, main = read_rule_files([] if path is None else [path], variables)
+    noted = Problems()
+    # Unknown fields are among the problems of the files already.
+    fields = Fields(main.data, "", noted, main.data) if isinstance(main.data, Mapping) else Fields({}, "", noted, ())
+    envoy, descriptor_files = read_envoy(fields, "envoy", main)
+    settings = Settings(
+        read_store(fields, "store", DEFAULT_STORE),
+        read_rules_store(fields, "rules_store"),
+        fields.choice("on_store_error", POLICIES, DEFAULT_POLICY),
+        float(fields.seconds("refresh_seconds", 1.0, minimum=MIN_REFRESH, maximum=MAX_REFRESH)),
+        fields.choice("mode", MODES, "service"),
+        read_server(fields, "server"),
+        read_headers(fields, "headers"),
+        read_metrics(fields, "metrics"),
+        read_logs(fields, "logs"),
+        read_tracing(fields, "tracing"),
+        read_webhook(fields, "pressure"),
+        read_deprecated(fields, "deprecated"),
+        envoy,
+        files,
+        fields.has("store"),
+        descriptor_files,
+    )
+    problems = in_order([*files.problems, *map(main.locate, noted.entries), *problems], files)
+    problems += [] if descriptor_files is None else descriptor_files.problems
+    if problems:
+        raise ValidationError(problems)
+    return settings

@@ -1,0 +1,11 @@
+"""Failure policies: what a limit does while its store is unavailable. See limiter/failure_policy.py."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+__all__ = ["DEFAULT_POLICY", "POLICIES", "OnStoreError"]
+
+OnStoreError = Literal["open", "closed", "local"]
+POLICIES = get_args(OnStoreError)
+DEFAULT_POLICY: OnStoreError = "open"

@@ -1,0 +1,140 @@
+"""Limit: a number of requests per period, and an algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fractions import Fraction
+from math import isfinite
+
+from crestgate.core.algorithms import ALGORITHMS, build
+from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER
+from crestgate.core.notation import Notation, canonical, parse_chain
+from crestgate.errors import ConfigError
+
+__all__ = ["DEFAULT_ALGORITHM", "Limit"]
+
+DEFAULT_ALGORITHM = "token_bucket"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Limit:
+    """`count` requests per `period` seconds, `burst` at once where the algorithm has bursts.
+
+    Equal limits are equal and hash equal, whatever they are called: `name` only names the counter.
+
+    >>> Limit(100, 60) == Limit.parse("100/minute")
+    True
+    >>> str(Limit(10, 30, burst=5, algorithm="gcra"))
+    '10/30 seconds burst 5 using gcra'
+    >>> Limit(10, 1, burst=10).burst is None      # as large as the count: the same limit as without
+    True
+    """
+
+    count: int
+    period: float | Fraction = field(compare=False)
+    burst: int | None = None
+    algorithm: str = DEFAULT_ALGORITHM
+    name: str | None = field(default=None, compare=False)
+    period_us: int = field(init=False)
+    """The period in whole microseconds, which all arithmetic and equality use."""
+    identity: object = field(default_factory=object, init=False, repr=False, compare=False)
+    """Key of this object in caches: hashing or comparing a limit costs more than a check, and ignores its name. A copy,
+    which has the same name, shares it."""
+
+    def __post_init__(self) -> None:
+        kind = ALGORITHMS.get(self.algorithm)
+        if kind is None:
+            raise ConfigError(unknown_algorithm(self.algorithm))
+        _check_integer("count", self.count, 0)
+        object.__setattr__(self, "period_us", _microseconds(self.period))
+        object.__setattr__(self, "period", self.period_us / 1_000_000)
+        if self.burst is not None:
+            if not kind.takes_burst:
+                raise ConfigError(f"{self.algorithm} has no burst: leave it out, or use token_bucket or gcra")
+            if self.count == 0:
+                raise ConfigError("a limit of 0 blocks everything and takes no burst: leave it out")
+            _check_integer("burst", self.burst, 1)
+            if self.burst == self.count:
+                object.__setattr__(self, "burst", None)
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            raise ConfigError(f"a limit's name must be text of at least one character, not {self.name!r}")
+        build(self, "")  # ConfigError for what cannot be counted exactly
+
+    @classmethod
+    def parse(cls, text: str) -> Limit:
+        """Read one limit: `COUNT (/ | per) [N] UNIT [burst B] [using ALGORITHM]`.
+
+        >>> Limit.parse("10 per 30 seconds burst 5 using gcra")
+        Limit(10, 30.0, burst=5, algorithm='gcra')
+        """
+        limits = cls.parse_chain(text)
+        if len(limits) > 1:
+            raise ConfigError(f"{text!r} is {len(limits)} limits, and one is wanted here")
+        return limits[0]
+
+    @classmethod
+    def parse_chain(cls, text: str) -> tuple[Limit, ...]:
+        """Read one or several limits separated by `;` or `,`.
+
+        >>> Limit.parse_chain("5/s; 1000/day using fixed_window")
+        (Limit(5, 1.0), Limit(1000, 86400.0, algorithm='fixed_window'))
+        """
+        return tuple(cls._read(text, notation) for notation in parse_chain(text))
+
+    @classmethod
+    def _read(cls, text: str, notation: Notation) -> Limit:
+        try:
+            return cls(
+                notation.count,
+                Fraction(notation.period_us, 1_000_000),
+                notation.burst,
+                notation.algorithm or DEFAULT_ALGORITHM,
+            )
+        except ConfigError as error:
+            raise ConfigError(notation.show(text, str(error))) from None
+
+    @property
+    def capacity(self) -> int:
+        """Maximum use at one time: the burst, or else the count."""
+        return self.count if self.burst is None else self.burst
+
+    def __str__(self) -> str:
+        algorithm = None if self.algorithm == DEFAULT_ALGORITHM else self.algorithm
+        return canonical(self.count, self.period_us, self.burst, algorithm)
+
+    def __repr__(self) -> str:
+        extra = f", burst={self.burst}" if self.burst is not None else ""
+        extra += f", algorithm={self.algorithm!r}" if self.algorithm != DEFAULT_ALGORITHM else ""
+        extra += f", name={self.name!r}" if self.name is not None else ""
+        return f"Limit({self.count}, {self.period!r}{extra})"
+
+
+def unknown_algorithm(name: object) -> str:
+    close = get_close_matches(str(name), ALGORITHMS, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"unknown algorithm {name!r}: {hint}there are {', '.join(ALGORITHMS)}"
+
+
+def _check_integer(field: str, value: object, minimum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ConfigError.of(field, f"must be a whole number of at least {minimum}, not {value!r}")
+    if value > MAX_SAFE_INTEGER:
+        raise ConfigError.of(field, f"is too large to count exactly: it may be {MAX_SAFE_INTEGER} at most")
+
+
+def _microseconds(period: float | Fraction) -> int:
+    number = isinstance(period, int | float | Fraction) and not isinstance(period, bool)
+    if not number or (isinstance(period, float) and not isfinite(period)) or period <= 0:
+        raise ConfigError.of("period", f"must be a number of seconds above 0, not {period!r}")
+    whole_seconds = isinstance(period, int) or (isinstance(period, float) and period.is_integer())
+    exact = None if whole_seconds else Fraction(period) * 1_000_000  # slower than the rest of a Limit
+    whole = int(period) * 1_000_000 if exact is None else round(exact)
+    if whole > MAX_SAFE_INTEGER:
+        raise ConfigError.of(
+            "period", f"is too long to count exactly: it may be {MAX_SAFE_INTEGER // 1_000_000} seconds at most"
+        )
+    # A float such as 0.1 is not exact; accept a difference of a thousandth of a microsecond.
+    if exact is not None and (whole < 1 or abs(exact - whole) > max(Fraction(1, 1000), exact / 10**12)):
+        raise ConfigError.of("period", f"must be a whole number of microseconds (0.000001 s), not {period!r} s")
+    return whole

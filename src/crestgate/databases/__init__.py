@@ -1,0 +1,1 @@
+"""SQLAlchemy engines and redis-py clients that rules, locks and history share."""

@@ -1,0 +1,189 @@
+# mypyc: compile
+"""Decides RateLimitRequests by the descriptors of the moment, whatever protocol they come by."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+from crestgate.core.decision import Decision
+from crestgate.envoy.descriptors import DESCRIPTORS, ENTRIES, MAX_RESET, check_size, read_request
+from crestgate.envoy.request import GIVES_BACK, SHADOW, RateLimitCheck
+from crestgate.errors import InvalidRequestError
+from crestgate.limiter.async_limiter import AsyncLimiter
+from crestgate.limiter.pending import PendingCheck, try_decide
+from crestgate.protobuf.field_counts import check_counts
+from crestgate.protobuf.messages import RateLimitRequest
+from crestgate.runtime.tasks import run_to_completion
+from crestgate.stores.port import Member, Op, Outcome
+
+if TYPE_CHECKING:
+    from crestgate.envoy.matcher import Domains
+    from crestgate.envoy.reloader import Descriptors
+
+__all__ = ["DescriptorEvaluator", "RateLimitVerdict"]
+
+MAX_CACHED: Final = 4096
+"""Requests that are cached by their bytes: few proxies send new ones all the time."""
+MAX_CACHED_BYTES: Final = 1024
+"""Of one such request."""
+MAX_CACHED_MEMBERS: Final = 8
+"""Of one such request: each takes as much memory as a small request."""
+MAX_VALUE_LABELS: Final = 500
+"""Labels with values of requests in them (`detailed_metric`, `value_to_metric`). Beyond it limits are counted under
+their own: a flood of values would else push all other labels out of the metrics, which are bounded."""
+MAX_LOGGED_DOMAINS: Final = 20
+"""Unknown domains that are logged, each once."""
+MAX_DOMAIN: Final = 100
+"""Characters of a domain in the log."""
+
+RateLimitVerdict = tuple[list[Decision], bool]
+"""The decision of each member, and whether the request is over its limit."""
+
+_read: Final[Any] = RateLimitRequest.FromString
+_log = logging.getLogger("crestgate.grpc")
+
+
+@final
+class DescriptorEvaluator:
+    """Reads and decides the RateLimitRequests of one worker."""
+
+    def __init__(self, limiter: AsyncLimiter, descriptors: Descriptors) -> None:
+        self.limiter = limiter
+        self.descriptors = descriptors
+        self.backend = limiter.backend
+        self.pressure = limiter.backend.pressure
+        self.failure = limiter.backend.failure
+        self.fail_closed = self.failure.policy == "closed"
+        self.fail_local = self.failure.policy == "local"
+        self._domains: Domains | None = None
+        self.cache: dict[bytes, RateLimitCheck] = {}
+        """Requests by their bytes, as these domains mean them."""
+        self.value_labels: set[str] = set()
+        self._unknown_domains: set[str] = set()
+
+    def read_bytes(self, data: bytes) -> RateLimitCheck:
+        """An encoded RateLimitRequest, prepared or cached."""
+        domains = self.descriptors.current
+        if domains is not self._domains:
+            self._domains = domains
+            self.cache.clear()
+        check = self.cache.get(data)
+        if check is not None:
+            return check
+        check_counts(data, DESCRIPTORS, ENTRIES)
+        check = self.read(_read(data))
+        if len(data) <= MAX_CACHED_BYTES and len(check.members) <= MAX_CACHED_MEMBERS:
+            if len(self.cache) >= MAX_CACHED:
+                self.cache.clear()
+            self.cache[data] = check
+        return check
+
+    def read(self, message: Any) -> RateLimitCheck:
+        """A RateLimitRequest, prepared."""
+        domains = self.descriptors.current
+        check = read_request(domains, message)
+        if not domains.knows(message.domain):
+            self._log_unknown_domain(message.domain)
+        if check.single:
+            check.pending = self.limiter.prepare_counters(Op.TAKE, check.members)
+        for index, label in enumerate(check.labels):
+            own = check.members[index].algorithm.label
+            if label == own or label in self.value_labels:
+                continue
+            if len(self.value_labels) < MAX_VALUE_LABELS:
+                self.value_labels.add(label)
+            else:
+                check.labels[index] = own
+        return check
+
+    def prepare_reset(self, domain: str, descriptors: Sequence[Any]) -> PendingCheck:
+        """The reset of the counters of descriptors, which have `entries` with `key` and `value` each."""
+        domains = self.descriptors.current
+        if not domains.knows(domain):
+            raise InvalidRequestError("domain", f"there is no domain {domain!r} among the Envoy limits")
+        check_size(descriptors, MAX_RESET)
+        members: dict[tuple[str, str], Member] = {}
+        for descriptor in descriptors:
+            match = domains.match(domain, [(entry.key or "", entry.value or "") for entry in descriptor.entries])
+            algorithm = None if match is None else match.limit.algorithm
+            if match is not None and algorithm is not None:
+                members[match.key, algorithm.name] = Member(match.key, algorithm, 0)
+        return self.limiter.prepare_counters(Op.RESET, list(members.values()))
+
+    def try_decide(self, check: RateLimitCheck) -> RateLimitVerdict | None:
+        """The verdict, if a local store answers without waiting; None when it does not, and nothing was done."""
+        pending = check.pending
+        if pending is not None:
+            taken = try_decide(self.backend, [pending])
+            return None if taken is None else (taken, not taken[0].allowed)
+        if check.settles:
+            return None
+        outcomes: Sequence[Outcome] = ()
+        if check.request is not None:
+            replies = self.backend.try_apply([check.request])
+            if replies is None:
+                return None
+            outcomes = replies[0]
+        if self.fail_local and check.quotas:
+            outcomes = self._apply_locally(check, outcomes)
+        decisions = check.decisions(outcomes, self.fail_closed)
+        return self._with_pressure(check, decisions), check.is_over(decisions)
+
+    async def decide(self, check: RateLimitCheck) -> RateLimitVerdict:
+        """The verdict. All limits are decided in one step; what is given back follows in a second one, which is
+        completed also if the caller is cancelled."""
+        limiter = self.limiter
+        outcomes: Sequence[Outcome] = ()
+        if check.request is not None:
+            outcomes = (await limiter.apply([check.request]))[0]
+        if self.fail_local and (check.quotas or check.settles):
+            outcomes = self._apply_locally(check, outcomes)
+        decisions = check.decisions(outcomes, self.fail_closed)
+        over = check.is_over(decisions)
+        if check.settles:
+            request, indexes = check.give_back(outcomes, over)
+            if request is not None:
+                _settle(decisions, indexes, (await run_to_completion(limiter.apply([request])))[0])
+            if self.fail_local:
+                request, indexes = check.give_back(outcomes, over, "fallback")
+                if request is not None:
+                    _settle(decisions, indexes, self.failure.decide_locally(request))
+        return self._with_pressure(check, decisions), over
+
+    def _apply_locally(self, check: RateLimitCheck, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """The outcomes, with those of quotas and give-backs that the store did not decide from the local fallback."""
+        request, indexes = check.undecided(outcomes)
+        if request is None:
+            return outcomes
+        replies = dict(zip(indexes, self.failure.decide_locally(request), strict=True))
+        return [replies.get(index, outcome) for index, outcome in enumerate(outcomes)]
+
+    def _with_pressure(self, check: RateLimitCheck, decisions: Sequence[Decision]) -> list[Decision]:
+        """The decisions with their pressure states. Shadows have none, as those of rules."""
+        pressure = self.pressure
+        takes = check.request is not None and check.request.op is Op.TAKE
+        annotated: list[Decision] = []
+        for index, decision in enumerate(decisions):
+            kind = check.kinds[index]
+            key = check.members[index].key
+            if kind == SHADOW:
+                annotated.append(decision)
+            elif takes and kind != GIVES_BACK:
+                annotated.append(pressure.record(key, decision))
+            else:
+                annotated.append(pressure.annotate(key, decision))
+        return annotated
+
+    def _log_unknown_domain(self, domain: str) -> None:
+        """A proxy that sends a wrong domain is not limited, and nobody would notice."""
+        if domain not in self._unknown_domains and len(self._unknown_domains) < MAX_LOGGED_DOMAINS:
+            self._unknown_domains.add(domain)
+            _log.warning("unknown Envoy domain %s: no file of envoy.config has it", repr(domain[:MAX_DOMAIN]))
+
+
+def _settle(decisions: list[Decision], indexes: Sequence[int], outcomes: Sequence[Outcome]) -> None:
+    """Replace decisions by the state of their counters after a give-back. Without outcomes they stay."""
+    for index, outcome in zip(indexes, outcomes, strict=False):
+        decisions[index] = outcome.decision

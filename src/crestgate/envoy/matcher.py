@@ -1,0 +1,136 @@
+# mypyc: compile
+"""Matches the descriptors of requests to limits and counter keys. It runs for every descriptor, so it creates nothing
+but its result.
+
+A request's entries are matched one level at a time: the descriptor with just this key and value, else the first one
+with a wildcard that fits, in the order of the file, else the one with this key alone. That choice is never taken back.
+A limit counts if it stands where the entries end; what is above or below it does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+from crestgate.core.bounded_cache import BoundedCache
+from crestgate.envoy.counter_keys import SHORT_KEY, entry_part, escaped_value, is_secret, secret_part, shorten_key
+from crestgate.envoy.descriptor_tree import Node, runtime_label
+from crestgate.envoy.rate_limit import DEFAULT_ALGORITHM, MAX_REQUESTS, UNIT_NUMBERS, DescriptorLimit, compile_limit
+from crestgate.errors import ConfigError
+
+__all__ = ["DescriptorLimit", "Domains", "Match"]
+
+BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
+MAX_OVERRIDES: Final = 1024
+"""Limits that requests brought along and that are at hand. When there are more, all are made again."""
+
+
+@final
+class Match:
+    """The limit and the counter of a descriptor."""
+
+    __slots__ = ("key", "label", "limit")
+
+    def __init__(self, limit: DescriptorLimit, key: str, label: str) -> None:
+        self.limit = limit
+        self.key = key
+        """Of the counter: see counter_keys.py."""
+        self.label = label
+        """For metrics: the limit's own, unless the YAML adds values of the request."""
+
+
+@final
+class Domains:
+    """All domains, immutable."""
+
+    __slots__ = ("_overrides", "counts", "roots")
+
+    def __init__(self, roots: Mapping[str, Node]) -> None:
+        self.roots: dict[str, Node] = dict(roots)
+        self._overrides: dict[tuple[str, str, int, int], DescriptorLimit] = BoundedCache(MAX_OVERRIDES)
+        self.counts: dict[str, int] = {domain: _limits_below(node) for domain, node in roots.items()}
+        """How many limits each domain has."""
+
+    def knows(self, domain: str) -> bool:
+        return domain in self.roots
+
+    def match(self, domain: str, entries: Sequence[tuple[str, str]]) -> Match | None:
+        """The limit of a descriptor; None when there is none."""
+        node = self.roots.get(domain)
+        if node is None:
+            return None
+        key = node.part
+        for name, value in entries:
+            branch = node.branches.get(name)
+            if branch is None:
+                return None
+            child = branch.exact.get(value)
+            if child is None:
+                child = branch.find_other(value)
+                if child is None:
+                    return None
+            node = child
+            if node.fixed:
+                key += node.part
+            elif node.secret:
+                key += node.part + secret_part(value)
+            elif "%" in value or "|" in value:
+                key += node.part + escaped_value(value)
+            else:
+                key += node.part + value
+        limit = node.limit
+        if limit is None:
+            return None
+        if len(key) > SHORT_KEY:
+            key = shorten_key(key)
+        return Match(limit, key, runtime_label(node, entries) if node.runtime else limit.label)
+
+    def override(
+        self, domain: str, entries: Sequence[tuple[str, str]], requests_per_unit: int, unit: int
+    ) -> Match | None:
+        """The limit that a request brings along, in place of the configured one: with the same counter if it is for
+        the same period, and a window; buckets have one of their own for each number. None for a domain that is not
+        known. ValueError for what is no limit."""
+        root = self.roots.get(domain)
+        if root is None:
+            return None
+        if unit not in UNIT_NUMBERS:
+            raise ValueError(f"unit must be one of 1 (SECOND) to 7 (WEEK), not {unit}")
+        if not 0 <= requests_per_unit <= MAX_REQUESTS:
+            raise ValueError(f"requests_per_unit must be a whole number from 0 to {MAX_REQUESTS}")
+        configured = self.match(domain, entries)
+        if configured is None:
+            label = f"{root.label}.override"  # nothing of the entries: else callers could make up labels
+            algorithm = DEFAULT_ALGORITHM
+            key = root.part + "".join([entry_part(key, False) + _part(key, value) for key, value in entries])
+            if len(key) > SHORT_KEY:
+                key = shorten_key(key)
+        else:
+            label = configured.limit.label
+            used = configured.limit.algorithm
+            algorithm = DEFAULT_ALGORITHM if used is None else used.limit.algorithm
+            key = configured.key
+        limit = self._overrides.get((label, algorithm, requests_per_unit, unit))
+        if limit is None:
+            limit = self._made(label, algorithm, requests_per_unit, unit)
+        return Match(limit, key, label)
+
+    def _made(self, label: str, algorithm: str, requests_per_unit: int, unit: int) -> DescriptorLimit:
+        seconds = UNIT_NUMBERS[unit]
+        try:
+            # A bucket that is filled under a much higher limit drains at once, for all who count on it.
+            steps, _ = compile_limit(requests_per_unit, seconds, algorithm, label, apart=algorithm in BUCKETS)
+        except ConfigError:  # more than this algorithm counts exactly
+            steps, _ = compile_limit(requests_per_unit, seconds, DEFAULT_ALGORITHM, label, apart=True)
+        limit = DescriptorLimit(steps, label, requests_per_unit=requests_per_unit, unit=unit)
+        self._overrides[label, algorithm, requests_per_unit, unit] = limit
+        return limit
+
+
+def _part(key: str, value: str) -> str:
+    return secret_part(value) if is_secret(key) else escaped_value(value)
+
+
+def _limits_below(node: Node) -> int:
+    below = [child for branch in node.branches.values() for child in branch.nodes()]
+    return sum([_limits_below(child) + (child.limit is not None) for child in below])

@@ -1,0 +1,77 @@
+"""One `rate_limit` of the YAML, compiled once.
+
+The counter is named by its period alone (`envoy:60`): a changed count keeps what was used, a changed period starts
+anew, and a limit that a request brings along shares the counter of a configured one of the same period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from crestgate.core.algorithms import Algorithm, build
+from crestgate.core.limit import Limit
+
+__all__ = ["DEFAULT_ALGORITHM", "MAX_REQUESTS", "UNITS", "UNIT_NUMBERS", "DescriptorLimit", "compile_limit"]
+
+DEFAULT_ALGORITHM: Final = "fixed_window"
+"""That of envoyproxy/ratelimit. Rules have another default."""
+MAX_REQUESTS: Final = 2**32 - 1
+"""The largest number of the protocol."""
+UNITS: Final[dict[str, int]] = {
+    "second": 1,
+    "minute": 60,
+    "hour": 3_600,
+    "day": 86_400,
+    "week": 7 * 86_400,
+    "month": 30 * 86_400,
+    "year": 365 * 86_400,
+}
+"""Seconds, by the name."""
+UNIT_NUMBERS: Final[dict[int, int]] = {
+    1: UNITS["second"],
+    2: UNITS["minute"],
+    3: UNITS["hour"],
+    4: UNITS["day"],
+    5: UNITS["month"],
+    6: UNITS["year"],
+    7: UNITS["week"],
+}
+"""Seconds, by the number that the protocol has for the unit."""
+_NUMBERS = {seconds: number for number, seconds in UNIT_NUMBERS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorLimit:
+    """The limit of a descriptor."""
+
+    algorithm: Algorithm | None
+    """None: unlimited."""
+    label: str
+    """Its name in metrics and headers: the path to it in the YAML, `messaging.message_type_marketing.to_number`. Never
+    with values of a request."""
+    name: str = ""
+    """By which another limit can replace it; empty where it has none."""
+    replaces: frozenset[str] = frozenset()
+    shadow: bool = False
+    quota: bool = False
+    requests_per_unit: int = 0
+    unit: int = 0
+    """The whole period as the protocol numbers it (UNIT_NUMBERS); 0 when it is none of those."""
+    metadata: Mapping[str, Any] | None = None
+
+
+def compile_limit(
+    requests: int, seconds: int, algorithm: str, label: str, burst: int | None = None, apart: bool = False
+) -> tuple[Algorithm, int]:
+    """A limit's algorithm, and the number of its unit. ConfigError for what cannot be counted exactly. `apart` if it
+    has a counter of its own, which no limit with another number shares.
+
+    >>> algorithm, unit = compile_limit(5, 86_400, "fixed_window", "messaging.to_number")
+    >>> algorithm.name, algorithm.label, unit
+    ('envoy:86400', 'messaging.to_number', 4)
+    """
+    limit = Limit(requests, seconds, burst, algorithm)
+    name = f"envoy:{seconds}:{requests}" if apart else f"envoy:{seconds}"
+    return build(limit, name, label), _NUMBERS.get(seconds, 0)

@@ -1,0 +1,74 @@
+"""Per-process cache of the limits on Envoy's descriptors, refreshed by a background thread.
+
+The files are read at the start, which fails when they have mistakes. From then on a thread reads them when they have
+changed (loader/file_reloader.py). The limits are swapped as a whole: no request ever sees half of a change. A reading
+with mistakes changes nothing: the previous limits stay in force, and that is logged and counted.
+"""
+
+from __future__ import annotations
+
+import os
+
+from crestgate.envoy.files import DescriptorFiles, path_state, read_descriptor_files
+from crestgate.envoy.matcher import Domains
+from crestgate.errors import ValidationError
+from crestgate.loader.background_refresh import REFRESH_SECONDS, BackgroundRefresh, Reloaded
+from crestgate.loader.file_reloader import FileReloader
+
+__all__ = ["REFRESH_SECONDS", "Descriptors"]
+
+
+class Descriptors:
+    """The descriptors of a file, or of a folder of files. `current` is always one whole reading."""
+
+    current: Domains
+
+    def __init__(
+        self, path: str, refresh_seconds: float = REFRESH_SECONDS, files: DescriptorFiles | None = None
+    ) -> None:
+        """ValidationError has all mistakes. `files` is what was read already, if it was."""
+        files = read_descriptor_files(path) if files is None else files
+        if files.problems:
+            raise ValidationError(files.problems)
+        self.current = files.domains
+        absolute = os.path.abspath(path)  # a program may change its working directory
+        self.files = FileReloader(lambda: read_descriptor_files(absolute), path_state, files)
+        self.background = BackgroundRefresh(
+            self,
+            Descriptors._load,
+            title=f"the descriptors in {path}",
+            seconds=refresh_seconds,
+            thread_name="crestgate-envoy",
+        )
+        self.background.start()
+
+    @property
+    def failures(self) -> int:
+        """How many refreshes have failed."""
+        return self.background.failures
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the files now; None while they can be read."""
+        return self.background.problem
+
+    def refresh(self) -> bool:
+        """Refresh now; whether anything was new. Errors are logged, and the previous limits stay."""
+        return self.background.refresh()
+
+    def reload(self) -> None:
+        """Read the files soon, changed or not, in the thread. A signal handler may call it."""
+        self.files.force()
+        self.background.wake()
+
+    def close(self) -> None:
+        """End the thread. The limits known so far stay in force."""
+        self.background.close()
+
+    def _load(self) -> Reloaded | None:
+        if not self.files.refresh():
+            return None
+        _, files = self.files.latest()
+        assert files is not None
+        before, self.current = self.current, files.domains
+        return Reloaded(sum(before.counts.values()), sum(self.current.counts.values()))

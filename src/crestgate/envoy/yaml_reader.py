@@ -1,0 +1,189 @@
+"""The YAML of envoyproxy/ratelimit, read as it is: a file is a domain and its descriptors, which nest.
+
+domain: messaging
+descriptors:
+  - key: message_type
+    value: marketing                    # or a pattern with *, or none for any value
+    descriptors:
+      - key: to_number
+        rate_limit: {unit: day, requests_per_unit: 5}
+
+`rate_limit` has three fields of our own: `algorithm`, `burst` and `unit_multiplier`. What the reference ignores without
+a word (a field in the wrong place, say) is told instead.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER
+from crestgate.envoy.descriptor_tree import WILD, Node, add_node, domain_node, path_of
+from crestgate.envoy.rate_limit import DEFAULT_ALGORITHM, MAX_REQUESTS, UNITS, DescriptorLimit, compile_limit
+from crestgate.errors import ConfigError, Problem
+from crestgate.loader.document import Document
+from crestgate.loader.fields import Fields, Problems, describe, join_names
+
+__all__ = ["TEXTS", "read_domain"]
+
+ROOT = ("domain", "descriptors")
+RATE_LIMIT = ("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "unit_multiplier")
+DESCRIPTOR = (
+    *("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric"),
+    *("share_threshold", "metadata"),
+)
+OURS = ("algorithm", "burst", "unit_multiplier")
+TEXTS = re.compile(r"domain|(?:descriptors\[[0-9]+\]\.)+(?:key|value|rate_limit\.(?:name|replaces\[[0-9]+\]\.name))")
+"""Paths whose values are text however they are written: `value: 5` and `value: 1.10` are just these characters."""
+MAX_BYTES = 1024
+_YES = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}
+"""What YAML 1.1 also reads as true and false."""
+
+
+def read_domain(document: Document, problems: Problems) -> Node | None:
+    """The domain of one file; None if it names none."""
+    if not document.data and not document.problems and isinstance(document.data, dict):
+        problems.add("", "is empty: write 'domain: …' and 'descriptors: …', or take the file away")
+        return None
+    if document.problems and not document.data:
+        return None
+    fields = Fields(document.data, "", problems, ROOT)
+    domain = _text(fields, "domain", "the name that requests come with") if fields.is_mapping else ""
+    root = domain_node(domain)
+    _read_level(fields, root, document)
+    return root if domain else None
+
+
+def _read_level(fields: Fields, parent: Node, document: Document) -> None:
+    paths: dict[tuple[str, str], str] = {}
+    for path, data in fields.items("descriptors"):
+        inner = _fields(data, path, fields.problems, DESCRIPTOR, RATE_LIMIT, "inside of 'rate_limit'")
+        if not inner.is_mapping:
+            continue
+        key = _text(inner, "key", "the key that requests have")
+        value = _text(inner, "value")
+        if WILD in key:
+            inner.report("key", f"has a {WILD!r}, which stands for any text in a value only: write the whole key")
+        first = paths.setdefault((key, value), path)
+        if key and first != path:
+            inner.report("value" if value else "key", _duplicate_domain(first, document))
+        shares = _flag(inner, "share_threshold")
+        if shares and WILD not in value:
+            inner.report("share_threshold", f"is for a value with a {WILD!r} in it, such as 'files/*': take it away")
+        node = add_node(parent, key, value, shares, _flag(inner, "value_to_metric"), _flag(inner, "detailed_metric"))
+        node.limit = _read_limit(inner, path_of(node))
+        _read_level(inner, node, document)
+
+
+def _read_limit(descriptor: Fields, label: str) -> DescriptorLimit | None:
+    shadow, quota = _flag(descriptor, "shadow_mode"), _flag(descriptor, "quota_mode")
+    metadata = _metadata(descriptor)
+    if not descriptor.has("rate_limit"):
+        return None
+    data, path = descriptor.values["rate_limit"], descriptor.path("rate_limit")
+    fields = _fields(data, path, descriptor.problems, RATE_LIMIT, DESCRIPTOR, "beside 'rate_limit', not in it")
+    if not fields.is_mapping:
+        return None
+    name = _text(fields, "name")
+    replaces = _replaces(fields, name)
+    unlimited = _flag(fields, "unlimited")
+    before = len(fields.problems.entries)
+    requests: int = fields.integer("requests_per_unit", 0, required=not unlimited, maximum=MAX_REQUESTS)
+    if unlimited:
+        for field in ("unit", *OURS):
+            if fields.has(field):
+                fields.report(field, "is not for a limit that is unlimited: take it away, or 'unlimited'")
+        return DescriptorLimit(None, label, name, replaces, shadow, quota, 0, 0, metadata)
+    seconds = UNITS[fields.choice("unit", UNITS, "second", required=True)]
+    seconds *= fields.integer("unit_multiplier", 1, minimum=1, maximum=MAX_SAFE_INTEGER // 1_000_000 // seconds)
+    algorithm: str = fields.choice("algorithm", ALGORITHMS, DEFAULT_ALGORITHM)
+    burst = _burst(fields, algorithm)
+    if len(fields.problems.entries) > before:
+        return None
+    try:
+        steps, unit = compile_limit(requests, seconds, algorithm, label, burst)
+    except ConfigError as error:
+        fields.problems.add(path, str(error))
+        return None
+    return DescriptorLimit(steps, label, name, replaces, shadow, quota, requests, unit, metadata)
+
+
+def _burst(fields: Fields, algorithm: str) -> int | None:
+    if not fields.has("burst"):
+        return None
+    if not ALGORITHMS[algorithm].takes_burst:
+        having = join_names(name for name, kind in ALGORITHMS.items() if kind.takes_burst)
+        fields.report("burst", f"{algorithm} has none: take it away, or write 'algorithm:' with one of {having}")
+        return None
+    if fields.values.get("requests_per_unit") == 0:
+        fields.report("burst", "a limit of 0 blocks everything and takes no burst: take it away")
+        return None
+    burst: int | None = fields.integer("burst", None, minimum=1, maximum=MAX_REQUESTS)
+    return burst
+
+
+def _replaces(fields: Fields, name: str) -> frozenset[str]:
+    names = []
+    for path, data in fields.items("replaces"):
+        inner = Fields(data, path, fields.problems, ("name",))
+        if not inner.is_mapping:
+            continue
+        other = _text(inner, "name", "the name of the limit that this one replaces")
+        if other and other == name:
+            inner.report("name", f"{describe(name)} is the name of this limit itself: write that of another")
+        names.append(other)
+    return frozenset(names)
+
+
+def _metadata(descriptor: Fields) -> dict[str, Any] | None:
+    value = descriptor.values.get("metadata")
+    if value is not None and not isinstance(value, dict):
+        descriptor.report("metadata", f"must be a mapping, 'name: …' for each entry, not {describe(value)}")
+        return None
+    return value or None
+
+
+def _text(fields: Fields, name: str, wanted: str = "") -> str:
+    """A text, also where YAML reads it as a number or a boolean. Empty if it is absent, which is reported if it is
+    required."""
+    value = fields.values.get(name)
+    if isinstance(value, bool):
+        value = str(value).lower()
+    elif isinstance(value, int):
+        value = str(value)
+    if value is None or value == "":
+        if wanted:
+            fields.report(name, f"{'is missing' if value is None else 'is empty'}: write {wanted}")
+        return ""
+    if not isinstance(value, str):
+        hint = "in quotes" if isinstance(value, float) else "a descriptor for each" if name == "value" else "one"
+        fields.report(name, f"must be text, not {describe(value)}: write {hint}")
+        return ""
+    if len(value.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        fields.report(name, f"is too long: {MAX_BYTES} bytes at most")
+    return value
+
+
+def _flag(fields: Fields, name: str) -> bool:
+    value = fields.values.get(name)
+    if isinstance(value, str) and value.lower() in _YES:
+        return _YES[value.lower()]
+    return fields.boolean(name, False)
+
+
+def _fields(
+    data: object, path: str, problems: Problems, known: tuple[str, ...], elsewhere: tuple[str, ...], where: str
+) -> Fields:
+    """The fields of a mapping; misplaced ones are reported."""
+    misplaced = [name for name in data if name in elsewhere and name not in known] if isinstance(data, dict) else []
+    for name in misplaced:
+        problems.add(f"{path}.{name}", f"belongs {where}: move it there")
+    rest = {name: value for name, value in data.items() if name not in misplaced} if isinstance(data, dict) else data
+    return Fields(rest, path, problems, known)
+
+
+def _duplicate_domain(first: str, document: Document) -> str:
+    line = document.locate(Problem(first, "")).line
+    where = "above" if line is None else f"at line {line}"
+    return f"this key and value are written already {where}: keep one of the two, or write another value"

@@ -1,0 +1,1 @@
+"""Usage history: how much was allowed and denied, by minute and hour."""

@@ -1,0 +1,137 @@
+# mypyc: compile
+"""Rate limit headers of a response.
+
+    RateLimit-Policy: "per-user";q=100;w=60, "per-day";q=5000;w=86400       what the limits are
+    RateLimit: "per-user";r=42;t=17, "per-day";r=4000;t=3600                what is left of them, and for how long
+    X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset             the same of the limit that decided
+    X-RateLimit-State                                                       warning or throttled; normal is not said
+    Retry-After                                                             of a denial: seconds, rounded up
+
+The first two are those of draft-ietf-httpapi-ratelimit-headers-11, and structured fields (RFC 9651): `q` requests per
+`w` seconds, `r` of them left, and `t` seconds until a denied request would pass, or until the limit is as good as new.
+`q` is the limit's count, since `q` in `w` is how fast one may go on for ever; a limit with a larger burst may have more
+than that left. X-RateLimit-Limit is the burst where there is one: what remains is never more.
+
+Item names are the names of limits, which operators think of; never who is limited. The ids that Crestgate makes for the
+rule of one policy, client or user have that one's key in them: it is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from crestgate.core.algorithms.algorithm import Algorithm
+from crestgate.core.bounded_cache import BoundedCache
+from crestgate.core.decision import NORMAL, Decision
+from crestgate.http.header_options import HeaderStyle
+
+__all__ = ["HEADERS", "general_name", "header_name", "rate_limit_headers"]
+
+HEADERS: Final = {
+    "RateLimit-Policy": "The limits that applied: name, quota, window.",
+    "RateLimit": "What is left of each, and for how long.",
+    "X-RateLimit-Limit": "Of the limit that decided.",
+    "X-RateLimit-Remaining": "What is left of it.",
+    "X-RateLimit-Reset": "Seconds until it is as good as new, or unix seconds by setting.",
+    "X-RateLimit-State": "`warning` or `throttled`, when it is not normal.",
+    "Retry-After": "Seconds until the request would pass; on a denial.",
+}
+"""Every header that `rate_limit_headers` writes, with its description in OpenAPI."""
+MAX_INTEGER: Final = 999_999_999_999_999
+"""The largest whole number that a structured field can have."""
+MAX_CACHED: Final = 4096
+GENERATED_PREFIXES: Final = ("policy:", "client:", "override:")
+"""How the ids begin that are made of a subject's key, which follows: see `derived_id` in rules/compat/rule_ids.py."""
+
+
+class _LimitText(NamedTuple):
+    """The constant parts of one limit's headers."""
+
+    policy: bytes
+    item: bytes
+    capacity: bytes
+
+
+_limit_texts: dict[Algorithm, _LimitText] = BoundedCache(MAX_CACHED)
+
+
+def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> list[tuple[bytes, bytes]]:
+    """The headers of a response, with names in small letters as ASGI has them. None when no limit applied.
+
+    `now_us` is the time of day in microseconds, and matters only where resets are told by the epoch.
+    """
+    parts = decision.parts
+    if not parts:
+        return []
+    headers = []
+    deciding = _text_of(decision.algorithm)
+    if style.ratelimit:
+        if len(parts) == 1:
+            headers.append((b"ratelimit-policy", deciding.policy))
+            headers.append((b"ratelimit", _item(parts[0], deciding)))
+        else:
+            texts = [(part, _text_of(part.algorithm)) for part in parts]
+            headers.append((b"ratelimit-policy", b", ".join([words.policy for _, words in texts])))
+            headers.append((b"ratelimit", b", ".join([_item(part, words) for part, words in texts])))
+    if style.x_ratelimit:
+        from_us = now_us if style.reset == "epoch" else 0
+        headers.append((b"x-ratelimit-limit", deciding.capacity))
+        headers.append((b"x-ratelimit-remaining", b"%d" % decision.remaining))
+        headers.append((b"x-ratelimit-reset", b"%d" % _seconds(from_us + decision.reset_us)))
+        if decision.state != NORMAL:
+            headers.append((b"x-ratelimit-state", decision.state.encode()))
+    if style.retry_after and not decision.allowed and decision.wait_us is not None:
+        headers.append((b"retry-after", b"%d" % _seconds(decision.wait_us)))
+    return headers
+
+
+def general_name(label: str) -> str:
+    """The name of a limit without the key of whom it is for, if one was made of it.
+
+    >>> general_name("orders-per-user"), general_name("policy:user-123"), general_name("client:acme:API:/web/test")
+    ('orders-per-user', 'policy', 'client:API:/web/test')
+    """
+    if not label.startswith(GENERATED_PREFIXES):
+        return label
+    kind, _, names = label.partition(":")
+    _, _, rest = names.partition(":")
+    return f"{kind}:{rest}" if rest else kind
+
+
+def header_name(label: str) -> str:
+    """The name of a limit as headers and problems call it: ASCII, and without the key of whom it is for.
+
+    >>> header_name("orders-per-user"), header_name("policy:user-123"), header_name("größer")
+    ('orders-per-user', 'policy', 'gr%C3%B6%C3%9Fer')
+    """
+    label = general_name(label)
+    if label.isascii() and label.isprintable():
+        return label
+    encoded = label.encode("utf-8", "surrogatepass")
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"%{byte:02X}" for byte in encoded)
+
+
+def _item(part: Decision, words: _LimitText) -> bytes:
+    remaining = min(part.remaining, MAX_INTEGER)
+    if part.allowed:
+        return b"%b;r=%d;t=%d" % (words.item, remaining, _seconds(part.reset_us))
+    if part.wait_us is None:  # it never passes, so there is no time to tell
+        return b"%b;r=%d" % (words.item, remaining)
+    return b"%b;r=%d;t=%d" % (words.item, remaining, _seconds(part.wait_us))
+
+
+def _text_of(algorithm: Algorithm) -> _LimitText:
+    words = _limit_texts.get(algorithm)
+    if words is None:
+        escaped = header_name(algorithm.label).replace("\\", "\\\\").replace('"', '\\"')
+        item = f'"{escaped}"'.encode("ascii")
+        limit = algorithm.limit
+        policy = b"%b;q=%d;w=%d" % (item, min(limit.count, MAX_INTEGER), _seconds(limit.period_us))
+        words = _LimitText(policy, item, b"%d" % algorithm.capacity)
+        _limit_texts[algorithm] = words
+    return words
+
+
+def _seconds(microseconds: int) -> int:
+    """Rounded up: who comes back then is not early."""
+    return -(-microseconds // 1_000_000)

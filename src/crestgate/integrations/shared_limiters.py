@@ -1,0 +1,109 @@
+"""The limiter of a layer: given as one, as a store's URL, or as a configuration with rules.
+
+Layers that are given the same URL or file share one limiter, so that they share their counters, also in memory, and a
+request that passes several of them is counted once. A limiter for threads serves event loops too, and the other way
+round: both have the store's own way to wait.
+
+A store that cannot be reached when the application starts does not keep it from starting: it is logged, and
+`on_store_error` answers until the store is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from crestgate.core.limit import Limit
+from crestgate.errors import ConfigError, StoreError
+from crestgate.limiter.async_limiter import AsyncLimiter
+from crestgate.limiter.limiter import Limiter
+from crestgate.runtime.fork_safety import fork_safe_lock
+from crestgate.runtime.url_options import redact_url
+
+__all__ = ["GivenLimiter", "async_limiter_for", "connect", "sync_limiter_for"]
+
+GivenLimiter: TypeAlias = "Limiter | AsyncLimiter | str | os.PathLike[str] | Sequence[str] | None"
+"""A limiter, the URL of a store (or several URLs), the path of a configuration; None: CRESTGATE_STORE, else memory."""
+
+_log = logging.getLogger("crestgate")
+_lock = fork_safe_lock()
+_opened: dict[object, AsyncLimiter] = {}
+
+
+def async_limiter_for(given: GivenLimiter) -> AsyncLimiter:
+    """The limiter, for event loops. Nothing is connected yet."""
+    if isinstance(given, AsyncLimiter):
+        return given
+    if isinstance(given, Limiter):
+        return AsyncLimiter.sharing(given)
+    if given is None:
+        given = os.environ.get("CRESTGATE_STORE") or "memory://"
+    if isinstance(given, str | os.PathLike):
+        name: object = os.fspath(given)
+    elif isinstance(given, list | tuple) and given:
+        name = tuple(given)
+    else:
+        raise ConfigError(
+            "limiter must be a Limiter or AsyncLimiter, a store's URL such as 'redis://localhost', or the path of a "
+            f"configuration such as 'crestgate.yaml', not {_shown(given)}"
+        )
+    with _lock:
+        opened = _opened.get(name)
+        if opened is None:
+            opened = _opened[name] = _open(given)
+        return opened
+
+
+def sync_limiter_for(given: GivenLimiter) -> Limiter:
+    """The limiter, for threads, connected if it can be."""
+    if isinstance(given, Limiter):
+        return given
+    shared = async_limiter_for(given)
+    try:
+        return Limiter.sharing(shared)
+    except StoreError as error:
+        _unreached(error)
+        return Limiter.sharing(shared, connect=False)
+
+
+async def connect(limiter: AsyncLimiter) -> None:
+    """Reach the store, if it can be, before the first request comes."""
+    try:
+        await limiter.connect()
+    except StoreError as error:
+        _unreached(error)
+
+
+def _unreached(error: StoreError) -> None:
+    _log.error("the store of rate limits cannot be reached, and on_store_error answers until it is back: %s", error)
+
+
+def _shown(given: object) -> str:
+    """What was given, as it may be shown: it may be URLs, in a form that nobody takes, with passwords in them."""
+    return repr(given) if isinstance(given, int | float) or not given else type(given).__name__
+
+
+def _is_limit(text: str) -> bool:
+    """Whether somebody has taken the first argument for the limits."""
+    try:
+        Limit.parse_chain(text)
+    except ConfigError:
+        return False
+    return True
+
+
+def _open(given: str | os.PathLike[str] | Sequence[str]) -> AsyncLimiter:
+    if isinstance(given, str | os.PathLike):
+        text = os.fspath(given)
+        if "://" not in text:
+            if not os.path.isfile(text):
+                hint = f"; a limit is given as limits={text!r}" if _is_limit(text) else ""
+                raise ConfigError(
+                    f"limiter {redact_url(text)!r} is no store's URL, such as 'redis://localhost', and no "
+                    f"file either{hint}"
+                )
+            return AsyncLimiter.from_config(text)
+        return AsyncLimiter(text)
+    return AsyncLimiter(given)

@@ -1,0 +1,1 @@
+"""Limiters: checks on a store by limits and plans, waiting, reservations, and the failure policy."""

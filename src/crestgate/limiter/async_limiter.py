@@ -1,0 +1,305 @@
+"""`AsyncLimiter`: rate limits for asyncio. Its twin for threads is in limiter.py."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
+
+from crestgate.core.algorithms import build
+from crestgate.core.context import RequestContext
+from crestgate.core.decision import Decision
+from crestgate.core.limit import Limit
+from crestgate.core.plans import Limits
+from crestgate.errors import ConfigError, StoreError
+from crestgate.limiter.base import BaseLimiter, ManyItem, acquire_input
+from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded_async
+from crestgate.limiter.chain import Bound
+from crestgate.limiter.decorator import KeyMaker, name_of, refuse_missing_brackets
+from crestgate.limiter.loop_driver import LoopDriver
+from crestgate.limiter.pending import PendingCheck, finish_checks, requests_of
+from crestgate.limiter.reservation import AsyncReservation, Hold
+from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
+from crestgate.stores.breaker import BreakerState
+from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, LocalStore, Member, Op, Outcome, Request
+from crestgate.stores.remote_port import PROBE, RemoteStore
+
+__all__ = ["AsyncBound", "AsyncLimiter"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncLimiter(BaseLimiter):
+    """The same limits for asyncio: the methods of `Limiter` as coroutines, and `async with` for `reserve`."""
+
+    async def check(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
+        """Decide a request, and consume its cost when it is admitted; a chain is all or nothing."""
+        # The lookup of `resolve`, without that call.
+        if type(limits) is Limit:
+            bound = self._by_identity.get(limits.identity)
+        elif self._by_text is not None and type(limits) is str:
+            bound = self._by_text.get(limits)
+        else:
+            bound = None
+        if bound is None:
+            bound = self.resolve(limits)
+        if not self.may_wait:
+            return bound.check(key, cost)
+        check = bound.prepare(Op.TAKE, key, cost)
+        assert check.request is not None
+        return check.finish((await self.apply([check.request]))[0])
+
+    async def peek(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
+        """The decision `check` would give now; consumes nothing."""
+        return await self._decide_one(self.prepare(Op.PEEK, key, limits, cost))
+
+    async def reset(self, key: str, limits: Limits) -> None:
+        """Forget the counters of this key under these limits."""
+        await self._decide_one(self.prepare(Op.RESET, key, limits, 0))
+
+    async def check_many(self, items: Iterable[ManyItem]) -> list[Decision]:
+        """Independent decisions on (key, limits) or (key, limits, cost), in one round trip."""
+        return await self.decide(self._prepare_many(items))
+
+    def bind(self, limits: Limits) -> AsyncBound:
+        """The same limits, prepared once for a hot path: `gold = limiter.bind("gold"); await gold.check("user:42")`."""
+        return AsyncBound(self, self.resolve(limits))
+
+    async def check_request(self, context: RequestContext, cost: SupportsIndex = 1) -> Decision:
+        """Decide a request under all rules that apply to it, and consume its cost when it is admitted."""
+        return await self._decide_one(self.prepare_request(Op.TAKE, context, cost))
+
+    async def peek_request(self, context: RequestContext, cost: SupportsIndex = 1) -> Decision:
+        """The decision `check_request` would give now; consumes nothing."""
+        return await self._decide_one(self.prepare_request(Op.PEEK, context, cost))
+
+    async def reset_request(self, context: RequestContext) -> None:
+        """Forget the counters of all rules that apply to a request."""
+        await self._decide_one(self.prepare_request(Op.RESET, context, 0))
+
+    async def acquire(
+        self, key: str, limits: Limits, cost: SupportsIndex = 1, *, timeout: float | None = None
+    ) -> Decision:
+        """Wait until the request is admitted, first come first served per key.
+
+        TimeoutError when that is not within `timeout` seconds, at once when it is known that it will not be. A leaky
+        bucket's delay is waited for too.
+        """
+        whole = acquire_input(key, cost, timeout)
+        bound, clock = self.resolve(limits), self.clock
+        return await self._run(acquire_steps(bound, self.wait_queue, TaskWaiter(), key, whole, timeout, clock.ticks))
+
+    def reserve(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> AsyncReservation:
+        """Take `cost` on entering and settle what was really used later; RateLimitExceeded when it is denied."""
+        check = self.prepare(Op.TAKE, key, limits, cost)
+
+        async def take() -> Hold:
+            return (await self.hold(check)).require_allowed()
+
+        return AsyncReservation(take, self._send)
+
+    def limit(
+        self,
+        limits: CallLimits,
+        *,
+        key: str | KeyMaker | None = None,
+        cost: CallCost = 1,
+        exempt: Callable[..., object] | None = None,
+        when: Callable[[Any], object] | None = None,
+        wait: bool = True,
+        dry_run: bool = False,
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        """Decorate an async function: every call is checked first, and RateLimitExceeded when denied.
+
+        `key` is a template over the parameters ("user:{user_id}") or a callable that is given the arguments; without
+        it all calls of the function share one counter. `limits`, `cost` and `exempt` may be callables that are given
+        the arguments too: limits of None, or a true `exempt`, and the call is not limited. Plans are looked up at
+        each call. An admitted call waits out a leaky bucket's delay, unless `wait` is False.
+
+        `when` is given what the function returns, or the exception that it raises, and says whether the call counts:
+        `when=lambda result: result is None`. With `dry_run` calls are counted, and what would be denied is logged.
+        """
+        refuse_missing_brackets(limits, '@limiter.limit("5/minute")')
+        guard = CallGuard(self, limits, key=key, cost=cost, exempt=exempt, when=when, wait=wait, dry_run=dry_run)
+
+        def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+            calls = guard.calls_of(function)
+            if not inspect.iscoroutinefunction(function):
+                raise ConfigError(
+                    f"{name_of(function)} is not async, so an AsyncLimiter cannot wait in it: use a Limiter"
+                )
+            return guarded_async(function, calls, self.check_bound, self.apply)
+
+        return decorate
+
+    async def decide(self, checks: Sequence[PendingCheck]) -> list[Decision]:
+        """Independent decisions on prepared checks, in one store call."""
+        requests = requests_of(checks)
+        return finish_checks(checks, await self.apply(requests) if requests else [])
+
+    async def decide_once(self, checks: Sequence[PendingCheck], record: IdempotencyRecord) -> list[Decision] | None:
+        """The same under an idempotency record; None when they were decided before, and `record` has the result."""
+        batch = [Request(Op.TAKE, [] if check.request is None else check.request.members, record) for check in checks]
+        replies = await self.apply(batch)
+        if record.replay is not None or record.pending:
+            return None
+        return [check.finish(reply) for check, reply in zip(checks, replies, strict=True)]
+
+    async def check_bound(self, bound: Bound, key: str, cost: SupportsIndex = 1) -> Decision:
+        """`check` under a chain that `resolve` has returned."""
+        if not self.may_wait:
+            return bound.check(key, cost)
+        return await self._decide_one(bound.prepare(Op.TAKE, key, cost))
+
+    async def hold(self, check: PendingCheck) -> Hold:
+        """Decide a check prepared for a TAKE, and keep what `release` needs."""
+        request = check.request
+        return Hold(check, [] if request is None else (await self.apply([request]))[0])
+
+    async def release(self, hold: Hold) -> Decision:
+        """Give back what was held; returns the decision after that."""
+        request = hold.release()
+        return hold.decision if request is None else hold.released(request, (await self.apply([request]))[0])
+
+    async def apply(self, batch: Sequence[Request]) -> BatchOutcomes:
+        """Send store requests; where the store fails, `on_store_error` answers."""
+        driver = self.driver
+        try:
+            if not driver.is_remote:
+                return await driver.apply(batch)
+            coalescer = driver.coalescers.get(asyncio.get_running_loop()) or await driver.open_coalescer()
+            future = coalescer.submit(batch)
+            try:
+                return await future
+            except asyncio.CancelledError:
+                coalescer.abandon(batch, future)
+                raise
+        except StoreError as error:
+            return driver.fallback(error, batch)
+
+    async def connect(self) -> None:
+        """Connect to a remote store now, so that no check has to; `async with` does it too.
+
+        StoreError when it cannot be reached. Without this the first check on an event loop connects, and is answered
+        by `on_store_error` when that fails.
+        """
+        await self.driver.connect()
+
+    async def probe(self) -> None:
+        """Count on every server of the store, and forget it again.
+
+        StoreError when one of them cannot, whatever `on_store_error` says.
+        """
+        store = self.store
+        keys = store.probe_keys() if isinstance(store, RemoteStore) else (PROBE,)
+        counters = [Member(key, build(Limit(1_000_000, 1), PROBE), 1) for key in keys]
+        # No policy answers a batch that resets counters: only a store can do that.
+        await self.apply([Request(op, [counter]) for op in (Op.TAKE, Op.RESET) for counter in counters])
+
+    def breakers(self) -> dict[str, BreakerState]:
+        """The circuit breaker's state of each server used so far, by the server's name."""
+        breakers = self.store.breakers() if isinstance(self.store, RemoteStore) else {}
+        now = time.monotonic()
+        return {name: breaker.state(now) for name, breaker in breakers.items()}
+
+    async def aclose(self) -> None:
+        """Close the store, if this limiter opened it, and the rules, if `from_config` did."""
+        if self.owns_catalog:
+            await asyncio.to_thread(self.catalog.close)
+        await self.driver.drain()
+        if self.owns_store and isinstance(self.store, RemoteStore):
+            await self.store.aclose()
+        else:
+            self._close_store()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.connect()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _start(self, connect: bool = True) -> None:
+        self.driver = LoopDriver(self.backend)
+        self.may_wait = not isinstance(self.store, LocalStore) or self.store.waits
+        """Whether a check may have to wait for the store."""
+
+    async def _decide_one(self, check: PendingCheck) -> Decision:
+        request = check.request
+        return check.finish([] if request is None else (await self.apply([request]))[0])
+
+    async def _send(self, request: Request) -> None:
+        await self.apply([request])
+
+    async def _run(self, steps: AcquireSteps) -> Decision:
+        """Carry out the steps, until they return a decision."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result: list[Outcome] | bool | None = None
+                    if isinstance(step, SendRequest):
+                        result = (await self.apply([step.request]))[0]
+                    elif isinstance(step, Sleep):
+                        await asyncio.sleep(self.clock.wait(step.seconds))
+                    else:
+                        result = await cast(TaskWaiter, step.waiter).wait(step.seconds)
+                except BaseException as error:  # noqa: BLE001 - thrown in, so that the waiter leaves the queue
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as done:
+            return cast(Decision, done.value)
+
+
+class AsyncBound:
+    """One chain of an AsyncLimiter: `await bound.check("user:42")`."""
+
+    def __init__(self, limiter: AsyncLimiter, bound: Bound) -> None:
+        self._limiter = limiter
+        self._bound = bound
+
+    async def check(self, key: str, cost: SupportsIndex = 1) -> Decision:
+        """Decide a request and consume its cost when it is admitted."""
+        return await self._limiter.check_bound(self._bound, key, cost)
+
+    async def peek(self, key: str, cost: SupportsIndex = 1) -> Decision:
+        """The decision `check` would give now; consumes nothing."""
+        return (await self._limiter.decide([self._bound.prepare(Op.PEEK, key, cost)]))[0]
+
+    async def reset(self, key: str) -> None:
+        """Forget the counters of this key."""
+        await self._limiter.decide([self._bound.prepare(Op.RESET, key, 0)])
+
+
+class TaskWaiter:
+    """A task in the queue of `acquire`; another loop's thread may call it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._called: asyncio.Future[None] = self._loop.create_future()
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Wait until it is called, at most this many seconds; returns whether it was."""
+        try:
+            await asyncio.wait_for(self._called, seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def call(self) -> None:
+        self._loop.call_soon_threadsafe(self._set)
+
+    def _set(self) -> None:
+        if not self._called.done():
+            self._called.set_result(None)

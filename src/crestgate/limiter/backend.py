@@ -1,0 +1,131 @@
+# mypyc: compile
+"""The store of a limiter, with the failure policy that answers in its place, and the pressure on its counters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import final
+
+from crestgate.core.algorithms.algorithm import Algorithm
+from crestgate.core.decision import Decision
+from crestgate.core.pressure import NORMAL, Pressure, PressureEvent
+from crestgate.errors import ConfigError, StoreClosedError, StoreError
+from crestgate.limiter.coalescer import ThreadCoalescer
+from crestgate.limiter.failure_policy import FailurePolicy, Fallback, is_answerable
+from crestgate.runtime.fork_safety import fork_safe_lock
+from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, PartialStoreError, Request, Store
+from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.server_side_limits import rejection_in
+
+__all__ = ["Backend", "PressureMonitor"]
+
+_log = logging.getLogger("crestgate")
+
+
+@final
+class PressureMonitor:
+    """Pressure states of a limiter's counters; calls `on_pressure` on every transition."""
+
+    def __init__(self, on_pressure: Callable[[PressureEvent], object] | None) -> None:
+        self.on_pressure = on_pressure
+        self.pressure = Pressure()
+        self.states = self.pressure.states
+        """Empty while every counter is normal."""
+        self.lock = fork_safe_lock()
+
+    def record(self, key: str, decision: Decision) -> Decision:
+        """Update the state of a counter after a decision; returns the decision with that state."""
+        if not self.states and decision.allowed and decision.remaining * 5 >= decision.algorithm.capacity:
+            return decision  # at most 80 % used, and no counter is under pressure
+        if decision.detail is not None and decision.reason in ("fail_open", "fail_closed"):
+            return decision  # says nothing about the counter
+        state = self.pressure.state(key, decision)
+        if state != self.states.get((key, decision.algorithm.name), NORMAL):
+            state = self._transition(key, decision)
+        return decision if state == NORMAL else decision.with_pressure(state)
+
+    def annotate(self, key: str, decision: Decision) -> Decision:
+        """A decision with its pressure state, which is not updated."""
+        state = self.pressure.state(key, decision)
+        return decision if state == NORMAL else decision.with_pressure(state)
+
+    def forget(self, members: Sequence[Member]) -> None:
+        """These counters were reset: they are under no pressure."""
+        with self.lock:
+            for member in members:
+                self.pressure.forget(member.key, member.algorithm.name)
+
+    def _transition(self, key: str, decision: Decision) -> str:
+        """Store a new state, and report it unless another thread just has."""
+        with self.lock:
+            state, event = self.pressure.see(key, decision)
+        if event is not None and self.on_pressure is not None:
+            try:
+                self.on_pressure(event)
+            except Exception:  # noqa: BLE001 - a failing callback must not change the decision
+                _log.exception("on_pressure callback failed, the decision is unchanged")
+        return state
+
+
+@final
+class Backend:
+    """What all chains of a limiter share. Limiters that share a backend share their counters."""
+
+    def __init__(
+        self, store: Store, failure: FailurePolicy, on_pressure: Callable[[PressureEvent], object] | None
+    ) -> None:
+        self.store = store
+        self.local: LocalStore | None = store if isinstance(store, LocalStore) else None
+        self.coalescer: ThreadCoalescer | None = ThreadCoalescer(store) if isinstance(store, RemoteStore) else None
+        """Threads that wait for a remote store share its calls."""
+        self.apply: Callable[[Sequence[Request]], BatchOutcomes] = (
+            store.apply if self.coalescer is None else self.coalescer.apply
+        )
+        self.failure = failure
+        self.pressure = PressureMonitor(on_pressure)
+
+    def answer(self, error: StoreError, batch: Sequence[Request]) -> BatchOutcomes:
+        """The failure policy's replies to a batch that the store did not decide; what it takes back is sent."""
+        fallback = self.fallback(error, batch)
+        if fallback.undo:
+            try:
+                self.apply(fallback.undo)
+            except StoreError as lost:
+                self.failure.record(lost)
+        return fallback.replies
+
+    def fallback(self, error: StoreError, batch: Sequence[Request]) -> Fallback:
+        """The failure policy's replies. A reset that failed is an error; a settlement that failed has no replies."""
+        if isinstance(error, StoreClosedError):
+            raise error
+        answerable = True
+        for request in batch:
+            if request.op is Op.RESET:
+                raise rejection_in(error) or error
+            answerable = answerable and is_answerable(request.op)
+        if answerable:
+            return self.failure.answer(error, batch)
+        self.failure.record(error)  # a settlement is lost: the request it belongs to was answered already
+        return Fallback([[] for _ in batch], [])
+
+    def try_apply(self, batch: Sequence[Request]) -> BatchOutcomes | None:
+        """The outcomes of a local store that answers without waiting; None when it does not, and nothing was done."""
+        local = self.local
+        if local is None:
+            return None
+        try:
+            return local.apply_within(batch, 0.0)
+        except PartialStoreError as error:  # the others were decided, and must not be decided again
+            return self.failure.answer(error, batch).replies
+        except StoreError:
+            return None
+
+    def check_support(self, algorithm: Algorithm) -> None:
+        """Raise ConfigError now, not at the first request, for a limit that the store cannot decide."""
+        store = self.store
+        if isinstance(store, RemoteStore) and not store.supports(algorithm):
+            raise ConfigError(
+                f"{type(store).__name__} cannot decide by the algorithm {algorithm.limit.algorithm!r}, which has no "
+                "twin there: use memory://, shared:// or a SQL store for it"
+            )

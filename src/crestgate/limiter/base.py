@@ -1,0 +1,328 @@
+"""What the two limiters share: a store, plans, rules, compiled chains, and checks that are prepared without I/O.
+
+The limiters add the calls that wait, with and without `await`. Requests are matched against rules by a
+`RequestEvaluator`, since rules are above this package; from_config.py connects the two.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, cast
+
+from crestgate.core.algorithms import Algorithm
+from crestgate.core.bounded_cache import BoundedCache
+from crestgate.core.bounds import check_input, whole_cost
+from crestgate.core.context import ContextFields
+from crestgate.core.decision import Decision
+from crestgate.core.failure_modes import DEFAULT_POLICY, OnStoreError
+from crestgate.core.limit import Limit
+from crestgate.core.plans import MAX_CACHED, Limits, Plans, Resolver, reusable
+from crestgate.core.pressure import PressureEvent
+from crestgate.errors import ConfigError
+from crestgate.limiter.backend import Backend
+from crestgate.limiter.chain import Bound
+from crestgate.limiter.failure_policy import FailurePolicy, check_policy
+from crestgate.limiter.pending import PendingCheck, try_decide
+from crestgate.limiter.wait_queue import WaitQueue
+from crestgate.runtime.clock import Clock
+from crestgate.stores.factory import open_store
+from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, Request, Store
+from crestgate.stores.remote_port import DEFAULT_TIMEOUT_MS, RemoteStore
+
+if TYPE_CHECKING:
+    from crestgate.config.settings import Settings
+    from crestgate.rules.catalog import Catalog
+
+__all__ = ["MAX_TIMEOUT", "BaseLimiter", "ManyItem", "RequestEvaluator", "acquire_input", "decorator_cost"]
+
+MAX_TIMEOUT = 10**9
+B = TypeVar("B")
+ManyItem: TypeAlias = "tuple[str, Limits] | tuple[str, Limits, int]"
+"""What `check_many` takes: a key, limits, and optionally a cost."""
+
+
+class RequestEvaluator(Protocol):
+    """Matches requests against rules."""
+
+    catalog: Catalog | None
+    """The rules; None where the store has them."""
+    shadow_denials: dict[str, int]
+
+    @property
+    def uses_routes(self) -> bool: ...
+
+    def prepare(self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0) -> PendingCheck: ...
+
+    def policy_key(self, context: ContextFields, route: str) -> str | None: ...
+
+
+class BaseLimiter:
+    """The part of `Limiter` and `AsyncLimiter` that does no I/O."""
+
+    def __init__(
+        self,
+        store: str | Sequence[str] | Store = "memory://",
+        *,
+        plans: Plans | None = None,
+        clock: Clock | None = None,
+        on_store_error: OnStoreError = DEFAULT_POLICY,
+        on_pressure: Callable[[PressureEvent], object] | None = None,
+        catalog: Catalog | None = None,
+    ) -> None:
+        if on_pressure is not None and not callable(on_pressure):
+            raise ConfigError(f"on_pressure must be a callable that takes a PressureEvent, not {on_pressure!r}")
+        if clock is not None and (isinstance(clock, type) or not callable(getattr(clock, "ticks", None))):
+            raise ConfigError(f"clock must be a clock such as FakeClock(1_700_000_000), not {clock!r}")
+        check_policy(on_store_error)  # before a store is opened, and perhaps a file created
+        if catalog is not None and plans is None:
+            from crestgate.limiter.from_config import catalog_plans
+
+            plans = catalog_plans(catalog)
+        self.resolver = Resolver(plans)
+        if isinstance(store, str | list | tuple):
+            self.store: Store = open_store(store, clock)
+            self.owns_store = True
+        elif not callable(getattr(store, "apply", None)):
+            raise ConfigError(
+                f"a limiter needs a store URL such as 'memory://', or a store, not {type(store).__name__}"
+            )
+        elif clock is not None:
+            raise ConfigError("clock= goes with a store URL; a store object has a clock of its own")
+        else:
+            self.store = cast(Store, store)  # it has `apply`
+            self.owns_store = False
+        has_own_rules = False
+        if isinstance(self.store, RemoteStore):
+            self.resolver.plan_of = self.store.plan_of
+            has_own_rules = self.store.rules_for({}) is not None
+        self.backend = Backend(self.store, FailurePolicy(on_store_error, self.store.clock), on_pressure)
+        for algorithm in self.resolver.compiled():
+            self.backend.check_support(algorithm)
+        self.evaluator: RequestEvaluator | None = None
+        if catalog is not None or has_own_rules:
+            from crestgate.limiter.from_config import evaluator_of
+
+            self.evaluator = evaluator_of(catalog, self.backend)
+        self.owns_catalog = False
+        self.settings: Settings | None = None
+        """The configuration that this limiter was built from, if any."""
+        self.has_fixed_limits = plans is None
+        """Whether limits always mean the same: plans may change."""
+        self.wait_queue = WaitQueue()
+        self.chains: dict[tuple[Algorithm, ...], Bound] = BoundedCache(MAX_CACHED)
+        self._by_text: dict[str, Bound] | None = BoundedCache(MAX_CACHED) if plans is None else None
+        self._by_identity: dict[object, Bound] = BoundedCache(MAX_CACHED)
+        """By the `identity` of a Limit."""
+        self._start()
+
+    def _start(self, connect: bool = True) -> None:
+        """Set up what belongs to this kind of limiter; `connect` if that can be done here."""
+
+    @classmethod
+    def from_config(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+        on_pressure: Callable[[PressureEvent], object] | None = None,
+        sighup: bool = False,
+    ) -> Self:
+        """A limiter with the store, rules and plans of a configuration file; `CRESTGATE_…` in the environment wins.
+        Without a file, of the environment alone.
+
+        ConfigError, with every mistake, when the configuration is invalid. The file and the rule database are read
+        now. Changes to the rules take effect within two seconds, without a restart; with `sighup` they are also read
+        again when the process gets that signal.
+        """
+        from crestgate.limiter.from_config import build_limiter
+
+        return build_limiter(cls, path, environ, clock, on_pressure, sighup)
+
+    @classmethod
+    def sharing(cls, other: BaseLimiter, *, connect: bool = True) -> Self:
+        """A limiter of this kind with the store, rules, plans and counters of another: the same limits, for threads
+        or for event loops. The other owns the store and closes it. A `Limiter` connects to its store now, unless
+        `connect` is False: then the first check does."""
+        limiter = cls.__new__(cls)
+        vars(limiter).update(vars(other))
+        limiter.owns_store = limiter.owns_catalog = False
+        limiter._start(connect)
+        return limiter
+
+    def __repr__(self) -> str:
+        where = self.store.title if isinstance(self.store, RemoteStore) else type(self.store).__name__
+        return f"<{type(self).__name__} on {where}>"
+
+    def __reduce__(self) -> str:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be sent to another process: build one there, with the same URL"
+        )
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Itself: frameworks copy their configuration, and a copy must not have counters of its own."""
+        return self
+
+    @property
+    def title(self) -> str:
+        """Where the counters are, for messages; without any password."""
+        store = self.store
+        if isinstance(store, RemoteStore):
+            return store.title
+        path = getattr(store, "path", None)
+        return f"shared memory in {path}" if isinstance(path, str) else "the memory of this process"
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of decisions: the store's."""
+        return self.store.clock
+
+    @property
+    def store_timeout(self) -> float:
+        """Seconds that a check waits for its store, at most."""
+        store = self.store
+        return store.timeout if isinstance(store, LocalStore | RemoteStore) else DEFAULT_TIMEOUT_MS / 1000
+
+    @property
+    def store_failures(self) -> int:
+        """How many checks the store could not decide."""
+        return self.backend.failure.failures
+
+    @property
+    def store_counts(self) -> dict[str, int]:
+        """What a local store has counted of itself, by name: corruption, and lack of room."""
+        return self.store.counts() if isinstance(self.store, LocalStore) else {}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the store is on this machine, so that `try_decide` usually succeeds."""
+        return self.backend.local is not None
+
+    @property
+    def catalog(self) -> Catalog:
+        """The rules of this limiter."""
+        catalog = None if self.evaluator is None else self.evaluator.catalog
+        if catalog is None:
+            raise _no_rules()
+        return catalog
+
+    @property
+    def shadow_denials(self) -> Mapping[str, int]:
+        """How many requests each shadow rule would have denied, by rule_id, in this process."""
+        if self.evaluator is None or self.evaluator.catalog is None:
+            raise _no_rules()
+        return dict(self.evaluator.shadow_denials)
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether requests can be matched against rules."""
+        return self.evaluator is not None
+
+    @property
+    def uses_routes(self) -> bool:
+        """Whether a request's route is part of the key whose policy applies to it."""
+        return self.evaluator is not None and self.evaluator.uses_routes
+
+    def policy_key(self, context: ContextFields, route: str) -> str | None:
+        """The key whose policy applies to a request for this route template; None where routes are not part of it."""
+        return None if self.evaluator is None else self.evaluator.policy_key(context, route)
+
+    def reload(self) -> None:
+        """Read all rules again soon, whether or not they seem to have changed. Safe in a signal handler."""
+        self.catalog.reload()
+
+    def prepare(self, op: Op, key: str, limits: Limits, cost: SupportsIndex = 1) -> PendingCheck:
+        """The check of a key under limits, for `decide`. Bad input is a ValueError."""
+        return self.resolve(limits).prepare(op, key, cost)
+
+    def prepare_request(self, op: Op, context: ContextFields, cost: SupportsIndex = 1) -> PendingCheck:
+        """The check of a request under all rules that apply to it, for `decide`."""
+        if self.evaluator is None:
+            raise _no_rules()
+        return self.evaluator.prepare(op, context, cost)
+
+    def prepare_counters(self, op: Op, members: Sequence[Member]) -> PendingCheck:
+        """The check of counters that are given one by one, all or nothing, for `decide`."""
+        return PendingCheck(self.backend.pressure, op, members)
+
+    def try_decide(self, checks: Sequence[PendingCheck]) -> list[Decision] | None:
+        """What `decide` would return, if a local store answers without waiting; None when it does not, and nothing was
+        done."""
+        return try_decide(self.backend, checks)
+
+    def try_apply(self, batch: Sequence[Request]) -> BatchOutcomes | None:
+        """The same for store requests."""
+        return self.backend.try_apply(batch)
+
+    def resolve(self, limits: Limits) -> Bound:
+        """The compiled chain that these limits stand for."""
+        by_text = self._by_text
+        if by_text is None or type(limits) is not str:
+            if type(limits) is Limit:
+                known = self._by_identity.get(limits.identity)
+                return known if known is not None else self._resolve_limit(limits)
+            return self.resolve_chain(self.resolver.chain(limits))
+        bound = by_text.get(limits)  # without plans, a text always means the same
+        if bound is None:
+            bound = self.resolve_chain(self.resolver.chain(limits))
+            by_text[limits] = bound
+        return bound
+
+    def _resolve_limit(self, limit: Limit) -> Bound:
+        """The first check with this object. Callers may create one for each check, so the cache is bounded."""
+        bound = self.resolve_chain(self.resolver.one(limit))
+        self._by_identity[limit.identity] = bound
+        return bound
+
+    def resolve_chain(self, algorithms: tuple[Algorithm, ...]) -> Bound:
+        """The chain of these compiled limits."""
+        bound = self.chains.get(algorithms)
+        if bound is None:
+            bound = Bound(self.backend, algorithms)
+            self.chains[algorithms] = bound
+        return bound
+
+    def chain_getter(self, limits: Limits) -> Callable[[], Bound]:
+        """A function that returns the chain of a decorated function at each call, since plans may change. Limits that
+        cannot be parsed are an error now."""
+        given = reusable(limits)
+        bound = self.resolve(given)
+        if self.has_fixed_limits:
+            return lambda: bound
+        return lambda: self.resolve(given)
+
+    def _prepare_many(self, items: Iterable[ManyItem]) -> list[PendingCheck]:
+        checks = []
+        for item in items:
+            if not isinstance(item, tuple | list) or len(item) not in (2, 3):
+                raise ValueError(f"check_many takes (key, limits) or (key, limits, cost), not {item!r}")
+            checks.append(self.prepare(Op.TAKE, item[0], item[1], item[2] if len(item) == 3 else 1))
+        return checks
+
+    def _close_store(self) -> None:
+        if self.owns_store:
+            self.store.close()
+
+
+def _no_rules() -> ConfigError:
+    return ConfigError(
+        "this limiter has no rules to match a request against: build it with from_config('crestgate.yaml'), or "
+        "check a key under limits with check('user:42', '100/minute')"
+    )
+
+
+def decorator_cost(cost: SupportsIndex) -> int:
+    """The cost of a decorated call, validated."""
+    whole = whole_cost(cost)
+    check_input("-", whole)
+    return whole
+
+
+def acquire_input(key: str, cost: SupportsIndex, timeout: float | None) -> int:
+    """Validate the arguments of `acquire`; returns the cost."""
+    whole = whole_cost(cost)
+    check_input(key, whole)
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 <= timeout <= MAX_TIMEOUT):
+        raise ValueError(f"timeout must be a number of seconds, 0 or more, or None to wait for ever, not {timeout!r}")
+    return whole

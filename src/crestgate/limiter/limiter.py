@@ -1,0 +1,218 @@
+"""`Limiter`: rate limits for threads and plain functions. Its asyncio twin is in async_limiter.py."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Iterable, Sequence
+from threading import Event
+from types import TracebackType
+from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
+
+from crestgate.core.context import RequestContext
+from crestgate.core.decision import Decision
+from crestgate.core.limit import Limit
+from crestgate.core.plans import Limits
+from crestgate.errors import StoreError
+from crestgate.limiter.base import BaseLimiter, ManyItem, acquire_input
+from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded, guarded_async
+from crestgate.limiter.chain import Bound
+from crestgate.limiter.decorator import KeyMaker, refuse_missing_brackets
+from crestgate.limiter.pending import PendingCheck, finish_checks, requests_of
+from crestgate.limiter.reservation import Hold, Reservation
+from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
+from crestgate.stores.port import BatchOutcomes, Op, Outcome, Request
+from crestgate.stores.remote_port import RemoteStore
+
+__all__ = ["Limiter"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Limiter(BaseLimiter):
+    """Rate limits for threads and plain functions.
+
+    >>> limiter = Limiter("memory://", plans={"gold": "10/second burst 20"})
+    >>> limiter.check("user:42", "gold").remaining
+    19
+    >>> limiter.check("user:42", ["gold", "5000/day"], cost=3).allowed
+    True
+
+    With the rules of a configuration (`from_config`), `check_request` finds the limits of a request by itself.
+    """
+
+    def check(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
+        """Decide a request, and consume its cost when it is admitted; a chain is all or nothing."""
+        # The lookup of `resolve`, without that call, which is a tenth of a check.
+        if type(limits) is Limit:
+            bound = self._by_identity.get(limits.identity)
+        elif self._by_text is not None and type(limits) is str:
+            bound = self._by_text.get(limits)
+        else:
+            bound = None
+        if bound is None:
+            bound = self.resolve(limits)
+        return bound.check(key, cost)
+
+    def peek(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
+        """The decision `check` would give now; consumes nothing."""
+        return self.resolve(limits).peek(key, cost)
+
+    def reset(self, key: str, limits: Limits) -> None:
+        """Forget the counters of this key under these limits."""
+        self.resolve(limits).reset(key)
+
+    def check_many(self, items: Iterable[ManyItem]) -> list[Decision]:
+        """Independent decisions on (key, limits) or (key, limits, cost), in one round trip."""
+        return self.decide(self._prepare_many(items))
+
+    def bind(self, limits: Limits) -> Bound:
+        """The same limits, prepared once for a hot path: `gold = limiter.bind("gold"); gold.check("user:42")`."""
+        return self.resolve(limits)
+
+    def check_request(self, context: RequestContext, cost: SupportsIndex = 1) -> Decision:
+        """Decide a request under all rules that apply to it, and consume its cost when it is admitted."""
+        return self.decide([self.prepare_request(Op.TAKE, context, cost)])[0]
+
+    def peek_request(self, context: RequestContext, cost: SupportsIndex = 1) -> Decision:
+        """The decision `check_request` would give now; consumes nothing."""
+        return self.decide([self.prepare_request(Op.PEEK, context, cost)])[0]
+
+    def reset_request(self, context: RequestContext) -> None:
+        """Forget the counters of all rules that apply to a request."""
+        self.decide([self.prepare_request(Op.RESET, context, 0)])
+
+    def acquire(self, key: str, limits: Limits, cost: SupportsIndex = 1, *, timeout: float | None = None) -> Decision:
+        """Wait until the request is admitted, first come first served per key.
+
+        TimeoutError when that is not within `timeout` seconds, at once when it is known that it will not be. A leaky
+        bucket's delay is waited for too.
+        """
+        whole = acquire_input(key, cost, timeout)
+        bound, clock = self.resolve(limits), self.clock
+        return self._run(acquire_steps(bound, self.wait_queue, ThreadWaiter(), key, whole, timeout, clock.ticks))
+
+    def reserve(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Reservation:
+        """Take `cost` now and settle what was really used later; RateLimitExceeded when it is denied."""
+        hold = self.hold(self.prepare(Op.TAKE, key, limits, cost))
+        return Reservation(hold.require_allowed(), self._send)
+
+    def limit(
+        self,
+        limits: CallLimits,
+        *,
+        key: str | KeyMaker | None = None,
+        cost: CallCost = 1,
+        exempt: Callable[..., object] | None = None,
+        when: Callable[[Any], object] | None = None,
+        wait: bool = True,
+        dry_run: bool = False,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a function, sync or async: every call is checked first, and RateLimitExceeded when denied.
+
+        `key` is a template over the parameters ("user:{user_id}") or a callable that is given the arguments; without
+        it all calls of the function share one counter. `limits`, `cost` and `exempt` may be callables that are given
+        the arguments too: limits of None, or a true `exempt`, and the call is not limited. Plans are looked up at
+        each call. An admitted call waits out a leaky bucket's delay, unless `wait` is False.
+
+        `when` is given what the function returns, or the exception that it raises, and says whether the call counts:
+        `when=lambda result: result is None`. With `dry_run` calls are counted, and what would be denied is logged.
+        """
+        refuse_missing_brackets(limits, '@limiter.limit("5/minute")')
+        guard = CallGuard(self, limits, key=key, cost=cost, exempt=exempt, when=when, wait=wait, dry_run=dry_run)
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            calls = guard.calls_of(function)
+            if inspect.iscoroutinefunction(function):
+                limited = guarded_async(function, calls, self._check_async, self._apply_async)
+                return cast(Callable[P, R], limited)
+            return guarded(function, calls, self.apply)
+
+        return decorate
+
+    def decide(self, checks: Sequence[PendingCheck]) -> list[Decision]:
+        """Independent decisions on prepared checks, in one store call."""
+        requests = requests_of(checks)
+        return finish_checks(checks, self.apply(requests) if requests else [])
+
+    def hold(self, check: PendingCheck) -> Hold:
+        """Decide a check prepared for a TAKE, and keep what `release` needs."""
+        request = check.request
+        return Hold(check, [] if request is None else self.apply([request])[0])
+
+    def release(self, hold: Hold) -> Decision:
+        """Give back what was held; returns the decision after that."""
+        request = hold.release()
+        return hold.decision if request is None else hold.released(request, self.apply([request])[0])
+
+    def apply(self, batch: Sequence[Request]) -> BatchOutcomes:
+        """Send store requests; where the store fails, `on_store_error` answers."""
+        try:
+            return self.backend.apply(batch)
+        except StoreError as error:
+            return self.backend.answer(error, batch)
+
+    def close(self) -> None:
+        """Close the store, if this limiter opened it, and the rules, if `from_config` did."""
+        if self.owns_catalog:
+            self.catalog.close()
+        self._close_store()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, connect: bool = True) -> None:
+        """Connect to a remote store, so that no check has to."""
+        if connect and isinstance(self.store, RemoteStore):
+            try:
+                self.store.connect()
+            except BaseException:
+                self._close_store()
+                raise
+
+    async def _check_async(self, bound: Bound, key: str, cost: int) -> Decision:
+        """For async functions: a check that waits for a network must not block the event loop."""
+        return bound.check(key, cost) if self.is_local else await asyncio.to_thread(bound.check, key, cost)
+
+    async def _apply_async(self, batch: Sequence[Request]) -> BatchOutcomes:
+        return self.apply(batch) if self.is_local else await asyncio.to_thread(self.apply, batch)
+
+    def _send(self, request: Request) -> None:
+        self.apply([request])
+
+    def _run(self, steps: AcquireSteps) -> Decision:
+        """Carry out the steps, until they return a decision."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result: list[Outcome] | bool | None = None
+                    if isinstance(step, SendRequest):
+                        result = self.apply([step.request])[0]
+                    elif isinstance(step, Sleep):
+                        time.sleep(self.clock.wait(step.seconds))
+                    else:
+                        result = cast(ThreadWaiter, step.waiter).event.wait(step.seconds)
+                except BaseException as error:  # noqa: BLE001 - thrown in, so that the waiter leaves the queue
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as done:
+            return cast(Decision, done.value)
+
+
+class ThreadWaiter:
+    """A thread in the queue of `acquire`."""
+
+    def __init__(self) -> None:
+        self.event = Event()
+
+    def call(self) -> None:
+        self.event.set()

@@ -1,0 +1,1 @@
+"""Protobuf messages, made from the .proto files in proto/: Envoy's, gRPC's and our own."""

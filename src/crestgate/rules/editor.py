@@ -1,0 +1,308 @@
+"""Writes rules, tiers, plans, policies and client limits to a repository, for the command line and the admin API.
+
+Each method is one atomic write, with its audit entries; other processes see it a moment later. The limits of a client
+are changed under that client's lock, so concurrent configurations of one client are serialized.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from crestgate.core.redaction import redact_api_key
+from crestgate.errors import ConfigError, ConflictError, CrestgateError, NotFoundError, StaleVersionError
+from crestgate.loader.fields import describe
+from crestgate.locks.port import LockService
+from crestgate.rules.compat.clients import ClientLimit, client_limit_of
+from crestgate.rules.compat.policies import Policy, policy_of
+from crestgate.rules.compat.rule_ids import derived_id, derived_id_prefix, shorten
+from crestgate.rules.diff import Difference, all_records, compare
+from crestgate.rules.port import Actor, Edit, Kind, Record, Repository
+from crestgate.rules.records import POLICY_IDS, edit_of, last_number_of, read_plan, rule_of
+from crestgate.rules.rule import ANY, MAX_TIER_BYTES, Rule, is_tier
+
+__all__ = ["Difference", "Editor", "all_records"]
+
+MAX_ATTEMPTS = 10
+"""To number a new policy while others do the same."""
+MAX_OVERRIDE_SECONDS = 10**10
+"""Some three centuries, so that its end can be represented."""
+RULE = "a rule, which Rule.read({'name': 'Orders', 'dimension': 'user', 'limit': 100, 'window_seconds': 60}) makes"
+POLICY = "a policy, as Policy('user:42', capacity=100, refill_rate=10)"
+CLIENT_LIMIT = "a sequence of limits, as [ClientLimit('acme', 'DEFAULT', 'GLOBAL', 'MIN', 100)]"
+
+_log = logging.getLogger("crestgate")
+
+
+class Editor:
+    """Writes to a repository in the name of an actor. `locks` are needed only where several write at once."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        actor: Actor,
+        *,
+        locks: LockService[Any] | None = None,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        on_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_write` is called after each write: where others have to be notified of it."""
+        self._repository = repository
+        self._actor = actor
+        self._locks = locks
+        self._on_write = on_write
+        self._now_us = now_us
+
+    def rules(self) -> Iterator[Rule]:
+        """All rules, ordered by id."""
+        return map(rule_of, all_records(self._repository, "rule"))
+
+    def rule(self, rule_id: str) -> Rule:
+        return rule_of(self._get("rule", rule_id))
+
+    def create(self, rule: Rule) -> Rule:
+        """Add a rule. ConflictError when there is one of its id, or one as specific in its slot."""
+        _check_is(rule, Rule, RULE)
+        return self._put(_readable(rule, expected=0))
+
+    def replace(self, rule: Rule, expected: int | None = None) -> Rule:
+        """Replace a rule; StaleVersionError unless it has the expected version, NotFoundError when there is none."""
+        _check_is(rule, Rule, RULE)
+        return self._put(_readable(rule, self._get("rule", rule.rule_id).version if expected is None else expected))
+
+    def delete(self, rule_id: str, expected: int | None = None) -> None:
+        self._write([Edit("rule", rule_id, None, expected)])
+
+    def delete_all(self, rule_ids: Iterable[str]) -> None:
+        """Delete several rules in one write; NotFoundError, and none is deleted, if one is not there."""
+        self._write([Edit("rule", rule_id, None) for rule_id in dict.fromkeys(rule_ids)])
+
+    def difference(self, records: Iterable[Record]) -> Difference:
+        """How some records, such as those of rule files, differ from those of the repository."""
+        return compare(self._repository, records)
+
+    def apply(self, difference: Difference, *, prune: bool = False) -> None:
+        """Carry out a difference, in one write; with `prune`, delete the other rules, too.
+
+        StaleVersionError when somebody else wrote since it was found: nothing was written then.
+        """
+        edits = difference.edits(prune=prune)
+        if not edits:
+            return
+        try:
+            self._write(edits)
+        except (ConflictError, NotFoundError, StaleVersionError) as error:
+            # A record was created or deleted meanwhile: then it is no error of the caller.
+            if isinstance(error, StaleVersionError) or any(self._version(edit) != edit.expected for edit in edits):
+                raise StaleVersionError(
+                    f"somebody else wrote at the same time ({error}): nothing was written; try again"
+                ) from None
+            raise
+
+    def set_tier(self, user: str, tier: str | None) -> None:
+        """Put a user into a tier; None takes it out of any."""
+        if not isinstance(user, str) or not user:
+            raise ConfigError(f"the user must be text of at least one character, not {describe(user)}", field="user")
+        if tier is not None and not is_tier(tier):
+            raise ConfigError(
+                f"a tier has a name, such as 'premium', of {MAX_TIER_BYTES} bytes at most, not {tier!r}", field="tier"
+            )
+        self._write([Edit("tier", user, None if tier is None else {"tier": tier})])
+
+    def override(self, user: str, base: Rule, limit: int, seconds: float) -> Rule:
+        """Give one user another limit in the slot of a rule, for so long. The counters are kept."""
+        _check_is(base, Rule, "the rule itself: editor.override('bob', editor.rule('orders'), 500, 3600)")
+        if base.dimension != "user":
+            raise ConfigError(
+                f"rule {base.rule_id!r} is of dimension {base.dimension}: only a user's is overridden so", field="base"
+            )
+        if base.mode == "disabled":
+            raise ConfigError(f"rule {base.rule_id!r} is disabled, and limits nobody: enable it first", field="base")
+        if user == ANY:
+            raise ConfigError("an override is for one user: to change the limit of all, change the rule", field="user")
+        if not 0 < seconds <= MAX_OVERRIDE_SECONDS:
+            raise ConfigError(
+                f"an override lasts a number of seconds above 0, {MAX_OVERRIDE_SECONDS} at most, not {seconds}",
+                field="seconds",
+            )
+        rule = replace(
+            base,
+            rule_id=derived_id("override", user, base.counter),
+            name=f"override of {base.rule_id} for {shorten(user)}",
+            identifier=user,
+            tier=base.tier if base.identifier == user else ANY,  # as specific as what it is to win over, at least
+            limit=limit,
+            burst=_scaled_burst(base, limit),
+            origin=None,
+            expires_us=self._now_us() + round(seconds * 1_000_000),
+        )
+        return self._put(_readable(rule))
+
+    def put_plan(self, name: str, limits: object, *, create: bool | None = None) -> tuple[str, ...]:
+        """Write a plan: a new one, one that is there, or (None) whichever."""
+        read = read_plan(name, limits)
+        expected = None if create is None else 0 if create else self._get("plan", name).version
+        self._write([Edit("plan", name, {"limits": list(read)}, expected)])
+        return read
+
+    def delete_plan(self, name: str) -> None:
+        self._write([Edit("plan", name, None)])
+
+    def policy(self, key: str) -> Policy:
+        record = self._repository.get("rule", derived_id("policy", key))
+        found = policy_of(rule_of(record)) if record is not None else None
+        if found is None:
+            raise NotFoundError(f"there is no policy for key {key!r}")
+        return found
+
+    def create_policy(self, policy: Policy) -> Policy:
+        """Add a policy, and give it the next number."""
+        _check_is(policy, Policy, POLICY)
+        for _ in range(MAX_ATTEMPTS):
+            counted = self._repository.get("default", POLICY_IDS)
+            number = 1 + last_number_of(counted)
+            made = replace(policy, id=number)
+            last = Edit("default", POLICY_IDS, {"last": number}, counted.version if counted is not None else 0)
+            try:
+                self._write([_readable(made.rule(), expected=0), last])
+            except (StaleVersionError, ConflictError):
+                there = self._repository.get("rule", policy.rule_id)
+                if there is not None and policy_of(rule_of(there)) is None:
+                    raise ConflictError(
+                        f"rule {policy.rule_id!r} is no policy: delete it, or change it as a rule"
+                    ) from None
+                if there is not None:
+                    raise ConflictError(f"there is a policy for key {policy.key!r} already: change that one") from None
+                if self._repository.get("default", POLICY_IDS) == counted:
+                    raise  # it is not the number: a rule that is no policy has its place
+                continue  # somebody else took the number
+            return made
+        raise StaleVersionError(
+            f"a policy for key {policy.key!r} could not be numbered: too many are made at once; try again"
+        )
+
+    def replace_policy(self, policy: Policy) -> Policy:
+        """Replace a policy; it keeps its number. NotFoundError when there is none."""
+        _check_is(policy, Policy, POLICY)
+        made = replace(policy, id=self.policy(policy.key).id)
+        self._put(_readable(made.rule()))
+        return made
+
+    def delete_policy(self, key: str) -> None:
+        self.policy(key)
+        self.delete(derived_id("policy", key))
+
+    def client_limits(self, client: str) -> list[ClientLimit]:
+        """The configured limits of a client."""
+        rules = map(rule_of, all_records(self._repository, "rule", derived_id_prefix("client", client)))
+        limits = (client_limit_of(rule) for rule in rules if rule.identifier == client)
+        return [limit for limit in limits if limit is not None]
+
+    def configure_client(self, client: str, limits: Sequence[ClientLimit]) -> None:
+        """Write these limits of a client, in one write; its others stay as they are."""
+        for limit in limits:
+            _check_is(limit, ClientLimit, CLIENT_LIMIT)
+            if limit.client != client:
+                raise ConfigError(f"the limits of client {client!r} are written, and one is of {limit.client!r}")
+        with self._client_lock(client):
+            self._write([_readable(limit.rule()) for limit in limits])
+
+    def delete_client_limits(self, client: str, names: Sequence[tuple[str, str]]) -> None:
+        """Delete limits of a client, by type and name; NotFoundError, and none is deleted, if one is not there."""
+        with self._client_lock(client):
+            existing = {(limit.limit_type, limit.limit_name): limit for limit in self.client_limits(client)}
+            missing = [name for name in names if name not in existing]
+            if missing:
+                raise NotFoundError(f"client {client!r} has no limit {' '.join(missing[0])}")
+            self._write([Edit("rule", existing[name].rule_id, None) for name in dict.fromkeys(names)])
+
+    def delete_client(self, client: str) -> None:
+        """Delete all limits of a client; it has the default limits from then on."""
+        with self._client_lock(client):
+            limits = self.client_limits(client)
+            if not limits:
+                raise NotFoundError(f"client {client!r} was never configured")
+            self._write([Edit("rule", limit.rule_id, None) for limit in limits])
+
+    def audit_reset(self, *subjects: str) -> None:
+        """Add a completed reset of counters to the audit log."""
+        self.note("reset", *subjects)
+
+    def note(self, action: str, *subjects: str) -> None:
+        """Add an action on counters to the audit log; an API key is secret, and replaced by a digest."""
+        if subjects:
+            self._repository.note(self._actor, action, *map(redact_api_key, subjects))
+
+    def audit_outcome(self, action: str, done: bool, *subjects: str) -> None:
+        """Add the outcome of an action to the audit log. If that fails, it is logged: it must hide neither the outcome
+        nor the error of the action."""
+        try:
+            self.note(action if done else f"{action} failed", *subjects)
+        except CrestgateError as error:
+            _log.error("audit log: cannot write that a %s was %s: %s", action, "done" if done else "not done", error)
+
+    @contextmanager
+    def resetting(self, *subjects: str) -> Iterator[None]:
+        """Reset counters inside this block. The audit log has the request before it is tried, and then the outcome:
+        what is not in the log was not tried, even if the process is killed in between."""
+        self.note("reset requested", *subjects)
+        try:
+            yield
+        except BaseException:
+            self.audit_outcome("reset", False, *subjects)
+            raise
+        self.audit_outcome("reset", True, *subjects)
+
+    def _client_lock(self, client: str) -> AbstractContextManager[object]:
+        return nullcontext() if self._locks is None else _held(self._locks, f"client:{client}")
+
+    def _get(self, kind: Kind, record_id: str) -> Record:
+        record = self._repository.get(kind, record_id)
+        if record is None:
+            raise NotFoundError(f"there is no {kind} {record_id!r}")
+        return record
+
+    def _version(self, edit: Edit) -> int:
+        record = self._repository.get(edit.kind, edit.id)
+        return record.version if record is not None else 0
+
+    def _put(self, edit: Edit) -> Rule:
+        (record,) = self._write([edit])
+        assert record is not None
+        return rule_of(record)
+
+    def _write(self, edits: Sequence[Edit]) -> Sequence[Record | None]:
+        records = self._repository.write(edits, self._actor)
+        self._on_write()
+        return records
+
+
+def _check_is(given: object, wanted: type, instead: str) -> None:
+    if not isinstance(given, wanted):
+        raise TypeError(f"give {instead}; not {type(given).__name__}")
+
+
+def _readable(rule: Rule, expected: int | None = None) -> Edit:
+    """The edit that writes a rule; ValidationError for one that could not be read back, and would block the others."""
+    return edit_of(Rule.read(rule.body()), expected)
+
+
+def _scaled_burst(base: Rule, limit: object) -> int | None:
+    """A burst in proportion to the limit, as the base has it: a higher limit must not have a smaller burst."""
+    if base.burst is None or not base.limit or not isinstance(limit, int) or not limit:
+        return None
+    return max(-(-base.burst * limit // base.limit), 1)
+
+
+@contextmanager
+def _held(locks: LockService[Any], name: str) -> Iterator[None]:
+    """Hold a lock. A timeout is StaleVersionError: no error of the caller."""
+    try:
+        with locks.hold(name):
+            yield
+    except TimeoutError as error:
+        raise StaleVersionError(f"somebody else is changing the same: {error}; try again") from None

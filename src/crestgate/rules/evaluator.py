@@ -1,0 +1,147 @@
+# mypyc: compile
+"""Turns requests into checks, by the rules of a catalog as they are at that moment.
+
+All rules that apply to a request are one store request, with a member for each: those that bind are all or nothing,
+and shadow rules are decided beside them. `RemoteRuleEvaluator` is for stores with rules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, SupportsIndex
+
+from crestgate.core.algorithms import build
+from crestgate.core.bounds import MAX_COST, check_input, whole_cost
+from crestgate.core.context import ContextFields, RequestContext
+from crestgate.core.decision import Decision
+from crestgate.limiter.backend import Backend
+from crestgate.limiter.pending import PendingCheck
+from crestgate.rules.catalog import Catalog
+from crestgate.rules.compat.clients import SeenClients
+from crestgate.rules.matching.paths import shorten_path
+from crestgate.rules.rule import Rule
+from crestgate.rules.ruleset import check_text
+from crestgate.runtime.fork_safety import fork_safe_lock
+from crestgate.stores.port import Member, Op
+from crestgate.stores.remote_port import RemoteStore
+
+__all__ = ["CatalogPlans", "RemoteRuleEvaluator", "RuleEvaluator", "context_fields"]
+
+
+class RuleEvaluator:
+    """Matches requests against the rules of a catalog, and counts what its shadow rules would deny."""
+
+    def __init__(self, catalog: Catalog, backend: Backend) -> None:
+        self.catalog: Catalog | None = catalog
+        self.seen_clients = SeenClients()
+        self.shadow_denials: dict[str, int] = {}
+        """By rule_id, in this process."""
+        self._rules: Final = catalog
+        self._backend: Final = backend
+        self._pressure: Final = backend.pressure
+        self._supported: set[str] = set()
+        self._lock = fork_safe_lock()
+        catalog.accept_only(self._check_support)
+
+    def prepare(self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0) -> PendingCheck:
+        """The check of a request. Bad input is a ValueError. `now_us` is the store's time, if the caller knows it."""
+        if not isinstance(context, RequestContext) and not hasattr(context, "api_key"):
+            raise TypeError(f"rules are matched against a RequestContext, not {type(context).__name__}")
+        whole = cost if isinstance(cost, int) else whole_cost(cost)
+        if not 0 <= whole <= MAX_COST:
+            check_input("-", whole)  # raises
+        if not now_us:
+            now_us = self._backend.store.clock.ticks()
+        rules = self._rules.current
+        chosen = rules.resolve(context, now_us)
+        if op is Op.TAKE and context.client is not None and not rules.knows_client(context.client, now_us):
+            self.seen_clients.see(context.client, now_us)
+        members: list[Member] = []
+        dimensions: Sequence[str] = ()
+        shadows = False
+        for key, rule in chosen:
+            shadows = shadows or rule.shadow
+            members.append(Member(key, rule.algorithm, whole, not rule.shadow, 0, 0, rule.on_store_error))
+            dimensions = rule.dimensions if not dimensions else [*dimensions, rule.dimension]
+        on_shadows = self._count_shadows if shadows else None
+        return PendingCheck(self._pressure, op, members, dimensions, None, None, False, on_shadows)
+
+    @property
+    def uses_routes(self) -> bool:
+        """Whether a request's route is part of the key whose policy applies to it."""
+        return "route" in self._rules.current.defaults.policy_key
+
+    def policy_key(self, context: ContextFields, route: str) -> str | None:
+        """The key whose policy applies to a request for this route template; None where routes are not part of it."""
+        key = self._rules.current.keys(context, route).get("key") if self.uses_routes else None
+        return None if key is None else key.removeprefix("key:")
+
+    def _count_shadows(self, shadows: Sequence[Decision]) -> None:
+        for shadow in shadows:
+            if not shadow.allowed:
+                with self._lock:
+                    if shadow.name not in self.shadow_denials:  # drop rules that are gone, so that it is bounded
+                        rules = self._rules.current.rules
+                        self.shadow_denials = {name: n for name, n in self.shadow_denials.items() if name in rules}
+                    self.shadow_denials[shadow.name] = self.shadow_denials.get(shadow.name, 0) + 1
+
+    def _check_support(self, rule: Rule) -> None:
+        """Refuse a rule whose algorithm the store cannot decide by; each algorithm is checked once."""
+        if rule.algorithm not in self._supported:
+            self._backend.check_support(build(rule.compiled(), rule.counter))
+            self._supported.add(rule.algorithm)
+
+
+class RemoteRuleEvaluator:
+    """For a store with rules of its own, such as a Crestgate service: it matches the request itself."""
+
+    def __init__(self, store: RemoteStore, backend: Backend) -> None:
+        self.catalog: Catalog | None = None
+        self.shadow_denials: dict[str, int] = {}
+        self.uses_routes = False
+        self._store = store
+        self._backend = backend
+
+    def prepare(self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0) -> PendingCheck:
+        """The check of a request. Bad input is a ValueError."""
+        stand_in = self._store.rules_for(context_fields(context))
+        assert stand_in is not None
+        stand_in.cost = whole_cost(cost)
+        check_input("-", stand_in.cost)
+        return PendingCheck(self._backend.pressure, op, [stand_in])
+
+    def policy_key(self, context: ContextFields, route: str) -> str | None:
+        return None
+
+
+class CatalogPlans(Mapping[str, tuple[str, ...]]):
+    """The plans of a catalog as they are at each moment."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        return self._catalog.current.plans[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._catalog.current.plans)
+
+    def __len__(self) -> int:
+        return len(self._catalog.current.plans)
+
+
+def context_fields(context: ContextFields) -> dict[str, str]:
+    """The known fields of a request, by name. Bad input is a ValueError."""
+    if not isinstance(context, RequestContext) and not hasattr(context, "api_key"):
+        raise TypeError(f"rules are matched against a RequestContext, not {type(context).__name__}")
+    fields = {
+        "ip": context.ip,
+        "user": context.user,
+        "api_key": context.api_key,
+        "client": context.client,
+        "path": None if context.path is None else shorten_path(check_text("path", context.path)),
+        "method": context.method,
+        "tier": context.tier,
+        "key": context.key,
+    }
+    return {name: check_text(name, value) for name, value in fields.items() if value is not None}

@@ -1,0 +1,1 @@
+"""Path normalisation, endpoint patterns, and the trie that matches them."""

@@ -1,0 +1,85 @@
+"""Endpoint patterns: which paths a rule is for.
+
+    *                   every path, every API name, and requests without any
+    /api/v1/orders      this path
+    /users/*/orders     one segment in the place of `*`; `{id}` says the same with a name
+    /api/v1/*           this path and all below it: a final `*` (or `**`) stands for the rest, which may be empty
+    getUsers            no path but the name of an API, taken literally
+    =reports/*          the same, for names that would be taken for something else: all behind the `=` is the name
+
+Two spellings of one pattern (`/users/*/orders`, `/users/{id}/orders/`) are one: `key` is the spelling that slots and
+counters know.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from crestgate.errors import ConfigError
+from crestgate.rules.matching.paths import normalise
+
+__all__ = ["EVERY", "ONE", "REST", "Pattern", "name_pattern", "parse_pattern"]
+
+EVERY = "*"
+ONE = "{}"
+REST = "*"
+LITERAL = "="
+_NAMED = re.compile(r"\{[^{}/]*\}")
+_HIDDEN = re.compile(r"(?i)%(?:25)*(?:2A|7B|7D)")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern, taken apart."""
+
+    key: str
+    segments: tuple[str, ...] | None
+    """What each segment must be: a text, or `ONE` for any; None where it is no path but `*` or a name."""
+    rest: bool = False
+    """Whether it goes on below: a final `*`."""
+
+
+@lru_cache(maxsize=4096)
+def parse_pattern(text: str) -> Pattern:
+    """Take a pattern apart; ConfigError says what is wrong with it.
+
+    >>> parse_pattern("/users/{id}/orders/").key, parse_pattern("/users/*").key
+    ('/users/{}/orders', '/users/*')
+    """
+    if text in (EVERY, "**"):
+        return Pattern(EVERY, None)
+    if text.startswith(LITERAL) and len(text) > 1:
+        return Pattern(name_pattern(text[1:]), None)
+    path = normalise(text)
+    if not text or path[0] != "/":
+        if not text or any(character in text for character in "*{}="):
+            raise ConfigError(
+                f"{text!r} is no pattern: a path begins with '/', as in '/api/v1/*'; '*' alone is every path"
+            )
+        return Pattern(text, None)
+    if any(character in text for character in "?#"):
+        raise ConfigError(f"{text!r} has a query or a fragment: a pattern is a path alone, as in '/api/v1/*'")
+    if _HIDDEN.search(text):
+        raise ConfigError(f"{text!r} has an encoded '*', '{{' or '}}', and none can be part of a segment's own text")
+    segments = path[1:].split("/")
+    rest = segments[-1] in ("*", "**")
+    if rest:
+        segments.pop()
+    found = [ONE if part == "*" or _NAMED.fullmatch(part) else part for part in segments if part]
+    for part in found:
+        if part != ONE and any(character in part for character in "*{}"):
+            where = "'**' stands at the end only" if part == "**" else "'*' and '{name}' stand for a whole segment"
+            raise ConfigError(f"{text!r} has the segment {part!r}: {where}, as in '/users/{{id}}/*'")
+    return Pattern("/" + "/".join([*found, REST] if rest else found), tuple(found), rest)
+
+
+def name_pattern(name: str) -> str:
+    """The pattern of exactly this name, and its key: the name, after a `=` if it would else be something else.
+
+    >>> name_pattern("getUsers"), name_pattern("reports/*")
+    ('getUsers', '=reports/*')
+    """
+    plain = name and not any(character in name for character in "/*{}=") and normalise(name)[0] != "/"
+    return name if plain else LITERAL + name

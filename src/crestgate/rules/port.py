@@ -1,0 +1,180 @@
+"""The port of rule storage: what every repository does and guarantees.
+
+It stores *records*: a kind (`rule`, `tier`, `plan`, `default`, `key`), an id, and a body of plain data, which it does
+not interpret. Every write has a *revision*, incremented by each write of this prefix; every record has the revision of
+its last change, and a *version*, which counts its own changes. It also stores the audit log.
+
+Atomicity   A write is all of its edits, their audit entries and the new revision, or nothing. `changes` sees a write
+            whole or not at all. `plan_write` decides what an edit may do, in one place for all repositories.
+Order       Writes are serialized: who has seen a revision has seen all before it.
+Versions    An edit names the version that it has seen; StaleVersionError, and nothing is written, if it has changed.
+Uniqueness  At most one record has a unique key, unless the others have expired: ConflictError.
+Clock       Timestamps are those of the database or the server, in microseconds since the epoch.
+Retention   Audit entries are kept for 90 days. Expired records are removed a day later, with an audit entry.
+Errors      StoreError when the database is unreachable or fails; it says when the outcome of a write is unknown.
+            ValidationError, with the location, when what is stored cannot be read.
+Threads     All methods may be called from any thread, and after a fork. They block, so an event loop calls them in a
+            thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+__all__ = [
+    "AUDIT_DAYS",
+    "DAY_US",
+    "Actor",
+    "AuditEntry",
+    "AuditQuery",
+    "Changes",
+    "Edit",
+    "Kind",
+    "Lookup",
+    "Record",
+    "Reloadable",
+    "Repository",
+    "Source",
+]
+
+Kind = Literal["rule", "tier", "plan", "default", "key"]
+"""A rule; a user's tier, by the user; a plan, by its name; a default (see records.py); an API key of the service,
+by its id: its body has a digest or a secret, which the audit log never shows."""
+DAY_US = 24 * 3600 * 1_000_000
+AUDIT_DAYS = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A stored record."""
+
+    kind: Kind
+    id: str
+    version: int
+    """1 when it is created, incremented by each change; continued when it is created again after a deletion."""
+    body: Mapping[str, Any]
+    created_us: int
+    updated_us: int
+    unique_key: str | None = None
+    expires_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One record to write. A `body` of None deletes it."""
+
+    kind: Kind
+    id: str
+    body: Mapping[str, Any] | None
+    expected: int | None = None
+    """The version that it must have: 0 for a new record, None for any."""
+    unique_key: str | None = None
+    """No other record may have it at the same time."""
+    expires_us: int | None = None
+    """From then on its unique key is free; the record is removed a day later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes since a revision."""
+
+    revision: int
+    complete: bool
+    """Whether these are all records (and all others are deleted), or only those that changed."""
+    records: Sequence[Record]
+    deleted: Sequence[tuple[Kind, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who writes, and from where."""
+
+    name: str
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Who did what to what, when, from where; how it was before, and after."""
+
+    at_us: int
+    actor: str
+    address: str
+    action: str
+    """`create`, `update`, `delete`, `expire` (by Crestgate itself). Of what is done to counters two entries: before
+    it is tried `reset requested`, and then `reset`, or `reset failed`; likewise `charge` and `give_back`."""
+    subject: str
+    """The kind and the id: `rule:orders-per-user`, `tier:alice`; for a reset, whatever was reset."""
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    id: str = ""
+    """Its position in the log, in the repository's own format: a later entry of one repository has a greater one,
+    compared by length and then as text. Empty until it is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """Which entries to return, the newest first."""
+
+    actor: str | None = None
+    subject: str | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+    before: str | None = None
+    """Only entries older than the one of this id: the next page."""
+    limit: int = 100
+
+
+class Source(Protocol):
+    """The reading half: what a catalog needs of a repository."""
+
+    @property
+    def title(self) -> str:
+        """What it is and where, for messages; without any password."""
+
+    def changes(self, since: int) -> Changes | None:
+        """The changes since this revision (0: everything); None if there are none."""
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever something may have changed, as far as the repository is notified.
+
+        After a lost connection it is called once, for what may have been missed.
+        """
+
+    def close(self) -> None:
+        """Close files and connections. Idempotent."""
+
+
+@runtime_checkable
+class Reloadable(Protocol):
+    """A source that reads its files only when they seem to have changed, and can be told to read them anyway."""
+
+    def reload(self) -> None:
+        """Read again at the next `changes`. Only sets a mark, so a signal handler may call it."""
+
+
+class Lookup(Protocol):
+    """Access to single records."""
+
+    def get(self, kind: Kind, record_id: str) -> Record | None:
+        """One record, or None."""
+
+    def list(self, kind: Kind, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Record]:
+        """Records in the order of their ids (as UTF-8 bytes), those whose id begins with `prefix`, from behind
+        `after` on."""
+
+
+class Repository(Source, Lookup, Protocol):
+    """A source that can be written to; a read-only one raises ReadOnlyError."""
+
+    def write(self, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
+        """Write all of the edits, or none: the records after the write, None where one was deleted."""
+
+    def note(self, actor: Actor, action: str, *subjects: str) -> None:
+        """Add audit entries for something that was done elsewhere, such as the reset of counters: one for each of its
+        subjects, all of them or none."""
+
+    def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
+        """Entries of the audit log, the newest first."""

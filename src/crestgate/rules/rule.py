@@ -1,0 +1,350 @@
+"""A rule: a limit and whom it is for. Policies, strategies and client limits are rules, too.
+
+`Rule.read` validates a rule, and reports all errors in it. Rules compete within a *slot*: dimension, pattern, method
+and window. Counters are named by the slot, never by the rule, so a new tier or an override keeps the usage.
+
+`RULE_SPECS` declares the fields: what is read, stored, answered and documented comes from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, overload
+
+from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.dimensions import DIMENSION_NAMES, DIMENSIONS, parse_dimension
+from crestgate.core.failure_modes import POLICIES
+from crestgate.core.limit import Limit
+from crestgate.errors import ConfigError
+from crestgate.loader.fields import Fields, Problems
+from crestgate.rules.address import subject_address
+from crestgate.rules.matching.patterns import EVERY, parse_pattern
+from crestgate.rules.schema import (
+    DATA,
+    SECONDS,
+    TIMESTAMP,
+    FieldSpec,
+    choice,
+    shown_schema,
+    text,
+    whole,
+    written_schema,
+)
+from crestgate.rules.timestamps import format_timestamp
+
+__all__ = [
+    "ANY",
+    "DEFAULT_RULE_ALGORITHM",
+    "MODES",
+    "RULE_FIELDS",
+    "Rule",
+    "is_method",
+    "is_tier",
+    "rule_body_schema",
+    "rule_schema",
+]
+
+ANY = "*"
+MODES = ("enforce", "shadow", "disabled")
+DEFAULT_RULE_ALGORITHM = "sliding_window_counter"
+ALIASES = {"sliding_window": "sliding_window_counter"}
+MAX_ID_BYTES = 255
+MAX_TIER_BYTES = 255
+MAX_NAME_BYTES = 200
+"""Of a counter's name: a longer one ends in a digest."""
+ORIGIN_DEPTH = 2
+_METHOD = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. Create it with `Rule.read`, which validates it."""
+
+    rule_id: str
+    name: str
+    dimension: str
+    limit: int
+    window_seconds: float
+    identifier: str = ANY
+    endpoint_pattern: str = EVERY
+    method: str = ANY
+    tier: str = ANY
+    algorithm: str = DEFAULT_RULE_ALGORITHM
+    burst: int | None = None
+    mode: str = "enforce"
+    on_store_error: str | None = None
+    expires_us: int | None = None
+    """When it expires, in microseconds since the epoch: `expires_at` in JSON and YAML."""
+    origin: Mapping[str, Any] | None = field(default=None, hash=False)
+    """The policy or client limit that it was written as, so that it can be answered as one."""
+    created_us: int | None = field(default=None, compare=False)
+    updated_us: int | None = field(default=None, compare=False)
+    version: int = field(default=0, compare=False)
+    """Incremented by each write; 0 where there is none."""
+
+    @overload
+    @classmethod
+    def read(cls, data: object, at: str = "") -> Rule: ...
+
+    @overload
+    @classmethod
+    def read(cls, data: object, at: str, problems: Problems) -> Rule | None: ...
+
+    @classmethod
+    def read(cls, data: object, at: str = "", problems: Problems | None = None) -> Rule | None:
+        """The rule that plain data says. Mistakes are added to `problems`, and then there is none; without
+        `problems` they are raised, as ValidationError.
+
+        >>> Rule.read({"name": "Orders per user", "dimension": "USER", "limit": 100, "window_seconds": 60}).rule_id
+        'orders-per-user'
+        """
+        noted = Problems() if problems is None else problems
+        before = len(noted.entries)
+        rule = _read(data, at, noted)
+        if problems is None:
+            noted.raise_any()
+        return rule if len(noted.entries) == before else None
+
+    def to_data(self) -> dict[str, Any]:
+        """As plain data, for JSON and YAML; `Rule.read` gives the same rule again."""
+        data = {spec.name: getattr(self, ATTRIBUTES.get(spec.name, spec.name)) for spec in RULE_SPECS}
+        for name in ATTRIBUTES:
+            data[name] = format_timestamp(data[name])
+        del data["origin"]
+        if self.origin is not None:
+            data["origin"] = dict(self.origin)
+        return data
+
+    def body(self) -> dict[str, Any]:
+        """What a repository stores: all fields but the computed ones."""
+        data = self.to_data()
+        return {name: value for name, value in data.items() if name not in COMPUTED}
+
+    @classmethod
+    def stored(cls, body: object, version: int, created_us: int | None, updated_us: int | None) -> Rule:
+        """The rule of a stored body."""
+        rule = cls.read(body)
+        for name, value in (("version", version), ("created_us", created_us), ("updated_us", updated_us)):
+            object.__setattr__(rule, name, value)  # not shared yet
+        return rule
+
+    @property
+    def counter(self) -> str:
+        """The name of its counters: the slot's, so that all rules of a slot count in one. Shadow rules count apart."""
+        kind = "shadow" if self.mode == "shadow" else "rule"
+        window = _seconds_text(self.window_seconds)
+        name = f"{kind}|{self.dimension}|{self.method}|{window}|{parse_pattern(self.endpoint_pattern).key}"
+        if len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES:
+            return name
+        digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{kind}|{self.dimension}|{self.method}|{window}|*sha256:{digest}"  # which no pattern is
+
+    @property
+    def unique_key(self) -> str | None:
+        """Only one rule can have it: the slot, and how specific the rule is in it. None for a disabled rule.
+
+        A rule that expires has another one than a rule that does not, and wins while it lasts.
+        """
+        if self.mode == "disabled":
+            return None
+        lasting = "lasts" if self.expires_us is None else "ends"
+        return f"{self.counter}|{self.identifier!r}|{self.tier!r}|{lasting}"
+
+    def compiled(self) -> Limit:
+        """Its limit."""
+        return _limit(self.limit, self.window_seconds, self.burst, self.algorithm)
+
+
+@lru_cache(maxsize=1024)
+def _limit(count: int, seconds: float, burst: int | None, algorithm: str) -> Limit:
+    """Cached, because most of many rules have one of a few limits."""
+    return Limit(count, seconds, burst, algorithm)
+
+
+def _seconds_text(seconds: float) -> str:
+    """Seconds down to the microsecond, in one spelling: counters are named by it."""
+    return f"{seconds:.6f}".rstrip("0").rstrip(".")
+
+
+def is_method(text: str) -> bool:
+    """Whether it can be the method of a request, in capitals."""
+    return _METHOD.fullmatch(text) is not None
+
+
+def is_tier(tier: object) -> bool:
+    """Whether it can be the tier of a user."""
+    return (
+        isinstance(tier, str) and tier not in ("", ANY) and len(tier.encode("utf-8", "surrogatepass")) <= MAX_TIER_BYTES
+    )
+
+
+def _read(data: object, at: str, problems: Problems) -> Rule | None:
+    fields = Fields(data, at, problems, RULE_FIELDS)
+    if not isinstance(data, Mapping):
+        return None
+    before = len(problems.entries)
+    values = {ATTRIBUTES.get(spec.name, spec.name): spec.read(fields) for spec in RULE_SPECS if not spec.computed}
+    values["name"] = values["name"] or fields.values.get("rule_id") or ""
+    values["identifier"] = _identifier(fields, values["identifier"], values["dimension"])
+    if len(problems.entries) > before:
+        return None
+    rule = Rule(**values)
+    try:
+        rule.compiled()
+    except ConfigError as error:
+        wrong = "window_seconds" if error.field == "period" else "burst" if rule.burst is not None else "limit"
+        fields.report(wrong, error.reason)
+    return rule
+
+
+def _identifier(fields: Fields, identifier: str, dimension: str) -> str:
+    instead = next((one.no_identifier for one in DIMENSIONS if one.name == dimension), None)
+    if identifier != ANY and instead is not None:
+        fields.report("identifier", f"a rule of dimension {dimension} has none: leave it out, {instead}")
+    if dimension != "ip":
+        return identifier
+    address = subject_address(identifier)
+    if "/" in address and not (":" in address and address.endswith("/64")):
+        fields.report("identifier", f"must be one address, not the network {identifier!r}: write '*' for every address")
+    return address
+
+
+def _read_rule_id(fields: Fields, spec: FieldSpec) -> str:
+    given: str | None = fields.text(spec.name, None, maximum=MAX_ID_BYTES)
+    if given is not None:
+        if given != given.strip() or not given.isprintable():
+            fields.report(spec.name, "must not begin or end with a blank, nor hold a line break or the like")
+        return given
+    name = fields.values.get("name")
+    if fields.has(spec.name) or not isinstance(name, str) or not name:
+        if not fields.has(spec.name) and name is None:
+            fields.report(spec.name, "is missing: write a rule_id such as 'orders-per-user', or a name to make it from")
+        return ""
+    made = re.sub(r"[^\w.]+", "-", name.lower()).strip("-")[: MAX_ID_BYTES // 4]
+    if not made:
+        fields.report("name", f"{name!r} has no letter or digit to make a rule_id from: write a rule_id")
+    return made
+
+
+def _read_dimension(fields: Fields, spec: FieldSpec) -> str:
+    value = fields.values.get(spec.name)
+    if isinstance(value, str) and parse_dimension(value) in DIMENSION_NAMES:
+        return parse_dimension(value)
+    fields.choice(spec.name, DIMENSION_NAMES, required=True)
+    return ""
+
+
+def _read_limit(fields: Fields, spec: FieldSpec) -> int:
+    value = fields.values.get(spec.name)
+    if isinstance(value, str):
+        try:
+            meant = Limit.parse(value)
+        except ConfigError:
+            pass
+        else:
+            instead = f"write limit: {meant.count}, window_seconds: {_seconds_text(float(meant.period))}"
+            fields.report(spec.name, f"must be a number, not {value!r}: {instead}")
+            return 0
+    count: int = fields.integer(spec.name, required=True)
+    return count
+
+
+def _read_pattern(fields: Fields, spec: FieldSpec) -> str:
+    pattern: str = fields.text(spec.name, spec.default)
+    try:
+        parse_pattern(pattern)
+    except ConfigError as error:
+        fields.report(spec.name, str(error))
+    return pattern
+
+
+def _read_method(fields: Fields, spec: FieldSpec) -> str:
+    method: str = fields.text(spec.name, spec.default)
+    if method == ANY or is_method(method.upper()):
+        return method.upper()
+    fields.report(spec.name, f"must be a method such as GET or POST, or '*' for every one, not {method!r}")
+    return ANY
+
+
+def _read_origin(fields: Fields, spec: FieldSpec) -> Mapping[str, Any] | None:
+    value: Mapping[str, Any] | None = DATA.read(fields, spec)
+    # No policy or client limit nests deeper; what does could not even be compared.
+    return value if _nests(value) <= ORIGIN_DEPTH else None
+
+
+def _nests(value: object, level: int = 0) -> int:
+    """How deep a value nests, as far as that matters."""
+    if level > ORIGIN_DEPTH or not isinstance(value, Mapping | list | tuple):
+        return level
+    inner = value.values() if isinstance(value, Mapping) else value
+    return max((_nests(item, level + 1) for item in inner), default=level + 1)
+
+
+TEXT = text()
+COMPUTED_TEXT = "Set by Crestgate, and ignored when it is written."
+RULE_SPECS = (
+    FieldSpec("rule_id", replace(TEXT, read=_read_rule_id), "Made from the name when absent."),
+    FieldSpec("name", TEXT, "For people; the rule_id when absent."),
+    FieldSpec(
+        "dimension",
+        replace(choice(DIMENSION_NAMES), read=_read_dimension),
+        "Whom it limits. Any case will do; `API_KEY` is `apikey`.",
+        required=True,
+    ),
+    FieldSpec("identifier", TEXT, "One of that dimension, or `*` for everybody.", default=ANY),
+    FieldSpec(
+        "endpoint_pattern",
+        replace(TEXT, read=_read_pattern),
+        "`/users/*/orders`, `/api/**`, `/users/{id}`; `*` is every path.",
+        default=EVERY,
+    ),
+    FieldSpec("method", replace(TEXT, read=_read_method), "GET, POST, …, or `*`.", default=ANY),
+    FieldSpec("tier", text(MAX_TIER_BYTES), "Of the user, or `*`.", default=ANY),
+    FieldSpec(
+        "algorithm",
+        choice(ALGORITHMS, ALIASES, closed=False),
+        "`sliding_window_counter` by default, also spelled `sliding_window`.",
+        default=DEFAULT_RULE_ALGORITHM,
+    ),
+    FieldSpec("limit", replace(whole(), read=_read_limit), "How many in the window; 0 blocks.", required=True),
+    FieldSpec("window_seconds", SECONDS, "How long the window is.", required=True),
+    FieldSpec("burst", whole(minimum=1), "Of buckets and gcra; the limit by default.", nullable=True),
+    FieldSpec("mode", choice(MODES), "`enforce` by default; `shadow` only counts.", default="enforce"),
+    FieldSpec("on_store_error", choice(POLICIES), "The service's own by default.", nullable=True),
+    FieldSpec("expires_at", TIMESTAMP, "When it ends: RFC 3339, or unix seconds.", nullable=True),
+    FieldSpec("created_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
+    FieldSpec("updated_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
+    FieldSpec("version", whole(), f"{COMPUTED_TEXT} Send If-Match.", computed=True),
+    FieldSpec(
+        "origin",
+        replace(DATA, read=_read_origin),
+        "Set by Crestgate: what a policy or a client's limit was given, where the rule is one.",
+        nullable=True,
+    ),
+)
+"""The declaration of a rule: what is read, stored and answered, in the order in which it is shown."""
+RULE_FIELDS = tuple(spec.name for spec in RULE_SPECS)
+COMPUTED = frozenset(spec.name for spec in RULE_SPECS if spec.computed)
+ATTRIBUTES = {"expires_at": "expires_us", "created_at": "created_us", "updated_at": "updated_us"}
+"""Fields that are timestamps, and the attributes of a Rule that have them in microseconds."""
+EXAMPLE = {
+    "name": "Orders per user",
+    "dimension": "user",
+    "endpoint_pattern": "/api/v1/orders/*",
+    "limit": 100,
+    "window_seconds": 60,
+}
+
+
+def rule_body_schema() -> dict[str, Any]:
+    """The JSON schema of a rule as it is written."""
+    return written_schema(RULE_SPECS, "A rule as it is written. What is left out has its default.", EXAMPLE)
+
+
+def rule_schema() -> dict[str, Any]:
+    """The JSON schema of a rule as it is answered."""
+    return shown_schema(RULE_SPECS, "A rule as it is.", optional=["origin"])

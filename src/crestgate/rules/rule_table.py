@@ -1,0 +1,82 @@
+# mypyc: compile
+"""Rules of one endpoint pattern, indexed by subject, and cached results of resolving requests."""
+
+from __future__ import annotations
+
+from typing import final
+
+from crestgate.rules.compiled_rule import CompiledRule
+from crestgate.rules.rule import ANY
+
+__all__ = ["CachedMatch", "RequestShape", "RuleTable"]
+
+RequestShape = tuple[str | None, str | None, str, int]
+"""What the winners depend on, as long as no rule is for one exact caller: path, method and tier, and which dimensions
+the request has a value of, one bit for each."""
+
+
+@final
+class RuleTable:
+    """The rules of one pattern. Immutable once in use; `owner` as in the trie."""
+
+    __slots__ = ("exact", "owner", "shared")
+
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+        self.exact: dict[str, list[CompiledRule]] = {}
+        """By subject."""
+        self.shared: dict[str, dict[str, list[CompiledRule]]] = {}
+        """By dimension, and then by tier (`*` for all)."""
+
+    def copied(self, owner: int) -> RuleTable:
+        copy = RuleTable(owner)
+        copy.exact = dict(self.exact)
+        copy.shared = {dimension: dict(by_tier) for dimension, by_tier in self.shared.items()}
+        return copy
+
+    def add(self, entry: CompiledRule) -> None:
+        index, name = self.index(entry)
+        index[name] = [*index.get(name, ()), entry]
+
+    def remove(self, rule_id: str, entry: CompiledRule) -> None:
+        index, name = self.index(entry)
+        left = [other for other in index[name] if other.rule.rule_id != rule_id]
+        if left:
+            index[name] = left
+            return
+        del index[name]
+        if entry.subject is None and not index:
+            del self.shared[entry.dimension]
+
+    def index(self, entry: CompiledRule) -> tuple[dict[str, list[CompiledRule]], str]:
+        """The index that a rule is in, and its key there."""
+        if entry.subject is not None:
+            return self.exact, entry.subject
+        return self.shared.setdefault(entry.dimension, {}), entry.tier or ANY
+
+    def empty(self) -> bool:
+        return not self.exact and not self.shared
+
+
+@final
+class CachedMatch:
+    """The rules that apply to requests of one shape, unless one of the callers has a rule of its own."""
+
+    __slots__ = ("exact", "path", "winners")
+
+    def __init__(
+        self, path: str | None, exact: list[dict[str, list[CompiledRule]]], winners: list[CompiledRule]
+    ) -> None:
+        self.path = path
+        """Normalised."""
+        self.exact = exact
+        """The rules for exact subjects that the request must not be one of."""
+        self.winners = winners
+
+    def holds_for(self, keys: dict[str, str]) -> bool:
+        """Whether none of these subjects has a rule of its own."""
+        for table in self.exact:
+            for subject in keys.values():
+                if subject in table:
+                    return False
+        return True

@@ -1,0 +1,390 @@
+# mypyc: compile
+"""An immutable set of rules, and the resolver that finds those that apply to a request.
+
+`edited` gives the next rule set, which shares with this one all that stayed the same. So a request sees one set from
+beginning to end, and a change of one rule among 100,000 costs about as much as among ten.
+
+Rules are found by path first (trie.py), then by subject: per pattern, the rules for one exact subject by that
+subject, and those for everybody by dimension and tier. Of those that apply, the most specific of each slot wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, final
+
+from crestgate.core.bounded_cache import BoundedCache
+from crestgate.core.context import ContextFields
+from crestgate.core.dimensions import IDENTIFIED
+from crestgate.errors import input_error
+from crestgate.rules.address import subject_address
+from crestgate.rules.compat.clients import DEFAULT_CLIENT_LIMITS
+from crestgate.rules.compat.policies import DEFAULT_POLICY
+from crestgate.rules.compat.strategies import rules_for_all
+from crestgate.rules.compiled_rule import CompiledRule
+from crestgate.rules.matching.paths import readings
+from crestgate.rules.matching.patterns import EVERY, Pattern, name_pattern, parse_pattern
+from crestgate.rules.matching.trie import Trie, TrieEditor
+from crestgate.rules.rule import ANY, Rule
+from crestgate.rules.rule_table import CachedMatch, RequestShape, RuleTable
+
+__all__ = ["DEFAULT_TIER", "Defaults", "ResolvedRule", "RuleSet", "check_text"]
+
+DEFAULT_TIER = "free"
+MAX_VALUE_BYTES = 1024
+"""Of an identifier."""
+MAX_KEY_BYTES = 1024
+"""Of a counter's key: a longer one (a long path, mostly) is replaced by its digest."""
+
+MAX_CACHED = 4096
+MAX_CACHED_PATH = 256
+"""Characters of a path: longer ones are seldom requested twice."""
+
+ResolvedRule = tuple[str, CompiledRule]
+"""A rule that applies: the key of its counter, and the rule."""
+
+_NONE: dict[str, list[CompiledRule]] = {}
+_IDENTIFIED: Final = [(1 << number, one.attribute or "", one.name) for number, one in enumerate(IDENTIFIED)]
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What applies where no rule does."""
+
+    policy: Rule = field(default_factory=DEFAULT_POLICY.default_rule)
+    """Of keys that have no policy."""
+    client: tuple[Rule, ...] = field(default_factory=lambda: tuple(client_defaults(DEFAULT_CLIENT_LIMITS)))
+    """Of clients that nobody has configured."""
+    policy_key: tuple[str, ...] = ()
+    """What the key is made of whose policy joins the chain of a request that names none."""
+
+
+def client_defaults(limits: Iterable[str]) -> list[Rule]:
+    return rules_for_all("client", "default-client-limits", "default client limits", *limits)
+
+
+@final
+class RuleSet:
+    """Rules, the tiers of users, plans, and defaults."""
+
+    def __init__(
+        self,
+        rules: Mapping[str, Rule],
+        entries: Mapping[str, CompiledRule],
+        trie: Trie[RuleTable],
+        names: Mapping[str, RuleTable],
+        clients: Mapping[str, tuple[CompiledRule, ...]],
+        tiers: Mapping[str, str],
+        plans: Mapping[str, tuple[str, ...]],
+        defaults: Defaults,
+    ) -> None:
+        self.rules = rules
+        """By rule_id, also those that are disabled or have ended."""
+        self.entries = entries
+        self.trie = trie
+        self.names = names
+        """Tables by the name of an API, and that of `*`."""
+        self.every = names.get(EVERY)
+        self.clients = clients
+        """The rules of each client that was configured. Shadow rules configure nobody: they never displace."""
+        self.tiers = tiers
+        self.plans = plans
+        self.defaults = defaults
+        self.cache: dict[RequestShape, CachedMatch] = BoundedCache(MAX_CACHED)
+        """Earlier results, by the shape of the requests. Bounded, whatever paths come."""
+        self.default_policy = CompiledRule(defaults.policy, EVERY)
+        self.default_clients = [CompiledRule(rule, EVERY) for rule in defaults.client]
+
+    @classmethod
+    def empty(cls) -> RuleSet:
+        return RuleSet({}, {}, Trie(), {}, {}, {}, {}, Defaults())
+
+    def edited(
+        self,
+        puts: Iterable[Rule] = (),
+        deletes: Iterable[str] = (),
+        *,
+        precedence: Mapping[str, int] | None = None,
+        tiers: Mapping[str, str] | None = None,
+        plans: Mapping[str, tuple[str, ...]] | None = None,
+        defaults: Defaults | None = None,
+    ) -> RuleSet:
+        """The rule set after a change. `precedence` is that of a rule's source, by rule_id (0 by default): the
+        highest wins where two are equally specific. `tiers`, `plans` and `defaults` replace those of this one."""
+        edit = _RuleSetEdit(self)
+        for rule_id in deletes:
+            edit.remove(rule_id)
+        for rule in puts:
+            edit.remove(rule.rule_id)
+            edit.add(rule, 0 if precedence is None else precedence.get(rule.rule_id, 0))
+        return RuleSet(
+            edit.rules,
+            edit.entries,
+            edit.trie.done(),
+            edit.names,
+            edit.clients,
+            self.tiers if tiers is None else tiers,
+            self.plans if plans is None else plans,
+            self.defaults if defaults is None else defaults,
+        )
+
+    def knows_client(self, client: str, now_us: int) -> bool:
+        """Whether a client was configured, by a rule that has not ended."""
+        entries = self.clients.get(client)
+        return entries is not None and any(e.expires_us is None or e.expires_us > now_us for e in entries)
+
+    def tier_of(self, context: ContextFields) -> str:
+        """The request's tier: its own, else its user's, else that of everybody."""
+        given: Any = context  # whose fields may hold anything, whatever its types say
+        if given.tier is not None:
+            return check_text("tier", given.tier)
+        return DEFAULT_TIER if given.user is None else self.tiers.get(check_text("user", given.user), DEFAULT_TIER)
+
+    def resolve(self, context: ContextFields, now_us: int) -> list[ResolvedRule]:
+        """The rules that apply and win, in the order of the chain; shadow rules among them, which do not bind."""
+        given: Any = context
+        raw = None if given.path is None else check_text("path", given.path)
+        method = None if given.method is None else check_text("method", given.method).upper()
+        tier = self.tier_of(context)
+        subjects, present = identified(context)
+        shape: RequestShape = (raw, method, tier, present)
+        cached = self.cache.get(shape)
+        if cached is not None:
+            keys = self.completed(subjects, cached.path)
+            if cached.holds_for(keys) and (given.client is None or given.client not in self.clients):
+                return [(counter_key(entry, keys), entry) for entry in cached.winners]
+        return self.find(context, now_us, subjects, shape)
+
+    def find(
+        self, context: ContextFields, now_us: int, subjects: dict[str, str], shape: RequestShape
+    ) -> list[ResolvedRule]:
+        """As `resolve`, without the cache; what holds for all callers of this shape is cached."""
+        raw, method, tier, _ = shape
+        spellings = [] if raw is None else readings(raw)
+        path = spellings[0] if spellings else raw
+        keys = self.completed(subjects, path)
+        best: dict[str, CompiledRule] = {}
+        cacheable = not self.defaults.policy_key
+        tables = self.tables(raw, spellings)
+        for table in tables:
+            for dimension, subject in keys.items():
+                found = table.exact.get(subject)
+                if found is not None:
+                    cacheable = False
+                    _compete(best, found, tier, method, now_us)
+                by_tier = table.shared.get(dimension, _NONE)
+                for whose in (ANY, tier):
+                    found = by_tier.get(whose)
+                    if found is not None and not _compete(best, found, tier, method, now_us):
+                        cacheable = False
+        if context.client is not None:
+            cacheable = cacheable and context.client not in self.clients
+            if not self.knows_client(context.client, now_us):
+                for entry in self.default_clients:
+                    best.setdefault(entry.counter, entry)
+        if "key" in keys and not any(map(_is_policy, best.values())):
+            best[self.default_policy.counter] = self.default_policy
+        chosen = [(counter_key(entry, keys), entry) for entry in best.values()]
+        if len(chosen) > 1:
+            chosen.sort(key=_order)
+        if cacheable:
+            self.add_to_cache(
+                shape, CachedMatch(path, [t.exact for t in tables if t.exact], [entry for _, entry in chosen])
+            )
+        return chosen
+
+    def add_to_cache(self, shape: RequestShape, match: CachedMatch) -> None:
+        raw = shape[0]
+        if raw is None or len(raw) <= MAX_CACHED_PATH:
+            self.cache[shape] = match
+
+    def for_user(self, user: str, now_us: int) -> list[ResolvedRule]:
+        """The rules of dimension `user` that win for a user, on whichever path and method; shadow rules among them."""
+        subject = "user:" + check_text("user", user)
+        tier = self.tiers.get(user, DEFAULT_TIER)
+        best: dict[str, CompiledRule] = {}
+        for entry in self.entries.values():
+            if entry.dimension == "user" and (entry.subject is None or entry.subject == subject):
+                _compete(best, [entry], tier, entry.method, now_us)
+        chosen = [(counter_key(entry, {"user": subject}), entry) for entry in best.values()]
+        chosen.sort(key=_order)
+        return chosen
+
+    def tables(self, path: str | None, spellings: list[str]) -> list[RuleTable]:
+        """The rules of every pattern that matches a path as it came, in any of its readings, which are these."""
+        found: list[RuleTable] = [] if self.every is None else [self.every]
+        if path is None:
+            return found
+        if len(spellings) == 1 and path.startswith("/"):
+            return found + self.trie.matches(spellings[0])
+        if not path.startswith("/"):
+            named = self.names.get(name_pattern(path))
+            if named is not None:
+                found.append(named)
+        for reading in spellings:
+            found += [table for table in self.trie.matches(reading) if table not in found]
+        return found
+
+    def keys(self, context: ContextFields, path: str | None) -> dict[str, str]:
+        """Whom a request stands for: the subject of each dimension that it has a value of."""
+        return self.completed(identified(context)[0], path)
+
+    def completed(self, subjects: dict[str, str], path: str | None) -> dict[str, str]:
+        """These subjects with those that every request with this path has, and with its policy key."""
+        if self.defaults.policy_key and "key" not in subjects:
+            key = self.policy_key(subjects, path)
+            if key is not None:
+                subjects["key"] = "key:" + key
+        if path is not None:
+            subjects["api"] = "api:" + path
+        subjects["global"] = "global"
+        return subjects
+
+    def policy_key(self, subjects: dict[str, str], path: str | None) -> str | None:
+        """The key of a request that names none, if one is to be made: `user:123|route:/v1/pay`."""
+        parts = self.defaults.policy_key
+        if not parts:
+            return None
+        made = [subject for dimension, subject in subjects.items() if dimension in parts]
+        if "route" in parts and path is not None:
+            made.append("route:" + path)
+        if len(parts) > 1:  # what joins them is escaped in them, or two requests could make one key
+            made = [part.replace("%", "%25").replace("|", "%7C") for part in made]
+        return "|".join(made) if made else None
+
+
+@final
+class _RuleSetEdit:
+    """The parts of the next rule set, as far as they differ."""
+
+    def __init__(self, old: RuleSet) -> None:
+        self.rules = dict(old.rules)
+        self.entries = dict(old.entries)
+        self.trie: TrieEditor[RuleTable] = TrieEditor(old.trie)
+        self.names = dict(old.names)
+        self.clients = dict(old.clients)
+
+    def add(self, rule: Rule, precedence: int) -> None:
+        self.rules[rule.rule_id] = rule
+        if rule.mode == "disabled":
+            return
+        pattern = parse_pattern(rule.endpoint_pattern)
+        entry = CompiledRule(rule, pattern.key, precedence)
+        self.entries[rule.rule_id] = entry
+        table = self.table(pattern)
+        table.add(entry)
+        self.put_table(pattern, table)
+        if _configures(entry):
+            self.clients[rule.identifier] = (*self.clients.get(rule.identifier, ()), entry)
+
+    def remove(self, rule_id: str) -> None:
+        self.rules.pop(rule_id, None)
+        entry = self.entries.pop(rule_id, None)
+        if entry is None:
+            return
+        pattern = parse_pattern(entry.rule.endpoint_pattern)
+        table = self.table(pattern)
+        table.remove(rule_id, entry)
+        self.put_table(pattern, None if table.empty() else table)
+        if _configures(entry):
+            client = entry.rule.identifier
+            self.clients[client] = tuple(other for other in self.clients[client] if other is not entry)
+            if not self.clients[client]:
+                del self.clients[client]
+
+    def table(self, pattern: Pattern) -> RuleTable:
+        """The pattern's table, as one that may be changed."""
+        number = self.trie.number
+        old = self.names.get(pattern.key) if pattern.segments is None else self.trie.get(pattern)
+        if old is None:
+            return RuleTable(number)
+        return old if old.owner == number else old.copied(number)
+
+    def put_table(self, pattern: Pattern, table: RuleTable | None) -> None:
+        if pattern.segments is not None:
+            self.trie.put(pattern, table)
+        elif table is not None:
+            self.names[pattern.key] = table
+        else:
+            self.names.pop(pattern.key, None)
+
+
+def identified(context: ContextFields) -> tuple[dict[str, str], int]:
+    """The subjects of a request by dimension, as far as the request itself names them, and a bit for each of them."""
+    given: Any = context  # whose fields may hold anything, whatever its types say
+    found: dict[str, str] = {}
+    present = 0
+    for bit, attribute, dimension in _IDENTIFIED:
+        value = getattr(given, attribute)
+        if value is not None:
+            text = check_text(attribute, value)
+            found[dimension] = f"{dimension}:{subject_address(text) if dimension == 'ip' else text}"
+            present |= bit
+    return found, present
+
+
+def _is_policy(entry: CompiledRule) -> bool:
+    """Whether a rule is the policy of a key, of this one or of all, and binds."""
+    return entry.dimension == "key" and not entry.shadow
+
+
+def _configures(entry: CompiledRule) -> bool:
+    """Whether a rule makes a client a known one."""
+    return entry.dimension == "client" and entry.subject is not None and not entry.shadow
+
+
+def _compete(
+    best: dict[str, CompiledRule], entries: list[CompiledRule], tier: str, method: str | None, now_us: int
+) -> bool:
+    """Let rules that are for this subject compete for their slots, as far as they apply. Whether the result can be
+    cached: none of them ends."""
+    cacheable = True
+    for entry in entries:
+        if entry.expires_us is not None:
+            cacheable = False
+            if entry.expires_us <= now_us:
+                continue
+        if entry.method is not None and entry.method != method:
+            continue
+        if entry.tier is not None and entry.tier != tier:
+            continue
+        rival = best.get(entry.counter)
+        if rival is None or entry.rank > rival.rank or (entry.rank == rival.rank and _ends_sooner(entry, rival)):
+            best[entry.counter] = entry
+    return cacheable
+
+
+def _ends_sooner(entry: CompiledRule, rival: CompiledRule) -> bool:
+    """Of two that end and are equally specific (they come from two sources) the one wins that lasts less long."""
+    return entry.expires_us is not None and rival.expires_us is not None and entry.expires_us < rival.expires_us
+
+
+def counter_key(entry: CompiledRule, keys: dict[str, str]) -> str:
+    """The key of a rule's counter for a request with these subjects. No subject begins as a digest does."""
+    key = keys[entry.dimension]
+    if entry.dimension == "api" and entry.api is not None:
+        key = entry.api
+    if len(key) > MAX_KEY_BYTES // 4 and len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
+        return f"{entry.dimension}#sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return key
+
+
+def _order(chosen: ResolvedRule) -> tuple[bool, int, str, str, float]:
+    entry = chosen[1]
+    return entry.shadow, *entry.order
+
+
+def check_text(name: str, value: object) -> str:
+    """The text, if it can be an identifier; TypeError or ValueError if not."""
+    if not isinstance(value, str):
+        raise input_error(TypeError, name, f"must be text or None, not {type(value).__name__}")  # it may be a secret
+    if not value and name != "path":
+        raise input_error(ValueError, name, "must not be empty: leave it out, or None, when it is not known")
+    if name != "path" and len(value) > MAX_VALUE_BYTES // 4:
+        size = len(value.encode("utf-8", "surrogatepass"))
+        if size > MAX_VALUE_BYTES:
+            reason = f"is {size} bytes long and may have {MAX_VALUE_BYTES} at most: use a digest of it"
+            raise input_error(ValueError, name, reason)
+    return value

@@ -1,0 +1,193 @@
+"""State of one rule source: its last snapshot, and the changes since, validated in full before they are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from crestgate.errors import ConfigError, Problem, StoreError, ValidationError
+from crestgate.loader.fields import Problems, describe
+from crestgate.rules.compat.policies import POLICY_KEY_PARTS, read_default_policy
+from crestgate.rules.port import Changes, Record, Reloadable, Source
+from crestgate.rules.records import plan_of, rule_of, tier_of
+from crestgate.rules.rule import Rule
+from crestgate.rules.ruleset import Defaults, client_defaults
+
+__all__ = ["Loaded", "SourceSnapshot", "SourceState", "defaults_of", "overlay"]
+
+T = TypeVar("T")
+
+
+class Loaded:
+    """Changes of a source, parsed and validated."""
+
+    def __init__(self, changes: Changes) -> None:
+        self.revision = changes.revision
+        self.complete = changes.complete
+        self.rules: dict[str, Rule | None] = {}
+        self.tiers: dict[str, str | None] = {}
+        self.plans: dict[str, tuple[str, ...] | None] = {}
+        self.defaults: dict[str, Record | None] = {}
+        self.keys: dict[str, Mapping[str, Any] | None] = {}
+        """As stored: an invalid API key admits nobody, and keeps no rule from being used."""
+        for kind, record_id in changes.deleted:
+            if kind == "rule":
+                self.rules[record_id] = None
+            elif kind == "tier":
+                self.tiers[record_id] = None
+            elif kind == "plan":
+                self.plans[record_id] = None
+            elif kind == "key":
+                self.keys[record_id] = None
+            else:
+                self.defaults[record_id] = None
+        for record in changes.records:
+            if record.kind == "rule":
+                self.rules[record.id] = rule_of(record)
+            elif record.kind == "tier":
+                self.tiers[record.id] = tier_of(record)
+            elif record.kind == "plan":
+                self.plans[record.id] = plan_of(record)
+            elif record.kind == "key":
+                self.keys[record.id] = record.body
+            else:
+                defaults_of({record.id: record})  # raises for what cannot be used
+                self.defaults[record.id] = record
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSnapshot:
+    """All records of a source. Immutable; `after` gives the next one."""
+
+    revision: int = 0
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    plans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    defaults: Mapping[str, Record] = field(default_factory=dict)
+    keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+    def after(self, loaded: Loaded) -> tuple[SourceSnapshot, set[str]]:
+        """The snapshot with these changes, and the ids of the rules that differ."""
+        changed: dict[str, Rule | None] = dict(loaded.rules)
+        if loaded.complete:
+            changed.update({rule_id: None for rule_id in self.rules if rule_id not in loaded.rules})
+        touched = {rule_id for rule_id, rule in changed.items() if not _same(self.rules.get(rule_id), rule)}
+        snapshot = SourceSnapshot(
+            loaded.revision,
+            _merged(self.rules, {rule_id: changed[rule_id] for rule_id in touched}, False),
+            _merged(self.tiers, loaded.tiers, loaded.complete),
+            _merged(self.plans, loaded.plans, loaded.complete),
+            _merged(self.defaults, loaded.defaults, loaded.complete),
+            _merged(self.keys, loaded.keys, loaded.complete),
+        )
+        return snapshot, touched
+
+
+class SourceState:
+    """One source, and its last snapshot."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.snapshot = SourceSnapshot()
+        self.checks: list[Callable[[Rule], None]] = []
+        """Each limiter adds one: it can only decide by what its own store supports."""
+        self.full_reload = False
+        """Whether the next read is to be of everything, changed or not."""
+        self.lost = False
+        """Whether the source was found empty, or at an older revision, since when nothing less than before is taken."""
+
+    def read(self) -> Loaded | None:
+        """The changes since the snapshot, if any. Does not change the snapshot."""
+        everything, self.full_reload = self.full_reload, False
+        try:
+            return self._read(everything)
+        except BaseException:
+            self.full_reload = self.full_reload or everything
+            raise
+
+    def _read(self, everything: bool) -> Loaded | None:
+        since = self.snapshot.revision
+        if everything:
+            since = 0
+            if isinstance(self.source, Reloadable):
+                self.source.reload()
+        changes = self.source.changes(since)
+        if changes is None and since < self.snapshot.revision:
+            changes = Changes(0, True, ())  # everything was requested, and there is nothing any more
+        if changes is None:
+            return None
+        self.lost = changes.revision < self.snapshot.revision and (self.lost or not changes.revision) and not everything
+        if self.lost:
+            raise StoreError(
+                f"all rules up to revision {self.snapshot.revision} are gone: restore them from a backup and reload, "
+                "or reload as it is if that was intended"
+            )
+        loaded = Loaded(changes)
+        for check in self.checks:
+            for rule in loaded.rules.values():
+                if rule is not None:
+                    check(rule)
+        return loaded
+
+
+def _same(old: Rule | None, new: Rule | None) -> bool:
+    return old == new and (old is None or new is None or old.version == new.version)
+
+
+def _merged(old: Mapping[str, T], new: Mapping[str, T | None], complete: bool) -> Mapping[str, T]:
+    if not new and not complete:
+        return old
+    merged = {} if complete else dict(old)
+    for name, value in new.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = value
+    return merged
+
+
+def overlay(layers: Sequence[Mapping[str, T]]) -> Mapping[str, T]:
+    """All layers as one mapping; a later layer wins."""
+    filled = [layer for layer in layers if layer]
+    if len(filled) < 2:
+        return filled[0] if filled else {}
+    return {name: value for layer in filled for name, value in layer.items()}
+
+
+def defaults_of(records: Mapping[str, Record]) -> Defaults:
+    """The defaults of these records, and the built-in ones where there is none."""
+    built_in = Defaults()
+    policy, clients, parts = (records.get(name) for name in ("policy", "client_limits", "policy_key"))
+    try:
+        return Defaults(
+            _default_policy(policy) if policy is not None else built_in.policy,
+            tuple(client_defaults(_texts(clients, "limits"))) if clients is not None else built_in.client,
+            _policy_key(parts) if parts is not None else built_in.policy_key,
+        )
+    except ValidationError:
+        raise
+    except (ConfigError, KeyError, TypeError) as error:
+        raise ValidationError([Problem("defaults", f"cannot be read: {error}")]) from None
+
+
+def _default_policy(record: Record) -> Rule:
+    problems = Problems()
+    policy = read_default_policy(record.body, "default policy", problems)
+    problems.raise_any()
+    assert policy is not None
+    return policy.default_rule()
+
+
+def _policy_key(record: Record) -> tuple[str, ...]:
+    parts = _texts(record, "parts")
+    if not all(part in POLICY_KEY_PARTS for part in parts):
+        raise ConfigError(f"policy_key is made of {', '.join(POLICY_KEY_PARTS)}, not {', '.join(parts)}")
+    return tuple(parts)
+
+
+def _texts(record: Record, name: str) -> list[str]:
+    texts = record.body[name]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{name} of {record.id} must be a list of texts, not {describe(texts)}")
+    return texts

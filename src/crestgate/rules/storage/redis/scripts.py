@@ -1,0 +1,96 @@
+"""Lua scripts that read in one step, so that nobody sees half of a write. Only NOTE writes.
+
+All get the keys of layout.Keys, in their order.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CHANGES", "FIND", "LIST", "NOTE"]
+
+CHANGES = """
+local since, seen = tonumber(ARGV[1]), ARGV[2]
+local state = redis.call('HMGET', KEYS[1], 'layout', 'revision', 'nonce', 'forgotten')
+local revision = tonumber(state[2] or '0')
+if revision == since and (seen == '' or seen == state[3]) then
+  return {state[1], revision, state[3]}
+end
+local ours = seen == '' or tonumber(redis.call('ZSCORE', KEYS[6], seen) or '-1') == since
+if ours and since > 0 and since < revision and since >= tonumber(state[4] or '0') then
+  local names = redis.call('ZRANGEBYSCORE', KEYS[5], '(' .. ARGV[1], '+inf')
+  local found = {}
+  for i, name in ipairs(names) do
+    found[2 * i - 1] = name
+    found[2 * i] = redis.call('HGET', KEYS[2], name)
+  end
+  return {state[1], revision, state[3], 0, found}
+end
+return {state[1], revision, state[3], 1, redis.call('HGETALL', KEYS[2])}
+"""
+"""ARGV: the revision, and the nonce that its write had, or nothing if that is not known.
+
+Answers the layout, the revision and its nonce; and if anything is new, whether that is all there is, and names and
+texts by turns, with no text where a record was deleted."""
+
+LIST = """
+local found = {}
+for i, name in ipairs(redis.call('ZRANGEBYLEX', KEYS[7], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3])) do
+  found[2 * i - 1] = name
+  found[2 * i] = redis.call('HGET', KEYS[2], name)
+end
+return {redis.call('HGET', KEYS[1], 'layout'), found}
+"""
+"""ARGV: the first and the last name, in the words of ZRANGEBYLEX, and how many. Answers the layout, and names and
+texts by turns."""
+
+FIND = """
+local types = {'hash', 'hash', 'hash', 'hash', 'zset', 'zset', 'zset', 'zset', 'stream'}
+for i, key in ipairs(KEYS) do
+  local found = redis.call('TYPE', key).ok
+  if found ~= 'none' and found ~= types[i] then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' is a ' .. found .. ' and not a ' .. types[i])
+  end
+end
+local state = redis.call('HMGET', KEYS[1], 'layout', 'revision', 'forgotten', 'swept_us')
+local most, edits = tonumber(ARGV[1]), tonumber(ARGV[2])
+local last = tonumber(state[2] or '0') + 1 - most
+local changed = redis.call('ZCARD', KEYS[5])
+if changed > most then
+  local at = changed - most - 1
+  last = math.max(last, tonumber(redis.call('ZRANGE', KEYS[5], at, at, 'WITHSCORES')[2]))
+end
+local forgotten, names = tonumber(state[3] or '0'), {}
+if last > forgotten then
+  forgotten, names = last, redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', last)
+end
+local records, versions, holders, held = {}, {}, {}, {}
+for i = 1, edits do
+  records[i] = redis.call('HGET', KEYS[2], ARGV[2 + i])
+  versions[i] = redis.call('HGET', KEYS[3], ARGV[2 + i])
+end
+for i = 1, #ARGV - 2 - edits do
+  holders[i] = redis.call('HGET', KEYS[4], ARGV[2 + edits + i])
+  held[i] = holders[i] and redis.call('HGET', KEYS[2], holders[i])
+end
+local time = redis.call('TIME')
+return {state[1], state[2], state[4], time[1], time[2], records, versions, holders, held, forgotten, names}
+"""
+"""The state before a write. ARGV: how many changes are remembered, how many edits there are, their names, and the
+claims of those that have one.
+
+Keys of another type are refused here: a transaction would leave out the commands that fail, and do the others."""
+
+NOTE = """
+local kept = redis.call('TYPE', KEYS[9]).ok
+if kept ~= 'none' and kept ~= 'stream' then
+  return redis.error_reply('WRONGTYPE ' .. KEYS[9] .. ' is a ' .. kept .. ' and not a stream')
+end
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000000 + time[2])
+local oldest = string.format('%.0f', (time[1] - tonumber(ARGV[1])) * 1000)
+local words = (#ARGV - 2) / ARGV[2]
+for entry = 0, ARGV[2] - 1 do
+  local first = 3 + entry * words
+  redis.call('XADD', KEYS[9], 'MINID', oldest, '*', 'at_us', now, unpack(ARGV, first, first + words - 1))
+end
+"""
+"""ARGV: for how many seconds entries are kept, how many these are, and the fields of each but its time."""

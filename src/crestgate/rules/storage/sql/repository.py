@@ -1,0 +1,315 @@
+"""Rule repository in a SQL database: SQLite, MariaDB, MySQL or PostgreSQL.
+
+`crestgate_revisions` has one row for each prefix. A write locks it, so writes are serialized; it reads what its edits
+touch, calls `plan_write`, stores the plan under the next revision, and commits. `changes` reads the revision and the
+records that are newer than what its caller has seen, in one snapshot; usually nothing is, and it has read one row. A
+deleted record stays for a day as a row without a body, for readers that have not seen its deletion.
+
+PostgreSQL notifies other processes of a write (see notifications.py); the other databases are polled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from crestgate.databases.engines import abandon, clock_of, open_engine
+from crestgate.databases.names import short_name
+from crestgate.databases.transactions import SqlConflictError, Transactions
+from crestgate.errors import ConfigError, StoreClosedError
+from crestgate.rules.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
+from crestgate.rules.storage.sql import retention
+from crestgate.rules.storage.sql.notifications import Listener
+from crestgate.rules.storage.sql.rows import (
+    audit_row,
+    bytes_of,
+    check_edit,
+    cut,
+    digest,
+    entry_of,
+    name_of,
+    record_of,
+    record_row,
+)
+from crestgate.rules.storage.write_rules import StoredState, WritePlan, plan_expiry, plan_write
+from crestgate.runtime.fork_safety import renew_after_fork
+from crestgate.runtime.url_options import Options
+from crestgate.stores.sql.factory import open_driver
+from crestgate.stores.sql.schema import MAX_NAME_BYTES, MAX_SUBJECT_BYTES, audit, records, revisions
+from crestgate.stores.sql.session import Driver
+from crestgate.stores.sql.version import prepare_database
+
+__all__ = ["SqlRepository", "open_sql_repository"]
+
+TIMEOUT_MS = 5000
+MAX_PER_STATEMENT = 200
+"""Ids or claims in one statement."""
+T = TypeVar("T")
+Holders = dict[str, list[Record]]
+
+
+def open_sql_repository(options: Options) -> SqlRepository:
+    """The rules of a `sqlite://`, `mysql://`, `mariadb://` or `postgresql://` URL. Connects at once, so
+    that a wrong URL fails now, and creates the tables if there are none."""
+    prefix, pool_size = options.prefix(), options.pool_size()
+    timeout = options.timeout_ms(TIMEOUT_MS) / 1000
+    driver = open_driver(options)
+    driver.option = "--rules-store"
+    prepare_database(driver, timeout)
+    return SqlRepository(driver, prefix=prefix, timeout=timeout, pool_size=pool_size)
+
+
+class Mark(NamedTuple):
+    """The revision of a prefix, and its retention state."""
+
+    revision: int = 0
+    forgotten: int = 0
+    tidied_us: int = 0
+
+
+class SqlRepository:
+    """The records under `prefix` in the database that `driver` reaches, whose tables are there. See port.py for the
+    promises. `timeout` is in seconds, for one answer of the database and for others to be out of the way."""
+
+    def __init__(self, driver: Driver, *, prefix: str, timeout: float, pool_size: int | None = None) -> None:
+        self.title = driver.name
+        self.prefix = short_name(prefix)
+        self.engine = open_engine(driver, timeout, pool_size)
+        self.clock = clock_of(self.engine)
+        self.channel: str | None = None
+        self._transactions = Transactions(self.engine, self.title, timeout)
+        self._listener: Listener | None = None
+        if self.engine.dialect.name == "postgresql":
+            self.channel = f"crestgate_{sha256(self.prefix).hexdigest()[:32]}"
+            self._listener = Listener(driver, self.channel, timeout)
+        self._closed = False
+        renew_after_fork(self)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def get(self, kind: Kind, record_id: str) -> Record | None:
+        query = select(records).where(*self._living(kind), records.c.id == bytes_of(record_id))
+        found = self._records(query)
+        return found[0] if found else None
+
+    def list(self, kind: Kind, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Record]:
+        query = select(records).where(*self._living(kind)).order_by(records.c.id).limit(max(_clamp(limit), 0))
+        if prefix:
+            first = bytes_of(prefix)
+            beyond = first[:-1] + bytes([first[-1] + 1])  # no byte of UTF-8 is the last there is
+            query = query.where(records.c.id >= first, records.c.id < beyond)
+        if after:
+            query = query.where(records.c.id > bytes_of(after))
+        return self._records(query)
+
+    def changes(self, since: int) -> Changes | None:
+        return self._read(lambda connection: self._changes(connection, since))
+
+    def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
+        wanted = select(audit).where(audit.c.prefix == self.prefix)
+        if query.actor is not None:
+            wanted = wanted.where(audit.c.actor == cut(query.actor, MAX_NAME_BYTES))
+        if query.subject is not None:
+            wanted = wanted.where(audit.c.subject == cut(query.subject, MAX_SUBJECT_BYTES))
+        if query.since_us is not None:
+            wanted = wanted.where(audit.c.at_us >= _clamp(query.since_us))
+        if query.until_us is not None:
+            wanted = wanted.where(audit.c.at_us < _clamp(query.until_us))
+        if query.before is not None:
+            wanted = wanted.where(audit.c.id < _audit_id(query.before))
+        wanted = wanted.order_by(audit.c.id.desc()).limit(max(_clamp(query.limit), 0))
+        rows = self._read(lambda connection: connection.execute(wanted).all())
+        return [entry_of(row, self.title) for row in rows]
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def write(self, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
+        self._check_open()
+        for edit in edits:
+            check_edit(edit)
+        if not edits:
+            return []
+        return self._transactions.write(lambda connection: self._write(connection, edits, actor))
+
+    def note(self, actor: Actor, action: str, *subjects: str) -> None:
+        self._check_open()
+        self._transactions.write(lambda connection: self._note(connection, actor, action, subjects))
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        self._check_open()
+        if self._listener is not None:
+            self._listener.add(wake)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._listener is not None:
+            self._listener.close()
+        self.engine.dispose()
+
+    def renew(self) -> None:
+        """In a forked child: the connections and the listener thread are the parent's."""
+        abandon(self.engine)
+        if self._listener is not None:
+            self._listener.renew()
+
+    # -- inside of a transaction ------------------------------------------------------------------------------------
+
+    def _changes(self, connection: Connection, since: int) -> Changes | None:
+        if self._mark(connection).revision == since:
+            return None
+        self._transactions.snapshot(connection)
+        mark = self._mark(connection)
+        if mark.revision == since:
+            return None
+        complete = since <= 0 or since > mark.revision or since < mark.forgotten
+        query = select(records).where(records.c.prefix == self.prefix)
+        query = query.where(records.c.deleted == 0) if complete else query.where(records.c.revision > since)
+        rows = connection.execute(query.order_by(records.c.revision, records.c.kind, records.c.id)).all()
+        return Changes(
+            mark.revision,
+            complete,
+            [record_of(row, self.title) for row in rows if not row.deleted],
+            [name_of(row.kind, row.id, self.title) for row in rows if row.deleted],
+        )
+
+    def _write(self, connection: Connection, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
+        mark, now_us = self._lock_prefix(connection)
+        stored = self._stored(connection, edits)
+        plan = plan_write(edits, stored, self._holders(connection, edits), now_us, actor)
+        touched = {(kind, record_id) for kind, record_id, _ in plan.deletes} | set(_names(edits))
+        self._store(connection, mark, now_us, plan, touched)
+        return plan.results
+
+    def _note(self, connection: Connection, actor: Actor, action: str, subjects: Sequence[str]) -> None:
+        mark, now_us = self._lock_prefix(connection)
+        entries = [AuditEntry(now_us, actor.name, actor.address, action, subject) for subject in subjects]
+        self._store(connection, mark, now_us, WritePlan(audit=entries), set())
+
+    def _lock_prefix(self, connection: Connection) -> tuple[Mark, int]:
+        """Lock out other writers of this prefix; its mark, and the time."""
+        rows = self._marks(connection, locking=True)
+        now_us: int = connection.execute(select(self.clock)).scalar_one()
+        if rows:
+            return Mark(*rows[0]), now_us
+        mark = Mark(tidied_us=now_us)
+        try:
+            connection.execute(insert(revisions).values(prefix=self.prefix, **mark._asdict()))
+        except IntegrityError:
+            raise SqlConflictError from None  # another writer has just created the row
+        return mark, now_us
+
+    def _store(
+        self, connection: Connection, mark: Mark, now_us: int, revision: WritePlan, touched: set[tuple[Kind, str]]
+    ) -> None:
+        """Store it under the next revision, and purge old rows if that is due."""
+        forgotten, tidied_us = mark.forgotten, mark.tidied_us
+        if retention.is_due(tidied_us, now_us):
+            expired = retention.expired(connection, self.prefix, now_us, self.title, touched)
+            removal = plan_expiry(expired, now_us)
+            revision.deletes += removal.deletes
+            revision.audit += removal.audit
+            deletions = retention.purge_deletions(connection, self.prefix, now_us)
+            forgotten = max(forgotten, deletions.revision)
+            entries = retention.purge_audit(connection, self.prefix, now_us)
+            if not (deletions.more or entries.more or len(expired) == retention.BATCH_SIZE):
+                tidied_us = now_us
+        changed = bool(revision.puts or revision.deletes)
+        after = Mark(mark.revision + changed, forgotten, tidied_us)
+        if changed:
+            self._replace(connection, after.revision, now_us, revision)
+            if self.channel is not None:
+                connection.execute(select(func.pg_notify(self.channel, str(after.revision))))
+        if revision.audit:
+            connection.execute(insert(audit), [audit_row(self.prefix, entry) for entry in revision.audit])
+        if after != mark:
+            connection.execute(update(revisions).where(revisions.c.prefix == self.prefix).values(after._asdict()))
+
+    def _replace(self, connection: Connection, number: int, now_us: int, revision: WritePlan) -> None:
+        """Replace all rows at once: delete, then insert."""
+        rows = [record_row(self.prefix, number, record) for record in revision.puts]
+        for kind, record_id, version in revision.deletes:
+            tombstone = Record(kind, record_id, version, {}, now_us, now_us)
+            rows.append({**record_row(self.prefix, number, tombstone), "deleted": 1, "body": None})
+        for kind, ids in _by_kind((row["kind"], row["id"]) for row in rows):
+            connection.execute(delete(records).where(*self._of(kind), records.c.id.in_(ids)))
+        connection.execute(insert(records), rows)
+
+    def _stored(self, connection: Connection, edits: Sequence[Edit]) -> dict[tuple[Kind, str], StoredState]:
+        found = {}
+        for kind, ids in _by_kind((kind, bytes_of(record_id)) for kind, record_id in _names(edits)):
+            for row in connection.execute(select(records).where(*self._of(kind), records.c.id.in_(ids))):
+                record = None if row.deleted else record_of(row, self.title)
+                found[name_of(row.kind, row.id, self.title)] = StoredState(row.version, record)
+        return found
+
+    def _holders(self, connection: Connection, edits: Sequence[Edit]) -> Holders:
+        claims = {digest(edit.unique_key): edit.unique_key for edit in edits if edit.unique_key is not None}
+        holders: Holders = {}
+        mine = (records.c.prefix == self.prefix, records.c.deleted == 0)
+        for some in _batches(sorted(claims)):
+            for row in connection.execute(select(records).where(*mine, records.c.claim.in_(some))):
+                holders.setdefault(claims[row.claim], []).append(record_of(row, self.title))
+        return holders
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _mark(self, connection: Connection) -> Mark:
+        rows = self._marks(connection)
+        return Mark(*rows[0]) if rows else Mark()
+
+    def _marks(self, connection: Connection, *, locking: bool = False) -> Sequence[Any]:
+        columns = (revisions.c.revision, revisions.c.forgotten, revisions.c.tidied_us)
+        query = select(*columns).where(revisions.c.prefix == self.prefix)
+        return connection.execute(query.with_for_update(nowait=True) if locking else query).all()
+
+    def _of(self, kind: Kind) -> tuple[Any, ...]:
+        return records.c.prefix == self.prefix, records.c.kind == kind
+
+    def _living(self, kind: Kind) -> tuple[Any, ...]:
+        return *self._of(kind), records.c.deleted == 0
+
+    def _records(self, query: Any) -> Sequence[Record]:
+        rows: Sequence[Any] = self._read(lambda connection: connection.execute(query).all())
+        return [record_of(row, self.title) for row in rows]
+
+    def _read(self, action: Callable[[Connection], T]) -> T:
+        self._check_open()
+        return self._transactions.read(action)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"{self.title}: the rule repository is closed; open it again")
+
+
+def _names(edits: Iterable[Edit]) -> list[tuple[Kind, str]]:
+    return [(edit.kind, edit.id) for edit in edits]
+
+
+def _by_kind(names: Iterable[tuple[Kind, bytes]]) -> Iterator[tuple[Kind, Sequence[bytes]]]:
+    """Each kind and its ids in the order of the index, in batches."""
+    kinds: dict[Kind, set[bytes]] = {}
+    for kind, record_id in names:
+        kinds.setdefault(kind, set()).add(record_id)
+    for kind, ids in sorted(kinds.items()):
+        for some in _batches(sorted(ids)):
+            yield kind, some
+
+
+def _batches(whole: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    for start in range(0, len(whole), MAX_PER_STATEMENT):
+        yield whole[start : start + MAX_PER_STATEMENT]
+
+
+def _clamp(number: int) -> int:
+    """The nearest number that the columns can hold."""
+    return max(-(2**63), min(number, 2**63 - 1))
+
+
+def _audit_id(entry_id: str) -> int:
+    if not entry_id.isdecimal() or len(entry_id) > 18:
+        raise ConfigError.of("before", f"must be the id of an audit entry, such as '42', not {entry_id!r}")
+    return int(entry_id)

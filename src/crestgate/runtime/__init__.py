@@ -1,0 +1,1 @@
+"""Foundation of several packages: clocks, fork safety, sockets, store URLs."""

@@ -1,0 +1,93 @@
+"""The admin API as one ASGI application. Callers are authorized before they reach it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from fastapi import Depends, FastAPI
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+import crestgate
+from crestgate.service.admin import audit, clients, plans, policies, rules, stats, users
+from crestgate.service.admin.context import AdminContext
+from crestgate.service.admin.docs_page import POLICY, docs_page
+from crestgate.service.admin.errors import UnhandledErrors, add_error_handlers
+from crestgate.service.admin.head import HeadAsGet
+from crestgate.service.admin.openapi import OpenApiDocument
+from crestgate.service.admin.params import check_path
+from crestgate.service.admin.responses import json_response
+from crestgate.service.dependencies import Dependencies
+
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig
+
+__all__ = ["ADMIN_PATHS", "create_admin_app"]
+
+ROUTERS = tuple(family.router for family in (rules, plans, users, audit, stats, policies, clients))
+ADMIN_PATHS: tuple[str, ...] = tuple(
+    {route.path.partition("/{")[0]: None for router in ROUTERS for route in router.routes if isinstance(route, Route)}
+)
+"""The paths of all endpoints, each up to its first parameter."""
+
+NO_TELEMETRY: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""FastAPI would export whole paths and bodies, with keys and names in them, to a configured OpenTelemetry provider. The
+service exports its own spans, and only where that is enabled: see observability/tracing.py."""
+
+
+def create_admin_app(parts: Dependencies, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> FastAPI:
+    """The application. Handlers that wait for a database run in threads."""
+    app = FastAPI(
+        title="Crestgate",
+        version=crestgate.__version__,
+        docs_url=None,  # the framework's own page loads scripts from elsewhere, which a closed network does not have
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(check_path)],
+        telemetry=NO_TELEMETRY,
+        generate_unique_id_function=lambda route: route.name,  # function names are unique and readable
+    )
+    app.state.context = AdminContext(parts, now_us)
+    for router in ROUTERS:
+        app.include_router(router)
+    _add_pages(app)
+    add_error_handlers(app)
+    app.add_middleware(UnhandledErrors)
+    app.add_middleware(HeadAsGet)
+    return app
+
+
+def _add_pages(app: FastAPI) -> None:
+    """The OpenAPI document, and its HTML page."""
+    description = OpenApiDocument(app)
+    app.openapi = description.data  # type: ignore[method-assign]  # which is how the framework lets it be replaced
+
+    @cache
+    def encoded() -> bytes:  # once: anybody may request it, as often as they like
+        return bytes(json_response(description.data()).body)
+
+    @cache
+    def page() -> bytes:
+        return docs_page(description.data()).encode()
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def openapi() -> Response:
+        return Response(encoded(), media_type="application/json")
+
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> Response:
+        return HTMLResponse(page(), headers={"Content-Security-Policy": POLICY})
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return RedirectResponse("/docs")

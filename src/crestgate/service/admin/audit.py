@@ -1,0 +1,60 @@
+"""The audit log: `/api/v1/audit`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from fastapi import Query as QueryParameters
+from pydantic import Field
+from starlette.responses import Response
+
+from crestgate.rules.port import AuditEntry, AuditQuery
+from crestgate.rules.timestamps import format_timestamp
+from crestgate.service.admin.context import ContextDep
+from crestgate.service.admin.errors import naming_fields
+from crestgate.service.admin.models import AuditPage
+from crestgate.service.admin.params import MAX_PAGE, Query, parse_timestamps
+from crestgate.service.admin.responses import describe, json_response
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["audit"])
+
+
+class EntriesQuery(Query):
+    """Filter and page of the audit log."""
+
+    actor: Annotated[str | None, Field(description="Only what was done by exactly this one, such as `key:ops`.")] = None
+    subject: Annotated[
+        str | None, Field(description="Only what was done to exactly this one, such as `rule:orders-per-user`.")
+    ] = None
+    since: Annotated[str | None, Field(description="From then on: RFC 3339, or unix seconds.")] = None
+    until: Annotated[str | None, Field(description="Before then: RFC 3339, or unix seconds.")] = None
+    before: Annotated[str | None, Field(description="Older than this entry: `next` of the page before.")] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many at most.")] = 100
+
+
+@router.get("/api/v1/audit", **describe("Read the audit log", AuditPage, 400))
+def read_audit(context: ContextDep, query: Annotated[EntriesQuery, QueryParameters()]) -> Response:
+    """Every write and every reset of the last 90 days, the newest first: who, what, before, after, when, from where."""
+    when = parse_timestamps({"since": query.since, "until": query.until})
+    wanted = AuditQuery(query.actor, query.subject, when["since"], when["until"], query.before, query.limit + 1)
+    with naming_fields():
+        found = context.parts.repository.audit(wanted)
+    shown = found[: query.limit]
+    next_after = shown[-1].id if len(found) > query.limit else None
+    return json_response({"entries": [_shown(entry) for entry in shown], "next": next_after})
+
+
+def _shown(entry: AuditEntry) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "at": format_timestamp(entry.at_us),
+        "actor": entry.actor,
+        "address": entry.address,
+        "action": entry.action,
+        "subject": entry.subject,
+        "before": None if entry.before is None else dict(entry.before),
+        "after": None if entry.after is None else dict(entry.after),
+    }

@@ -1,0 +1,69 @@
+"""Request context of the admin API: the worker's dependencies, and the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from crestgate.errors import ConflictError, ReadOnlyError
+from crestgate.rules.editor import Editor
+from crestgate.rules.port import Kind
+from crestgate.rules.ruleset import RuleSet
+from crestgate.service.context import CallContext
+from crestgate.service.dependencies import Dependencies
+
+__all__ = ["AdminContext", "ContextDep", "EditorDep", "call_context_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """The dependencies of this worker, as the admin API uses them."""
+
+    parts: Dependencies
+    now_us: Callable[[], int]
+
+    def rules(self) -> RuleSet:
+        """The rules in force, refreshed now: a write through another worker a moment ago must be visible here. It waits
+        for the database, so call it in a thread."""
+        self.parts.catalog.refresh()
+        return self.parts.catalog.current
+
+    def check_absent(self, kind: Kind, record_id: str, known: bool) -> None:
+        """ConflictError if a file has a record of this name, which a new one would displace unnoticed."""
+        if known and self._in_file(kind, record_id):
+            raise ConflictError(
+                f"{kind} {record_id!r} is written in a file already: change it there, or take another name"
+            )
+
+    def check_writable(self, kind: Kind, record_id: str, known: bool) -> None:
+        """ReadOnlyError if the record exists only in a file."""
+        if known and self._in_file(kind, record_id):
+            raise ReadOnlyError(
+                f"{kind} {record_id!r} is written in a file, which is read only from here: change it there"
+            )
+
+    def _in_file(self, kind: Kind, record_id: str) -> bool:
+        return self.parts.repository.get(kind, record_id) is None
+
+
+def call_context_of(request: Request) -> CallContext:
+    """The caller, as the guard found out before the admin API was called."""
+    visit: CallContext = request.scope["crestgate"]
+    return visit
+
+
+async def _context(request: Request) -> Any:
+    return request.app.state.context
+
+
+async def _editor(request: Request) -> Any:
+    context: AdminContext = request.app.state.context
+    return context.parts.editor(call_context_of(request).actor)
+
+
+ContextDep = Annotated[AdminContext, Depends(_context)]
+EditorDep = Annotated[Editor, Depends(_editor)]
+"""Writes in the name of the caller. Its methods wait, so call them in a thread."""

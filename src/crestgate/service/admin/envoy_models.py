@@ -1,0 +1,95 @@
+"""OpenAPI models of Envoy's messages as JSON. service/http/ reads and writes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from crestgate.service.admin.models import Model
+
+__all__ = ["ENVOY_MODELS"]
+
+EXAMPLE: dict[str, Any] = {
+    "domain": "edge",
+    "descriptors": [{"entries": [{"key": "remote_address", "value": "192.0.2.7"}]}],
+}
+Hits = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Unit = Literal["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR"]
+Code = Literal["OK", "OVER_LIMIT"]
+
+
+class DescriptorEntry(Model):
+    key: str
+    value: str = ""
+
+
+class DescriptorOverride(Model):
+    """A limit that the request brings along, in place of the configured one."""
+
+    requestsPerUnit: Annotated[int, Field(ge=0, le=2**32 - 1)]  # noqa: N815 - as it is spelled
+    unit: Unit
+
+
+class DescriptorAsked(Model):
+    entries: list[DescriptorEntry]
+    limit: DescriptorOverride | None = None
+    hitsAddend: Annotated[  # noqa: N815
+        Hits | None, Field(description="In place of the request's; 0 takes nothing, and tells whether any is left.")
+    ] = None
+    isNegativeHits: Annotated[bool, Field(description="The hits are given back.")] = False  # noqa: N815
+
+
+class RateLimitAsked(Model):
+    """Envoy's RateLimitRequest. Names may also be written with underscores."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
+
+    domain: Annotated[str, Field(min_length=1)]
+    descriptors: Annotated[list[DescriptorAsked], Field(min_length=1, max_length=1000)]
+    hitsAddend: Annotated[Hits, Field(description="What it takes of each limit; 0 stands for 1.")] = 0  # noqa: N815
+
+
+class CurrentLimit(Model):
+    requestsPerUnit: int = 0  # noqa: N815
+    unit: Unit | None = None
+    name: str = ""
+
+
+class DescriptorStatus(Model):
+    """What a descriptor met. What is 0 or empty is left out, as in all of protobuf's JSON."""
+
+    code: Code
+    currentLimit: CurrentLimit | None = None  # noqa: N815
+    limitRemaining: int = 0  # noqa: N815
+    durationUntilReset: Annotated[str | None, Field(description="Such as `17s`.")] = None  # noqa: N815
+
+
+class HeaderToAdd(Model):
+    key: str
+    value: str = ""
+
+
+class RateLimitSaid(Model):
+    """Envoy's RateLimitResponse."""
+
+    overallCode: Code  # noqa: N815
+    statuses: Annotated[list[DescriptorStatus], Field(description="As many as descriptors, in their order.")]
+    responseHeadersToAdd: Annotated[list[HeaderToAdd], Field(default_factory=list)]  # noqa: N815
+    dynamicMetadata: dict[str, Any] | None = None  # noqa: N815
+
+
+class EntriesReset(Model):
+    entries: list[DescriptorEntry]
+
+
+class DescriptorsReset(Model):
+    """Counters of Envoy's descriptors."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
+
+    domain: str
+    descriptors: Annotated[list[EntriesReset], Field(min_length=1, max_length=1000)]
+
+
+ENVOY_MODELS: tuple[type[BaseModel], ...] = (DescriptorsReset, RateLimitAsked, RateLimitSaid)

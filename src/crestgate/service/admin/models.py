@@ -1,0 +1,230 @@
+"""OpenAPI models of bodies and responses. The readers of rules/ validate bodies."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from crestgate.rules.rule import rule_body_schema, rule_schema
+
+__all__ = [
+    "AuditPage",
+    "Count",
+    "EffectiveLimits",
+    "Model",
+    "Override",
+    "PlanBody",
+    "PlanLimits",
+    "PlanPage",
+    "PlanShown",
+    "Problem",
+    "RuleBody",
+    "RulePage",
+    "RuleShown",
+    "State",
+    "Stats",
+    "TierBody",
+    "UserTier",
+]
+
+State = Literal["normal", "warning", "throttled"]
+Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Model(BaseModel):
+    """A model without unknown fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+# -- errors ---------------------------------------------------------------------------------------------------------
+
+
+class Mistake(Model):
+    field: Annotated[str, Field(description="The way to it, such as `limits[2].limitName`; empty for the whole.")]
+    message: str
+
+
+class Problem(BaseModel):
+    """Every error (RFC 9457). `error` and `message` say the same as `title` and `detail`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    error: str
+    message: str
+    timestamp: Moment
+    problems: list[Mistake] | None = None
+
+
+# -- rules ----------------------------------------------------------------------------------------------------------
+
+
+class RuleBody(Model):
+    """Described by the declaration of a rule."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _: Any, __: Any) -> dict[str, Any]:
+        return rule_body_schema()
+
+
+class RuleShown(Model):
+    """Described by the declaration of a rule."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _: Any, __: Any) -> dict[str, Any]:
+        return rule_schema()
+
+
+Next = Annotated[str | None, Field(description="Send it as `after` for the next page; null when this is the last.")]
+
+
+class RulePage(Model):
+    rules: list[RuleShown]
+    next: Next
+
+
+# -- plans ----------------------------------------------------------------------------------------------------------
+
+
+Limits = Annotated[
+    str | list[str],
+    Field(description="A limit, or several that are passed together.", examples=["10/second burst 20"]),
+]
+
+
+class PlanBody(Model):
+    """A plan as it is written."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "gold", "limits": ["10/second burst 20", "5000/day"]}]},
+    )
+
+    name: str
+    limits: Limits
+
+
+class PlanLimits(Model):
+    """A plan's limits; its name is that of the path."""
+
+    name: str | None = None
+    limits: Limits
+
+
+class PlanShown(Model):
+    name: str
+    limits: Annotated[list[str], Field(description="Each in its canonical notation.")]
+
+
+class PlanPage(Model):
+    plans: list[PlanShown]
+    next: Next
+
+
+# -- users ----------------------------------------------------------------------------------------------------------
+
+
+class EffectiveLimit(Model):
+    """A rule that holds for the user, and its counter."""
+
+    rule: Annotated[str, Field(description="The rule_id.")]
+    name: str
+    endpoint_pattern: str
+    method: str
+    tier: str
+    algorithm: str
+    mode: Literal["enforce", "shadow"]
+    window_seconds: float
+    expires_at: Moment | None
+    limit: Count
+    remaining: Count
+    current_count: Count
+    reset_after: Annotated[float, Field(ge=0, description="Seconds until the counter is as good as new.")]
+    state: State
+
+
+class EffectiveLimits(Model):
+    user_id: str
+    tier: str
+    limits: list[EffectiveLimit]
+
+
+class TierBody(Model):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"tier": "premium"}]})
+
+    tier: Annotated[str | None, Field(description="null takes the user out of any: back to `free`.")]
+
+
+class UserTier(Model):
+    user_id: str
+    tier: str
+
+
+class Override(Model):
+    """Another limit for one user, for a while. Name the rule, or the slot by its pattern and window."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"rule_id": "orders-per-user", "limit": 500, "duration_seconds": 3600}]},
+    )
+
+    rule_id: str | None = None
+    endpoint_pattern: str | None = None
+    window_seconds: Annotated[float | None, Field(gt=0)] = None
+    method: Annotated[str | None, Field(description="Of the slot; `*` by default. Not beside `rule_id`.")] = None
+    limit: Count
+    duration_seconds: Annotated[float, Field(gt=0)]
+
+
+# -- audit and statistics -------------------------------------------------------------------------------------------
+
+
+class AuditEntryShown(Model):
+    id: str
+    at: Moment
+    actor: Annotated[str, Field(description="`key:` and the name of the key; `crestgate` for what ended by itself.")]
+    address: str
+    action: Annotated[str, Field(description="create, update, delete, expire or reset.")]
+    subject: Annotated[str, Field(description="The kind and the id: `rule:orders-per-user`, `tier:alice`.")]
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+class AuditPage(Model):
+    entries: Annotated[list[AuditEntryShown], Field(description="The newest first.")]
+    next: Annotated[str | None, Field(description="Send it as `before` for the next page; null when this is the last.")]
+
+
+class Totals(Model):
+    allowed: Count
+    denied: Count
+    shadowed: Annotated[Count, Field(description="What shadow rules would have denied.")]
+
+
+class Point(Totals):
+    at: Annotated[Moment, Field(description="The begin of the minute or hour.")]
+
+
+class RuleTotals(Totals):
+    rule: str
+
+
+class SubjectTotals(Model):
+    subject: str
+    allowed: Count
+    denied: Count
+
+
+class Stats(Model):
+    since: Moment
+    until: Moment
+    step: Literal["minute", "hour"]
+    rule: str | None
+    totals: Totals
+    series: Annotated[list[Point], Field(description="What nobody counted in has no point.")]
+    rules: Annotated[list[RuleTotals], Field(description="The same by rule, those that denied most first.")]
+    top: Annotated[list[SubjectTotals], Field(description="The subjects with most requests, of all rules.")]

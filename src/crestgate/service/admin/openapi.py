@@ -1,0 +1,127 @@
+"""The OpenAPI document of the whole service: the admin API, and the endpoints that FastAPI does not serve."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from crestgate.service.admin import compat_models, models
+from crestgate.service.admin.check_docs import DATA_PATHS
+from crestgate.service.admin.check_models import CHECK_MODELS, check_schemas
+from crestgate.service.admin.envoy_models import ENVOY_MODELS
+
+__all__ = ["OpenApiDocument"]
+
+ABOUT = """\
+Crestgate answers "may this request pass?", and manages the rules by which it does.
+
+**Who may.** Checks are open on loopback unless configured otherwise; all else needs a key, as `Authorization: Bearer …`
+or `X-API-Key`. Scope `check` asks for decisions, `read` also looks at rules, counters and the audit log, `write` also
+changes them. Keys are made with `crestgate keys create`.
+
+**Errors** are `application/problem+json` everywhere. Unknown fields, wrong types and broken JSON are 400, and
+`problems` names every field at once.
+
+**Lists** are paged: `limit` (1 to 1,000) and `after`. The families `/admin` and `/ratelimiter` answer plain lists and
+say in a `Link` header where they go on.
+
+**Names in paths** may have any characters; a slash is written as `%2F`, or as it is.
+"""
+TAGS = [
+    {"name": "checks", "description": "Decisions: may this request pass?"},
+    {"name": "rules", "description": "Limits, and whom and what they are for."},
+    {"name": "plans", "description": "Limits under a name, chained on one key."},
+    {"name": "users", "description": "What holds for one user: effective limits, tier, overrides."},
+    {"name": "audit", "description": "Who changed what."},
+    {"name": "statistics", "description": "Usage per minute (30 days) and per hour (a year)."},
+    {"name": "policies", "description": "One limit for one opaque key, and how keys stand."},
+    {"name": "clients", "description": "Token buckets of clients: for all they do, for an API, for a method."},
+    {"name": "service", "description": "Health and metrics."},
+]
+SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A key, as `crestgate keys create` shows it."},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same key in another header."},
+    "crestgateKey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Crestgate-Key",
+        "description": "The key of a proxy that asks about somebody else's request.",
+    },
+}
+EITHER: list[dict[str, list[str]]] = [{"bearer": []}, {"apiKey": []}]
+BODIES: tuple[type[BaseModel], ...] = (
+    compat_models.Configuration,
+    compat_models.LimitNames,
+    models.Override,
+    models.PlanBody,
+    models.PlanLimits,
+    compat_models.PolicyBody,
+    compat_models.PolicyNumbers,
+    models.Problem,
+    models.RuleBody,
+    models.TierBody,
+)
+
+
+class OpenApiDocument:
+    """The document, generated when it is first requested: that takes a moment, and most workers never need it."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._lock = Lock()
+        self._data: dict[str, Any] | None = None
+
+    def data(self) -> dict[str, Any]:
+        with self._lock:
+            if self._data is None:
+                self._data = _generate(self._app)
+            return self._data
+
+
+def _generate(app: FastAPI) -> dict[str, Any]:
+    data = get_openapi(
+        title=app.title,
+        version=app.version,
+        openapi_version="3.1.0",
+        summary="Rate limiting for programs in any language.",
+        description=ABOUT,
+        routes=app.routes,
+        tags=TAGS,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    )
+    for item in data["paths"].values():
+        for method, operation in item.items():
+            _correct(method, operation)
+    data["paths"].update(DATA_PATHS)
+    _, models_schema = models_json_schema(
+        [(model, "validation") for model in (*BODIES, *CHECK_MODELS, *ENVOY_MODELS)],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas = data["components"]["schemas"]
+    schemas.update(models_schema["$defs"])
+    schemas.update(check_schemas())
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    data["components"]["schemas"] = dict(sorted(schemas.items()))
+    data["components"]["securitySchemes"] = SCHEMES
+    return data
+
+
+def _correct(method: str, operation: dict[str, Any]) -> None:
+    """Add what FastAPI does not know, and correct what it assumes: invalid parameters are 400, never 422, and none is
+    ever null."""
+    operation["description"] += f"\n\nNeeds scope `{'read' if method == 'get' else 'write'}`."
+    operation["responses"].pop("422", None)
+    operation["responses"] = dict(sorted(operation["responses"].items()))
+    operation["security"] = EITHER
+    for parameter in operation.get("parameters", ()):
+        schema = parameter["schema"]
+        given = [one for one in schema.pop("anyOf", ()) if one != {"type": "null"}]
+        parameter["schema"] = {**schema, **(given[0] if given else {})}
+        for redundant in ("title", "description"):
+            parameter["schema"].pop(redundant, None)

@@ -1,0 +1,97 @@
+"""Plans: `/api/v1/plans`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from fastapi import Query as QueryParameters
+from starlette.responses import Response
+
+from crestgate.errors import ConfigError, NotFoundError, Problem, ValidationError
+from crestgate.loader.fields import Fields, Problems
+from crestgate.rules.records import read_limits, read_plan
+from crestgate.service.admin.bodies import JsonBody
+from crestgate.service.admin.context import ContextDep, EditorDep
+from crestgate.service.admin.models import PlanBody, PlanLimits, PlanPage, PlanShown
+from crestgate.service.admin.params import Name, PageQuery, location, page
+from crestgate.service.admin.responses import describe, json_response, no_content
+
+__all__ = ["router"]
+
+PATH = "/api/v1/plans"
+router = APIRouter(tags=["plans"])
+
+
+@router.get(PATH, **describe("List plans", PlanPage, 400))
+def list_plans(context: ContextDep, query: Annotated[PageQuery, QueryParameters()]) -> Response:
+    """All plans, those of files too, in the order of their names."""
+    plans = context.rules().plans
+    names, next_after = page(plans, query)
+    return json_response({"plans": [_shown(name, plans[name]) for name in names], "next": next_after})
+
+
+@router.post(
+    PATH, **describe("Create a plan", PlanShown, 409, status=201, body=PlanBody, headers={"Location": "The plan."})
+)
+def create_plan(context: ContextDep, editor: EditorDep, body: JsonBody) -> Response:
+    """Limits under a name, which checks chain by that name."""
+    name, limits = _read(body, None)
+    context.check_absent("plan", name, name in context.rules().plans)
+    editor.put_plan(name, limits, create=True)
+    return json_response(_shown(name, limits), 201, location(f"{PATH}/", name))
+
+
+@router.get(f"{PATH}/{{name:name}}", **describe("Get a plan", PlanShown, 400, 404))
+def get_plan(context: ContextDep, name: Name) -> Response:
+    """One plan."""
+    limits = context.rules().plans.get(name)
+    if limits is None:
+        raise NotFoundError(f"there is no plan {name!r}")
+    return json_response(_shown(name, limits))
+
+
+@router.put(f"{PATH}/{{name:name}}", **describe("Replace a plan", PlanShown, 404, 409, 412, body=PlanLimits))
+def put_plan(context: ContextDep, editor: EditorDep, name: Name, body: JsonBody) -> Response:
+    """Other limits under the same name. Counters go on with what was used."""
+    _, limits = _read(body, name)
+    context.check_writable("plan", name, name in context.rules().plans)
+    editor.put_plan(name, limits, create=False)
+    return json_response(_shown(name, limits))
+
+
+@router.delete(f"{PATH}/{{name:name}}", **describe("Delete a plan", None, 400, 404, 409, status=204))
+def delete_plan(context: ContextDep, editor: EditorDep, name: Name) -> Response:
+    """Checks that name it are refused from now on."""
+    context.check_writable("plan", name, name in context.rules().plans)
+    editor.delete_plan(name)
+    return no_content()
+
+
+def _read(body: Any, of_path: str | None) -> tuple[str, tuple[str, ...]]:
+    """The name and the limits of a body; ValidationError, with all mistakes."""
+    problems = Problems()
+    fields = Fields(body, "", problems, ("name", "limits"))
+    name: str = fields.text("name", "", required=of_path is None)
+    if of_path is not None:
+        if name not in ("", of_path):
+            fields.report("name", f"must be that of the path, {of_path!r}: leave it out")
+        name = of_path
+    limits: tuple[str, ...] = ()
+    if not fields.has("limits"):
+        if fields.is_mapping:
+            fields.report("limits", "is missing: write a limit such as '10/second burst 20', or a list of them")
+    else:
+        try:
+            limits = read_limits(fields.values["limits"])
+        except ConfigError as error:
+            fields.report("limits", f"plan {name!r}: {error}" if name else str(error))
+    problems.raise_any()
+    try:
+        return name, read_plan(name, limits)
+    except ConfigError as error:  # the limits were read, so it is the name
+        raise ValidationError([Problem("name", str(error))]) from None
+
+
+def _shown(name: str, limits: tuple[str, ...]) -> dict[str, Any]:
+    return {"name": name, "limits": list(limits)}

@@ -1,0 +1,138 @@
+"""Limits, tier and overrides of a user: `/api/v1/users/{user_id}/…`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from crestgate.core.decision import Decision
+from crestgate.errors import NotFoundError, ReadOnlyError
+from crestgate.loader.fields import Fields, Problems
+from crestgate.rules.rule import Rule
+from crestgate.rules.ruleset import DEFAULT_TIER, RuleSet
+from crestgate.rules.timestamps import format_timestamp
+from crestgate.service.admin.bodies import JsonBody
+from crestgate.service.admin.context import ContextDep, EditorDep
+from crestgate.service.admin.counters import numbers, read_counters
+from crestgate.service.admin.errors import naming_fields
+from crestgate.service.admin.models import EffectiveLimits, Override, RuleShown, TierBody, UserTier
+from crestgate.service.admin.params import Name, location
+from crestgate.service.admin.responses import describe, json_response
+
+__all__ = ["router"]
+
+PATH = "/api/v1/users/{user_id:name}"
+SLOT = ("endpoint_pattern", "window_seconds", "method")
+router = APIRouter(tags=["users"])
+
+
+@router.get(f"{PATH}/limits", **describe("Get a user's limits and counters", EffectiveLimits, 400))
+async def user_limits(context: ContextDep, user_id: Name) -> Response:
+    """The rules of dimension `user` that hold for this user, on whichever path and method, with their counters as they
+    stand. A user whom nobody has put into a tier is in tier `free`."""
+    rules = await asyncio.to_thread(context.rules)
+    chosen = rules.for_user(user_id, context.now_us())
+    decisions = await read_counters(context.parts.limiter, chosen)
+    limits = [_limit(entry.rule, decision) for (_, entry), decision in zip(chosen, decisions, strict=True)]
+    return json_response({"user_id": user_id, "tier": rules.tiers.get(user_id, DEFAULT_TIER), "limits": limits})
+
+
+@router.put(f"{PATH}/tier", **describe("Put a user into a tier", UserTier, 409, body=TierBody))
+def put_tier(context: ContextDep, editor: EditorDep, user_id: Name, body: JsonBody) -> Response:
+    """The rules of that tier hold from now on; counters go on with what was used."""
+    problems = Problems()
+    fields = Fields(body, "", problems, ("tier",))
+    tier: str | None = fields.text("tier", None)
+    if fields.is_mapping and "tier" not in fields.values:
+        fields.report("tier", "is missing: write the tier's name, or null for none")
+    problems.raise_any()
+    with naming_fields(user="user_id"):
+        try:
+            editor.set_tier(user_id, tier)
+        except NotFoundError:
+            if tier is not None:
+                raise
+    left = context.rules().tiers.get(user_id)
+    if tier is None and left is not None:
+        raise ReadOnlyError(
+            f"user {user_id!r} is in tier {left!r} by a file, which is read only from here: change it there"
+        )
+    return json_response({"user_id": user_id, "tier": DEFAULT_TIER if tier is None else tier})
+
+
+@router.post(
+    f"{PATH}/override",
+    **describe(
+        "Hold a user to another limit for a while",
+        RuleShown,
+        404,
+        409,
+        status=201,
+        body=Override,
+        headers={"Location": "The rule that was made."},
+    ),
+)
+def override(context: ContextDep, editor: EditorDep, user_id: Name, body: JsonBody) -> Response:
+    """Makes a rule for this user alone, which ends by itself, in the slot of the rule that is named, or of the one for
+    this pattern and window. What was used so far counts. A second one replaces the first."""
+    rules = context.rules()
+    problems = Problems()
+    fields = Fields(body, "", problems, ("rule_id", *SLOT, "limit", "duration_seconds"))
+    limit: int = fields.integer("limit", required=True)
+    seconds: float = fields.seconds("duration_seconds", required=True)
+    base = _base(rules, user_id, fields, context.now_us())
+    problems.raise_any()
+    assert base is not None
+    with naming_fields(user="user_id", base="rule_id", seconds="duration_seconds"):
+        made = editor.override(user_id, base, limit, seconds)
+    return json_response(made.to_data(), 201, location("/api/v1/rules/", made.rule_id))
+
+
+def _base(rules: RuleSet, user: str, fields: Fields, now_us: int) -> Rule | None:
+    """The rule to override; None if that is invalid, which is reported."""
+    if fields.has("rule_id"):
+        for name in SLOT:
+            if fields.has(name):
+                fields.report(name, "does not go with rule_id, which says it: leave it out")
+        rule_id: str | None = fields.text("rule_id", None)
+        if rule_id is None or fields.problems.entries:
+            return None
+        named = rules.rules.get(rule_id)
+        if named is None:
+            raise NotFoundError(f"there is no rule {rule_id!r}")
+        return named
+    if fields.is_mapping and not fields.has("endpoint_pattern") and not fields.has("window_seconds"):
+        fields.report("rule_id", "is missing: write it, or endpoint_pattern and window_seconds")
+        return None
+    slot = {name: fields.values.get(name) for name in SLOT}
+    for name in ("endpoint_pattern", "window_seconds"):
+        if fields.is_mapping and slot[name] is None:
+            fields.report(name, "is missing: write endpoint_pattern and window_seconds, or a rule_id")
+    if fields.problems.entries:
+        return None
+    # A rule of its own where there is none in the slot yet.
+    made = Rule.read({"rule_id": "slot", "dimension": "user", "limit": 1, **slot}, "", fields.problems)
+    if made is None:
+        return None
+    for _, entry in rules.for_user(user, now_us):
+        if not entry.shadow and entry.counter == made.counter:
+            return entry.rule
+    return made
+
+
+def _limit(rule: Rule, decision: Decision) -> dict[str, Any]:
+    return {
+        "rule": rule.rule_id,
+        "name": rule.name,
+        "endpoint_pattern": rule.endpoint_pattern,
+        "method": rule.method,
+        "tier": rule.tier,
+        "algorithm": rule.algorithm,
+        "mode": rule.mode,
+        "window_seconds": rule.window_seconds,
+        "expires_at": format_timestamp(rule.expires_us),
+        **numbers(decision),
+    }

@@ -1,0 +1,199 @@
+"""API keys: created, listed, revoked, and looked up for each call.
+
+A key is a record of kind `key` in the rule database, so every instance learns of a new or revoked one as soon as of a
+changed rule. Its token is shown once, when it is created, and stored nowhere:
+
+    cg_3f9c02d17ab4_wVq0…       cg, the key's id, and 43 random characters
+
+Stored is the SHA-256 digest of the token. A slow, salted hash, as for passwords, would add nothing: it makes guessing
+expensive where secrets are few and chosen by people, and these are 256 random bits. And each call would pay for it. The
+digest is compared in constant time, and a token that names no key is compared as well, so response times reveal neither
+digests nor which keys exist.
+
+The admin key (CRESTGATE_ADMIN_KEY) is text that the operator chooses, and no record: it has scope write, and is changed
+where it is set. It is only as strong as it is hard to guess.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Any, Literal, get_args
+
+from crestgate.errors import ConfigError, Problem, ValidationError
+from crestgate.loader.fields import describe
+from crestgate.rules.diff import all_records
+from crestgate.rules.port import Actor, Edit, Record, Repository
+from crestgate.service.auth.token_keys import SIGNING_KEY
+
+__all__ = [
+    "SCOPES",
+    "TOKEN",
+    "ApiKey",
+    "ApiKeys",
+    "Caller",
+    "Scope",
+    "create_key",
+    "includes",
+    "list_keys",
+    "revoke_key",
+]
+
+Scope = Literal["check", "read", "write"]
+"""Make checks; also read rules, counters and the audit log; also change them. Each includes those before."""
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+ADMIN = "admin"
+"""Name and id of the admin key. Ids of others have 12 hexadecimal digits."""
+MIN_ADMIN_KEY = 16
+"""Characters."""
+MAX_NAME = 100
+_RANK = {scope: rank for rank, scope in enumerate(SCOPES)}
+TOKEN = re.compile("cg_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+_DIGEST = re.compile("[0-9a-f]{64}")
+_NO_DIGEST = "0" * 64
+"""The digest of no known token, for comparison where there is no key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """An API key as it is stored."""
+
+    key_id: str
+    name: str
+    scope: Scope
+    digest: str = field(repr=False)
+    """SHA-256 of the token, as 64 hexadecimal digits."""
+    created_us: int
+    expires_us: int | None = None
+    """In microseconds since the epoch. A day later the record is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An authenticated caller."""
+
+    name: str
+    scope: Scope
+    key_id: str
+
+
+def create_key(
+    repository: Repository, actor: Actor, name: str, scope: Scope, expires_us: int | None = None
+) -> tuple[ApiKey, str]:
+    """Create a key; returns it and its token, which is stored nowhere. Two keys may have the same name."""
+    if scope not in SCOPES:
+        raise ConfigError(f"a key's scope must be one of {', '.join(SCOPES)}, not {scope!r}")
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > MAX_NAME:
+        raise ConfigError(f"a key's name must be 1 to {MAX_NAME} printable characters, not {describe(name)}")
+    key_id = secrets.token_hex(6)
+    token = f"cg_{key_id}_{secrets.token_urlsafe(32)}"
+    body = {"name": name, "scope": scope, "digest": digest_of(token), "expires_us": expires_us}
+    (record,) = repository.write([Edit("key", key_id, body, 0, expires_us=expires_us)], actor)
+    assert record is not None
+    return key_of(record), token
+
+
+def list_keys(repository: Repository) -> list[ApiKey]:
+    """All keys, including expired ones that are not removed yet, oldest first."""
+    records = [record for record in all_records(repository, "key") if record.id != SIGNING_KEY]
+    return sorted(map(key_of, records), key=lambda key: (key.created_us, key.key_id))
+
+
+def revoke_key(repository: Repository, actor: Actor, key_id: str) -> None:
+    """Take a key away; NotFoundError if there is none of this id."""
+    repository.write([Edit("key", key_id, None)], actor)
+
+
+def key_of(record: Record) -> ApiKey:
+    """The key that a record keeps; ValidationError, with the record's name, if it is none."""
+    body = record.body
+    if not _is_key(body):
+        advice = f"`crestgate keys revoke {record.id}` removes it"
+        raise ValidationError([Problem(f"key {record.id!r}", f"is kept in a way that cannot be read: {advice}")])
+    return ApiKey(record.id, body["name"], body["scope"], body["digest"], record.created_us, body.get("expires_us"))
+
+
+def includes(given: Scope, needed: Scope) -> bool:
+    """Whether one scope includes another.
+
+    >>> includes("write", "check"), includes("read", "read"), includes("check", "read")
+    (True, True, False)
+    """
+    return _RANK[given] >= _RANK[needed]
+
+
+def digest_of(token: str) -> str:
+    return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class ApiKeys:
+    """All valid keys: those of the rule database, and the admin key."""
+
+    def __init__(self, keys: Callable[[], Mapping[str, Mapping[str, Any]]], admin_key: str | None = None) -> None:
+        """`keys` returns the record bodies by id; `admin_key` is CRESTGATE_ADMIN_KEY, if it is set."""
+        self._keys = keys
+        self._admin_digest = None if admin_key is None else digest_of(_check_admin_key(admin_key))
+        self._cached: tuple[Mapping[str, Mapping[str, Any]], dict[str, Mapping[str, Any]]] = ({}, {})
+        """The last mapping of all records, and the valid ones among them."""
+
+    def find(self, token: str, now_us: int) -> Caller | None:
+        """The caller with this token; None if it is unknown, revoked or expired. All take the same comparisons."""
+        digest = digest_of(token)
+        match = TOKEN.fullmatch(token)
+        key_id = match[1] if match is not None else ""
+        stored = self._valid().get(key_id)
+        is_admin = compare_digest(digest, self._admin_digest or _NO_DIGEST)
+        is_stored = compare_digest(digest, stored["digest"] if stored is not None else _NO_DIGEST)
+        if is_admin:
+            return Caller(ADMIN, "write", ADMIN)
+        if not is_stored or stored is None:
+            return None
+        if _is_expired(stored, now_us):
+            return None
+        return Caller(stored["name"], stored["scope"], key_id)
+
+    def _valid(self) -> Mapping[str, Mapping[str, Any]]:
+        """The records that are well formed."""
+        keys = self._keys()
+        read = self._cached
+        if read[0] is not keys:
+            read = self._cached = (keys, {key_id: body for key_id, body in keys.items() if _is_key(body)})
+        return read[1]
+
+    def admins(self, now_us: int) -> int:
+        """How many keys have scope write."""
+        stored = [body for body in self._valid().values() if body["scope"] == "write" and not _is_expired(body, now_us)]
+        return len(stored) + (self._admin_digest is not None)
+
+
+def _is_expired(body: Mapping[str, Any], now_us: int) -> bool:
+    expires_us: int | None = body.get("expires_us")
+    return expires_us is not None and expires_us <= now_us
+
+
+def _is_key(body: Mapping[str, Any]) -> bool:
+    name, scope, digest, expires_us = (body.get(field) for field in ("name", "scope", "digest", "expires_us"))
+    return (
+        isinstance(name, str)
+        and scope in SCOPES
+        and isinstance(digest, str)
+        and _DIGEST.fullmatch(digest) is not None
+        and (expires_us is None or (isinstance(expires_us, int) and not isinstance(expires_us, bool)))
+    )
+
+
+def _check_admin_key(text: str) -> str:
+    """The admin key, stripped, as headers are; ConfigError, without showing it, if it is too weak."""
+    key = text.strip()
+    if len(key) < MIN_ADMIN_KEY:
+        raise ConfigError(
+            f"CRESTGATE_ADMIN_KEY has {len(key)} characters: write at least {MIN_ADMIN_KEY} that nobody guesses, "
+            "such as those of `openssl rand -base64 32`"
+        )
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError("CRESTGATE_ADMIN_KEY goes into a header: write letters, digits and signs of ASCII, no blanks")
+    return key

@@ -1,0 +1,1 @@
+"""Checks, whatever the protocol: forms, preparation, decisions and responses."""

@@ -1,0 +1,215 @@
+"""The composition root of a worker: the only module that knows all of its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Mapping
+
+from crestgate.config.settings import Settings
+from crestgate.envoy.reloader import Descriptors
+from crestgate.errors import CrestgateError, StoreError
+from crestgate.history.factory import open_history
+from crestgate.limiter.async_limiter import AsyncLimiter
+from crestgate.limiter.limiter import Limiter
+from crestgate.locks.factory import open_locks
+from crestgate.rules.catalog import Catalog
+from crestgate.rules.storage.factory import open_repository
+from crestgate.service.admin.api import ADMIN_PATHS, create_admin_app
+from crestgate.service.auth.guard import CheckCeiling, Guard, required_check_scope
+from crestgate.service.auth.keys import ApiKeys, Scope
+from crestgate.service.auth.token_keys import signing_key
+from crestgate.service.checks.envoy import EnvoyService
+from crestgate.service.checks.service import CheckService
+from crestgate.service.dependencies import Dependencies
+from crestgate.service.grpc.services.registry import build_methods
+from crestgate.service.grpc.transport.call import Method
+from crestgate.service.http.probes import Probes
+from crestgate.service.http.router import Handler, Router
+from crestgate.service.node import Node, WorkerNotifier
+from crestgate.service.observability.health import Health
+from crestgate.service.observability.history_sweeper import sweep_history
+from crestgate.service.observability.pressure import PressureWatch
+from crestgate.service.observability.publisher import Publisher
+from crestgate.service.observability.request_log import RequestLog
+from crestgate.service.observability.tracing import create_tracer
+from crestgate.service.observability.usage import record_usage
+from crestgate.service.observability.webhook import Webhook
+from crestgate.service.observability.worker_metrics import WorkerMetrics
+from crestgate.service.observability.worker_snapshots import WorkerSnapshots
+from crestgate.service.preflight import ADMIN_KEY
+
+__all__ = ["Service", "open_service"]
+
+PUBLISH_SECONDS = 1.0
+RECORD_EVERY = 10
+"""Publications between two records of usage."""
+_log = logging.getLogger("crestgate")
+
+
+class Service:
+    """One worker: its ASGI application, its gRPC methods, and its background work."""
+
+    def __init__(
+        self,
+        dependencies: Dependencies,
+        app: Router,
+        rpc: Mapping[bytes, Method],
+        publisher: Publisher,
+        health: Health,
+        node: Limiter,
+        webhook: Webhook | None,
+    ) -> None:
+        self.dependencies = dependencies
+        self.app = app
+        self.rpc = rpc
+        """gRPC methods by path."""
+        self.health = health
+        self._publisher = publisher
+        self._node = node
+        self._webhook = webhook
+
+    def reload(self) -> None:
+        """Reload all rules and Envoy's descriptors. Safe in a signal handler."""
+        self.dependencies.limiter.reload()
+        if self.dependencies.descriptors is not None:
+            self.dependencies.descriptors.reload()
+
+    async def run_background(self) -> None:
+        """Publish metrics every second, record usage every ten, and sweep the history; until cancelled."""
+        sweeping = (
+            asyncio.create_task(sweep_history(self.dependencies.history))
+            if self.dependencies.worker_snapshots.worker == 0
+            else None
+        )
+        try:
+            await self._publish_and_record()
+        finally:
+            if sweeping is not None:
+                sweeping.cancel()
+
+    async def _publish_and_record(self) -> None:
+        rounds = 0
+        while True:
+            await asyncio.sleep(PUBLISH_SECONDS)
+            rounds += 1
+            try:
+                await self._publisher.publish(_now_us())
+                if rounds % RECORD_EVERY == 0:
+                    await self._record()
+            except (CrestgateError, OSError) as error:
+                _log.warning("cannot publish metrics, will retry: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is, the next round must come
+                _log.exception("unhandled error in publishing metrics")
+
+    async def close(self) -> None:
+        """Record what was counted, and close everything."""
+        try:
+            self._publisher.close(_now_us())
+        except OSError as error:  # nobody is left to read them in any case
+            _log.warning("cannot write metrics: %s", error)
+        await self._record()
+        self.dependencies.notifier.close()
+        await self.dependencies.limiter.aclose()
+        await asyncio.to_thread(self._close_dependencies)
+
+    async def _record(self) -> None:
+        await record_usage(self.dependencies.metrics, self.dependencies.history, _now_us())
+        await asyncio.to_thread(self.dependencies.last_uses.record)
+
+    def _close_dependencies(self) -> None:
+        self.dependencies.catalog.close()
+        if self.dependencies.descriptors is not None:
+            self.dependencies.descriptors.close()
+        self.dependencies.locks.close()
+        self.dependencies.history.close()
+        self._node.close()
+        if self._webhook is not None:
+            self._webhook.close()
+
+
+async def open_service(settings: Settings, node: Node, worker: int, environ: Mapping[str, str] = os.environ) -> Service:
+    """Create all that a worker needs. `settings` are complete: see preflight.py."""
+    assert settings.rules_store is not None
+    rules_store = settings.rules_store
+    repository = await asyncio.to_thread(open_repository, rules_store)
+    catalog = await asyncio.to_thread(Catalog, [settings.rule_files(), repository], settings.refresh_seconds)
+    worker_snapshots = WorkerSnapshots(node.snapshots, worker)
+    notifier = WorkerNotifier(node.folder, worker)
+    notifier.listen(catalog.wake)
+    metrics = WorkerMetrics(worker_snapshots.previous())
+    seen = worker_snapshots.own_seen()
+    metrics.keys.restore(seen.keys)
+    metrics.clients.restore(seen.clients)
+    webhook = Webhook(settings.webhook) if settings.webhook is not None else None
+    watch = PressureWatch(metrics, settings.logs.keys, webhook)
+    limiter = AsyncLimiter(settings.store, on_store_error=settings.on_store_error, on_pressure=watch, catalog=catalog)
+    try:
+        await limiter.connect()
+    except StoreError as error:
+        # It was reachable when the service started: a worker that replaces another one uses the failure policy.
+        _log.error("store unreachable, answering by on_store_error until it is reachable: %s", error)
+    descriptors = await asyncio.to_thread(_descriptors, settings)
+    dependencies = Dependencies(
+        settings=settings,
+        limiter=limiter,
+        repository=repository,
+        locks=await asyncio.to_thread(open_locks, rules_store),
+        history=await asyncio.to_thread(open_history, rules_store),
+        metrics=metrics,
+        worker_snapshots=worker_snapshots,
+        notifier=notifier,
+        store_titles=(limiter.title, repository.title),
+        started_us=_now_us(),
+        token_key=await asyncio.to_thread(signing_key, repository),
+        descriptors=descriptors,
+    )
+    callers = Limiter(node.counters)
+    guard = Guard(ApiKeys(lambda: catalog.keys, environ.get(ADMIN_KEY, "").strip() or None), settings.server, callers)
+    ceiling = CheckCeiling(settings.server.limits.checks, callers)
+    checks = CheckService(dependencies, ceiling, create_tracer(settings.tracing.enabled))
+    health = Health(limiter, repository)
+
+    def totals() -> dict[str, int]:
+        return {**watch.totals(), "envoy_reload_failures": 0 if descriptors is None else descriptors.failures}
+
+    publisher = Publisher(
+        metrics,
+        worker_snapshots,
+        limiter,
+        prefix=settings.metrics.prefix,
+        keys=settings.logs.keys,
+        last_uses=dependencies.last_uses,
+        totals=totals,
+    )
+    probes = Probes(health, publisher)
+    check_scope = required_check_scope(settings.server, settings.server.http)
+    pages: dict[str, tuple[Handler, Scope | None]] = {
+        "/healthz": (probes.health, None),
+        "/readyz": (probes.readiness, None),
+        "/metrics": (probes.metrics, None if check_scope is None else "read"),
+    }
+    log = RequestLog(settings.logs)
+    envoy = EnvoyService(checks, descriptors)  # one for HTTP and gRPC: its caches and labels are bounded together
+    app = Router(
+        dependencies, guard, checks, envoy, create_admin_app(dependencies), pages, check_scope, log, ADMIN_PATHS
+    )
+    rpc = build_methods(dependencies, guard, checks, envoy, health, log)
+    if webhook is not None:
+        webhook.start()
+    return Service(dependencies, app, rpc, publisher, health, callers, webhook)
+
+
+def _descriptors(settings: Settings) -> Descriptors | None:
+    """The current descriptors: the settings have those of the start, and a worker that replaces another starts later.
+    Files that have become invalid change nothing."""
+    descriptors = settings.descriptors()
+    if descriptors is not None:
+        descriptors.refresh()
+    return descriptors
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

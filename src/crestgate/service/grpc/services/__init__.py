@@ -1,0 +1,1 @@
+"""The gRPC services: health, reflection, crestgate.v1.RateLimiter and Envoy's RateLimitService."""

@@ -1,0 +1,1 @@
+"""HTTP: the protocol, the fast path for checks, the router and its endpoints."""

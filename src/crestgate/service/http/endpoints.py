@@ -1,0 +1,110 @@
+# mypyc: compile
+"""HTTP endpoints of checks. Each parses its body once, and returns a response, or a coroutine with it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, final
+
+from crestgate.core.decision import Decision
+from crestgate.service.checks.envoy import EnvoyService
+from crestgate.service.checks.forms import (
+    prepare_check,
+    prepare_verify,
+    read_batch,
+    read_check,
+    read_reset,
+    read_verify,
+)
+from crestgate.service.checks.operations import Operations, is_plain
+from crestgate.service.checks.responses import encode, encode_batch
+from crestgate.service.checks.schemas import Answer
+from crestgate.service.checks.service import CheckService, finish_later
+from crestgate.service.context import CallContext, Headers
+from crestgate.service.http.asgi import Response
+from crestgate.service.http.envoy_json import encode_response, read_rate_limit
+from crestgate.stores.port import Op
+
+__all__ = ["CheckEndpoints", "Later"]
+
+Later = Coroutine[Any, Any, Response]
+STATE_HEADERS: Final = {state: [(b"x-ratelimit-state", state.encode())] for state in ("warning", "throttled")}
+
+
+@final
+class CheckEndpoints:
+    """The endpoints of one worker."""
+
+    def __init__(self, checks: CheckService, operations: Operations, envoy: EnvoyService) -> None:
+        self.checks = checks
+        self.operations = operations
+        self.envoy = envoy
+        x_ratelimit = checks.dependencies.settings.headers.x_ratelimit
+        self.state_headers: Mapping[str, Headers] = STATE_HEADERS if x_ratelimit else {}
+
+    def check(self, call: CallContext, body: bytes) -> Response | Later:
+        """`POST /api/v1/check`: one decision, always 200."""
+        answers = self.checks.check(call, [read_check(body)], False)
+        return self._check(answers) if isinstance(answers, list) else finish_later(answers, self._check)
+
+    def _check(self, answers: list[Answer]) -> Response:
+        return Response(200, encode(answers[0]), self.state_headers.get(answers[0].state, ()))
+
+    def batch(self, call: CallContext, body: bytes) -> Response | Later:
+        """`POST /api/v1/check/batch`: independent decisions, in one call of the store."""
+        batch = read_batch(body)
+        if not is_plain(batch):
+            encoded = self.operations.run(call, batch, len(body))
+            return ok(encoded) if isinstance(encoded, bytes) else finish_later(encoded, ok)
+        answers = self.checks.check(call, batch.checks, True, len(body))
+        if isinstance(answers, list):
+            return Response(200, encode({"decisions": answers}))
+        return _encode_later(answers)
+
+    def quota(self, call: CallContext, body: bytes) -> Response | Later:
+        """`POST /api/v1/quota`: what a check would be answered; consumes nothing."""
+        answer = self.checks.peek(read_check(body))
+        return self._quota(answer) if isinstance(answer, Answer) else finish_later(answer, self._quota)
+
+    def _quota(self, answer: Answer) -> Response:
+        return Response(200, encode(answer), self.state_headers.get(answer.state, ()))
+
+    def verify(self, call: CallContext, body: bytes) -> Response | Later:
+        """`POST /ratelimiter/verify-api-limit`: a check of a client and an API."""
+        checks = self.checks
+        verify = read_verify(body)
+        checks.metrics.record_client(verify.clientId, checks.clock.ticks())
+        decision = checks.decide(call, "verify", prepare_verify(checks.limiter, verify))
+        return _verified(decision) if isinstance(decision, Decision) else finish_later(decision, _verified)
+
+    async def reset(self, call: CallContext, body: bytes) -> Response:
+        """`POST /api/v1/reset`: forget the counters that a check would use, or those of Envoy descriptors. It is in the
+        audit log."""
+        reset = read_reset(body)
+        if reset.domain is None or reset.descriptors is None:
+            pending = prepare_check(self.checks.limiter, Op.RESET, reset)
+        else:
+            pending = self.envoy.prepare_reset(reset.domain, reset.descriptors)
+        members = await self.checks.reset(call, pending)
+        return Response(200, encode({"reset": [{"key": m.key, "rule": m.algorithm.label} for m in members]}))
+
+    def rate_limit(self, call: CallContext, body: bytes) -> Response | Later:
+        """`POST /json`: what ShouldRateLimit would answer, 429 when it is OVER_LIMIT."""
+        message = self.envoy.decide(call, read_rate_limit(body))
+        return encode_response(message) if isinstance(message, bytes) else finish_later(message, encode_response)
+
+
+def ok(body: bytes) -> Response:
+    return Response(200, body)
+
+
+async def _encode_later(answers: Coroutine[Any, Any, list[Answer]]) -> Response:
+    return Response(200, await encode_batch(await answers))
+
+
+def _verified(decision: Decision) -> Response:
+    if decision.allowed:
+        return Response(200, encode({"status": "SUCCESS", "message": "Request allowed"}))
+    wait = decision.retry_after
+    headers = () if wait is None else [(b"retry-after", b"%d" % -(-wait // 1))]
+    return Response(429, encode({"status": "FAILURE", "message": "Rate limit exceeded"}), headers)

@@ -1,0 +1,38 @@
+"""`crestgate serve`: preflight, sockets, then one worker or a supervisor."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import closing
+
+from crestgate.config.settings import Settings
+from crestgate.runtime.connection_budget import raise_file_limit
+from crestgate.service.node import address_of, listen, node_folder
+from crestgate.service.observability.log_redaction import settings_secrets
+from crestgate.service.observability.logs import configure
+from crestgate.service.preflight import complete_settings, run_preflight
+
+__all__ = ["serve"]
+
+
+def serve(settings: Settings, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. ConfigError or StoreError if the service cannot start."""
+    settings = complete_settings(settings, environ)
+    configure(settings.logs, secrets=settings_secrets(settings, environ))
+    raise_file_limit()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until workers handle it; they read the rules anyway
+    workers = settings.server.workers
+    with closing(listen(settings.server)) as listening:
+        checked = run_preflight(settings, environ)
+        for line in checked.lines(address_of(listening.http), address_of(listening.grpc), settings.server):
+            say(line)
+        with node_folder() as node:
+            if workers == 1:
+                from crestgate.service.worker import run_worker
+
+                run_worker(settings, node, 0, listening)
+            else:
+                from crestgate.service.supervisor import Supervisor
+
+                Supervisor(settings, node, listening).run()

@@ -1,0 +1,1 @@
+"""Metrics, usage history, logs, traces, pressure events and health of a worker."""

@@ -1,0 +1,112 @@
+"""Liveness and readiness of the service.
+
+A worker that responds is alive. It is ready if it can decide: the store is probed with the same script or statement as
+a check, on every server it has, and the rule database is asked for a record. The failure policy does not apply: a store
+that is down makes the service not ready, even if `on_store_error` allows all requests meanwhile.
+
+Invalid rules do not make it not ready. The previous rules stay in force, and a typo in a file that all instances read
+must not take all of them out of service. The response reports it, as the log and a metric do.
+
+A result is cached for a second, so frequent probes do not load the stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from crestgate import __version__
+from crestgate.errors import CrestgateError
+
+if TYPE_CHECKING:
+    from crestgate.limiter.async_limiter import AsyncLimiter
+    from crestgate.rules.port import Repository
+
+__all__ = ["Health", "Readiness"]
+
+OK = "ok"
+CACHE_SECONDS = 1.0
+TIMEOUT_SECONDS = 2.0
+"""Of each probe. A store times out earlier, by its own deadline."""
+PROBE_ID = "crestgate-probe"
+"""A record that does not exist; looking for it is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether the service is ready, and the result of each probe."""
+
+    ready: bool
+    checks: dict[str, str] = field(default_factory=dict)
+
+    def problem(self) -> str:
+        """All failures in one line."""
+        return "; ".join(f"{name}: {result}" for name, result in self.checks.items() if result != OK)
+
+
+class Health:
+    """Health of one worker."""
+
+    def __init__(self, limiter: AsyncLimiter, repository: Repository) -> None:
+        self.stopping = False
+        """Set when the worker is about to stop: it is not ready then, so that it gets no new requests."""
+        self._limiter = limiter
+        self._repository = repository
+        self._result: Readiness | None = None
+        self._probed_at = 0.0
+        self._probing: asyncio.Task[Readiness] | None = None
+        self._reading: asyncio.Future[object] | None = None
+
+    def alive(self) -> dict[str, str]:
+        """The response of /healthz."""
+        return {"status": "alive", "version": __version__}
+
+    async def readiness(self) -> Readiness:
+        """The response of /readyz, at most a second old. Concurrent requests share one result."""
+        if self.stopping:
+            return Readiness(False, {"service": "is stopping"})
+        loop = asyncio.get_running_loop()
+        if self._result is not None and loop.time() - self._probed_at < CACHE_SECONDS:
+            return self._result
+        if self._probing is None:
+            self._probing = loop.create_task(self._probe())
+        return await asyncio.shield(self._probing)
+
+    async def _probe(self) -> Readiness:
+        try:
+            counters, database = await asyncio.gather(
+                _run_probe(self._limiter.probe, "the store"), _run_probe(self._read, "the rule database")
+            )
+            checks = {"counters": counters, "rule_database": database, "rules": self._rules()}
+            self._result = Readiness(counters == database == OK, checks)
+            self._probed_at = asyncio.get_running_loop().time()
+            return self._result
+        finally:
+            self._probing = None
+
+    async def _read(self) -> None:
+        """Read from the rule database, in a thread; one at a time, however long it hangs."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.get_running_loop().run_in_executor(None, self._repository.get, "rule", PROBE_ID)
+        await asyncio.shield(self._reading)
+
+    def _rules(self) -> str:
+        catalog = self._limiter.catalog
+        if catalog.problem is not None:
+            return f"reload failed, keeping the previous rules: {catalog.problem}"
+        return OK
+
+
+async def _run_probe(probe: Callable[[], Coroutine[Any, Any, None]], target: str) -> str:
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            await probe()
+    except TimeoutError:
+        return f"{target} has not answered for {TIMEOUT_SECONDS:g} s"
+    except CrestgateError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the service is not ready
+        return f"{target} failed: {type(error).__name__}"
+    return OK

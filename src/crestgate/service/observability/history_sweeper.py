@@ -1,0 +1,43 @@
+"""Deletes expired usage history: soon after the start, and every hour.
+
+A worker may not live for an hour, hence the first sweep. It runs some seconds after the start, in a thread and a few
+rows at a time, so that nothing waits for it; at a random moment, because nodes that share a database often start
+together. One worker of a node sweeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from random import uniform
+from typing import TYPE_CHECKING
+
+from crestgate.errors import CrestgateError, StoreClosedError
+
+if TYPE_CHECKING:
+    from crestgate.history.port import History
+
+__all__ = ["sweep_history"]
+
+FIRST_DELAY_SECONDS = (1.0, 10.0)
+"""Range of the delay before the first sweep."""
+INTERVAL_SECONDS = (3300.0, 3900.0)
+_log = logging.getLogger("crestgate")
+
+
+async def sweep_history(
+    history: History, first: tuple[float, float] = FIRST_DELAY_SECONDS, every: tuple[float, float] = INTERVAL_SECONDS
+) -> None:
+    """Sweep until cancelled. Failures are logged, and retried the next time."""
+    await asyncio.sleep(uniform(*first))  # noqa: S311 - nothing secret
+    while True:
+        try:
+            await asyncio.to_thread(history.sweep, time.time_ns() // 1000)
+        except StoreClosedError:
+            return
+        except (CrestgateError, OSError) as error:
+            _log.warning("cannot sweep the usage history: %s", error)
+        except Exception:  # noqa: BLE001 - the next sweep must run
+            _log.exception("unhandled error in the usage history sweep")
+        await asyncio.sleep(uniform(*every))  # noqa: S311 - nothing secret

@@ -1,0 +1,95 @@
+"""Declarations of all metrics: name, type, help text, labels and buckets.
+
+A new metric is one entry here and one call of `WorkerMetrics.count` or `observe` where it happens. Snapshots, their sum
+over all workers and the Prometheus output follow from this table.
+
+Labels are rules, dimensions, states and servers, never text that a client sends. The one exception is
+`tokens_remaining`, which is off by default and bounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+__all__ = ["BATCH_BUCKETS", "BY_NAME", "DURATION_BUCKETS", "METRICS", "SKEW_BUCKETS", "Labels", "MetricSpec"]
+
+Labels = tuple[str, ...]
+"""Label values, in the order of `MetricSpec.labels`."""
+
+DURATION_BUCKETS: Final[list[float]] = [
+    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+]  # fmt: skip
+"""Seconds: from the memory store to the longest deadline that makes sense."""
+BATCH_BUCKETS: Final[list[float]] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]
+SKEW_BUCKETS: Final[list[float]] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric. Prometheus adds the configured prefix, and `_total` to counters."""
+
+    name: str
+    help: str
+    kind: Literal["counter", "gauge", "histogram"] = "counter"
+    labels: Labels = ()
+    initial: tuple[Labels, ...] = ()
+    """Label values that are reported as 0 before they are first counted. A metric without labels always is."""
+    buckets: tuple[float, ...] = ()
+    merge: Literal["max", "latest"] = "max"
+    """How the gauges of several workers become one. Counters and histograms are added."""
+    max_series: int | None = None
+    """Bound of a gauge whose labels are keys. Such a gauge is left out while it is empty."""
+
+
+METRICS: Final = (
+    MetricSpec("allowed", "Requests that a limit allowed.", labels=("rule", "dimension")),
+    MetricSpec("blocked", "Requests that a limit denied.", labels=("rule", "dimension")),
+    MetricSpec("shadow_blocked", "Requests that a shadow rule would have denied.", labels=("rule", "dimension")),
+    MetricSpec(
+        "check_duration_seconds", "Duration of checks and batches.", "histogram", buckets=tuple(DURATION_BUCKETS)
+    ),
+    MetricSpec("batch_size", "Checks per batch.", "histogram", buckets=tuple(BATCH_BUCKETS)),
+    MetricSpec(
+        "clock_skew_seconds",
+        "Absolute difference between client timestamps and the store's clock.",
+        "histogram",
+        buckets=tuple(SKEW_BUCKETS),
+    ),
+    MetricSpec("store_errors", "Checks and settlements that failed because the store did not respond."),
+    MetricSpec("store_resets", "Corrupt counters and idempotency records in the shared file that were reset."),
+    MetricSpec("store_logs_full", "Requests that found no room for a sliding log in the shared file."),
+    MetricSpec("fail_open", "Checks that were allowed because the store did not respond."),
+    MetricSpec("rules_reload_failures", "Failed rule reloads; the previous rules stay in force."),
+    MetricSpec("envoy_reload_failures", "Failed reloads of descriptor limits; the previous ones stay in force."),
+    MetricSpec("replayed", "Idempotent retries that got the recorded response."),
+    MetricSpec("webhook_dropped", "Pressure events that were not delivered: the webhook was too slow, or failed."),
+    MetricSpec("pressure_unlogged", "Pressure events that were not logged, because there were too many at once."),
+    MetricSpec(
+        "pressure_transitions",
+        "Counters that entered a pressure state.",
+        labels=("state",),
+        initial=(("normal",), ("warning",), ("throttled",)),
+    ),
+    MetricSpec("requests", "Requests over HTTP and gRPC, by plane and status.", labels=("plane", "status")),
+    MetricSpec("cache_hits", "Cache hits.", labels=("cache",), initial=(("idempotency",), ("rules",))),
+    MetricSpec("cache_misses", "Cache misses.", labels=("cache",), initial=(("idempotency",), ("rules",))),
+    MetricSpec(
+        "breaker_state",
+        "Circuit breaker, the worst of all workers: 0 closed, 1 half-open, 2 open.",
+        "gauge",
+        ("store",),
+    ),
+    MetricSpec(
+        "tokens_remaining",
+        "Remaining quota after the last check, of some counters.",
+        "gauge",
+        ("rule", "key"),
+        merge="latest",
+        max_series=1_000,
+    ),
+    MetricSpec("rules", "Rules in force.", "gauge"),
+    MetricSpec("workers", "Workers that published metrics lately.", "gauge"),
+    MetricSpec("build_info", "The running version; always 1.", "gauge", ("version",)),
+)
+BY_NAME: Final = {metric.name: metric for metric in METRICS}

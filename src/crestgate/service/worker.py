@@ -1,0 +1,203 @@
+"""One worker process: uvicorn for HTTP and the gRPC listener on one event loop, from startup to graceful shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from math import ceil
+from multiprocessing import parent_process
+from socket import socket
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from crestgate.config.settings import Settings, Tls
+from crestgate.errors import ConfigError
+from crestgate.runtime.connection_budget import ConnectionBudget, max_connections
+from crestgate.service.composition import Service, open_service
+from crestgate.service.grpc.transport.listener import Listener
+from crestgate.service.grpc.transport.tls import create_tls_context
+from crestgate.service.http.admission import Admission
+from crestgate.service.http.fast_path import FastConnection
+from crestgate.service.http.handshakes import TlsListener
+from crestgate.service.http.protocol import ConnectionTimeouts, HttpConnection
+from crestgate.service.node import ListenSockets, Node
+from crestgate.service.observability.log_redaction import settings_secrets
+from crestgate.service.observability.logs import configure
+
+__all__ = ["BLOCKED_SIGNALS", "Server", "grpc_tls_context", "run_worker"]
+
+KEEP_ALIVE = 75
+"""Seconds that an idle HTTP connection is kept: longer than proxies keep theirs, so that they close it."""
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 2
+"""For handlers whose clients got 503 at the end: they have deadlines of their own, and need not be cancelled."""
+BLOCKED_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP})
+"""Blocked until the worker has handlers for them: by default they would kill it during startup."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which exits with code 0 on SIGTERM and SIGINT, and closes the gRPC listener with itself."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        rpc: Listener,
+        shutdown_timeout: float,
+        on_stopping: Callable[[], None],
+        budget: ConnectionBudget | None = None,
+    ) -> None:
+        """`shutdown_timeout` is the time for open requests, in seconds; `on_stopping` is called at the first signal;
+        `budget` bounds the connections of all listeners together."""
+        super().__init__(config)
+        self.servers: list[asyncio.Server | TlsListener] = []  # type: ignore[assignment]  # uvicorn only closes them
+        self._admission = Admission(budget)
+        self._rpc = rpc
+        self._shutdown_timeout = shutdown_timeout
+        self._on_stopping = on_stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._on_stopping()
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Like uvicorn, with a connection budget and a timeout of TLS handshakes."""
+        await self.lifespan.startup()
+        loop = asyncio.get_running_loop()
+        backlog = self._admission.budget.backlog
+        for sock in sockets or ():
+            if self.config.ssl is None:
+                self.servers.append(await loop.create_server(self._connection, sock=sock, backlog=backlog))
+            else:
+                self.servers.append(TlsListener(sock, self._connection, self.config.ssl, self._admission))
+        self.started = True
+
+    def _connection(self) -> FastConnection:
+        return FastConnection(self.config, self.server_state, self.lifespan.state, admission=self._admission)
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Complete open requests; those that take too long get 503, where uvicorn would cancel them."""
+        timeout = asyncio.create_task(self._time_out())
+        calls = asyncio.create_task(self._rpc.close(self._shutdown_timeout))
+        try:
+            await super().shutdown(sockets)
+            while not calls.done() and not self.force_exit:
+                await asyncio.wait([calls], timeout=POLL_SECONDS)
+        finally:
+            timeout.cancel()
+            calls.cancel()  # which aborts the remaining connections
+            with suppress(asyncio.CancelledError):
+                await calls
+            self._refuse_open_requests()
+            if self.force_exit:
+                logging.getLogger("uvicorn.error").disabled = True  # the rest is aborted on purpose
+
+    async def _time_out(self) -> None:
+        await asyncio.sleep(self._shutdown_timeout)
+        self._refuse_open_requests()
+
+    def _refuse_open_requests(self) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, HttpConnection):
+                connection.give_up(503, "the service is shutting down, and the request did not complete in time: retry")
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def run_worker(
+    settings: Settings, node: Node, number: int, listening: ListenSockets, ready: Callable[[], None] = lambda: None
+) -> None:
+    """Serve both sockets until a signal, then shut down gracefully. `ready` is called when it serves."""
+    configure(settings.logs, worker=number, secrets=settings_secrets(settings, os.environ))
+    _stop_with_parent()
+    uvloop.run(_serve(settings, node, number, listening, ready))
+
+
+async def _serve(
+    settings: Settings, node: Node, number: int, listening: ListenSockets, ready: Callable[[], None]
+) -> None:
+    secured = grpc_tls_context(settings.server.tls) if settings.server.tls is not None else None
+    service = await open_service(settings, node, number)
+    budget = ConnectionBudget(max_connections())
+    rpc = Listener(service.rpc, secured, budget)
+    gc.collect()
+    gc.freeze()  # collections need not visit what was loaded at startup
+
+    def on_stopping() -> None:
+        service.health.stopping = True
+
+    def reload(_: int, __: FrameType | None) -> None:
+        service.reload()
+
+    server = Server(_config(settings, service), rpc, settings.server.shutdown_seconds, on_stopping, budget)
+
+    signal.signal(signal.SIGHUP, reload)
+    patience = asyncio.create_task(ConnectionTimeouts(server.server_state.connections).run())
+    housekeeping = asyncio.create_task(service.run_background())
+    try:
+        await rpc.start(listening.grpc)
+        ready()
+        await server.serve(sockets=[listening.http])
+    finally:
+        await rpc.close(0)
+        for task in (patience, housekeeping):
+            task.cancel()
+        await asyncio.gather(patience, housekeeping, return_exceptions=True)
+        await service.close()
+
+
+def grpc_tls_context(tls: Tls) -> ssl.SSLContext:
+    """The TLS context of the gRPC listener; ConfigError if a file has changed since the settings were checked."""
+    try:
+        return create_tls_context(tls.certificate, tls.key, tls.grpc_client_ca)
+    except OSError as error:
+        files = ", ".join(path for path in (tls.certificate, tls.key, tls.grpc_client_ca) if path is not None)
+        raise ConfigError(f"server.tls: cannot load the certificates any more ({error}): check {files}") from error
+
+
+def _config(settings: Settings, service: Service) -> uvicorn.Config:
+    tls = settings.server.tls
+    return uvicorn.Config(
+        service.app,
+        http=FastConnection,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=ceil(settings.server.shutdown_seconds) + GRACE_SECONDS,
+        ssl_certfile=tls.certificate if tls is not None else None,
+        ssl_keyfile=tls.key if tls is not None else None,
+    )
+
+
+def _stop_with_parent() -> None:
+    """Stop when the supervisor is killed: nothing would replace or stop this worker any more."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        signal.raise_signal(signal.SIGTERM)
+
+    threading.Thread(target=watch, name="crestgate-parent", daemon=True).start()

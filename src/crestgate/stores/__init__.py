@@ -1,0 +1,1 @@
+"""Where counters live. `port` says what a store promises; `factory` opens one by its URL."""

@@ -1,0 +1,84 @@
+# mypyc: compile
+"""Circuit breaker: after several failures in a row, calls to a server fail immediately for a while.
+
+A server that hangs costs every request its whole deadline. After a few such failures the breaker opens, and requests
+are refused without waiting. After a pause one request passes as a probe (half-open): if it succeeds the breaker closes,
+if not the next pause begins. Each server has its own breaker, so one dead node of a cluster does not affect the others.
+
+    closed ──(FAILURES in a row)──▶ open ──(PAUSE over)──▶ half-open ──(probe succeeds)──▶ closed
+                                      ◀──(probe fails)────────┘
+"""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+from crestgate.runtime.fork_safety import fork_safe_lock
+
+__all__ = ["FAILURES", "OPEN_SECONDS", "Breaker", "BreakerState"]
+
+FAILURES = 3
+"""Failures in a row that open the breaker."""
+OPEN_SECONDS = 1.0
+"""Seconds from opening to the next probe."""
+PROBE_TIMEOUT = 10.0
+"""Seconds after which a probe without a result is given up and another may be sent."""
+
+BreakerState = Literal["closed", "open", "half-open"]
+
+
+@final
+class Breaker:
+    """Counts the failures of one server. `now` is an instant of any monotonic clock."""
+
+    def __init__(self) -> None:
+        self._lock = fork_safe_lock()
+        self.failures = 0
+        """Failures in a row; while there are none, `admits` and `succeeded` need not be called."""
+        self._probe_at = 0.0
+        self.reason = ""
+        """Of the last failure."""
+
+    def state(self, now: float) -> BreakerState:
+        """The state, for metrics and messages."""
+        if self.failures < FAILURES:
+            return "closed"
+        return "open" if now < self._probe_at else "half-open"
+
+    def refusal(self) -> str:
+        """The reason why a request was not sent."""
+        last = f"; last, {self.reason}" if self.reason else ""
+        return f"it has failed several times in a row and is not asked for a moment{last}"
+
+    def admits(self, now: float) -> bool:
+        """Whether a request may be sent now. In the half-open state only one may, as the probe."""
+        if self.failures < FAILURES:
+            return True
+        with self._lock:
+            if self.failures < FAILURES:
+                return True
+            if now < self._probe_at:
+                return False
+            self._probe_at = now + PROBE_TIMEOUT
+            return True
+
+    def settled(self, admitted_at: float) -> None:
+        """The request that was admitted then is over. If it was the probe and had no result (it was not sent, for
+        example), another may be sent."""
+        if self.failures < FAILURES:
+            return
+        with self._lock:
+            if self._probe_at == admitted_at + PROBE_TIMEOUT:
+                self._probe_at = admitted_at
+
+    def succeeded(self) -> None:
+        if self.failures:
+            with self._lock:
+                self.failures = 0
+
+    def failed(self, now: float, reason: str = "") -> None:
+        with self._lock:
+            self.failures += 1
+            self.reason = reason
+            if self.failures >= FAILURES:
+                self._probe_at = now + OPEN_SECONDS

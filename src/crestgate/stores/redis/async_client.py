@@ -1,0 +1,397 @@
+"""Redis client of an event loop: callbacks from the socket to the waiting batch, without tasks in between.
+
+A connection carries one call at a time, so that a server that hangs delays no other call: at its deadline the
+connection is dropped, and with it only its own call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar, cast, final
+
+from crestgate.errors import StoreError
+from crestgate.stores.breaker import Breaker
+from crestgate.stores.redis.protocol import (
+    NO_TIME,
+    SHORT_REPLY_BYTES,
+    Call,
+    CallFailure,
+    CallResult,
+    Exchange,
+    ServerAddress,
+)
+from crestgate.stores.redis.reply import NOT_REDIS, ProtocolError, ReplyReader
+from crestgate.stores.redis.settings import RedisSettings
+from crestgate.stores.redis.sync_client import ALIVE_SECONDS, MAX_SERVERS, describe_connection_error
+
+__all__ = ["AsyncClient"]
+
+T = TypeVar("T")
+OnResult = Callable[[CallResult], None]
+
+
+@final
+class AsyncConnection(asyncio.Protocol):
+    """One socket of an event loop. `on_result` is called once for each call, with its replies or its failure."""
+
+    def __init__(self) -> None:
+        self.reader = ReplyReader()
+        self.transport: asyncio.Transport | None = None
+        self.on_result: OnResult | None = None
+        self.replies = self.max_bytes = self.max_elements = 0
+        self.pool: _Pool | None = None  # none until the handshake is done
+        self.breaker: Breaker | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.time_limit = 0.0
+        self.released_at = 0.0
+        self.lost = False
+        self.reason = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # other loops have transport classes of their own
+
+    def send(self, commands: bytes, replies: int, max_bytes: int, max_elements: int, on_result: OnResult) -> None:
+        if self.lost:  # since it was opened
+            if self.breaker is not None:
+                self.breaker.failed(time.monotonic(), self.reason)
+            on_result(CallFailure(self.reason, False))
+            return
+        self.replies, self.max_bytes, self.max_elements = replies, max_bytes, max_elements
+        self.on_result = on_result
+        assert self.transport is not None
+        self.transport.write(commands)
+
+    def data_received(self, data: bytes) -> None:
+        on_result = self.on_result
+        if on_result is None:  # unsolicited: what comes next could be taken for a reply
+            self.fail(NOT_REDIS)
+            return
+        reader = self.reader
+        try:
+            complete = reader.feed(data, self.replies, self.max_bytes, self.max_elements)
+        except ProtocolError as error:
+            self.fail(describe_connection_error(error))
+            return
+        if complete:
+            self.on_result = None
+            if self.timer is not None:
+                self.timer.cancel()
+                self.timer = None
+            if self.breaker is not None and self.breaker.failures:
+                self.breaker.succeeded()
+            pool = self.pool
+            if pool is not None:  # _Pool.add, inlined
+                if len(pool.idle) < pool.size and not pool.closed and not self.lost:
+                    self.released_at = time.monotonic()
+                    pool.idle.append(self)
+                else:
+                    self.drop()
+            on_result(reader.replies)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.fail(describe_connection_error(error if isinstance(error, OSError) else EOFError()))
+
+    def time_out(self) -> None:
+        """The deadline of a call that has a timer."""
+        self.fail(describe_connection_error(TimeoutError(), self.time_limit))
+
+    def fail(self, reason: str) -> None:
+        if not self.lost:
+            self.reason = reason
+        self.drop()
+        on_result, self.on_result = self.on_result, None
+        if on_result is not None:
+            if self.breaker is not None:
+                self.breaker.failed(time.monotonic(), reason)
+            on_result(CallFailure(reason, True))
+
+    def drop(self) -> None:
+        self.lost = True
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.transport is not None:
+            self.transport.abort()
+
+    def alive(self) -> bool:
+        """Whether the server has not closed it. A loop that was blocked does not know yet: so ask the socket."""
+        if self.lost or self.transport is None:
+            return False
+        if time.monotonic() - self.released_at < ALIVE_SECONDS:
+            return True
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+
+@final
+class _Pool:
+    """The idle connections of one server."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.idle: list[AsyncConnection] = []
+        self.closed = False
+
+    def add(self, connection: AsyncConnection) -> None:
+        if len(self.idle) < self.size and not self.closed and not connection.lost:
+            connection.released_at = time.monotonic()
+            self.idle.append(connection)
+        else:
+            connection.drop()
+
+    def close_idle(self) -> None:
+        idle, self.idle = self.idle, []
+        for connection in idle:
+            connection.drop()
+
+
+@final
+class AsyncClient:
+    """Connection pools by server for one event loop; breakers are shared with the threads of this process."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: RedisSettings,
+        pool_size: int,
+        breaker_of: Callable[[ServerAddress], Breaker],
+    ) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.pool_size = pool_size
+        self.breaker_of = breaker_of
+        self.pools: dict[ServerAddress, _Pool] = {}
+        self.connecting: set[asyncio.Task[None]] = set()
+        self.closed = False
+
+    def run(self, exchange: Exchange[T], deadline: float, done: Callable[[T | StoreError], None]) -> None:
+        """Run an exchange; `done` is called once, by the deadline."""
+        _RunningExchange(self, exchange, deadline, done).advance(None)
+
+    def try_send(
+        self, address: ServerAddress, command: bytes, max_bytes: int, deadline: float, on_result: OnResult
+    ) -> bool:
+        """Send one command over an idle connection: the common case, without an exchange. False, and nothing is sent,
+        if there is none, or if the server failed last time."""
+        pool = self.pools.get(address)
+        if pool is None or not pool.idle:
+            return False
+        connection = pool.idle[-1]
+        now = time.monotonic()
+        if (
+            connection.lost
+            or connection.breaker is None
+            or connection.breaker.failures
+            or (now - connection.released_at >= ALIVE_SECONDS and not connection.alive())
+        ):
+            return False
+        pool.idle.pop()
+        connection.replies, connection.max_bytes, connection.max_elements = 1, max_bytes, 0
+        connection.on_result = on_result
+        connection.time_limit = max(deadline - now, 0.0)
+        connection.timer = self.loop.call_later(connection.time_limit, connection.time_out)
+        assert connection.transport is not None
+        connection.transport.write(command)
+        return True
+
+    def take(self, address: ServerAddress) -> AsyncConnection | None:
+        """An idle connection that is alive, if there is one."""
+        pool = self.pools.get(address)
+        while pool is not None and pool.idle:
+            connection = pool.idle.pop()
+            if connection.alive():
+                return connection
+            connection.drop()
+        return None
+
+    def pool(self, address: ServerAddress) -> _Pool:
+        pool = self.pools.get(address)
+        if pool is None:
+            if len(self.pools) >= MAX_SERVERS:
+                self.close_pools()
+            pool = self.pools[address] = _Pool(self.pool_size)
+            pool.closed = self.closed
+        return pool
+
+    async def open(self, address: ServerAddress) -> AsyncConnection:
+        """A new connection after its handshake. OSError, EOFError or StoreError if that fails."""
+        if address.path is not None:
+            _, connection = await self.loop.create_unix_connection(AsyncConnection, address.path)
+        else:
+            tls = self.settings.tls
+            name = address.host if tls is not None else None
+            _, connection = await self.loop.create_connection(
+                AsyncConnection, address.host, address.port, ssl=tls, server_hostname=name
+            )
+        handshake = self.settings.handshake(address)
+        if handshake:
+            finished: asyncio.Future[CallResult] = self.loop.create_future()
+
+            def on_result(result: CallResult) -> None:
+                if not finished.done():
+                    finished.set_result(result)
+
+            try:
+                connection.send(b"".join(handshake), len(handshake), SHORT_REPLY_BYTES, 0, on_result)
+                result = await finished
+            except BaseException:
+                connection.drop()
+                raise
+            if isinstance(result, CallFailure):
+                raise ConnectionError(result.reason)
+            for reply in result:
+                if isinstance(reply, Exception):
+                    connection.drop()
+                    raise StoreError(str(reply))
+        connection.pool = self.pool(address)
+        return connection
+
+    def close(self) -> None:
+        self.closed = True
+        for task in self.connecting:
+            task.cancel()
+        self.close_pools()
+
+    def close_idle(self) -> None:
+        """Close the connections that are not in use; the next calls open new ones."""
+        for pool in self.pools.values():
+            pool.close_idle()
+
+    def close_pools(self) -> None:
+        for pool in self.pools.values():
+            pool.closed = True  # for the connections in use
+            pool.close_idle()
+        self.pools.clear()
+
+
+@final
+class _RunningExchange(Generic[T]):
+    """One exchange on the loop."""
+
+    def __init__(
+        self, client: AsyncClient, exchange: Exchange[T], deadline: float, done: Callable[[T | StoreError], None]
+    ) -> None:
+        self.client = client
+        self.exchange = exchange
+        self.done = done
+        self.started = time.monotonic()
+        self.deadline = deadline
+        self.calls: list[Call] = []
+        self.results: list[CallResult | None] = []
+        self.missing = 0
+        self.sending: dict[int, AsyncConnection] = {}
+        self.opening: dict[int, asyncio.Task[None]] = {}
+        self.expired = False
+        self.round = 0
+        self.timer = client.loop.call_later(max(deadline - self.started, 0.0), self.expire)
+
+    def advance(self, results: list[CallResult] | None) -> None:
+        """Resume the exchange and send its calls, until there is a result to wait for."""
+        while True:
+            try:
+                self.calls = next(self.exchange) if results is None else self.exchange.send(results)
+            except StopIteration as finished:
+                self.finish(finished.value)
+                return
+            except StoreError as error:
+                self.finish(error)
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller must get it
+                self.finish(StoreError(f"what Redis answered cannot be read: {error!r}"))
+                return
+            self.round += 1
+            self.results = [None] * len(self.calls)
+            self.missing = 1 + len(self.calls)  # one more while they are being sent
+            for number, call in enumerate(self.calls):
+                self.start(number, call)
+            self.missing -= 1
+            if self.missing:
+                return
+            results = [result for result in self.results if result is not None]
+
+    def start(self, number: int, call: Call) -> None:
+        """Send a call over an idle connection, or open one for it."""
+        if self.expired:
+            self.set_result(number, CallFailure(NO_TIME, False))
+            return
+        breaker = self.client.breaker_of(call.address)
+        if not breaker.admits(time.monotonic()):
+            self.set_result(number, CallFailure(breaker.refusal(), False))
+            return
+        if call.share < 1.0:
+            left = max(self.deadline - time.monotonic(), 0.0)
+            self.client.loop.call_later(left * call.share, self.expire_call, self.round, number)
+        connection = self.client.take(call.address)
+        if connection is not None:
+            self.send(number, call, connection, breaker)
+            return
+        task = self.client.loop.create_task(self.open_and_send(self.round, number, call))
+        task.add_done_callback(partial(self.opened, self.round, number, call))
+        self.opening[number] = task
+        self.client.connecting.add(task)
+        task.add_done_callback(self.client.connecting.discard)
+
+    def opened(self, round_number: int, number: int, call: Call, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step never runs: its call needs a result all the same."""
+        if task.cancelled() and round_number == self.round and self.results[number] is None:
+            reason = describe_connection_error(TimeoutError(), self.deadline - self.started)
+            self.client.breaker_of(call.address).failed(time.monotonic(), reason)
+            self.set_result(number, CallFailure(reason, False))
+
+    async def open_and_send(self, round_number: int, number: int, call: Call) -> None:
+        breaker = self.client.breaker_of(call.address)
+        try:
+            connection = await self.client.open(call.address)
+        except StoreError as error:  # the server answered, and refused the handshake
+            breaker.succeeded()
+            self.set_result(number, CallFailure(str(error), False))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the call needs a result
+            breaker.failed(time.monotonic(), describe_connection_error(error))
+            self.set_result(number, CallFailure(describe_connection_error(error), False))
+        else:
+            if self.expired or round_number != self.round:
+                connection.breaker = breaker
+                self.client.pool(call.address).add(connection)
+            else:
+                self.send(number, call, connection, breaker)
+
+    def send(self, number: int, call: Call, connection: AsyncConnection, breaker: Breaker) -> None:
+        self.sending[number] = connection
+        connection.breaker = breaker
+        on_result = partial(self.set_result, number)
+        connection.send(call.commands, call.replies, call.max_bytes, call.max_elements, on_result)
+
+    def set_result(self, number: int, result: CallResult) -> None:
+        self.sending.pop(number, None)
+        if self.results[number] is None:
+            self.results[number] = result
+            self.missing -= 1
+            if self.missing == 0:
+                self.advance([result for result in self.results if result is not None])
+
+    def expire_call(self, round_number: int, number: int) -> None:
+        """One server has used up its share of the time."""
+        if round_number != self.round or self.results[number] is not None:
+            return
+        if number in self.sending:
+            self.sending[number].fail(describe_connection_error(TimeoutError()))
+        elif number in self.opening:
+            self.opening[number].cancel()
+
+    def expire(self) -> None:
+        """The deadline: calls without a result have failed, and their connections are dropped."""
+        self.expired = True
+        reason = describe_connection_error(TimeoutError(), self.deadline - self.started)
+        for connection in tuple(self.sending.values()):
+            connection.fail(reason)
+        for task in tuple(self.opening.values()):
+            task.cancel()
+
+    def finish(self, result: Any) -> None:
+        self.timer.cancel()
+        self.done(result)

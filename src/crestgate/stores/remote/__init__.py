@@ -1,0 +1,1 @@
+"""Store of counters, plans and rules in a Crestgate service, over HTTP."""

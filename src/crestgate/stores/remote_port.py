@@ -1,0 +1,118 @@
+"""Base class of stores with network or disk I/O: what the limiter requires of them beyond the port.
+
+This file is not compiled, so that subclasses of `RemoteStore` need not be compiled either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from crestgate.core.algorithms.algorithm import Algorithm
+from crestgate.runtime.clock import Clock
+from crestgate.stores.breaker import Breaker
+from crestgate.stores.idempotency import group_by_record
+from crestgate.stores.port import BatchCallback, BatchOutcomes, Member, Request
+
+__all__ = ["DEFAULT_TIMEOUT_MS", "PROBE", "RemoteStore"]
+
+DEFAULT_TIMEOUT_MS = 100
+PROBE = "crestgate-probe"
+"""Key and name of the counter of health probes, which is deleted again."""
+
+
+class RemoteStore:
+    """A store whose calls wait for I/O, so the limiter batches concurrent requests.
+
+    A batch must be decided, or fail with a StoreError, by its deadline (an instant of `time.monotonic`). What may have
+    reached the server is never sent twice. A ValueError (see the port) is raised by `call` and `begin` themselves.
+    """
+
+    title: str = "the store"
+    """Kind and address, for messages; without any password."""
+    clock: Clock
+    timeout: float
+    """Seconds that a check may take, time in the queue included."""
+    lanes: int = 4
+    """Maximum number of concurrent batches."""
+    min_shared_batch: int = 500
+    """Requests up to this number are sent as one batch rather than divided among free lanes."""
+    max_members: int = 500
+    """Maximum members of one call; a larger batch is split."""
+
+    def supports(self, algorithm: Algorithm) -> bool:
+        """Whether the store can decide by this algorithm (a custom one may exist in Python only)."""
+        return True
+
+    def plan_of(self, name: str) -> Algorithm | None:
+        """A placeholder for a plan of the store itself, if it has plans: see server_side_limits.py."""
+        return None
+
+    def rules_for(self, context: Mapping[str, str]) -> Member | None:
+        """A placeholder for all rules of the store that match a request, if it has rules; its cost is set later."""
+        return None
+
+    def breakers(self) -> Mapping[str, Breaker]:
+        """The breaker of each server that was called so far, by name; for metrics."""
+        return {}
+
+    def probe_keys(self) -> Sequence[str]:
+        """Keys that together have a counter on every server: a probe of all of them reaches every server."""
+        return (PROBE,)
+
+    def connect(self) -> None:
+        """Connect, so that no check has to; StoreError if that fails."""
+        raise NotImplementedError
+
+    def call(self, batch: Sequence[Request], deadline: float) -> BatchOutcomes:
+        """Decide, blocking, by the deadline."""
+        raise NotImplementedError
+
+    async def connect_async(self) -> None:
+        """`connect` for the running event loop."""
+        raise NotImplementedError
+
+    def begin(self, batch: Sequence[Request], deadline: float, done: BatchCallback) -> None:
+        """Decide on the running event loop without blocking it; `done` is called on it, by the deadline."""
+        raise NotImplementedError
+
+    def apply(self, batch: Sequence[Request]) -> BatchOutcomes:
+        return self.call(batch, time.monotonic() + self.timeout)
+
+    def fits(self, batch: Sequence[Request]) -> bool:
+        """Whether a batch is small enough for one call."""
+        return sum([len(request.members) for request in batch]) <= self.max_members
+
+    def pieces(self, batch: Sequence[Request]) -> list[Sequence[Request]]:
+        """Split a batch into pieces that fit; a request stays whole, and so do requests with the same record."""
+        if self.fits(batch):
+            return [batch]
+        pieces: list[Sequence[Request]] = []
+        piece: list[Request] = []
+        members = 0
+        for whole in _indivisible(batch):
+            size = sum([len(request.members) for request in whole])
+            if piece and members + size > self.max_members:
+                pieces.append(piece)
+                piece, members = [], 0
+            piece += whole
+            members += size
+        return [*pieces, piece]
+
+    def close(self) -> None:
+        """Close the connections. Idempotent; a later `call` raises StoreClosedError."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """`close`, and wait until the connections of the running event loop are closed."""
+        self.close()
+
+
+def _indivisible(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    """The parts of a batch that must not be split."""
+    for group in group_by_record(batch):
+        if group[0].record is not None:
+            yield group
+        else:
+            for request in group:
+                yield [request]

@@ -1,0 +1,274 @@
+"""Conformance tests for stores, Crestgate's own and custom ones.
+
+Subclass `StoreConformance` in a test file, implement `make_store`, and let pytest find the tests (or call the methods
+yourself):
+
+    class TestMyStore(StoreConformance):
+        def make_store(self, clock):
+            return MyStore(clock=clock)
+
+Each test creates its own stores, on virtual time, and runs every algorithm in `algorithms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from crestgate.core.algorithms import Algorithm, build
+from crestgate.core.decision import Decision
+from crestgate.core.limit import Limit
+from crestgate.errors import StoreError
+from crestgate.stores.port import Member, Op, Outcome, Request, Store
+from crestgate.testing.clock import FakeClock
+
+__all__ = ["StoreConformance"]
+
+START = 1_700_000_000.25
+STRANGE_KEYS = (
+    "a", "A", "\u00e1", "a\u0301", "a ", " a", "a\t", "a\n", "a\x00", "a\x00b", "a:b", "a/b", "a{b}", "{a}b", "a|b",
+    "a%62", "a%", "ab", "\u00df", "ss", "\ufb03", "ffi", "\u00e9" * 512, "k" * 1024, "\U0001f6a6", "\U0001f6a6" * 2,
+    "'; --", '"a"', "a\\", "a,b", "a;b", "*",
+)  # fmt: skip
+
+
+class StoreConformance:
+    """The guarantees of a store (see `crestgate.stores.port`), as tests. Subclass it and implement `make_store`."""
+
+    algorithms: tuple[str, ...] = (
+        "token_bucket",
+        "leaky_bucket",
+        "fixed_window",
+        "sliding_window_log",
+        "sliding_window_counter",
+        "gcra",
+    )
+    threads = 8
+
+    def make_store(self, clock: FakeClock) -> Store:
+        """A new, empty store on this clock. The test closes it."""
+        raise NotImplementedError("implement make_store(clock)")
+
+    # -- one counter ------------------------------------------------------------------------------------------------
+
+    def test_admits_up_to_the_limit_then_denies(self) -> None:
+        for store, _, algorithm in self._stores(5, 60):
+            results = [take(store, algorithm) for _ in range(7)]
+            assert [d.allowed for d in results] == [True] * 5 + [False] * 2, algorithm.limit
+            assert [d.remaining for d in results] == [4, 3, 2, 1, 0, 0, 0], algorithm.limit
+            assert {d.limit for d in results} == {5}
+            assert results[-1].reason == "limited"
+
+    def test_retry_after_is_the_first_tick_that_admits(self) -> None:
+        for count, period, cost in ((5, 60.0, 1), (7, 1.0, 3), (3, 0.000007, 2), (1000, 86400.0, 999)):
+            for store, clock, algorithm in self._stores(count, period):
+                while (denied := take(store, algorithm, cost=cost)).allowed:
+                    pass
+                assert denied.retry_after is not None
+                clock.advance(denied.retry_after - 0.000001)
+                assert not take(store, algorithm, cost=cost).allowed, (algorithm.limit, "one tick early")
+                clock.advance(0.000001)
+                assert take(store, algorithm, cost=cost).allowed, (algorithm.limit, "at retry_after")
+
+    def test_denial_and_peek_change_nothing(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            take(store, algorithm, cost=3)
+            before = peek(store, algorithm)
+            assert not take(store, algorithm, cost=4).allowed
+            assert peek(store, algorithm) == before
+            clock.advance(1)
+            later = peek(store, algorithm)
+            assert not take(store, algorithm, cost=5).allowed
+            assert peek(store, algorithm) == later
+
+    def test_remaining_is_the_number_of_further_admissions(self) -> None:
+        for store, clock, algorithm in self._stores(10, 10):
+            take(store, algorithm, cost=7)
+            for seconds in (0.0, 1.3, 4.9, 6.4):
+                clock.advance(seconds)
+                remaining = peek(store, algorithm).remaining
+                assert [take(store, algorithm).allowed for _ in range(remaining)] == [True] * remaining
+                assert not take(store, algorithm).allowed, (algorithm.limit, seconds)
+
+    def test_reset_deletes_the_counter(self) -> None:
+        for store, _, algorithm in self._stores(5, 60):
+            take(store, algorithm, cost=5)
+            apply(store, Op.RESET, Member("key", algorithm, 0))
+            assert take(store, algorithm, cost=5).allowed, algorithm.limit
+
+    def test_full_capacity_after_reset_after(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            used = take(store, algorithm, cost=4)
+            clock.advance(used.reset_after - 0.000001)
+            assert peek(store, algorithm).remaining < 5, algorithm.limit
+            clock.advance(0.000001)
+            assert peek(store, algorithm).remaining == 5, algorithm.limit
+            assert peek(store, algorithm).reset_after == 0.0
+
+    def test_cost_zero_is_admitted_and_cost_above_limit_never_is(self) -> None:
+        for store, _, algorithm in self._stores(5, 60):
+            assert take(store, algorithm, cost=5).allowed
+            assert take(store, algorithm, cost=0).allowed, algorithm.limit
+            never = take(store, algorithm, cost=6)
+            assert (never.allowed, never.reason, never.retry_after) == (False, "cost_exceeds_limit", None)
+
+    def test_limit_of_zero_blocks(self) -> None:
+        for store, _, algorithm in self._stores(0, 60):
+            for cost in (0, 1):
+                blocked = take(store, algorithm, cost=cost)
+                assert (blocked.allowed, blocked.reason, blocked.retry_after) == (False, "blocked", None)
+
+    def test_changed_limit_keeps_usage(self) -> None:
+        for store, _, algorithm in self._stores(100, 60):
+            take(store, algorithm, cost=60)
+            raised = self._build(algorithm.limit.algorithm, 1000, 60)
+            assert peek(store, raised).remaining == 940, algorithm.limit
+            for other in self.algorithms:
+                changed = self._build(other, 1000, 3600)
+                assert peek(store, changed).remaining == 940, (algorithm.limit, other)
+
+    def test_clock_steps_neither_reset_nor_freeze_a_counter(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            take(store, algorithm, cost=5)
+            clock.advance(-30)
+            lagging = take(store, algorithm)
+            assert not lagging.allowed, algorithm.limit
+            assert lagging.retry_after is not None
+            assert lagging.retry_after > 30
+            clock.advance(-3600)  # far more than a period: the counter is rebased
+            rebased = take(store, algorithm)
+            assert rebased.retry_after is not None
+            assert rebased.retry_after <= 60, algorithm.limit
+            clock.advance(rebased.retry_after)
+            assert take(store, algorithm).allowed, algorithm.limit
+
+    def test_cost_of_zero_rebases_after_a_clock_step(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            take(store, algorithm, cost=5)
+            clock.advance(-3600)
+            assert take(store, algorithm, cost=0).allowed
+            clock.advance(3600)
+            assert take(store, algorithm, cost=5).allowed, algorithm.limit
+
+    # -- charges and give-backs -------------------------------------------------------------------------------------
+
+    def test_give_back_restores_capacity(self) -> None:
+        for store, _, algorithm in self._stores(5, 60):
+            outcome = apply(store, Op.TAKE, Member("key", algorithm, 4))[0]
+            apply(store, Op.GIVE_BACK, Member("key", algorithm, 4, True, outcome.tick, 3))
+            assert peek(store, algorithm).remaining == 4, algorithm.limit
+
+    def test_give_back_of_recovered_units_has_no_effect(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            outcome = apply(store, Op.TAKE, Member("key", algorithm, 5))[0]
+            clock.advance(120)
+            take(store, algorithm, cost=5)
+            apply(store, Op.GIVE_BACK, Member("key", algorithm, 5, True, outcome.tick, 5))
+            assert not take(store, algorithm).allowed, algorithm.limit
+
+    def test_charge_may_leave_a_debt(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            take(store, algorithm, cost=3)
+            apply(store, Op.CHARGE, Member("key", algorithm, 6))
+            owing = peek(store, algorithm)
+            assert (owing.allowed, owing.remaining) == (False, 0), algorithm.limit
+            assert owing.retry_after is not None
+            clock.advance(owing.retry_after)
+            assert take(store, algorithm).allowed, algorithm.limit
+
+    def test_debt_is_at_most_one_full_limit(self) -> None:
+        for store, clock, algorithm in self._stores(5, 60):
+            for cost in (2**31 - 1, 3, 2**31 - 1):
+                apply(store, Op.CHARGE, Member("key", algorithm, cost))
+            assert not peek(store, algorithm).allowed, algorithm.limit
+            clock.advance(2 * 60)
+            assert take(store, algorithm).allowed, algorithm.limit
+
+    def test_charge_never_lowers_the_usage_of_a_larger_limit(self) -> None:
+        for store, _, algorithm in self._stores(1, 60):
+            larger = self._build(algorithm.limit.algorithm, 100, 60)
+            take(store, larger, cost=90)
+            apply(store, Op.CHARGE, Member("key", algorithm, 50))
+            assert peek(store, larger).remaining <= 10, algorithm.limit
+
+    # -- chains and batches -----------------------------------------------------------------------------------------
+
+    def test_chain_is_all_or_nothing(self) -> None:
+        for first in self.algorithms:
+            for second in self.algorithms:
+                store = self.make_store(FakeClock(START))
+                small, large = self._build(first, 2, 60, "small"), self._build(second, 5, 60, "large")
+                members = [Member("key", large, 1), Member("key", small, 1)]
+                verdicts = [[o.decision.allowed for o in apply(store, Op.TAKE, *members)] for _ in range(4)]
+                assert verdicts == [[True, True]] * 2 + [[True, False]] * 2
+                assert peek(store, large).remaining == 3, "a denied chain must not consume"
+                store.close()
+
+    def test_non_binding_member_never_denies(self) -> None:
+        for store, _, algorithm in self._stores(3, 60):
+            shadow = self._build(algorithm.limit.algorithm, 1, 60, "shadow")
+            members = [Member("key", algorithm, 1), Member("key", shadow, 1, binds=False)]
+            verdicts = [[o.decision.allowed for o in apply(store, Op.TAKE, *members)] for _ in range(4)]
+            assert verdicts == [[True, True], [True, False], [True, False], [False, False]], algorithm.limit
+            assert peek(store, algorithm).remaining == 0
+
+    def test_batch_is_decided_in_order(self) -> None:
+        for store, _, algorithm in self._stores(3, 60):
+            batch = [Request(Op.TAKE, [Member("key", algorithm, cost)]) for cost in (2, 2, 1, 1)]
+            batch.append(Request(Op.TAKE, [Member("other", algorithm, 3)]))
+            replies = store.apply(batch)
+            assert [reply[0].decision.allowed for reply in replies] == [True, False, True, False, True]
+
+    # -- keys, names, threads, close --------------------------------------------------------------------------------
+
+    def test_counters_are_isolated(self) -> None:
+        for store, _, algorithm in self._stores(1, 60):
+            for key in STRANGE_KEYS:
+                assert take(store, algorithm, key).allowed, (algorithm.limit, key)
+            for key in STRANGE_KEYS:
+                assert not take(store, algorithm, key).allowed, (algorithm.limit, key)
+        store = self.make_store(FakeClock(START))
+        for name, key in (("a", "b/c"), ("a/b", "c"), ("a:b", "c"), ("a", "b:c"), ("ab", "c"), ("a", "bc")):
+            assert take(store, self._build("token_bucket", 1, 60, name), key).allowed, (name, key)
+        store.close()
+
+    def test_concurrent_threads_admit_exactly_the_limit(self) -> None:
+        for store, _, algorithm in self._stores(200, 86400):
+            with ThreadPoolExecutor(self.threads) as pool:
+                results = [pool.submit(take, store, algorithm) for _ in range(400)]
+            assert sum(result.result().allowed for result in results) == 200, algorithm.limit
+
+    def test_closed_store_raises_store_error(self) -> None:
+        algorithm = self._build("token_bucket", 1, 60)
+        store = self.make_store(FakeClock(START))
+        store.close()
+        store.close()
+        try:
+            take(store, algorithm)
+        except StoreError:
+            return
+        raise AssertionError("a closed store must raise StoreError")
+
+    def _stores(self, count: int, period: float) -> Iterator[tuple[Store, FakeClock, Algorithm]]:
+        """A new store on a new clock, for each algorithm with this limit; closed by the next iteration."""
+        for name in self.algorithms:
+            clock = FakeClock(START)
+            store = self.make_store(clock)
+            yield store, clock, self._build(name, count, period)
+            store.close()
+
+    def _build(self, algorithm: str, count: int, period: float, name: str = "limit") -> Algorithm:
+        return build(Limit(count, period, algorithm=algorithm), name)
+
+
+def apply(store: Store, op: Op, *members: Member) -> list[Outcome]:
+    """Apply one request."""
+    return store.apply([Request(op, members)])[0]
+
+
+def take(store: Store, algorithm: Algorithm, key: str = "key", cost: int = 1) -> Decision:
+    return apply(store, Op.TAKE, Member(key, algorithm, cost))[0].decision
+
+
+def peek(store: Store, algorithm: Algorithm, key: str = "key", cost: int = 1) -> Decision:
+    return apply(store, Op.PEEK, Member(key, algorithm, cost))[0].decision

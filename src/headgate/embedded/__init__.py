@@ -1,1 +1,0 @@
-"""The limiters that know rules: the whole rule engine inside a program, on any store, without a service."""

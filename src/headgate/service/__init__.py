@@ -1,1 +1,0 @@
-"""`headgate serve`: the decisions of the library over HTTP, and an API to rule over them."""

@@ -1,1 +1,0 @@
-"""Who may call the service: the keys that people make, and the guard that asks for them."""

@@ -1,5 +1,0 @@
-"""Counters in Redis or Valkey: standalone, behind Sentinel, or in a Cluster."""
-
-from headgate.stores.redis.store import RedisStore
-
-__all__ = ["RedisStore"]

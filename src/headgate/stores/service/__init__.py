@@ -1,1 +1,0 @@
-"""A Headgate service as a store: its counters, its plans and its rules, over HTTP."""

@@ -1,5 +1,0 @@
-"""The shared-memory store: see `store` for how it works."""
-
-from headgate.stores.shared.store import SharedStore
-
-__all__ = ["SharedStore"]

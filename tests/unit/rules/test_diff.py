@@ -1,0 +1,149 @@
+"""Comparing records with a repository's, and carrying the difference out in one write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crestgate.errors import ConflictError, NotFoundError, StaleVersionError
+from crestgate.rules.compat.policies import Policy
+from crestgate.rules.diff import compare, field_changes
+from crestgate.rules.editor import Editor
+from crestgate.rules.port import Actor, AuditQuery, Edit, Record, Repository
+from crestgate.rules.records import record_of
+from crestgate.rules.rule import Rule
+from crestgate.rules.storage.factory import open_repository
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Iterator[Repository]:
+    with closing(open_repository(f"sqlite:///{tmp_path}/rules.db?timeout_ms=30000")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def editor(repository: Repository) -> Editor:
+    return Editor(repository, Actor("me"))
+
+
+def rule(rule_id: str = "per-ip", **fields: Any) -> Record:
+    read = Rule.read({"rule_id": rule_id, "dimension": "ip", "limit": 10, "window_seconds": 60, **fields})
+    assert read is not None
+    return record_of(read)
+
+
+def plan(name: str, *limits: str) -> Record:
+    return Record("plan", name, 1, {"limits": list(limits)}, 0, 0)
+
+
+def test_all_kinds_are_written_in_one_go(editor: Editor, repository: Repository) -> None:
+    records = [rule(), plan("gold", "10/second"), Record("tier", "alice", 1, {"tier": "premium"}, 0, 0)]
+    difference = editor.difference(records)
+    assert [record.id for record in difference.added] == ["per-ip", "gold", "alice"]
+    editor.apply(difference)
+    again = editor.difference(records)
+    assert (again.added, again.changed, len(again.same), again.other) == ([], [], 3, [])
+    changes = repository.changes(0)
+    assert changes is not None
+    assert changes.revision == 1
+    editor.apply(again)
+    assert repository.changes(1) is None, "what is the same is not written"
+
+
+def test_keys_of_the_service_are_no_business_of_files(editor: Editor, repository: Repository) -> None:
+    body = {"name": "ci", "scope": "read", "digest": "0" * 64, "expires_us": None}
+    repository.write([Edit("key", "0a1b", body)], Actor("me"))
+    difference = editor.difference([rule(), plan("gold", "10/second")])
+    assert difference.other == []
+    editor.apply(difference, prune=True)
+    editor.apply(editor.difference([]), prune=True)
+    assert repository.get("rule", "per-ip") is None
+    kept = repository.get("key", "0a1b")
+    assert kept is not None
+    assert (kept.version, kept.body) == (1, body)
+
+
+def test_a_change_is_told_field_by_field(editor: Editor) -> None:
+    editor.apply(editor.difference([rule(), plan("gold", "10/second")]))
+    difference = editor.difference([rule(limit=20, method="get"), plan("gold", "5/second")])
+    assert [field_changes(old, new) for old, new in difference.changed] == [
+        [("method", "*", "GET"), ("limit", 10, 20)],
+        [("limits", ["10/second"], ["5/second"])],
+    ]
+
+
+def test_only_rules_are_missed_and_pruned(editor: Editor, repository: Repository) -> None:
+    editor.apply(editor.difference([rule(), rule("old", method="PUT"), plan("gold", "10/second")]))
+    difference = editor.difference([rule()])
+    assert [record.id for record in difference.other] == ["old"]
+    editor.apply(difference, prune=True)
+    assert [record.id for record in repository.list("rule")] == ["per-ip"]
+    assert repository.get("plan", "gold") is not None
+
+
+def test_policies_keep_their_numbers_and_new_ones_get_the_next(editor: Editor) -> None:
+    for key in ("a", "b"):
+        editor.create_policy(Policy(key))
+    in_a_file = [record_of(Policy(key, id=place).rule()) for place, key in enumerate(("b", "c", "d"), 1)]
+    difference = editor.difference(in_a_file)
+    assert [record.id for record in difference.same] == ["policy:b"]
+    editor.apply(difference)
+    assert [editor.policy(key).id for key in "abcd"] == [1, 2, 3, 4]
+    assert editor.create_policy(Policy("e")).id == 5
+
+
+def test_an_edit_of_what_was_exported_is_kept(editor: Editor) -> None:
+    """A policy's rule is listed with its origin; who edits the rule means the rule."""
+    editor.create_policy(Policy("a", capacity=5))
+    exported = editor.rule("policy:a").to_data()
+    difference = editor.difference([record_of(Rule.read({**exported, "limit": 7}))])
+    ((old, new),) = difference.changed
+    assert [change.name for change in field_changes(old, new)] == ["limit", "origin"]
+    editor.apply(difference)
+    assert (editor.rule("policy:a").limit, editor.rule("policy:a").origin) == (7, None)
+    with pytest.raises(NotFoundError, match="there is no policy for key 'a'"):
+        editor.policy("a")
+
+
+def test_a_policys_number_is_all_that_is_changed_in_its_rule(editor: Editor) -> None:
+    editor.create_policy(Policy("a"))
+    exported = editor.rule("policy:a").to_data()
+    mine = {**exported, "name": "mine", "origin": {**exported["origin"], "id": 9}}
+    editor.apply(editor.difference([record_of(Rule.read(mine))]))
+    assert (editor.rule("policy:a").name, editor.policy("a").id) == ("mine", 1)
+
+
+@pytest.mark.parametrize("meanwhile", ["created", "changed", "deleted"])
+def test_what_others_wrote_meanwhile_is_not_overwritten(meanwhile: str, editor: Editor, repository: Repository) -> None:
+    other = Editor(repository, Actor("other"))
+    if meanwhile != "created":
+        editor.apply(editor.difference([rule()]))
+    difference = editor.difference([rule(limit=20), rule("new", method="PUT")])
+    if meanwhile == "deleted":
+        other.delete("per-ip")
+    else:
+        other.apply(other.difference([rule(limit=30)]))
+    with pytest.raises(
+        StaleVersionError, match=r"somebody else wrote at the same time .*: nothing was written; try again"
+    ):
+        editor.apply(difference)
+    assert repository.get("rule", "new") is None
+
+
+def test_a_place_that_another_rule_has_is_a_conflict(editor: Editor) -> None:
+    editor.apply(editor.difference([rule()]))
+    with pytest.raises(ConflictError, match="'rival' would be as specific as rule 'per-ip'"):
+        editor.apply(editor.difference([rule("rival")]))
+
+
+def test_rules_are_deleted_all_or_none(editor: Editor, repository: Repository) -> None:
+    editor.apply(editor.difference([rule(), rule("old", method="PUT")]))
+    with pytest.raises(NotFoundError, match="no rule 'x'"):
+        editor.delete_all(["old", "x"])
+    editor.delete_all(["old", "old", "per-ip"])
+    assert compare(repository, []).other == []
+    assert [entry.action for entry in repository.audit(AuditQuery(actor="me"))] == ["delete"] * 2 + ["create"] * 2

@@ -1,0 +1,123 @@
+"""What was found for one request may be used for the next of the same shape: never where that would be wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crestgate.core.context import RequestContext
+from crestgate.rules.rule import Rule
+from crestgate.rules.ruleset import MAX_CACHED, MAX_CACHED_PATH, Defaults, RuleSet
+from unit.rules.cases import NOW_US, Case, context_of, one_rule, rules_of
+from unit.rules.table import CASES
+
+CALLERS = ("user", "api_key", "client", "ip", "key")
+
+
+def found(rules: RuleSet, context: RequestContext, now_us: int = NOW_US) -> list[tuple[str, str]]:
+    return [(entry.rule.rule_id, key) for key, entry in rules.resolve(context, now_us)]
+
+
+def stranger(context: RequestContext) -> RequestContext:
+    """Somebody else, of the same shape."""
+    others = {name: "10.9.9.9" if name == "ip" else "stranger" for name in CALLERS if getattr(context, name)}
+    return replace(context, **others)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.sentence[:40]}: {case.title}")
+def test_the_table_after_somebody_else_has_asked(case: Case) -> None:
+    rules = RuleSet.empty().edited(
+        rules_of(case.rules), tiers=case.tiers, defaults=Defaults(policy_key=case.policy_key)
+    )
+    rules.resolve(stranger(context_of(case.request)), NOW_US)
+    for _ in range(2):
+        chosen = rules.resolve(context_of(case.request), NOW_US)
+        assert [f"{entry.rule.rule_id} {key} {entry.algorithm.name}" for key, entry in chosen] == case.expected()
+
+
+def test_what_was_found_is_used_again() -> None:
+    rules = RuleSet.empty().edited([one_rule("a user on=/orders")])
+    assert found(rules, context_of("user=1 path=/orders")) == [("a", "user:1")]
+    assert len(rules.cache) == 1
+    assert found(rules, context_of("user=2 path=/orders")) == [("a", "user:2")]
+    assert len(rules.cache) == 1
+
+
+def test_a_rule_that_ends_is_not_remembered() -> None:
+    rules = RuleSet.empty().edited(rules_of("all user\nmore user tier=free ends=+10"))
+    times = (0, 9_999_999, 10_000_000)
+    assert [found(rules, context_of("user=1"), NOW_US + us)[0][0] for us in times] == ["more", "more", "all"]
+
+
+def test_paths_do_not_fill_the_memory() -> None:
+    rules = RuleSet.empty().edited([one_rule("a api")])
+    for number in range(MAX_CACHED + 10):
+        rules.resolve(RequestContext(path=f"/{number}"), NOW_US)
+    assert 0 < len(rules.cache) <= MAX_CACHED
+    rules.cache.clear()
+    rules.resolve(RequestContext(path="/" + "x" * MAX_CACHED_PATH), NOW_US)
+    assert not rules.cache
+
+
+names = st.sampled_from(["1", "2", "3"])
+paths = st.sampled_from(["/", "/orders", "/orders/7", "/orders//7", "/%6frders", "orders"])
+lines = st.builds(
+    lambda dimension, whom, where, method, tier, window, ends, shadow: " ".join(
+        filter(None, [dimension, whom, where, method, tier, window, ends, shadow])
+    ),
+    st.sampled_from(["user", "ip", "apikey", "client", "api", "global", "key"]),
+    st.sampled_from(["", "", "for=1", "for=2"]),
+    st.sampled_from(["", "on=/orders", "on=/orders/*", "on=/{x}", "on=orders"]),
+    st.sampled_from(["", "method=GET"]),
+    st.sampled_from(["", "tier=gold", "tier=free"]),
+    st.sampled_from(["", "5s"]),
+    st.sampled_from(["", "", "ends=+10"]),
+    st.sampled_from(["", "", "shadow"]),
+)
+contexts = st.builds(
+    RequestContext,
+    user=st.none() | names,
+    api_key=st.none() | names,
+    client=st.none() | names,
+    ip=st.none() | names,
+    key=st.none() | names,
+    path=st.none() | paths,
+    method=st.sampled_from([None, "GET", "get", "PUT"]),
+    tier=st.sampled_from([None, "gold"]),
+)
+
+
+def distinct(texts: list[str]) -> list[Rule]:
+    """As many of the rules as can stand beside each other."""
+    rules: dict[str | None, Rule] = {}
+    for number, text in enumerate(texts):
+        words = text.split()
+        if words[0] in ("api", "global"):  # which have no identifier
+            words = [word for word in words if not word.startswith("for=")]
+        rule = one_rule(f"r{number} {' '.join(words)}")
+        rules.setdefault(rule.unique_key, rule)
+    return list(rules.values())
+
+
+@settings(deadline=None)
+@given(
+    texts=st.lists(lines, max_size=8),
+    asked=st.lists(st.tuples(contexts, st.sampled_from([0, 9_000_000, 11_000_000])), min_size=2, max_size=12),
+    tiers=st.dictionaries(names, st.sampled_from(["gold", "free"]), max_size=2),
+    policy_key=st.sampled_from([(), ("user", "route")]),
+)
+def test_whoever_asked_before_makes_no_difference(
+    texts: list[str],
+    asked: list[tuple[RequestContext, int]],
+    tiers: dict[str, str],
+    policy_key: tuple[str, ...],
+) -> None:
+    rules = distinct(texts)
+    defaults = Defaults(policy_key=policy_key)
+    lasting = RuleSet.empty().edited(rules, tiers=tiers, defaults=defaults)
+    for context, later_us in asked:
+        fresh = RuleSet.empty().edited(rules, tiers=tiers, defaults=defaults)
+        assert found(lasting, context, NOW_US + later_us) == found(fresh, context, NOW_US + later_us)

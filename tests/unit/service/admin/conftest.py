@@ -1,0 +1,31 @@
+"""A control plane for a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from unit.service.admin.admin_client import Control
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Control]:
+    made = Control(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def control_with(tmp_path: Path) -> Iterator[Callable[..., Control]]:
+    """Makes one whose rules are also in files: their texts."""
+    made: list[Control] = []
+
+    def make(*files: str) -> Control:
+        made.append(Control(tmp_path, files))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -1,0 +1,125 @@
+"""The description, and the page that shows it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.dimensions import DIMENSION_NAMES
+from crestgate.core.failure_modes import POLICIES
+from crestgate.rules.compat import clients, policies
+from crestgate.rules.rule import ALIASES, MODES
+from crestgate.service.admin import compat_models, models
+from unit.service.admin.admin_client import Control
+
+DATA_PLANE = {
+    "/api/v1/check", "/api/v1/check/batch", "/api/v1/quota", "/api/v1/reset", "/api/v1/authorize", "/json",
+    "/ratelimiter/verify-api-limit", "/healthz", "/readyz", "/metrics",
+}  # fmt: skip
+CONTROL_PLANE = {
+    "/api/v1/rules": {"get", "post"},
+    "/api/v1/rules/{rule_id}": {"get", "put", "delete"},
+    "/api/v1/plans": {"get", "post"},
+    "/api/v1/plans/{name}": {"get", "put", "delete"},
+    "/api/v1/users/{user_id}/limits": {"get"},
+    "/api/v1/users/{user_id}/tier": {"put"},
+    "/api/v1/users/{user_id}/override": {"post"},
+    "/api/v1/audit": {"get"},
+    "/api/v1/stats": {"get"},
+    "/admin/status": {"get"},
+    "/admin/metrics": {"get"},
+    "/admin/metrics/{key}": {"get"},
+    "/admin/reset/{key}": {"post"},
+    "/admin/policies": {"get", "post"},
+    "/admin/policies/{key}": {"get", "put", "delete"},
+    "/ratelimiter/configure-client": {"post"},
+    "/ratelimiter/client-limits": {"get"},
+    "/ratelimiter/configured-limits": {"get"},
+    "/ratelimiter/delete-limits": {"delete"},
+    "/ratelimiter/delete-client": {"delete"},
+}
+
+
+def described(control: Control) -> dict[str, Any]:
+    data: dict[str, Any] = control.get("/openapi.json").json()
+    return data
+
+
+def test_all_that_can_be_called_is_described(control: Control) -> None:
+    paths = described(control)["paths"]
+    assert {path: set(item) for path, item in paths.items() if path not in DATA_PLANE} == CONTROL_PLANE
+    assert set(paths) >= DATA_PLANE
+
+
+def test_every_operation_says_what_it_is(control: Control) -> None:
+    data = described(control)
+    tags = {tag["name"] for tag in data["tags"]}
+    ids = []
+    for item in data["paths"].values():
+        for operation in item.values():
+            assert operation["summary"]
+            assert operation["description"]
+            assert set(operation["tags"]) <= tags
+            ids.append(operation["operationId"])
+            for status, said in operation["responses"].items():
+                if status >= "4" and "application/problem+json" not in said["content"]:
+                    assert set(said["content"]) == {"application/json"}, "of readiness"
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_control_plane_needs_a_key(control: Control) -> None:
+    data = described(control)
+    assert set(data["components"]["securitySchemes"]) >= {"bearer", "apiKey"}
+    for path in CONTROL_PLANE:
+        for method, operation in data["paths"][path].items():
+            scope = "read" if method == "get" else "write"
+            assert operation["description"].endswith(f"Needs scope `{scope}`.")
+            assert operation["security"] == [{"bearer": []}, {"apiKey": []}]
+            assert {"401", "403", "429", "503"} <= set(operation["responses"])
+            assert "422" not in operation["responses"]
+            if "requestBody" in operation:
+                assert {"400", "413", "415"} <= set(operation["responses"])
+
+
+def test_parameters_are_never_null(control: Control) -> None:
+    for path in CONTROL_PLANE:
+        for operation in described(control)["paths"][path].values():
+            for parameter in operation.get("parameters", ()):
+                assert parameter["schema"]["type"] in ("string", "integer", "boolean")
+    put = described(control)["paths"]["/api/v1/rules/{rule_id}"]["put"]
+    assert [parameter["name"] for parameter in put["parameters"]] == ["rule_id", "If-Match"]
+
+
+def test_words_are_those_of_the_rules() -> None:
+    written = models.RuleBody.model_json_schema()["properties"]
+    assert written["dimension"]["enum"] == [*DIMENSION_NAMES]
+    assert written["mode"]["anyOf"][0]["enum"] == [*MODES]
+    assert written["on_store_error"]["anyOf"][0]["enum"] == [*POLICIES]
+    assert written["algorithm"]["anyOf"][0]["enum"] == [*ALGORITHMS, *ALIASES]
+    assert get_args(compat_models.PolicyType) == policies.TYPES
+    assert get_args(compat_models.LimitType) == clients.TYPES
+    assert get_args(compat_models.TimeUnit) == tuple(clients.UNITS)
+
+
+def test_every_shape_that_is_named_is_there(control: Control) -> None:
+    text = control.get("/openapi.json").text
+    shapes = described(control)["components"]["schemas"]
+    assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) == set(shapes), "and no other"
+
+
+def test_the_page_shows_everything_and_loads_nothing(control: Control) -> None:
+    page = control.get("/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path in (*CONTROL_PLANE, *DATA_PLANE):
+        assert f"<code>{path}</code>" in page.text
+    assert "<script" not in page.text
+    assert not re.search(r'(?:src|href)="(?!#|/openapi\.json)', page.text), "nothing from elsewhere"
+    for link in re.findall(r'href="#([^"]+)"', page.text):
+        assert f'id="{link}"' in page.text
+
+
+def test_the_start_leads_to_the_page(control: Control) -> None:
+    answer = control.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/docs")

@@ -1,0 +1,149 @@
+"""`/api/v1/users/…`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from unit.service.admin.admin_client import Control, problems
+
+ORDERS = {"rule_id": "orders", "dimension": "user", "endpoint_pattern": "/orders/*", "limit": 10, "window_seconds": 60}
+
+
+def test_effective_limits_with_live_counters(control: Control) -> None:
+    control.post("/api/v1/rules", {**ORDERS, "algorithm": "fixed_window"})
+    control.post("/api/v1/rules", {**ORDERS, "rule_id": "writes", "method": "POST", "limit": 2})
+    control.post("/api/v1/rules", {**ORDERS, "rule_id": "gold", "tier": "gold", "limit": 500})
+    control.post("/api/v1/rules", {**ORDERS, "rule_id": "look", "mode": "shadow", "limit": 1})
+    control.post("/api/v1/rules", {**ORDERS, "rule_id": "address", "dimension": "ip"})
+    for _ in range(9):
+        control.check(user="bob", path="/orders/1", method="GET")
+    shown = control.get("/api/v1/users/bob/limits").json()
+    assert (shown["user_id"], shown["tier"]) == ("bob", "free")
+    told = {limit["rule"]: (limit["limit"], limit["remaining"], limit["current_count"]) for limit in shown["limits"]}
+    assert told == {"orders": (10, 1, 9), "writes": (2, 2, 0), "look": (1, 0, 1)}
+    states = {limit["rule"]: (limit["state"], limit["mode"]) for limit in shown["limits"]}
+    assert states["orders"] == ("warning", "enforce")
+    assert states["look"][1] == "shadow"
+    orders = next(limit for limit in shown["limits"] if limit["rule"] == "orders")
+    assert 0 < orders["reset_after"] <= 60
+    assert control.get("/api/v1/users/bob/limits").json() == shown, "nothing was consumed"
+    assert control.get("/api/v1/users/alice/limits").json()["limits"][0]["current_count"] == 0
+
+
+def test_a_tier_changes_the_limits_and_keeps_what_was_used(control: Control) -> None:
+    control.post("/api/v1/rules", ORDERS)
+    control.post("/api/v1/rules", {**ORDERS, "rule_id": "gold", "tier": "gold", "limit": 500})
+    for _ in range(6):
+        control.check(user="a/b", path="/orders/1")
+    answer = control.put("/api/v1/users/a%2Fb/tier", {"tier": "gold"})
+    assert (answer.status_code, answer.json()) == (200, {"user_id": "a/b", "tier": "gold"})
+    shown = control.get("/api/v1/users/a%2Fb/limits").json()
+    (limit,) = shown["limits"]
+    assert (shown["tier"], limit["rule"], limit["remaining"]) == ("gold", "gold", 494)
+    assert control.put("/api/v1/users/a%2Fb/tier", {"tier": None}).json()["tier"] == "free"
+    assert control.put("/api/v1/users/a%2Fb/tier", {"tier": None}).json()["tier"] == "free", "twice is fine"
+    assert control.actions()[2:] == ["create tier:a/b", "delete tier:a/b"]
+
+
+@pytest.mark.parametrize("body", [{}, {"tier": 5}, {"tier": ""}, {"tier": "*"}, {"tier": "x" * 256}])
+def test_tiers_that_are_none(control: Control, body: dict[str, Any]) -> None:
+    assert set(problems(control.put("/api/v1/users/bob/tier", body))) == {"tier"}
+
+
+def test_a_tier_of_a_file_is_overruled_but_not_taken_away(control_with: Callable[..., Control]) -> None:
+    control = control_with("tiers: {bob: gold}")
+    assert control.get("/api/v1/users/bob/limits").json()["tier"] == "gold"
+    assert control.put("/api/v1/users/bob/tier", {"tier": "lead"}).status_code == 200
+    assert control.get("/api/v1/users/bob/limits").json()["tier"] == "lead"
+    refused = control.put("/api/v1/users/bob/tier", {"tier": None})
+    assert refused.status_code == 409
+    assert "by a file" in refused.json()["detail"]
+
+
+def test_an_override_of_a_rule(control: Control) -> None:
+    control.post("/api/v1/rules", ORDERS)
+    for _ in range(6):
+        control.check(user="bob", path="/orders/1")
+    made = control.post("/api/v1/users/bob/override", {"rule_id": "orders", "limit": 20, "duration_seconds": 3600})
+    assert made.status_code == 201
+    rule = made.json()
+    assert (rule["identifier"], rule["limit"], rule["endpoint_pattern"]) == ("bob", 20, "/orders/*")
+    assert rule["expires_at"] is not None
+    assert control.get(made.headers["location"]).json() == rule
+    (limit,) = control.get("/api/v1/users/bob/limits").json()["limits"]
+    assert (limit["rule"], limit["remaining"], limit["expires_at"]) == (rule["rule_id"], 14, rule["expires_at"])
+    again = control.post("/api/v1/users/bob/override", {"rule_id": "orders", "limit": 30, "duration_seconds": 0.5})
+    assert (again.status_code, again.json()["version"]) == (201, 2)
+
+
+def test_ended_override_is_listed_only_on_request(control: Control) -> None:
+    control.post("/api/v1/rules", ORDERS)
+    override = {"rule_id": "orders", "limit": 20, "duration_seconds": 60}
+    made = control.post("/api/v1/users/bob/override", override).json()["rule_id"]
+    assert {rule["rule_id"] for rule in control.get("/api/v1/rules").json()["rules"]} == {"orders", made}
+    control.clock.advance(120)
+    assert [rule["rule_id"] for rule in control.get("/api/v1/rules").json()["rules"]] == ["orders"]
+    ended = control.get("/api/v1/rules?expired=true").json()["rules"]
+    assert {rule["rule_id"] for rule in ended} == {"orders", made}
+    assert [limit["rule"] for limit in control.get("/api/v1/users/bob/limits").json()["limits"]] == ["orders"]
+
+
+def test_an_override_of_a_slot(control: Control) -> None:
+    control.post("/api/v1/rules", {**ORDERS, "algorithm": "gcra"})
+    slot = {"endpoint_pattern": "/orders/**", "window_seconds": 60, "limit": 5, "duration_seconds": 60}
+    made = control.post("/api/v1/users/bob/override", slot).json()
+    assert (made["algorithm"], made["name"]) == ("gcra", "override of orders for bob")
+    (limit,) = control.get("/api/v1/users/bob/limits").json()["limits"]
+    assert (limit["rule"], limit["limit"]) == (made["rule_id"], 5)
+    other = control.post("/api/v1/users/bob/override", {**slot, "method": "POST"}).json()
+    assert (other["method"], other["algorithm"], other["limit"]) == ("POST", "sliding_window_counter", 5)
+    assert len(control.get("/api/v1/users/bob/limits").json()["limits"]) == 2, "a slot that had no rule"
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({}, {"rule_id", "limit", "duration_seconds"}),
+        ({"rule_id": "orders", "limit": 5, "duration_seconds": 0}, {"duration_seconds"}),
+        ({"rule_id": "orders", "limit": 5, "duration_seconds": 1e11}, {"duration_seconds"}),
+        ({"rule_id": "orders", "limit": 5, "duration_seconds": "60"}, {"duration_seconds"}),
+        ({"rule_id": "orders", "limit": -1, "duration_seconds": 60}, {"limit"}),
+        ({"rule_id": "orders", "limit": True, "duration_seconds": 60}, {"limit"}),
+        ({"rule_id": 5, "limit": 1, "duration_seconds": 60}, {"rule_id"}),
+        ({"rule_id": "orders", "method": "GET", "limit": 1, "duration_seconds": 60}, {"method"}),
+        ({"rule_id": "address", "limit": 1, "duration_seconds": 60}, {"rule_id"}),
+        ({"rule_id": "off", "limit": 1, "duration_seconds": 60}, {"rule_id"}),
+        ({"endpoint_pattern": "/x", "limit": 1, "duration_seconds": 60}, {"window_seconds"}),
+        ({"window_seconds": 1, "limit": 1, "duration_seconds": 60}, {"endpoint_pattern"}),
+        ({"endpoint_pattern": "/*x", "window_seconds": 1, "limit": 1, "duration_seconds": 60}, {"endpoint_pattern"}),
+        ({"endpoint_pattern": 5, "window_seconds": "1", "limit": 1, "duration_seconds": 60},
+         {"endpoint_pattern", "window_seconds"}),
+        ({"rule_id": "orders", "limt": 5, "limit": 5, "duration_seconds": 60}, {"limt"}),
+        ([], {""}),
+    ],
+)  # fmt: skip
+def test_overrides_with_mistakes(control: Control, body: Any, fields: set[str]) -> None:
+    control.post("/api/v1/rules", ORDERS)
+    control.post("/api/v1/rules", {**ORDERS, "rule_id": "address", "dimension": "ip"})
+    control.post("/api/v1/rules", {**ORDERS, "rule_id": "off", "mode": "disabled"})
+    assert set(problems(control.post("/api/v1/users/bob/override", body))) == fields
+    assert len(control.actions()) == 3
+
+
+def test_overrides_of_nothing_and_of_everybody(control: Control) -> None:
+    control.post("/api/v1/rules", ORDERS)
+    body = {"rule_id": "nothing", "limit": 5, "duration_seconds": 60}
+    assert control.post("/api/v1/users/bob/override", body).status_code == 404
+    assert set(problems(control.post("/api/v1/users/*/override", {**body, "rule_id": "orders"}))) == {"user_id"}
+
+
+def test_counters_that_cannot_be_read_are_not_made_up(control: Control) -> None:
+    control.post("/api/v1/rules", ORDERS)
+    control.store.broken = True
+    answer = control.get("/api/v1/users/bob/limits")
+    assert answer.status_code == 503
+    assert "does not answer" in answer.json()["detail"]
+    assert "nowhere" not in answer.text

@@ -1,0 +1,135 @@
+"""What a proxy asks of one worker, without sockets: descriptors in, statuses out, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from crestgate import AsyncLimiter, Limiter
+from crestgate.config.envoy import Envoy as EnvoySettings
+from crestgate.config.server import Server, ServerLimits
+from crestgate.config.settings import Settings
+from crestgate.core.failure_modes import OnStoreError
+from crestgate.core.limit import Limit
+from crestgate.envoy.files import read_descriptor_files
+from crestgate.envoy.matcher import Domains
+from crestgate.http.header_options import HeaderStyle
+from crestgate.protobuf import messages
+from crestgate.service.auth.guard import CheckCeiling
+from crestgate.service.checks.envoy import EnvoyService
+from crestgate.service.checks.service import CheckService
+from crestgate.service.context import CallContext
+from crestgate.service.dependencies import Dependencies
+from crestgate.service.observability.worker_metrics import WorkerMetrics
+from crestgate.stores.memory import MemoryStore
+from crestgate.testing import FakeClock
+from unit.service.snapshots import decision_counts
+
+__all__ = ["START", "Proxy", "descriptor", "domains_of"]
+
+START = 1_700_000_040
+"""The beginning of a minute."""
+Descriptor = messages.message_class("envoy.extensions.common.ratelimit.v3.RateLimitDescriptor")
+NO_HEADERS = HeaderStyle(ratelimit=False, x_ratelimit=False, retry_after=False)
+
+
+class Current:
+    """What is known of descriptors, as of now."""
+
+    def __init__(self, domains: Domains) -> None:
+        self.current = domains
+
+
+def domains_of(folder: Path, text: str) -> Domains:
+    path = folder / "limits.yaml"
+    path.write_text(text)
+    files = read_descriptor_files(str(path))
+    assert not files.problems, files.problems
+    return files.domains
+
+
+def descriptor(*entries: str, hits: int | None = None, back: bool = False, limit: tuple[int, int] | None = None) -> Any:
+    """A descriptor of entries such as `plan=gold`, with what it says beside them."""
+    made = Descriptor(is_negative_hits=back)
+    for entry in entries:
+        key, _, value = entry.partition("=")
+        made.entries.add(key=key, value=value)
+    if hits is not None:
+        made.hits_addend.value = hits
+    if limit is not None:
+        made.limit.requests_per_unit, made.limit.unit = limit
+    return made
+
+
+class Proxy:
+    """Asks, and says what it is answered."""
+
+    def __init__(
+        self,
+        domains: Domains | None,
+        store: Any = None,
+        style: HeaderStyle = NO_HEADERS,
+        on_store_error: OnStoreError = "open",
+        checks: str = "100000/second",
+        waits: bool = False,
+        x_ratelimit: bool | None = None,
+    ) -> None:
+        """With `waits` every response is awaited. `x_ratelimit` is the setting of Envoy's section; as the style has
+        it unless said."""
+        self.runner = asyncio.Runner()
+        self.clock: FakeClock = FakeClock(START) if store is None else store.clock
+        self.store: Any = MemoryStore(clock=self.clock) if store is None else store
+        limits = ServerLimits(checks=Limit.parse(checks))
+        limited = style.x_ratelimit if x_ratelimit is None else x_ratelimit
+        envoy = EnvoySettings(negative_hits=True, x_ratelimit=limited)
+        settings = Settings(server=Server(limits=limits), headers=style, envoy=envoy)
+        self.limiter = AsyncLimiter(self.store, on_store_error=on_store_error)
+        self.metrics = WorkerMetrics()
+        nothing: Any = None
+        parts = Dependencies(settings, self.limiter, nothing, nothing, nothing, self.metrics, nothing, nothing, (), 0)
+        node = Limiter("memory://", clock=self.clock)
+        self.checks = CheckService(parts, CheckCeiling(limits.checks, node), None)
+        self.descriptors = None if domains is None else Current(domains)
+        self.envoy = EnvoyService(self.checks, cast(Any, self.descriptors))
+        if waits:
+            self.limiter.backend.local = None  # so nothing is known to answer without waiting
+        self.awaited = 0
+        """How many responses were awaited."""
+
+    def ask(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> Any:
+        """The RateLimitResponse to a request."""
+        return messages.RateLimitResponse.FromString(self.answer(*descriptors, domain=domain, hits=hits))
+
+    def answer(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> bytes:
+        return self.send(self.message(*descriptors, domain=domain, hits=hits))
+
+    def message(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> bytes:
+        asked = messages.RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits)
+        return bytes(asked.SerializeToString())
+
+    def send(self, message: bytes) -> bytes:
+        response = self.envoy.should_rate_limit(self.call(), message)
+        if isinstance(response, bytes):
+            return response
+        self.awaited += 1
+        return self.runner.run(response)
+
+    def call(self) -> CallContext:
+        return CallContext({"method": "POST", "path": "/", "headers": []}, {}, "request-1")
+
+    def passes(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> bool:
+        return bool(self.ask(*descriptors, domain=domain, hits=hits).overall_code == 1)
+
+    def left(self, *entries: str) -> int:
+        """What is left to a descriptor, as a look says."""
+        return int(self.ask(descriptor(*entries, hits=0)).statuses[0].limit_remaining)
+
+    def counted(self) -> Mapping[tuple[str, ...], Sequence[int]]:
+        """What was allowed, denied and shadowed, by rule and dimension."""
+        return decision_counts(self.metrics.snapshot(self.clock.ticks(), {}))
+
+    def close(self) -> None:
+        self.runner.run(self.limiter.aclose())
+        self.runner.close()

@@ -1,0 +1,321 @@
+"""Who may call over gRPC, under which id, what is counted and logged, and what is told when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from crestgate import Limit
+from crestgate.config.server import Address
+from crestgate.config.settings import Logs
+from crestgate.errors import ConflictError, CrestgateError, NotFoundError, ReadOnlyError, StaleVersionError, StoreError
+from crestgate.protobuf import messages
+from crestgate.service.context import CallContext
+from crestgate.service.errors import HttpError
+from crestgate.service.grpc.services import method
+from crestgate.service.grpc.services.method import MAX_MESSAGE, GrpcMethod, GrpcMethods
+from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError, Status
+from flaky_store import Flaky
+from slow_store import SlowStore
+from unit.service.snapshots import decision_counts
+from unit.service.worker import ADMIN, Worker, bearer, status_of, unary
+
+CHECK = b"/crestgate.v1.RateLimiter/CheckRateLimit"
+RECORDS = {("rule", "r"): {"rule_id": "r", "dimension": "user", "limit": 3, "window_seconds": 60}}
+ASKED = messages.CheckRequest(dimension=1, identifier="42")
+RESET = messages.ResetRequest(dimension=1, identifier="42")
+BEYOND = {"grpc": Address("192.0.2.1", 8081)}
+"""Where checks need a key."""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Worker]]:
+    made: list[Worker] = []
+
+    def make(**options: Any) -> Worker:
+        made.append(Worker(RECORDS, **options))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+def answering(worker: Worker, error: Exception) -> Method:
+    """A method that raises this, at once."""
+
+    def raise_it(call: CallContext, message: bytes) -> bytes:
+        raise error
+
+    return GrpcMethod(GrpcMethods(worker.guard, worker.metrics, worker.http.log), "/x/y", raise_it).method()
+
+
+def raised(method: Method) -> RpcError:
+    assert method.unary is not None
+    with pytest.raises(RpcError) as caught:
+        method.unary(RpcCall(b"/x/y", (), None, None), b"")
+    return caught.value
+
+
+# -- who may --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("CheckRateLimit", ASKED),
+        ("CheckRateLimitBatch", messages.CheckBatchRequest(checks=[ASKED])),
+        ("GetRemainingQuota", messages.QuotaRequest(dimension=1, identifier="42")),
+    ],
+)
+def test_checks_need_a_key_beyond_loopback(start: Callable[..., Worker], name: str, asked: Any) -> None:
+    worker = start(server=BEYOND)
+    assert status_of(worker, name, asked)[0] == "UNAUTHENTICATED"
+    assert status_of(worker, name, asked, bearer("cg_nothing"))[0] == "UNAUTHENTICATED"
+    for scope in ("check", "read", "write"):
+        worker.call(name, asked, bearer(worker.key(scope)))
+    worker.call(name, asked, [(b"x-api-key", worker.key("check").encode())])
+    start().call(name, asked)
+
+
+def test_reset_needs_scope_write(start: Callable[..., Worker]) -> None:
+    worker = start()
+    assert status_of(worker, "ResetLimit", RESET)[0] == "UNAUTHENTICATED"
+    for scope in ("check", "read"):
+        status, told = status_of(worker, "ResetLimit", RESET, bearer(worker.key(scope)))
+        assert (status, told) == (
+            "PERMISSION_DENIED",
+            f"the API key '{scope}-key' has scope {scope}, and this call needs write",
+        )
+    assert worker.call("ResetLimit", RESET, bearer(worker.key("write"))).reset_count == 1
+
+
+def test_unknown_key_is_refused_even_where_none_is_needed(start: Callable[..., Worker]) -> None:
+    worker = start()
+    assert status_of(worker, "CheckRateLimit", ASKED, bearer("cg_nothing"))[0] == "UNAUTHENTICATED"
+    assert worker.check(dimension=1, identifier="42").remaining == 2
+
+
+def test_health_ignores_keys(start: Callable[..., Worker]) -> None:
+    """Probes that send a key which was revoked must not take a service out of its place."""
+    worker = start(server=BEYOND)
+    method = worker.methods[b"/grpc.health.v1.Health/Check"]
+    call = RpcCall(b"/grpc.health.v1.Health/Check", bearer("cg_nothing"), None, None)
+    assert messages.HealthCheckResponse.FromString(worker.runner.run(unary(method, call, b""))).status == 1
+
+
+def test_refused_callers_are_logged_at_intervals(start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that is refused may let everything through, and nobody would notice."""
+    worker = start(server=BEYOND)
+    moments = iter([1000.0, 1000.1, 1059.9, 1060.1])
+    monkeypatch.setattr(method, "monotonic", lambda: next(moments))
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(4):
+            status_of(worker, "CheckRateLimit", ASKED)
+    assert [(line["event"], line["log_level"], line["path"]) for line in lines] == [
+        ("unauthorized gRPC call", "warning", CHECK.decode())
+    ] * 2
+    assert lines[0]["problem"].startswith("API key required")
+
+
+def test_resets_come_from_admin_networks(start: Callable[..., Worker]) -> None:
+    worker = start(server={"admin_from": ("192.0.2.0/24",)})
+    for near in ("192.0.2.7", "::ffff:192.0.2.7"):
+        assert worker.call("ResetLimit", RESET, bearer(ADMIN), near).reset_count == 1
+    for far in ("198.51.100.1", "::1", None):
+        with pytest.raises(RpcError) as caught:
+            worker.call("ResetLimit", RESET, [*bearer(ADMIN), (b"x-forwarded-for", b"192.0.2.7")], far)
+        assert caught.value.status is Status.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize(
+    ("limits", "name", "asked", "token"),
+    [
+        ({"checks": Limit(2, 60)}, "CheckRateLimit", ASKED, None),
+        ({"checks": Limit(2, 60)}, "GetRemainingQuota", messages.QuotaRequest(dimension=1, identifier="42"), None),
+        ({"writes": Limit(2, 60)}, "ResetLimit", RESET, ADMIN),
+    ],
+)
+def test_rate_limited_caller_gets_retry_after(
+    start: Callable[..., Worker], limits: dict[str, Limit], name: str, asked: Any, token: str | None
+) -> None:
+    worker = start(limits=limits)
+    metadata = [] if token is None else bearer(token)
+    for _ in range(2):
+        worker.call(name, asked, metadata)
+    with pytest.raises(RpcError) as caught:
+        worker.call(name, asked, metadata)
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert list(caught.value.trailers) == [(b"retry-after", b"30")]
+    worker.clock.advance(30)
+    worker.call(name, asked, metadata)
+
+
+def test_failed_logins_are_counted_by_address(start: Callable[..., Worker]) -> None:
+    worker = start(limits={"failed_logins": Limit(1, 60)})
+    assert status_of(worker, "CheckRateLimit", ASKED, bearer("cg_nothing"))[0] == "UNAUTHENTICATED"
+    assert status_of(worker, "CheckRateLimit", ASKED, bearer("cg_nothing"))[0] == "RESOURCE_EXHAUSTED"
+    worker.call("CheckRateLimit", ASKED, bearer(ADMIN))
+
+
+# -- ids, numbers and the log ---------------------------------------------------------------------------------------
+
+
+def test_request_id_is_returned_or_generated(start: Callable[..., Worker]) -> None:
+    worker = start()
+    worker.check([(b"x-request-id", b"mine-1")], dimension=1, identifier="42")
+    assert worker.response_headers == {b"x-request-id": b"mine-1"}
+    made = set()
+    for metadata in [[], [(b"x-request-id", b"not one")], [(b"x-request-id", b"x" * 129)]]:
+        worker.check(metadata, dimension=1, identifier="42")
+        made.add(worker.response_headers[b"x-request-id"])
+    assert len(made) == 3
+    assert not any(name.startswith((b"not", b"x")) for name in made)
+    status_of(worker, "CheckRateLimit", b"\xff", [(b"x-request-id", b"mine-2")])
+    assert worker.response_headers == {b"x-request-id": b"mine-2"}
+
+
+def test_cached_metadata_belongs_to_its_call(start: Callable[..., Worker]) -> None:
+    worker = start(server=BEYOND)
+    good, bad = bearer(ADMIN), bearer("cg_nothing")
+    for _ in range(2):
+        worker.call("GetRemainingQuota", messages.QuotaRequest(key="a"), good)
+        assert status_of(worker, "GetRemainingQuota", messages.QuotaRequest(key="a"), bad)[0] == "UNAUTHENTICATED"
+
+
+def test_calls_are_counted_by_status(start: Callable[..., Worker]) -> None:
+    worker = start()
+    for _ in range(4):
+        worker.check(dimension=1, identifier="42")  # the fourth is denied, which is an answer
+    worker.call("GetRemainingQuota", messages.QuotaRequest(key="a"))
+    status_of(worker, "CheckRateLimit", messages.CheckRequest())
+    status_of(worker, "ResetLimit", RESET)
+    assert worker.requests() == {0: 5, 3: 1, 16: 1}
+    snapshot = worker.metrics.snapshot(worker.clock.ticks(), {})
+    assert decision_counts(snapshot) == {("r", "user"): (3, 1, 0)}
+    assert sum(snapshot.histograms["check_duration_seconds"].counts) == 4
+
+
+def test_request_log_has_a_line_per_call_if_configured(start: Callable[..., Worker]) -> None:
+    worker = start(logs=Logs(requests="all"))
+    once = (b"x-request-id", b"mine")
+    with structlog.testing.capture_logs() as lines:
+        worker.check([once], dimension=1, identifier="42")
+        status_of(worker, "ResetLimit", RESET, [once])
+    lines = [line for line in lines if line["event"] == "check"]
+    for line in lines:
+        assert line.pop("seconds") >= 0
+        assert line.pop("request_id") == "mine"
+    rest = {"event": "check", "log_level": "info", "method": "POST"}
+    assert [{name: line[name] for name in line if name != "key"} for line in lines] == [
+        {**rest, "path": CHECK.decode(), "status": 0, "allowed": True},
+        {**rest, "path": "/crestgate.v1.RateLimiter/ResetLimit", "status": 16},
+    ]
+    with structlog.testing.capture_logs() as lines:
+        start().check(dimension=1, identifier="42")
+    assert lines == []
+
+
+# -- what is wrong --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["CheckRateLimit", "CheckRateLimitBatch", "GetRemainingQuota", "ResetLimit"])
+@pytest.mark.parametrize("message", [b"\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe"], ids=["tag", "length", "no UTF-8"])
+def test_malformed_message_is_invalid_argument(start: Callable[..., Worker], name: str, message: bytes) -> None:
+    worker = start()
+    status, told = status_of(worker, name, message, bearer(ADMIN))
+    assert (status, told.split(":")[0]) == (
+        "INVALID_ARGUMENT",
+        "the message cannot be read as what this method takes",
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (HttpError(400, "no"), Status.INVALID_ARGUMENT),
+        (HttpError(401, "no"), Status.UNAUTHENTICATED),
+        (HttpError(403, "no"), Status.PERMISSION_DENIED),
+        (HttpError(404, "no"), Status.NOT_FOUND),
+        (HttpError(409, "no"), Status.ABORTED),
+        (HttpError(413, "no"), Status.RESOURCE_EXHAUSTED),
+        (HttpError(422, "no"), Status.INVALID_ARGUMENT),
+        (HttpError(429, "no"), Status.RESOURCE_EXHAUSTED),
+        (HttpError(503, "no"), Status.UNAVAILABLE),
+        (RpcError(Status.NOT_FOUND, "no"), Status.NOT_FOUND),
+        (StoreError("no"), Status.UNAVAILABLE),
+        (NotFoundError("no"), Status.NOT_FOUND),
+        (ConflictError("no"), Status.ABORTED),
+        (ReadOnlyError("no"), Status.ABORTED),
+        (StaleVersionError("no"), Status.FAILED_PRECONDITION),
+    ],
+    ids=repr,
+)
+def test_errors_map_to_grpc_statuses(start: Callable[..., Worker], error: Exception, status: Status) -> None:
+    worker = start()
+    with structlog.testing.capture_logs() as lines:
+        told = raised(answering(worker, error))
+    assert (told.status, told.message, list(told.trailers)) == (status, "no", [])
+    assert [line["event"] for line in lines] == (["request failed"] if isinstance(error, CrestgateError) else [])
+    assert worker.requests() == {int(status): 1}
+
+
+def test_internal_error_is_logged_and_not_revealed(start: Callable[..., Worker]) -> None:
+    worker = start()
+    with structlog.testing.capture_logs() as lines:
+        told = raised(answering(worker, ZeroDivisionError("secret")))
+    assert (told.status, told.message) == (
+        Status.INTERNAL,
+        "internal error: the log has it under this request id",
+    )
+    assert [(line["event"], repr(line["exc_info"])) for line in lines] == [
+        ("unhandled error in request", "ZeroDivisionError('secret')")
+    ]
+
+
+def test_status_message_is_one_short_line(start: Callable[..., Worker]) -> None:
+    worker = start()
+    assert raised(answering(worker, HttpError(400, "one\ntwo\r\nthree"))).message == "one two three"
+    told = raised(answering(worker, HttpError(400, "\N{GRINNING FACE}\n" * 100_000))).message
+    assert (len(told), told.splitlines()) == (MAX_MESSAGE + 1, [told])
+    asked = messages.CheckRequest(key="a", plans=["\N{GRINNING FACE}\n" * 100_000])
+    told = status_of(worker, "CheckRateLimit", asked)[1]
+    assert len(told) <= MAX_MESSAGE
+    assert told.splitlines() == [told]
+
+
+def test_errors_have_only_retry_after_as_trailer(start: Callable[..., Worker]) -> None:
+    headers = [(b"www-authenticate", b"Bearer"), (b"retry-after", b"7")]
+    assert list(raised(answering(start(), HttpError(401, "no", headers))).trailers) == [(b"retry-after", b"7")]
+
+
+def test_unreachable_store_is_unavailable(start: Callable[..., Worker]) -> None:
+    store = Flaky()
+    worker = start(store=store)
+    store.broken = True
+    assert worker.check(dimension=1, identifier="42").reason == "fail_open"
+    assert status_of(worker, "ResetLimit", RESET, bearer(ADMIN))[0] == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize(("deadline", "status"), [(0.0, Status.DEADLINE_EXCEEDED), (None, Status.CANCELLED)])
+def test_cancelled_call_is_counted(start: Callable[..., Worker], deadline: float | None, status: Status) -> None:
+    store = SlowStore()
+    worker = start(store=store)
+
+    async def cut_off() -> None:
+        task = asyncio.ensure_future(
+            unary(worker.methods[CHECK], RpcCall(CHECK, (), None, deadline), ASKED.SerializeToString())
+        )
+        while not store.held:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await store.answer_all()
+
+    worker.runner.run(cut_off())
+    assert worker.requests() == {int(status): 1}

@@ -1,0 +1,117 @@
+"""TLS of the gRPC listener: protocol versions, ciphers, ALPN and client certificates."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crestgate.config.settings import Tls
+from crestgate.errors import ConfigError
+from crestgate.service.worker import grpc_tls_context
+from servers.redis import self_signed
+from servers.signing import Signer
+
+ALPN = ["h2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The service's certificate, two authorities, one below the first, and a caller of each."""
+    folder = tmp_path_factory.mktemp("security")
+    self_signed(folder)
+    root = Signer(folder, "root")
+    below, other = Signer(folder, "below", root), Signer(folder, "other")
+    for signer, name in ((root, "of_root"), (below, "of_below"), (other, "of_other")):
+        signer.sign(name)
+    root.sign("no_client", "extendedKeyUsage=serverAuth")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tls(folder: Path) -> Tls:
+    return Tls(str(folder / "server.crt"), str(folder / "server.key"))
+
+
+def client(folder: Path, shows: str | None = None, alpn: list[str] = ALPN) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(folder / "server.crt"))
+    context.set_alpn_protocols(alpn)
+    if shows is not None:
+        context.load_cert_chain(folder / f"{shows}.pem", folder / f"{shows}.key")
+    return context
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+    """The server's side of a connection between the two; SSLError for one that is not made."""
+    there, here = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
+    side = server.wrap_bio(*here, server_side=True)
+    other = client.wrap_bio(*there, server_hostname="localhost")
+    waiting = [other, side]
+    for _ in range(10):
+        for one in list(waiting):
+            try:
+                one.do_handshake()
+                waiting.remove(one)
+            except ssl.SSLWantReadError:
+                pass
+            here[0].write(there[1].read())
+            there[0].write(here[1].read())
+    assert not waiting
+    return side
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_alpn_selects_h2(version: ssl.TLSVersion, folder: Path, tls: Tls) -> None:
+    calling = client(folder, alpn=["http/1.1", "h2"])
+    calling.minimum_version = calling.maximum_version = version
+    side = shake_hands(grpc_tls_context(tls), calling)
+    assert side.selected_alpn_protocol() == "h2"
+    assert side.version() == version.name.replace("_", ".")
+    cipher = side.cipher()
+    assert cipher is not None
+    assert "GCM" in cipher[0] or "CHACHA20" in cipher[0]
+    assert not side.getpeercert(), "none is asked for"
+
+
+def test_weak_protocols_and_ciphers_are_refused(folder: Path, tls: Tls) -> None:
+    assert grpc_tls_context(tls).minimum_version == ssl.TLSVersion.TLSv1_2
+    weak = client(folder)
+    weak.maximum_version = ssl.TLSVersion.TLSv1_2
+    weak.set_ciphers("ECDHE+AES:!AESGCM:!AESCCM")
+    with pytest.raises(ssl.SSLError, match="NO_SHARED_CIPHER"):
+        shake_hands(grpc_tls_context(tls), weak)
+
+
+@pytest.mark.parametrize(
+    ("signers", "shows", "let_in"),
+    [
+        ("root", "of_root", True),
+        ("below", "of_below", True),
+        ("other", "of_other", True),
+        ("root", "of_other", False),
+        ("root", "of_below", False),
+        ("below", "of_root", False),
+        ("root", "no_client", False),
+        ("root", None, False),
+    ],
+)
+def test_client_certificate_must_be_signed_by_client_ca(
+    signers: str, shows: str | None, let_in: bool, folder: Path, tls: Tls
+) -> None:
+    """One of an authority below, whose own certificate is not sent along, is known by that authority alone."""
+    context = grpc_tls_context(replace(tls, grpc_client_ca=str(folder / f"{signers}.pem")))
+    if let_in:
+        subject = (shake_hands(context, client(folder, shows)).getpeercert() or {})["subject"]
+        assert subject == ((("commonName", shows),),)
+    else:
+        with pytest.raises(ssl.SSLError, match="CERTIFICATE"):
+            shake_hands(context, client(folder, shows))
+
+
+@pytest.mark.parametrize("name", ["certificate", "key", "grpc_client_ca"])
+def test_missing_file_is_a_config_error(name: str, folder: Path, tls: Tls) -> None:
+    gone = {"grpc_client_ca": str(folder / "root.pem"), name: str(folder / "gone.pem")}
+    with pytest.raises(ConfigError, match=r"server\.tls: cannot load the certificates any more .*gone\.pem"):
+        grpc_tls_context(replace(tls, **gone))

@@ -1,0 +1,13 @@
+"""What tests read from a snapshot."""
+
+from __future__ import annotations
+
+from crestgate.service.observability.snapshot import Snapshot
+
+NAMES = ("allowed", "blocked", "shadow_blocked")
+
+
+def decision_counts(snapshot: Snapshot) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """By rule and dimension: allowed, denied, and denied by a shadow rule."""
+    labels = sorted({labels for name in NAMES for labels in snapshot.counters.get(name, {})})
+    return {one: tuple(snapshot.counter(name, *one) for name in NAMES) for one in labels}

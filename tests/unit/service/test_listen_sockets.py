@@ -1,0 +1,65 @@
+"""A port that is taken: nothing was made that would then be lost."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from crestgate.config.settings import Address, Server, load_settings
+from crestgate.errors import ConfigError
+from crestgate.service.main import serve
+from crestgate.service.node import address_of, listen
+
+ANY_PORTS = {"CRESTGATE_SERVER__HTTP": "127.0.0.1:0", "CRESTGATE_SERVER__GRPC": "127.0.0.1:0"}
+
+
+@pytest.fixture(autouse=True)
+def hanging_up() -> Iterator[None]:
+    """What this process does when its terminal goes, which a service changes."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("name", ["http", "grpc"])
+def test_no_key_is_created_for_a_service_that_cannot_listen(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        places = {**ANY_PORTS, f"CRESTGATE_SERVER__{name.upper()}": address}
+        with pytest.raises(ConfigError) as raised:
+            serve(load_settings(None, places), {}, said.append)
+    assert str(raised.value) == (
+        f"server.{name}: cannot listen on {address}: Address already in use; "
+        f"--{name} HOST:PORT or CRESTGATE_SERVER__{name.upper()} sets another address"
+    )
+    assert said == []
+    assert not (tmp_path / ".crestgate" / "rules.db").exists(), "the next start makes the first key, and shows it"
+
+
+def test_first_socket_is_closed_if_the_second_address_is_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as found:
+        places = [Address("127.0.0.1", one.getsockname()[1]) for one in (found, taken)]
+        found.close()
+        with pytest.raises(ConfigError, match=r"server\.grpc"):
+            listen(Server(http=places[0], grpc=places[1]))
+        socket.create_server(("127.0.0.1", places[0].port)).close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_port_zero_is_resolved(host: str) -> None:
+    with closing(listen(Server(http=Address(host, 0), grpc=Address(host, 0)))) as listening:
+        http, grpc = address_of(listening.http), address_of(listening.grpc)
+        assert (http.host, grpc.host) == (host, host)
+        assert 0 not in (http.port, grpc.port)
+        assert http != grpc
+        for one in listening:
+            socket.create_connection(one.getsockname()[:2]).close()
