@@ -25,6 +25,7 @@ from unit.service.snapshots import decision_counts
 from unit.service.worker import ADMIN, Worker, bearer, status_of, unary
 
 CHECK = b"/crestgate.v1.RateLimiter/CheckRateLimit"
+RESET_LIMIT = b"/crestgate.v1.RateLimiter/ResetLimit"
 RECORDS = {("rule", "r"): {"rule_id": "r", "dimension": "user", "limit": 3, "window_seconds": 60}}
 ASKED = messages.CheckRequest(dimension=1, identifier="42")
 RESET = messages.ResetRequest(dimension=1, identifier="42")
@@ -318,4 +319,24 @@ def test_cancelled_call_is_counted(start: Callable[..., Worker], deadline: float
         await store.answer_all()
 
     worker.runner.run(cut_off())
+    assert worker.requests() == {int(status): 1}
+
+
+@pytest.mark.parametrize(("deadline", "status"), [(0.0, Status.DEADLINE_EXCEEDED), (None, Status.CANCELLED)])
+def test_call_that_ends_before_it_is_awaited_is_counted(
+    start: Callable[..., Worker], deadline: float | None, status: Status
+) -> None:
+    """A deadline may pass, or the client reset the stream, before the task of the call has started."""
+    worker = start(store=SlowStore())
+
+    async def close_unstarted() -> None:
+        unary_handler = worker.methods[RESET_LIMIT].unary
+        assert unary_handler is not None
+        rpc = RpcCall(RESET_LIMIT, bearer(ADMIN), None, deadline)
+        pending = unary_handler(rpc, RESET.SerializeToString())
+        assert not isinstance(pending, bytes)
+        pending.close()
+        pending.close()
+
+    worker.runner.run(close_unstarted())
     assert worker.requests() == {int(status): 1}

@@ -8,7 +8,7 @@ of a message; it returns the bytes of the response, or a coroutine with them, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from time import monotonic, perf_counter
 from typing import Any, Final, final
 
@@ -18,7 +18,7 @@ from crestgate.service.auth.guard import Guard, Refusal
 from crestgate.service.auth.keys import Scope
 from crestgate.service.context import CallContext
 from crestgate.service.errors import HttpError, error_response
-from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError, Send, Status
+from crestgate.service.grpc.transport.call import Method, PendingResponse, RpcCall, RpcError, Send, Status
 from crestgate.service.observability.request_ids import RequestIds
 from crestgate.service.observability.request_log import RequestLog
 from crestgate.service.observability.worker_metrics import WorkerMetrics
@@ -98,7 +98,7 @@ class GrpcMethod:
         """It, for the listener."""
         return Method(self.unary) if self.stream_handler is None else Method(streaming=self.streaming)
 
-    def unary(self, rpc: RpcCall, message: bytes) -> bytes | Coroutine[Any, Any, bytes]:
+    def unary(self, rpc: RpcCall, message: bytes) -> bytes | PendingResponse:
         call = self._context(rpc)
         assert self.handler is not None
         fields = rpc.fields
@@ -109,19 +109,20 @@ class GrpcMethod:
         except Exception as error:  # noqa: BLE001 - the caller gets a status in any case
             raise self._error(call, error) from None
         if isinstance(reply, bytes):
-            self._finish(call, OK)
+            self.finish(call, OK)
             return reply
-        return self._unary(call, rpc, reply)
+        return _PendingReply(self, call, rpc, reply)
 
-    async def _unary(self, call: CallContext, rpc: RpcCall, reply: Coroutine[Any, Any, bytes]) -> bytes:
+    async def wait(self, call: CallContext, rpc: RpcCall, reply: Coroutine[Any, Any, bytes]) -> bytes:
+        """The reply of a handler that waits."""
         try:
             message = await reply
         except asyncio.CancelledError:
-            self._finish(call, _cancelled(rpc))
+            self.finish(call, _cancelled(rpc))
             raise
         except Exception as error:  # noqa: BLE001 - as above
             raise self._error(call, error) from None
-        self._finish(call, OK)
+        self.finish(call, OK)
         return message
 
     async def streaming(self, rpc: RpcCall, messages: AsyncIterator[bytes], send: Send) -> None:
@@ -131,11 +132,11 @@ class GrpcMethod:
             self._authenticate(call, rpc)
             await self.stream_handler(call, messages, send)
         except asyncio.CancelledError:
-            self._finish(call, _cancelled(rpc))
+            self.finish(call, _cancelled(rpc))
             raise
         except Exception as error:  # noqa: BLE001 - as above
             raise self._error(call, error) from None
-        self._finish(call, OK)
+        self.finish(call, OK)
 
     def _context(self, rpc: RpcCall) -> CallContext:
         """The call for handlers. Its request id is in the response."""
@@ -158,7 +159,8 @@ class GrpcMethod:
             raise HttpError(admitted.status, admitted.detail, admitted.headers)
         call.caller = admitted
 
-    def _finish(self, call: CallContext, status: int) -> None:
+    def finish(self, call: CallContext, status: int) -> None:
+        """Count and log a call that has ended."""
         shared = self.shared
         shared.metrics.count_request(PLANE, status)
         if shared.log.checks:
@@ -175,8 +177,30 @@ class GrpcMethod:
             response = error_response(call, error, self.shared.log)
             trailers = [header for header in response.headers if header[0] == RETRY_AFTER]
             status = RpcError(STATUSES.get(response.status, Status.INTERNAL), one_line(response.detail), trailers)
-        self._finish(call, int(status.status))
+        self.finish(call, int(status.status))
         return status
+
+
+@final
+class _PendingReply:
+    """The reply of a call that waits. A call that ends before its reply is awaited is counted, too."""
+
+    def __init__(self, method: GrpcMethod, call: CallContext, rpc: RpcCall, reply: Coroutine[Any, Any, bytes]) -> None:
+        self.method = method
+        self.call = call
+        self.rpc = rpc
+        self.reply = reply
+        self.started = False
+
+    def __await__(self) -> Generator[Any, Any, bytes]:
+        self.started = True
+        return self.method.wait(self.call, self.rpc, self.reply).__await__()
+
+    def close(self) -> None:
+        if not self.started:
+            self.started = True
+            self.reply.close()
+            self.method.finish(self.call, _cancelled(self.rpc))
 
 
 def one_line(text: str) -> str:

@@ -6,11 +6,11 @@ The transport knows HTTP/2 and gRPC framing; handlers know messages, as bytes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, final
+from typing import Any, Protocol, final
 
-__all__ = ["Metadata", "Method", "RpcCall", "RpcError", "Send", "Status", "Streaming", "Unary"]
+__all__ = ["Metadata", "Method", "PendingResponse", "RpcCall", "RpcError", "Send", "Status", "Streaming", "Unary"]
 
 Metadata = Sequence[tuple[bytes, bytes]]
 """Headers in order; names in lower case, without pseudo-headers."""
@@ -71,8 +71,17 @@ class RpcCall:
         """To be set before the first message is sent."""
 
 
-Unary = Callable[[RpcCall, bytes], "bytes | Coroutine[Any, Any, bytes]"]
-"""Returns the response message, or a coroutine that does."""
+class PendingResponse(Protocol):
+    """A response to be awaited, such as a coroutine. `close` is called when it will not be awaited any more, and does
+    nothing to one that has ended."""
+
+    def __await__(self) -> Generator[Any, Any, bytes]: ...
+
+    def close(self) -> None: ...
+
+
+Unary = Callable[[RpcCall, bytes], bytes | PendingResponse]
+"""Returns the response message, or one to be awaited."""
 Send = Callable[[bytes], Awaitable[None]]
 Streaming = Callable[[RpcCall, AsyncIterator[bytes], Send], Awaitable[None]]
 """Handles the messages of a call as they arrive. It is cancelled when the client disconnects."""

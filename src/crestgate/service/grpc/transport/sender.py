@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
-from crestgate.service.grpc.transport.call import RpcError, Status
+from crestgate.service.grpc.transport.call import PendingResponse, RpcError, Status
 from crestgate.service.grpc.transport.frames import (
     DATA,
     DEFAULT_FRAME_SIZE,
@@ -98,7 +97,7 @@ class Sender:
             self.discard(stream)
             self._finish(stream, error_trailers(error.status, error.message, error.trailers))
 
-    def start_unary(self, stream: Stream, response: Coroutine[Any, Any, bytes]) -> None:
+    def start_unary(self, stream: Stream, response: PendingResponse) -> None:
         """Send the response of a unary call when it is there."""
         if self._start_deadline(stream):
             stream.task = self._loop.create_task(self._run_unary(stream, response))
@@ -257,7 +256,7 @@ class Sender:
         stream.timer = self._loop.call_at(deadline, self.deadline_exceeded, stream)
         return True
 
-    async def _run_unary(self, stream: Stream, response: Coroutine[Any, Any, bytes]) -> None:
+    async def _run_unary(self, stream: Stream, response: PendingResponse) -> None:
         try:
             message = await response
         except RpcError as error:
@@ -295,8 +294,8 @@ class Sender:
         self._connection.flush_soon()
 
 
-def _close(response: Coroutine[Any, Any, bytes], _: asyncio.Task[None]) -> None:
-    """Close a coroutine whose task was cancelled before it started. One that has ended is closed already."""
+def _close(response: PendingResponse, _: asyncio.Task[None]) -> None:
+    """Close a response whose task was cancelled before it started. One that has ended is closed already."""
     response.close()
 
 
