@@ -1,15 +1,15 @@
 """Dict with a maximum size, which is cleared when it is full.
 
 For caches whose keys callers choose: a flood of fresh keys must not grow them without bound, and what is still in use
-is soon cached again. Subclassing dict keeps lookups as fast as those of a dict, in compiled modules too; only a miss
-pays for the check. (So annotate as `dict` in compiled modules.)
+is soon cached again. Only a miss pays for the check. Compiled modules look up a BoundedCache as fast as a dict, if it
+is annotated as `dict`; modules that are not compiled keep a plain dict for hot lookups, and add to it by `add_bounded`.
 """
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-__all__ = ["BoundedCache"]
+__all__ = ["BoundedCache", "add_bounded"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,3 +35,11 @@ class BoundedCache(dict[K, V]):
         if len(self) >= self.max_size and key not in self:
             self.clear()
         dict.__setitem__(self, key, value)
+
+
+def add_bounded(cache: dict[K, V], key: K, value: V, max_size: int) -> V:
+    """Add an entry to a plain dict, which is cleared first when it is full. Returns the value."""
+    if len(cache) >= max_size and key not in cache:
+        cache.clear()
+    cache[key] = value
+    return value

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Final, TypeAlias
 
 from crestgate.core.algorithms import Algorithm, build
-from crestgate.core.bounded_cache import BoundedCache
+from crestgate.core.bounded_cache import add_bounded
 from crestgate.core.limit import Limit
 from crestgate.core.redaction import may_contain_url
 from crestgate.errors import ConfigError
@@ -53,9 +53,9 @@ class Resolver:
         if plans is not None and not isinstance(plans, Mapping) and not callable(plans):
             raise ConfigError(f"plans must be a mapping of names to limits, or a callable, not {plans!r}")
         self._plans = plans
-        self._plans_compiled: dict[str, tuple[Plan, tuple[Algorithm, ...]]] = BoundedCache(MAX_CACHED)
-        self.cache: dict[str | LimitFields, tuple[Algorithm, ...]] = BoundedCache(MAX_CACHED)
-        self._limits: dict[object, tuple[Algorithm, ...]] = BoundedCache(MAX_CACHED)
+        self._plans_compiled: dict[str, tuple[Plan, tuple[Algorithm, ...]]] = {}
+        self.cache: dict[str | LimitFields, tuple[Algorithm, ...]] = {}
+        self._limits: dict[object, tuple[Algorithm, ...]] = {}
         """By the `identity` of a Limit."""
         self.plan_of: Callable[[str], Algorithm | None] = _unknown
         """For plans that are not known here: the stand-in for one that the store may know."""
@@ -99,9 +99,9 @@ class Resolver:
             start = item.lstrip()[:1]
             stand_in = self.plan_of(item) if start and not start.isdigit() else None  # a limit starts with its count
             if stand_in is not None:
-                return self._cache(item, (stand_in,))
-            parsed = self._parse(item)
-            compiled = self._cache(item, tuple(algorithm for limit in parsed for algorithm in self.one(limit)))
+                return add_bounded(self.cache, item, (stand_in,), MAX_CACHED)
+            chain = tuple(algorithm for limit in self._parse(item) for algorithm in self.one(limit))
+            compiled = add_bounded(self.cache, item, chain, MAX_CACHED)
         return compiled
 
     def plan(self, name: str) -> tuple[Algorithm, ...] | None:
@@ -112,8 +112,7 @@ class Resolver:
             return None
         known = self._plans_compiled.get(name)
         if known is None or (known[0] is not plan and known[0] != plan):
-            known = (plan, self._compile_plan(name, plan))
-            self._plans_compiled[name] = known
+            known = add_bounded(self._plans_compiled, name, (plan, self._compile_plan(name, plan)), MAX_CACHED)
         return known[1]
 
     def _compile_plan(self, name: str, plan: Plan) -> tuple[Algorithm, ...]:
@@ -149,13 +148,8 @@ class Resolver:
         fields = (limit.count, limit.period_us, limit.burst, limit.algorithm, limit.name)
         compiled = self.cache.get(fields)
         if compiled is None:
-            compiled = self._cache(fields, (build(limit, limit.name or str(limit)),))
-        self._limits[limit.identity] = compiled
-        return compiled
-
-    def _cache(self, spec: str | LimitFields, compiled: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
-        self.cache[spec] = compiled
-        return compiled
+            compiled = add_bounded(self.cache, fields, (build(limit, limit.name or str(limit)),), MAX_CACHED)
+        return add_bounded(self._limits, limit.identity, compiled, MAX_CACHED)
 
     def _parse(self, text: str) -> tuple[Limit, ...]:
         try:

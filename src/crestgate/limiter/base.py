@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, cast
 
 from crestgate.core.algorithms import Algorithm
-from crestgate.core.bounded_cache import BoundedCache
+from crestgate.core.bounded_cache import add_bounded
 from crestgate.core.bounds import check_input, whole_cost
 from crestgate.core.context import ContextFields
 from crestgate.core.decision import Decision
@@ -23,7 +23,7 @@ from crestgate.errors import ConfigError
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.failure_policy import FailurePolicy, check_policy
-from crestgate.limiter.pending import PendingCheck, try_decide
+from crestgate.limiter.pending_check import PendingCheck, try_decide
 from crestgate.limiter.wait_queue import WaitQueue
 from crestgate.runtime.clock import Clock
 from crestgate.stores.factory import open_store
@@ -110,9 +110,9 @@ class BaseLimiter:
         self.has_fixed_limits = plans is None
         """Whether limits always mean the same: plans may change."""
         self.wait_queue = WaitQueue()
-        self.chains: dict[tuple[Algorithm, ...], Bound] = BoundedCache(MAX_CACHED)
-        self._by_text: dict[str, Bound] | None = BoundedCache(MAX_CACHED) if plans is None else None
-        self._by_identity: dict[object, Bound] = BoundedCache(MAX_CACHED)
+        self.chains: dict[tuple[Algorithm, ...], Bound] = {}
+        self._by_text: dict[str, Bound] | None = {} if plans is None else None
+        self._by_identity: dict[object, Bound] = {}
         """By the `identity` of a Limit."""
         self._start()
 
@@ -265,22 +265,18 @@ class BaseLimiter:
             return self.resolve_chain(self.resolver.chain(limits))
         bound = by_text.get(limits)  # without plans, a text always means the same
         if bound is None:
-            bound = self.resolve_chain(self.resolver.chain(limits))
-            by_text[limits] = bound
+            bound = add_bounded(by_text, limits, self.resolve_chain(self.resolver.chain(limits)), MAX_CACHED)
         return bound
 
     def _resolve_limit(self, limit: Limit) -> Bound:
         """The first check with this object. Callers may create one for each check, so the cache is bounded."""
-        bound = self.resolve_chain(self.resolver.one(limit))
-        self._by_identity[limit.identity] = bound
-        return bound
+        return add_bounded(self._by_identity, limit.identity, self.resolve_chain(self.resolver.one(limit)), MAX_CACHED)
 
     def resolve_chain(self, algorithms: tuple[Algorithm, ...]) -> Bound:
         """The chain of these compiled limits."""
         bound = self.chains.get(algorithms)
         if bound is None:
-            bound = Bound(self.backend, algorithms)
-            self.chains[algorithms] = bound
+            bound = add_bounded(self.chains, algorithms, Bound(self.backend, algorithms), MAX_CACHED)
         return bound
 
     def chain_getter(self, limits: Limits) -> Callable[[], Bound]:
