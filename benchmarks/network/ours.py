@@ -8,7 +8,7 @@ import time
 from benchmarks.network.entry import Contender, Entry
 from crestgate import AsyncLimiter, Decision, Limiter
 from crestgate.errors import StoreError
-from crestgate.limiter.pending import requests_of
+from crestgate.limiter.pending_check import requests_of
 from crestgate.stores.factory import open_store
 from crestgate.stores.port import BatchOutcomes, Op
 from crestgate.stores.remote_port import RemoteStore

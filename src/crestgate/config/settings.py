@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from crestgate.config.deprecated import Deprecation, read_deprecated
+from crestgate.config.deprecations import Deprecation, read_deprecated
 from crestgate.config.environment import read_environment
 from crestgate.config.envoy import Envoy, read_envoy
 from crestgate.config.observability import (

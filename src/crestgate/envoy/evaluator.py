@@ -7,12 +7,13 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
+from crestgate.core.bounded_cache import BoundedCache
 from crestgate.core.decision import Decision
 from crestgate.envoy.descriptors import DESCRIPTORS, ENTRIES, MAX_RESET, check_size, read_request
 from crestgate.envoy.request import GIVES_BACK, SHADOW, RateLimitCheck
 from crestgate.errors import InvalidRequestError
 from crestgate.limiter.async_limiter import AsyncLimiter
-from crestgate.limiter.pending import PendingCheck, try_decide
+from crestgate.limiter.pending_check import PendingCheck, try_decide
 from crestgate.protobuf.field_counts import check_counts
 from crestgate.protobuf.messages import RateLimitRequest
 from crestgate.runtime.tasks import run_to_completion
@@ -58,7 +59,7 @@ class DescriptorEvaluator:
         self.fail_closed = self.failure.policy == "closed"
         self.fail_local = self.failure.policy == "local"
         self._domains: Domains | None = None
-        self.cache: dict[bytes, RateLimitCheck] = {}
+        self.cache: dict[bytes, RateLimitCheck] = BoundedCache(MAX_CACHED)
         """Requests by their bytes, as these domains mean them."""
         self.value_labels: set[str] = set()
         self._unknown_domains: set[str] = set()
@@ -75,8 +76,6 @@ class DescriptorEvaluator:
         check_counts(data, DESCRIPTORS, ENTRIES)
         check = self.read(_read(data))
         if len(data) <= MAX_CACHED_BYTES and len(check.members) <= MAX_CACHED_MEMBERS:
-            if len(self.cache) >= MAX_CACHED:
-                self.cache.clear()
             self.cache[data] = check
         return check
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from crestgate.envoy.descriptor_tree import Node
 from crestgate.envoy.matcher import Domains
-from crestgate.envoy.pickling import Row, pack_domains, unpack_domains
+from crestgate.envoy.serialization import Row, pack_domains, unpack_domains
 from crestgate.envoy.yaml_reader import TEXTS, read_domain
 from crestgate.errors import Problem
 from crestgate.loader.document import Document, read_document, stamp_of

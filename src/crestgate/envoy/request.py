@@ -30,7 +30,7 @@ from crestgate.core.bounds import MAX_COST
 from crestgate.core.decision import NORMAL, Decision, Detail
 from crestgate.errors import InvalidRequestError
 from crestgate.limiter.failure_policy import RETRY_CLOSED_US
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.stores.port import Member, Op, Outcome, Request
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from crestgate.limiter.base import decorator_cost
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.dry_run import DryRun
 from crestgate.limiter.limiter import Limiter
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.stores.port import Op
 
 __all__ = ["LayerCheck", "LayerLimits", "LayerOptions", "LimitLayer", "no_limits"]

@@ -20,7 +20,7 @@ from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarde
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator import KeyMaker, name_of, refuse_missing_brackets
 from crestgate.limiter.loop_driver import LoopDriver
-from crestgate.limiter.pending import PendingCheck, finish_checks, requests_of
+from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import AsyncReservation, Hold
 from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
 from crestgate.stores.breaker import BreakerState

@@ -22,7 +22,7 @@ from crestgate.limiter.base import BaseLimiter, decorator_cost
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator import KeyMaker, check_arguments, key_maker, plain_callable, refuse_generators
 from crestgate.limiter.dry_run import DryRun
-from crestgate.limiter.pending import requests_of
+from crestgate.limiter.pending_check import requests_of
 from crestgate.limiter.reservation import Hold
 from crestgate.stores.port import BatchOutcomes, Op, Request
 

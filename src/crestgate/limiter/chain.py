@@ -15,7 +15,7 @@ from crestgate.core.bounds import MAX_COST, KeyText, check_input, whole_cost
 from crestgate.core.decision import Decision
 from crestgate.errors import ConfigError, StoreError
 from crestgate.limiter.backend import Backend
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.stores.port import Member, Op
 from crestgate.stores.server_side_limits import is_server_side
 

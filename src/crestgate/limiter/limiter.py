@@ -19,7 +19,7 @@ from crestgate.limiter.base import BaseLimiter, ManyItem, acquire_input
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded, guarded_async
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator import KeyMaker, refuse_missing_brackets
-from crestgate.limiter.pending import PendingCheck, finish_checks, requests_of
+from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import Hold, Reservation
 from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
 from crestgate.stores.port import BatchOutcomes, Op, Outcome, Request

@@ -20,7 +20,7 @@ from typing import Any, Self, SupportsIndex
 from crestgate.core.bounds import MAX_COST, whole_cost
 from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.stores.port import BatchOutcomes, Member, Op, Outcome, Request
 
 __all__ = ["AsyncReservation", "Hold", "Reservation", "give_back", "is_charged", "undo_requests"]

@@ -20,7 +20,7 @@ import re
 from typing import Final, Protocol
 
 from crestgate.retry.dates import read_date
-from crestgate.retry.structured import read_list
+from crestgate.retry.structured_fields import read_list
 
 __all__ = ["MAX_SUGGESTED_SECONDS", "Headers", "exhausted_wait", "suggested_wait"]
 

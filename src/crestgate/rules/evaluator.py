@@ -15,7 +15,7 @@ from crestgate.core.bounds import MAX_COST, check_input, whole_cost
 from crestgate.core.context import ContextFields, RequestContext
 from crestgate.core.decision import Decision
 from crestgate.limiter.backend import Backend
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.compat.clients import SeenClients
 from crestgate.rules.matching.paths import shorten_path

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crestgate import Limit
-from crestgate.config.deprecated import Deprecation
+from crestgate.config.deprecations import Deprecation
 from crestgate.config.environment import NESTED_FIELDS
 from crestgate.config.envoy import Envoy
 from crestgate.config.observability import Logs, Metrics, Tracing

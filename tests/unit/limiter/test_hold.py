@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crestgate import Decision, Limiter, RequestContext
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.limiter.reservation import Hold
 from crestgate.stores.port import Op
 from unit.limiter.rule_limiters import Maker, RuleLimiter

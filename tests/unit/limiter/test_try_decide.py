@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crestgate import AsyncLimiter, Decision, PressureEvent, RequestContext
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.port import Actor
 from crestgate.rules.records import edit_of

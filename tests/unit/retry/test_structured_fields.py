@@ -7,7 +7,7 @@ from http_sfv.list import List
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crestgate.retry.structured import MAX_LENGTH, read_list
+from crestgate.retry.structured_fields import MAX_LENGTH, read_list
 
 PIECES = [
     *['"', "\\", "a", "B", "é", "*", ";", "=", ",", " ", "  ", "\t", "(", ")", "?1", "?2", "-", "0", "17", "1.5", "."],

@@ -12,7 +12,7 @@ import pytest
 
 from crestgate.errors import StoreClosedError, StoreError
 from crestgate.stores.port import BatchOutcomes, Op, Request
-from crestgate.stores.threaded import ThreadedStore
+from crestgate.stores.thread_adapter import ThreadedStore
 
 PATIENCE = 10.0
 

@@ -21,7 +21,7 @@ from crestgate.envoy.evaluator import DescriptorEvaluator, RateLimitVerdict
 from crestgate.envoy.request import GIVES_BACK, SHADOW, RateLimitCheck
 from crestgate.envoy.response import encode_response
 from crestgate.http.headers import rate_limit_headers
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.service.auth.keys import includes
 from crestgate.service.checks.service import CheckService
 from crestgate.service.checks.slices import LOCAL_SLICE, next_turn

@@ -18,7 +18,7 @@ from msgspec import UNSET
 from crestgate.core.dimensions import DIMENSIONS, IDENTIFIED, parse_dimension
 from crestgate.errors import InvalidRequestError, field_of
 from crestgate.limiter.async_limiter import AsyncLimiter
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.rules.matching.paths import MAX_PATH
 from crestgate.service.checks.json_body import decode_json
 from crestgate.service.checks.schemas import BatchBody, CheckBody, ContextBody, ResetBody, VerifyBody

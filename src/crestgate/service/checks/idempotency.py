@@ -26,7 +26,7 @@ from crestgate.core.limit import Limit
 from crestgate.core.pressure import NORMAL, pressure_state
 from crestgate.errors import ConfigError, InvalidRequestError
 from crestgate.http.field_values import trimmed_bytes
-from crestgate.limiter.pending import PendingCheck, no_rule
+from crestgate.limiter.pending_check import PendingCheck, no_rule
 from crestgate.service.checks.forms import cost_of
 from crestgate.service.checks.responses import answer_of
 from crestgate.service.checks.schemas import Answer, CheckBody

@@ -26,7 +26,7 @@ from crestgate.core.limit import Limit
 from crestgate.core.plans import INLINE_PREFIX
 from crestgate.errors import ConfigError, InvalidRequestError, field_of
 from crestgate.limiter.async_limiter import AsyncLimiter
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.service.checks.forms import MAX_COUNTERS, cost_of, prepare_check
 from crestgate.service.checks.schemas import CheckBody, CounterBody
 from crestgate.service.checks.tokens import TokenClaims, Tokens, is_expired

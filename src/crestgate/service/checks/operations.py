@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 from crestgate.errors import CrestgateError, InvalidRequestError
 from crestgate.http.problem import problem, problem_of
-from crestgate.limiter.pending import PendingCheck
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.runtime.tasks import run_to_completion
 from crestgate.service.auth.guard import Guard, Refusal
 from crestgate.service.checks.counter_audit import audit_outcome, note_request

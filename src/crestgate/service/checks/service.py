@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 from crestgate.core.decision import Decision
 from crestgate.core.redaction import redact_client
 from crestgate.errors import InvalidRequestError
-from crestgate.limiter.pending import PendingCheck, try_decide
+from crestgate.limiter.pending_check import PendingCheck, try_decide
 from crestgate.runtime.tasks import run_to_completion
 from crestgate.service.auth.guard import CheckCeiling
 from crestgate.service.checks.counter_audit import run_audited

@@ -8,7 +8,7 @@ reading of the clock.
 Headers are stored until they are complete, so their size is bounded, and so is that of chunk headers and trailers. It
 is counted by the piece, which is why the bounds are not exact to the byte; a request that comes in one small piece, as
 nearly all do, is not counted at all. Bodies need no bound here: they are read by the router, up to its limit.
-How much is read at a time, and how much all connections may hold together, is in pacing.py.
+How much is read at a time, and how much all connections may hold together, is in flow_control.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import httptools
 
 from crestgate.http.problem import CONTENT_TYPE, encode_problem, problem
-from crestgate.service.http.pacing import MIN_COUNTED, PIECE, SMALL_PIECE, PacedConnection
+from crestgate.service.http.flow_control import MIN_COUNTED, PIECE, SMALL_PIECE, PacedConnection
 
 __all__ = ["ConnectionTimeouts", "HttpConnection"]
 

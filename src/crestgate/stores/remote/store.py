@@ -33,7 +33,7 @@ from crestgate.stores.remote.codec import (
 from crestgate.stores.remote.http_connection import ConnectionPool, RequestError, ServiceAddress, ServiceResponse
 from crestgate.stores.remote_port import DEFAULT_TIMEOUT_MS, PROBE
 from crestgate.stores.server_side_limits import RejectedRequestError, placeholder
-from crestgate.stores.threaded import ThreadedStore
+from crestgate.stores.thread_adapter import ThreadedStore
 
 __all__ = ["ServiceStore"]
 

@@ -30,7 +30,7 @@ from crestgate.stores.sql.session import DatabaseConnectionError, Driver, Sessio
 from crestgate.stores.sql.sweeper import Sweeper
 from crestgate.stores.sql.transaction import RoundTrips, SweptRowsError, TransactionContext, transact
 from crestgate.stores.sql.version import prepare
-from crestgate.stores.threaded import ThreadedStore
+from crestgate.stores.thread_adapter import ThreadedStore
 from crestgate.stores.virtual_expiry import VirtualExpiry
 
 __all__ = ["SqlStore"]

@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 
 from crestgate.service.http.fast_path import FastConnection
-from crestgate.service.http.pacing import MAX_TURN_WORK
+from crestgate.service.http.flow_control import MAX_TURN_WORK
 from crestgate.service.http.protocol import MAX_REQUEST_SECONDS, MAX_UNREAD_SECONDS, ConnectionTimeouts, HttpConnection
 
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nbody"
