@@ -1,12 +1,12 @@
 """One server of each kind for all tests, started when the first test asks for it and stopped at the end.
 
-Whoever has servers already names them: `CRESTGATE_TEST_REDIS_URL`, and its like. A server that is neither named nor
+To use servers that run already, set `CRESTGATE_TEST_REDIS_URL` and the like. A server that is neither configured nor
 installed is an error, never a skip.
 
 `--no-servers` skips the tests that would start one: `make quick` needs none.
 
-What a test measures (how much was admitted too much, how long others waited) is worth seeing also when all is well:
-`report` takes such a figure, and it is shown at the end of the run.
+`report` collects what tests measure (such as over-admission, or how long others waited). The figures are printed
+at the end of the run, also when all tests pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stalls import Stalls
 
 _figures: list[str] = []
 
-# How long an example takes says nothing on a machine that does other work, too.
+# The duration of an example means nothing on a machine with other load.
 settings.register_profile("crestgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("crestgate")
 
@@ -94,7 +94,7 @@ def postgres() -> Iterator[Postgres | GivenServer]:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
-    """Starts services of a test's own, in its folder, and sees to it that none outlives it."""
+    """Starts services in the test's folder, and stops them after the test."""
     with ExitStack() as stack:
 
         def start(folder: Path = tmp_path, **options: object) -> Service:
@@ -105,14 +105,14 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
 
 @pytest.fixture
 def stalls() -> Iterator[Stalls]:
-    """Takes the time that the machine gave to others out of what a test has timed."""
+    """Subtracts the time in which this process did not run from measured durations."""
     with Stalls() as watching:
         yield watching
 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Takes a figure to be shown at the end."""
+    """Collects a figure to print at the end."""
 
     def take(figure: str) -> None:
         request.node.user_properties.append(("figure", f"{request.node.name}: {figure}"))

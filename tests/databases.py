@@ -19,7 +19,7 @@ _numbers = itertools.count()
 
 
 def url_of(kind: str, request: pytest.FixtureRequest) -> str:
-    """Where a database of this kind is for the tests that ask."""
+    """The URL of the test database of this kind."""
     if kind == "sqlite":
         factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
         return f"sqlite:///{factory.mktemp('sqlite')}/counters.db"
@@ -30,7 +30,7 @@ def url_of(kind: str, request: pytest.FixtureRequest) -> str:
 def open_at(
     url: str, clock: Clock | None = None, *, prefix: str = "", timeout_ms: int = 10_000, pool_size: int | None = None
 ) -> SqlStore:
-    """A store with a prefix, and so counters, of its own; patient, because tests share two cores."""
+    """A store with its own prefix, and so its own counters. Its timeout is long, because tests share two cores."""
     store = SqlStore(
         open_driver(Options(url)),
         prefix=prefix or f"test-{next(_numbers)}",

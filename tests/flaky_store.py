@@ -1,4 +1,4 @@
-"""A store of one's own (only what the port asks for), which fails when told to."""
+"""A custom store that implements only the port, and fails on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Flaky"]
 
 
 class Flaky:
-    """Counts in memory, on virtual time, until it is broken."""
+    """Counts in memory, on virtual time; raises while `broken` is set."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(1_700_000_000)

@@ -1,4 +1,4 @@
-"""A place of a sharded store, in memory, that a test can take away."""
+"""An in-memory shard that a test can make unavailable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Shard"]
 
 
 class Shard(RemoteStore):
-    """One place of a sharded store, which can be away."""
+    """One shard of a sharded store. It fails while `away` is set."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock

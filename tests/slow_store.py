@@ -1,4 +1,4 @@
-"""A store across an imagined network: it answers when the test lets it, so that batches can be watched."""
+"""A simulated remote store that answers when the test allows it, so that batches can be inspected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crestgate.testing import FakeClock
 
 
 class SlowStore(RemoteStore):
-    """Holds every call until it is released; remembers the batches it was sent."""
+    """Blocks every call until it is released, and records the batches that were sent."""
 
     def __init__(self, lanes: int = 1, timeout: float = 5.0, max_members: int = 500) -> None:
         self.clock = FakeClock(1_700_000_000)
@@ -67,7 +67,7 @@ class SlowStore(RemoteStore):
             done(error)
 
     async def answer_all(self) -> None:
-        """Answer whatever comes until nothing does."""
+        """Answer calls until no more arrive."""
         while True:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -76,7 +76,7 @@ class SlowStore(RemoteStore):
             self.answer()
 
     def used(self, key: str, limit: str) -> int:
-        """How much of a limit is used, straight from the counters."""
+        """How much of a limit is used, read from the counters."""
         decision = Limiter(self.inner).peek(key, limit)
         return decision.limit - decision.remaining
 

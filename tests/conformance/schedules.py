@@ -1,7 +1,7 @@
 """Random schedules, and the comparison of a store with the naive model.
 
 Times jump forwards and backwards, costs and periods are huge or tiny, limits and algorithms change in the middle,
-charges leave debts and reservations are given back early or late. Virtual time, so nothing sleeps.
+charges leave debts, and reservations are given back early or late. Virtual time, so nothing sleeps.
 """
 
 from __future__ import annotations

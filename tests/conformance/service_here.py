@@ -1,4 +1,4 @@
-"""A service in this process on virtual time: real requests over a socket, counters in memory, rules in SQLite.
+"""An in-process service on virtual time: real requests over a socket, counters in memory, rules in SQLite.
 
 One server for many stores: `renewed` gives its worker a new limiter on the given clock, and returns a client.
 """
@@ -50,7 +50,7 @@ PATIENCE_MS = 60_000
 
 
 class ServiceHere:
-    """One worker on a thread of its own. `rules` is what stands in its file."""
+    """One worker on its own thread. `rules` is the text of its rule file."""
 
     def __init__(self, folder: Path, rules: str = "") -> None:
         url = f"sqlite:///{folder / 'rules.db'}"
@@ -92,11 +92,11 @@ class ServiceHere:
         self.port: int = self.server.servers[0].sockets[0].getsockname()[1]
 
     def renewed(self, clock: FakeClock) -> ServiceStore:
-        """A client of the same service with nothing counted yet, on this clock."""
+        """A client of the same service with empty counters, on this clock."""
         return self.on(MemoryStore(clock=clock))
 
     def on(self, store: Store, on_store_error: OnStoreError = "open") -> ServiceStore:
-        """A client of the same service with its counters there."""
+        """A client of the same service with its counters in `store`."""
         limiter = AsyncLimiter(store, catalog=self.catalog, on_store_error=on_store_error)
         self.router = self._router(replace(self.parts, limiter=limiter))
         return ServiceStore(ServiceAddress("127.0.0.1", self.port, KEY), timeout_ms=PATIENCE_MS)
@@ -115,7 +115,7 @@ class ServiceHere:
 
     @property
     def fast_paths(self) -> dict[bytes, str]:
-        """What the connections look up."""
+        """The attribute that connections read."""
         return self.router.fast_paths
 
     def respond(self, *request: Any) -> Any:

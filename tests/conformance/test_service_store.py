@@ -1,7 +1,7 @@
 """A Crestgate service as a store, with the same kit and vectors as other stores.
 
-Requests go over a socket to a service in this process, whose counters are in memory on the kit's virtual time: so the
-numbers that come back are those of `memory://`, to the microsecond.
+Requests go over a socket to a service in this process, whose counters are in memory on the kit's virtual time. So the
+numbers in the responses equal those of `memory://`, to the microsecond.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The SQL stores against the kit, the vectors, and the naive model on random schedules.
 
-All tests share one database of each kind: each store takes a prefix of its own, and so counters of its own.
+All tests share one database of each kind. Each store has its own prefix, and so its own counters.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TestSqlRecords(IdempotencyConformance):
 
 
 def test_vectors(make_store: MakeStore) -> None:
-    """All of them, several at a time: so the waits for the disk overlap."""
+    """Several at a time, so that the waits for the disk overlap."""
     with VECTORS.open() as lines, ThreadPoolExecutor(4) as pool:
         wrong = list(pool.map(lambda sequence: vector_mismatches(sequence, make_store), read_vectors(lines)))
     assert len(wrong) >= 240

@@ -1,4 +1,4 @@
-"""Every store of this machine against the kit, the vectors, and the naive model on random schedules."""
+"""Every local store against the kit, the vectors, and the naive model on random schedules."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 def make_limiter(kind: Kind) -> Iterator[Maker]:
-    """Makes limiters with rules, of each kind in turn."""
+    """Creates limiters with rules, sync and async in turn."""
     made: list[RuleLimiter] = []
 
     def make(rules: str = "", **options: Any) -> RuleLimiter:

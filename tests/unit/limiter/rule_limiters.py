@@ -65,7 +65,7 @@ class RuleLimiter:
         return self._decided(self.limiter.check(key, limits))
 
     def remaining(self, request: str) -> list[int]:
-        """What is left to each rule of the chain."""
+        """What remains of each rule of the chain."""
         return [part.remaining for part in self.peek(request).parts]
 
     def admits(self, request: str, times: int) -> int:
@@ -96,4 +96,4 @@ def _context(request: str | RequestContext) -> RequestContext:
 
 
 Maker = Callable[..., RuleLimiter]
-"""What makes a gate of the kind that a test is about."""
+"""Creates a `RuleLimiter` of the parametrized kind."""

@@ -46,7 +46,7 @@ def test_invalid_timeout_is_a_value_error(timeout: Any) -> None:
 
 
 def test_timeout_of_zero_does_not_wait() -> None:
-    """On the real clock, which moves between any two looks at it."""
+    """On the real clock, which moves between any two reads."""
     limiter = Limiter("memory://")
     assert [limiter.acquire("k", "50/hour", timeout=0).allowed for _ in range(50)] == [True] * 50
     with pytest.raises(TimeoutError):
@@ -87,7 +87,7 @@ def test_threads_are_served_in_fifo_order() -> None:
         )
         threads[-1].start()
         while len(limiter.wait_queue.waiting.get(("k", (limit,)), ())) <= number and len(served) <= number:
-            time.sleep(0.0005)  # until it stands in line
+            time.sleep(0.0005)  # until it is in the queue
     for thread in threads:
         thread.join(10)
     assert served == [0, 1, 2, 3, 4, 5]

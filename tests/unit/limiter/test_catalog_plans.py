@@ -17,14 +17,14 @@ def test_decorated_async_function_uses_current_plans(make_limiter: Maker) -> Non
     limiter: Any = gate.limiter
 
     @limiter.limit("fast", key="k")  # type: ignore[untyped-decorator]  # of either kind
-    async def asked() -> None:
+    async def handler() -> None:
         pass
 
     def admits(times: int) -> int:
         passed = 0
         for _ in range(times):
             try:
-                gate.runner.run(asked())
+                gate.runner.run(handler())
                 passed += 1
             except RateLimitExceeded:
                 pass
@@ -32,7 +32,7 @@ def test_decorated_async_function_uses_current_plans(make_limiter: Maker) -> Non
 
     assert admits(5) == 2
     gate.write(Edit("plan", "fast", {"limits": ["5/minute"]}))
-    assert admits(5) == 3, "from the next call on, and what was used stays used"
+    assert admits(5) == 3, "a new plan applies to the next call, and keeps the counters"
     assert gate.check_key("k", "fast").remaining == 0
     gate.write(Edit("plan", "fast", None))
     with pytest.raises(ConfigError, match="fast"):
@@ -45,12 +45,12 @@ def test_decorated_function_uses_current_plans() -> None:
     assert isinstance(gate.limiter, Limiter)
 
     @gate.limiter.limit(iter(["fast", "9/hour"]), key="k")
-    def asked() -> str:
+    def handler() -> str:
         return "done"
 
-    assert asked() == "done"
+    assert handler() == "done"
     with pytest.raises(RateLimitExceeded):
-        asked()
+        handler()
     gate.write(Edit("plan", "fast", {"limits": ["2/minute"]}))
-    assert asked() == "done"
+    assert handler() == "done"
     gate.close()

@@ -24,7 +24,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 def decorated(kind: Kind) -> Make:
-    """Decorates a function of one kind by a limiter of that kind; a call says how many there were."""
+    """Decorates a function of one kind by a limiter of that kind; a call returns the number of calls."""
 
     def make(plans: Plans | None, limits: Limits) -> Callable[[], int]:
         clock = FakeClock(1_700_000_000)

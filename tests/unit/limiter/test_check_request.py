@@ -21,7 +21,7 @@ from unit.rules.cases import NOW_US
 def test_chain_is_all_or_nothing_across_subjects(make_limiter: Maker) -> None:
     gate = make_limiter("u user limit=10\ni ip limit=20\ng global limit=2")
     assert gate.admits("user=1 ip=10.0.0.1", 5) == 2
-    assert gate.remaining("user=1 ip=10.0.0.1") == [8, 18, 0], "what was denied consumed nothing, anywhere"
+    assert gate.remaining("user=1 ip=10.0.0.1") == [8, 18, 0], "a denied request consumes nothing"
     assert gate.remaining("user=2 ip=10.0.0.2") == [10, 20, 0]
 
 
@@ -92,7 +92,7 @@ def test_peek_request_equals_check_request(make_limiter: Maker) -> None:
     gate = make_limiter("u user limit=3\ng global limit=2\ns user shadow limit=1")
     for _ in range(4):
         before = gate.peek("user=1")
-        assert gate.peek("user=1") == before, "looking changes nothing"
+        assert gate.peek("user=1") == before, "a peek changes nothing"
         done = gate.check("user=1")
         assert (before.allowed, before.reason, before.retry_after) == (done.allowed, done.reason, done.retry_after)
         assert [shadow.allowed for shadow in before.shadows] == [shadow.allowed for shadow in done.shadows]
@@ -102,7 +102,7 @@ def test_peek_counts_neither_shadow_denials_nor_clients(make_limiter: Maker) -> 
     gate = make_limiter("s user shadow limit=0")
     assert gate.peek("user=1 client=new").reason == "shadow"
     assert gate.limiter.shadow_denials == {}
-    assert len(seen(gate)) == 0
+    assert len(unknown_clients(gate)) == 0
 
 
 def test_reset_request_clears_all_counters(make_limiter: Maker) -> None:
@@ -111,7 +111,7 @@ def test_reset_request_clears_all_counters(make_limiter: Maker) -> None:
     gate.reset("user=1")
     assert gate.remaining("user=1") == [2, 2]
     assert [shadow.remaining for shadow in gate.peek("user=1").shadows] == [2]
-    assert gate.check("user=1").state == "normal", "nor is it under pressure any more"
+    assert gate.check("user=1").state == "normal", "its pressure state is cleared too"
 
 
 def test_reset_request_does_not_affect_others(make_limiter: Maker) -> None:
@@ -120,7 +120,7 @@ def test_reset_request_does_not_affect_others(make_limiter: Maker) -> None:
     gate.check("user=2")
     gate.reset("user=1")
     assert (gate.remaining("user=1"), gate.remaining("user=2")) == ([2], [1])
-    gate.reset("ip=10.0.0.1")  # no rule applies: nothing to forget
+    gate.reset("ip=10.0.0.1")  # no rule applies: nothing to reset
 
 
 def test_cost_is_charged_to_every_rule(make_limiter: Maker) -> None:
@@ -171,7 +171,7 @@ def test_invalid_input_changes_nothing(
             ask(context, cost)
         assert words in str(caught.value)
     assert gate.remaining("user=1") == [5, 5]
-    assert len(seen(gate)) == 0
+    assert len(unknown_clients(gate)) == 0
 
 
 # -- no rules -------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_shadow_rule_is_not_charged_for_denied_requests(make_limiter: Maker) -> 
     assert gate.admits("user=1", 6) == 2
     assert [shadow.remaining for shadow in gate.peek("user=1").shadows] == [3]
     assert gate.limiter.shadow_denials == {}
-    assert gate.check("user=1").reason == "limited", "who was denied was not denied by a shadow"
+    assert gate.check("user=1").reason == "limited", "a denied request is not a shadow denial"
 
 
 def test_shadow_rules_are_independent(make_limiter: Maker) -> None:
@@ -274,7 +274,7 @@ def test_raised_tier_keeps_the_counter(make_limiter: Maker, algorithm: str) -> N
     gate.check("user=alice", 500)
     gate.write(Edit("tier", "alice", None))
     lowered = gate.check("user=alice")
-    assert (lowered.allowed, lowered.name, lowered.remaining) == (False, "free", 0), "and so does one that is lowered"
+    assert (lowered.allowed, lowered.name, lowered.remaining) == (False, "free", 0), "a lowered tier keeps it too"
 
 
 def test_tier_of_the_context_takes_effect_immediately(make_limiter: Maker) -> None:
@@ -290,7 +290,7 @@ def test_override_expires_and_the_counter_continues(make_limiter: Maker) -> None
     ends = gate.clock.now() - NOW_US / 1_000_000 + 10
     gate.put(f"more user for=1 limit=5 60s algorithm=fixed_window ends=+{ends}")
     assert (gate.peek("user=1").name, gate.admits("user=1", 5)) == ("more", 3)
-    assert gate.admits("user=2", 3) == 2, "it is for one user alone"
+    assert gate.admits("user=2", 3) == 2, "the override applies to one user only"
     gate.clock.advance(9.999999)
     assert gate.peek("user=1").limit == 5
     gate.clock.advance(0.000001)
@@ -314,17 +314,17 @@ def test_plans_come_from_the_catalog(make_limiter: Maker) -> None:
     gate.write(Edit("plan", "fast", {"limits": ["2/minute", "100/hour"]}))
     assert [gate.check_key("k", "fast").allowed for _ in range(3)] == [True, True, False]
     gate.write(Edit("plan", "fast", {"limits": ["5/minute", "100/hour"]}))
-    assert gate.check_key("k", "fast").allowed, "a changed plan counts from the next check on, and goes on counting"
+    assert gate.check_key("k", "fast").allowed, "a changed plan applies from the next check on, and keeps its counter"
     assert gate.check_key("k", "fast").parts[0].remaining == 1
     gate.write(Edit("plan", "fast", None))
     with pytest.raises(ConfigError, match="fast"):
         gate.check_key("k", "fast")
 
 
-# -- clients that nobody has configured -----------------------------------------------------------------------------
+# -- clients without configuration ----------------------------------------------------------------------------------
 
 
-def seen(gate: RuleLimiter) -> Any:
+def unknown_clients(gate: RuleLimiter) -> Any:
     evaluator = gate.limiter.evaluator
     assert isinstance(evaluator, RuleEvaluator)
     return evaluator.seen_clients
@@ -333,10 +333,10 @@ def seen(gate: RuleLimiter) -> Any:
 def test_unknown_client_gets_default_limit_and_is_listed(make_limiter: Maker) -> None:
     gate = make_limiter("c client for=acme limit=5")
     assert gate.admits("client=new", 120) == 100
-    assert seen(gate).last_us("new") == NOW_US
+    assert unknown_clients(gate).last_us("new") == NOW_US
     assert gate.admits("client=acme", 10) == 5
-    assert seen(gate).last_us("acme") is None
-    assert gate.repository.revision == 1, "nothing is written for it"
+    assert unknown_clients(gate).last_us("acme") is None
+    assert gate.repository.revision == 1, "nothing is stored for it"
 
 
 def test_configured_client_keeps_its_counter(make_limiter: Maker) -> None:
@@ -371,7 +371,7 @@ def test_each_counter_of_a_chain_has_its_own_pressure(make_limiter: Maker) -> No
     assert [part.state for part in gate.check("user=2").parts] == ["normal", "normal"]
 
 
-# -- the end --------------------------------------------------------------------------------------------------------
+# -- closing --------------------------------------------------------------------------------------------------------
 
 
 def test_closing_closes_the_store(kind: Kind) -> None:

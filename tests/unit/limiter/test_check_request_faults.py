@@ -1,4 +1,4 @@
-"""Requests under rules while the store fails, or the caller is cancelled."""
+"""Requests under rules when the store fails or the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unit.rules.cases import NOW_US, context_of
 
 USER, IP, SHADOW = "u user limit=5", "i ip limit=5", "s user shadow limit=5"
 POLICIES = [
-    # What the limiter does, what each rule says, and what comes of it.
+    # The limiter's policy, each rule's policy, and the outcome.
     ("open", (USER, IP), True, "fail_open"),
     ("closed", (USER, IP), False, "fail_closed"),
     ("open", (f"{USER} on_store_error=closed", IP), False, "fail_closed"),
@@ -54,7 +54,7 @@ def test_strictest_policy_of_failed_rules_applies(
     decision = gate.check("user=1 ip=10.0.0.1")
     assert (decision.allowed, decision.reason) == (allowed, reason)
     assert gate.limiter.store_failures == 1
-    assert gate.limiter.shadow_denials == {}, "nobody knows what a shadow would have said"
+    assert gate.limiter.shadow_denials == {}, "a failed shadow rule has no result"
     store.broken = False
     assert gate.check("user=1 ip=10.0.0.1").remaining in (4, 2**31 - 1), "the store itself was charged nothing"
 
@@ -112,7 +112,7 @@ def test_only_policies_of_failed_rules_apply() -> None:
     decision = two.gate.check(two.request)
     assert (decision.allowed, [part.reason for part in decision.parts]) == (False, ["fail_closed", "ok"])
     two.first.away = False
-    assert two.gate.remaining(two.request) == [4, 5], "what was reached and charged was given back"
+    assert two.gate.remaining(two.request) == [4, 5], "charges of reachable shards were given back"
 
 
 def test_decided_rules_bind() -> None:
@@ -128,11 +128,11 @@ def test_failed_shadow_rule_changes_nothing() -> None:
     assert (decision.allowed, decision.reason, decision.remaining) == (True, "ok", 4)
 
 
-# -- callers that go ------------------------------------------------------------------------------------------------
+# -- cancelled callers ----------------------------------------------------------------------------------------------
 
 
 class Slow(Flaky):
-    """A store that takes its time when told to, in whatever thread it is called."""
+    """A store that blocks on demand, in any thread that calls it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Slow(Flaky):
 
 @pytest.mark.parametrize("shadow_limit", [1, 9])
 def test_cancelled_check_is_given_back_although_a_shadow_rule_denied(shadow_limit: int) -> None:
-    """Also what the shadow was charged, if it was."""
+    """So is the charge of the shadow rule, if there is one."""
     store = Slow()
     gate = RuleLimiter("async", f"u user limit=5\ng global limit=5\ns user shadow limit={shadow_limit}", store=store)
     assert isinstance(gate.limiter, AsyncLimiter)
@@ -168,7 +168,7 @@ def test_cancelled_check_is_given_back_although_a_shadow_rule_denied(shadow_limi
         with pytest.raises(asyncio.CancelledError):
             await task
         store.go.set()
-        while store.calls < 3:  # the first check, the second, and what gives it back
+        while store.calls < 3:  # the first check, the second, and its give-back
             await asyncio.sleep(0.001)
         left = await limiter.peek_request(context_of("user=1"))
         assert [part.remaining for part in left.parts] == [4, 4]
@@ -178,7 +178,7 @@ def test_cancelled_check_is_given_back_although_a_shadow_rule_denied(shadow_limi
     gate.close()
 
 
-# -- what a store cannot do ------------------------------------------------------------------------------------------
+# -- unsupported algorithms ------------------------------------------------------------------------------------------
 
 
 def test_unsupported_algorithms_are_refused_at_construction() -> None:
@@ -193,5 +193,5 @@ def test_unsupported_algorithms_are_refused_at_construction() -> None:
     gate.put("v user 5s algorithm=gcra")
     assert gate.catalog.problem is not None
     assert "'gcra'" in gate.catalog.problem
-    assert sorted(gate.catalog.current.rules) == ["u"], "and those that come later are not believed"
+    assert sorted(gate.catalog.current.rules) == ["u"], "rules that use one later are not applied"
     gate.close()

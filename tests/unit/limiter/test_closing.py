@@ -1,4 +1,4 @@
-"""Who closes a catalog: the limiter that opened it, and no other."""
+"""A catalog is closed by the limiter that opened it, and by no other."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_given_catalog_stays_open(make_limiter: Maker, kind: Kind, closed: list[
         close(made("memory://", catalog=gate.catalog))
     assert closed == []
     gate.put("u user limit=5")
-    assert gate.admits("user=1", 9) == 5, "another limiter still learns what is new"
+    assert gate.admits("user=1", 9) == 5, "another limiter still gets new rules"
     assert gate.catalog.problem is None
 
 

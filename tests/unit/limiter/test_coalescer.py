@@ -32,10 +32,10 @@ def coalescer_of(limiter: Limiter) -> ThreadCoalescer:
 
 
 def wait_for(condition: object, seconds: float = 5.0) -> None:
-    """Threads have no virtual time: wait until the others have got there."""
+    """Threads have no virtual time: wait until the condition holds."""
     end = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "the other threads did not get there"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.001)
 
 
@@ -239,7 +239,7 @@ def test_waiting_tasks_are_sent_when_a_lane_is_free() -> None:
             tasks.append(asyncio.create_task(limiter.check(f"key{n}", "5/hour")))
             for _ in range(10):
                 await asyncio.sleep(0)
-        assert store.batches == [["key0"], ["key1"]], "two lanes, and both are taken"
+        assert store.batches == [["key0"], ["key1"]], "two lanes, and both are busy"
         await store.answer_all()
         await asyncio.gather(*tasks)
         assert store.batches[2:] == [["key2", "key3", "key4"], ["key5", "key6", "key7"], ["key8"]]
@@ -362,7 +362,7 @@ def test_task_times_out_in_the_queue() -> None:
         assert {answer.reason for answer in answers} == {"fail_closed"}
         store.answer()
         assert (await hangs).reason == "ok"
-        assert store.batches == [["first"]], "those who were told to go are not asked for any more"
+        assert store.batches == [["first"]], "timed-out members are not sent"
 
     asyncio.run(scenario())
 
@@ -382,7 +382,7 @@ def test_failed_first_connection_is_answered_by_the_policy() -> None:
         later = asyncio.create_task(limiter.check("key", "5/hour"))
         await store_reached(store)
         store.answer()
-        assert (await later).reason == "ok", "the store is asked again"
+        assert (await later).reason == "ok", "the store is tried again"
         with pytest.raises(StoreError, match="refuses"):
             async with AsyncLimiter(store):
                 pass
@@ -419,4 +419,4 @@ def test_limiter_on_two_event_loops() -> None:
 
     assert [asyncio.run(scenario()).remaining for _ in range(2)] == [4, 3]
     assert store.connected == 2
-    assert len(limiter.driver.coalescers) == 1, "a loop that is over is let go"
+    assert len(limiter.driver.coalescers) == 1, "a closed loop is released"

@@ -16,18 +16,18 @@ from crestgate.testing import FakeClock
 from flaky_store import Flaky
 
 Decorate = Callable[..., Callable[[Callable[..., Any]], Callable[..., Any]]]
-WAYS = ("function", "coroutine", "coroutine of an AsyncLimiter")
+KINDS = ("function", "coroutine", "coroutine of an AsyncLimiter")
 
 
 @pytest.fixture
 def store() -> Flaky:
-    """No store of this machine's memory to the limiters: an async function is asked about in a thread."""
+    """The limiters do not know it as an in-memory store: checks of async functions run in a thread."""
     return Flaky()
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=KINDS)
 def limit(request: pytest.FixtureRequest, store: Flaky) -> Decorate:
-    """The decorator of a limiter, for a plain function that is made async where it must be."""
+    """The decorator of a limiter. Takes plain functions, and makes them async where needed."""
 
     def decorate(limits: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return lambda function: decorated(request.param, store, function, limits, options)
@@ -35,8 +35,8 @@ def limit(request: pytest.FixtureRequest, store: Flaky) -> Decorate:
     return decorate
 
 
-def decorated(way: str, store: Flaky, function: Callable[..., Any], limits: Any, options: Any) -> Callable[..., Any]:
-    if way == "function":
+def decorated(kind: str, store: Flaky, function: Callable[..., Any], limits: Any, options: Any) -> Callable[..., Any]:
+    if kind == "function":
         return Limiter(cast(Store, store)).limit(limits, **options)(function)
 
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
@@ -44,13 +44,13 @@ def decorated(way: str, store: Flaky, function: Callable[..., Any], limits: Any,
         return function(*args, **kwargs)
 
     coroutine.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]  # as functools.wraps would
-    limiter: Any = Limiter(cast(Store, store)) if way == "coroutine" else AsyncLimiter(cast(Store, store))
+    limiter: Any = Limiter(cast(Store, store)) if kind == "coroutine" else AsyncLimiter(cast(Store, store))
     limited: Callable[..., Coroutine[Any, Any, Any]] = limiter.limit(limits, **options)(coroutine)
     return lambda *args, **kwargs: asyncio.run(cast(Any, limited(*args, **kwargs)))
 
 
-def called(function: Callable[..., Any], arguments: Iterable[Any]) -> list[Any]:
-    """What comes of calls: their results, or `denied`, or the names of other errors."""
+def outcomes_of(function: Callable[..., Any], arguments: Iterable[Any]) -> list[Any]:
+    """The outcomes of calls: their results, `denied`, or the names of other errors."""
     found: list[Any] = []
     for argument in arguments:
         try:
@@ -68,7 +68,7 @@ def left(store: Flaky, key: str, limits: Any) -> int:
 
 def test_cost_callable(limit: Decorate, store: Flaky) -> None:
     send = limit("10/minute", key="k", cost=lambda text: len(text))(lambda text: text.upper())
-    assert called(send, ["abcd", "abc", "abcd", "abc", "", "a"]) == ["ABCD", "ABC", "denied", "ABC", "", "denied"]
+    assert outcomes_of(send, ["abcd", "abc", "abcd", "abc", "", "a"]) == ["ABCD", "ABC", "denied", "ABC", "", "denied"]
     with pytest.raises(ValueError, match="cost must be a whole number"):
         limit("10/minute", cost=lambda _: 0.5)(lambda text: text)("a")
 
@@ -76,10 +76,10 @@ def test_cost_callable(limit: Decorate, store: Flaky) -> None:
 def test_limits_callable(limit: Decorate, store: Flaky) -> None:
     tiers = {"free": "1/minute", "gold": ["2/minute", "9/hour"], "staff": None}
     work = limit(lambda tier: tiers[tier], key="tier:{tier}")(lambda tier: tier)
-    assert called(work, ["free", "free", "gold", "gold", "gold"]) == ["free", "denied", "gold", "gold", "denied"]
-    assert called(work, ["staff"] * 3) == ["staff"] * 3
+    assert outcomes_of(work, ["free", "free", "gold", "gold", "gold"]) == ["free", "denied", "gold", "gold", "denied"]
+    assert outcomes_of(work, ["staff"] * 3) == ["staff"] * 3
     tiers["free"] = "5/minute"
-    assert called(work, ["free"]) == ["free"]
+    assert outcomes_of(work, ["free"]) == ["free"]
     tiers["free"] = "5/fortnight"
     with pytest.raises(ConfigError, match="unknown unit"):
         work("free")
@@ -93,15 +93,15 @@ def test_exempt_calls_are_not_counted(limit: Decorate, store: Flaky) -> None:
         return user
 
     work = limit("1/minute", key=key, exempt=lambda user: user == "root")(lambda user: user)
-    assert called(work, ["root", "root", "bob", "bob"]) == ["root", "root", "bob", "denied"]
-    assert asked == ["bob", "bob"], "nothing else is asked about them"
+    assert outcomes_of(work, ["root", "root", "bob", "bob"]) == ["root", "root", "bob", "denied"]
+    assert asked == ["bob", "bob"], "exempt calls compute no key"
 
 
 def test_when_decides_by_the_return_value(limit: Decorate, store: Flaky) -> None:
     log_in = limit("2/minute", key="log-in", when=lambda user: user is None)(
         lambda password: None if password == "wrong" else "bob"
     )
-    assert called(log_in, ["right"] * 5 + ["wrong", "right", "wrong", "right"]) == ["bob"] * 5 + [
+    assert outcomes_of(log_in, ["right"] * 5 + ["wrong", "right", "wrong", "right"]) == ["bob"] * 5 + [
         None,
         "bob",
         None,
@@ -123,8 +123,8 @@ def test_when_decides_by_the_exception(limit: Decorate, store: Flaky) -> None:
         return not (isinstance(outcome, RuntimeError) and str(outcome) == "fail for free")
 
     limited = limit("5/minute", key="k", cost=2, when=counts)(work)
-    assert called(limited, ["fail for free"] * 4) == ["fail for free"] * 4
-    assert called(limited, ["done", "fail", "done"]) == ["done", "fail", "denied"]
+    assert outcomes_of(limited, ["fail for free"] * 4) == ["fail for free"] * 4
+    assert outcomes_of(limited, ["done", "fail", "done"]) == ["done", "fail", "denied"]
     assert [str(outcome) for outcome in given] == ["fail for free"] * 4 + ["done", "fail"]
     assert left(store, "k", "5/minute") == 1
 
@@ -142,16 +142,16 @@ def interrupted() -> None:
 
 def test_cancelled_call_keeps_the_charge(store: Flaky) -> None:
     limiter = AsyncLimiter(cast(Store, store))
-    begun = asyncio.Event()
+    entered = asyncio.Event()
 
     @limiter.limit("5/minute", key="k", when=lambda _: False)
     async def work() -> None:
-        begun.set()
+        entered.set()
         await asyncio.Event().wait()
 
     async def main() -> None:
         task = asyncio.create_task(work())
-        await begun.wait()
+        await entered.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -163,34 +163,36 @@ def test_cancelled_call_keeps_the_charge(store: Flaky) -> None:
 def test_dry_run_counts_and_denies_nobody(limit: Decorate, store: Flaky, caplog: pytest.LogCaptureFixture) -> None:
     work = limit("2/minute", key="k", dry_run=True)(lambda x: x)
     with caplog.at_level(logging.WARNING, "crestgate"):
-        assert called(work, range(4)) == [0, 1, 2, 3]
+        assert outcomes_of(work, range(4)) == [0, 1, 2, 3]
     assert caplog.messages[0] == "dry run: 2/minute would have denied (1 since last logged)"
     assert left(store, "k", "2/minute") == 0
     asked = limit("2/minute", key="k", dry_run=True, when=lambda _: False)(lambda x: x)
-    assert called(asked, range(4)) == [0, 1, 2, 3]
+    assert outcomes_of(asked, range(4)) == [0, 1, 2, 3]
 
 
 def test_wait_false_skips_the_leaky_bucket_delay(limit: Decorate, store: Flaky) -> None:
     work = limit("2/second using leaky_bucket", key="k", wait=False)(lambda _: store.clock.now() - 1_700_000_000)
-    assert called(work, "ab") == [0.0, 0.0]
+    assert outcomes_of(work, "ab") == [0.0, 0.0]
     waited = limit("2/second using leaky_bucket", key="w")(lambda _: store.clock.now() - 1_700_000_000)
-    assert called(waited, "ab") == [0.0, 0.5]
+    assert outcomes_of(waited, "ab") == [0.0, 0.5]
     settled = limit("2/second using leaky_bucket", key="s", when=bool)(lambda _: store.clock.now() - 1_700_000_000)
-    assert called(settled, "ab") == [0.5, 1.0]
+    assert outcomes_of(settled, "ab") == [0.5, 1.0]
 
 
 def test_failed_store_gets_nothing_back(limit: Decorate, store: Flaky) -> None:
     work = limit("1/minute", key="k", when=lambda _: False)(lambda x: x)
     store.broken = True
-    assert called(work, range(3)) == [0, 1, 2]
+    assert outcomes_of(work, range(3)) == [0, 1, 2]
     store.broken = False
-    assert called(work, range(3)) == [0, 1, 2]
+    assert outcomes_of(work, range(3)) == [0, 1, 2]
 
     def break_it(x: int) -> int:
         store.broken = True
         return x
 
-    assert called(limit("1/minute", key="k", when=lambda _: False)(break_it), [7]) == [7], "and the call has its result"
+    assert outcomes_of(limit("1/minute", key="k", when=lambda _: False)(break_it), [7]) == [7], (
+        "and the call has its result"
+    )
 
 
 def test_all_options_together() -> None:
@@ -262,6 +264,6 @@ def test_callables_that_accept_some_calls_are_allowed() -> None:
     def sized(user: str, size: int = 1) -> str:
         return user
 
-    assert limiter.limit("1/minute", key=lambda: "k")(work) is not None, "who knows what it is called with"
+    assert limiter.limit("1/minute", key=lambda: "k")(work) is not None, "the arguments are unknown"
     assert limiter.limit("1/minute", cost=lambda user, size: size)(sized)("bob", 1) == "bob"
-    assert limiter.limit("1/minute", cost=max)(sized) is not None, "it does not tell what it takes"
+    assert limiter.limit("1/minute", cost=max)(sized) is not None, "its signature is unknown"

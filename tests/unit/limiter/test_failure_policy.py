@@ -31,7 +31,7 @@ def test_open_policy_admits(store: Flaky) -> None:
     decision = limiter.check("k", "2/minute")
     assert (decision.allowed, decision.reason, decision.retry_after) == (True, "fail_open", 0.0)
     assert limiter.check("k", ["2/minute", "5/hour"]).reason == "fail_open"
-    assert limiter.check("k", "0/minute").reason == "blocked", "to block needs no store"
+    assert limiter.check("k", "0/minute").reason == "blocked", "a blocking limit needs no store"
     assert [d.reason for d in limiter.check_many([("a", "2/minute"), ("b", "2/minute")])] == ["fail_open"] * 2
     assert limiter.store_failures == 5
 
@@ -66,7 +66,7 @@ def test_policies_are_the_same_for_async(store: Flaky) -> None:
 
 
 class Slow(Flaky):
-    """A store that takes its time, in whatever thread it is called."""
+    """A store that blocks, in any thread that calls it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def test_cancelled_caller_consumes_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         store.go.set()
-        while store.calls < 2:  # the check, then what gives it back
+        while store.calls < 2:  # the check, then its give-back
             await asyncio.sleep(0.001)
         assert (await limiter.peek("k", "5/hour")).remaining == 5
 

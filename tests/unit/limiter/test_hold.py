@@ -1,4 +1,4 @@
-"""Holds: what was taken can be given back once the result of a request is known."""
+"""Holds: a charge can be given back once the result of a request is known."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def give_back(gate: RuleLimiter, holding: Hold) -> Decision:
     return decision
 
 
-def asks(gate: RuleLimiter, cost: int = 1, **said: str) -> PendingCheck:
-    return gate.limiter.prepare_request(Op.TAKE, RequestContext(**said), cost)
+def prepare(gate: RuleLimiter, cost: int = 1, **fields: str) -> PendingCheck:
+    return gate.limiter.prepare_request(Op.TAKE, RequestContext(**fields), cost)
 
 
 def test_hold_is_charged_until_released(make_limiter: Maker) -> None:
     gate = make_limiter(f"u user limit=3 {FIXED}\ng global limit=9 {FIXED}")
-    holding = hold(gate, asks(gate, 2, user="1"))
+    holding = hold(gate, prepare(gate, 2, user="1"))
     assert holding.decision.allowed
     assert gate.remaining("user=1") == [1, 7]
     returned = give_back(gate, holding)
@@ -49,34 +49,34 @@ def test_hold_is_charged_until_released(make_limiter: Maker) -> None:
 def test_denied_hold_releases_nothing(make_limiter: Maker) -> None:
     gate = make_limiter(f"u user limit=1 {FIXED}\ng global limit=9 {FIXED}")
     gate.check("user=1")
-    holding = hold(gate, asks(gate, user="1"))
+    holding = hold(gate, prepare(gate, user="1"))
     assert not holding.decision.allowed
     assert give_back(gate, holding) is holding.decision
-    assert hold(gate, asks(gate, user="1")).release() is None
+    assert hold(gate, prepare(gate, user="1")).release() is None
     assert gate.remaining("user=1") == [0, 8]
 
 
 def test_hold_without_rules_releases_nothing(make_limiter: Maker) -> None:
     gate = make_limiter(f"u user limit=1 {FIXED}")
-    holding = hold(gate, asks(gate, ip="10.0.0.1"))
+    holding = hold(gate, prepare(gate, ip="10.0.0.1"))
     assert holding.decision.reason == "no_rule"
     assert give_back(gate, holding) is holding.decision
 
 
 def test_release_includes_shadow_rules_and_does_not_report_them(make_limiter: Maker) -> None:
     gate = make_limiter(f"u user limit=3 {FIXED}\ns user shadow limit=1 {FIXED}")
-    holding = hold(gate, asks(gate, user="1"))
+    holding = hold(gate, prepare(gate, user="1"))
     assert [part.name for part in give_back(gate, holding).parts] == ["u"]
-    again = hold(gate, asks(gate, user="1"))
-    assert again.decision.reason == "ok", "the shadow rule has all of its own again"
-    assert hold(gate, asks(gate, user="1")).decision.reason == "shadow"
+    again = hold(gate, prepare(gate, user="1"))
+    assert again.decision.reason == "ok", "the shadow rule is released too"
+    assert hold(gate, prepare(gate, user="1")).decision.reason == "shadow"
 
 
 def test_hold_under_a_shadow_rule_alone(make_limiter: Maker) -> None:
     gate = make_limiter(f"s user shadow limit=1 {FIXED}")
-    holding = hold(gate, asks(gate, user="1"))
+    holding = hold(gate, prepare(gate, user="1"))
     assert give_back(gate, holding).allowed
-    assert hold(gate, asks(gate, user="1")).decision.reason != "shadow"
+    assert hold(gate, prepare(gate, user="1")).decision.reason != "shadow"
 
 
 def test_hold_of_a_key_under_limits(make_limiter: Maker) -> None:
@@ -110,6 +110,6 @@ def test_hold_of_a_thread_can_be_released_on_an_event_loop() -> None:
 def test_hold_of_invalid_cost_is_refused(make_limiter: Maker, cost: int) -> None:
     gate = make_limiter(f"u user limit=3 {FIXED}")
     with pytest.raises(ValueError, match="cost must be a whole number"):
-        asks(gate, cost, user="1")
+        prepare(gate, cost, user="1")
     with pytest.raises(ValueError, match="cost must be a whole number"):
         gate.limiter.prepare(Op.TAKE, "k", "3/minute", cost)

@@ -52,11 +52,11 @@ def test_request_about_a_record_alone_can_be_split_off() -> None:
     ]
 
 
-# -- callers that have gone -------------------------------------------------------------------------------------------
+# -- cancelled callers ------------------------------------------------------------------------------------------------
 
 
 async def cancelled(store: SlowStore, requests: list[Request]) -> None:
-    """Ask, and be gone when the answer comes."""
+    """Send requests, and cancel before the reply arrives."""
     limiter = AsyncLimiter(store)
     goes = asyncio.create_task(limiter.apply(requests))
     while not store.held:
@@ -132,7 +132,7 @@ def two_shards() -> tuple[ShardedStore, Shard, Shard, str, str]:
     clock = FakeClock(START)
     here, there = Shard(clock), Shard(clock)
     store = ShardedStore({"a": here, "b": there})
-    keys = [next(f"key:{n}" for n in range(100) if store.node_of(f"key:{n}") == place) for place in (0, 1)]
+    keys = [next(f"key:{n}" for n in range(100) if store.node_of(f"key:{n}") == shard) for shard in (0, 1)]
     return store, here, there, keys[0], keys[1]
 
 
@@ -160,7 +160,7 @@ def test_failed_record_leaves_the_group_to_the_policy() -> None:
     limiter = Limiter(store, on_store_error="closed")
     replies = limiter.apply([*group(IdempotencyRecord(mine, BODY, b""), theirs), *group(None, theirs)])
     assert [reply[0].decision.reason for reply in replies] == ["fail_closed", "ok"]
-    assert used(there.inner, theirs) == 1, "what cannot be kept is not decided"
+    assert used(there.inner, theirs) == 1, "without its record, a request is not decided"
 
 
 @pytest.mark.parametrize("policy", ["open", "closed", "local"])

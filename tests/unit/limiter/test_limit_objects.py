@@ -28,7 +28,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def no_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail when a Limit is hashed, compared or written out: each costs more than the check itself."""
+    """Fail when a Limit is hashed, compared or formatted: each costs more than the check itself."""
 
     def fail(*_: object) -> None:
         raise AssertionError("a known Limit was hashed, compared or written out")
@@ -80,7 +80,7 @@ def test_names_separate_equal_limits(built: list[str]) -> None:
 
 def test_reused_memory_address_does_not_confuse_limits() -> None:
     limiter = Limiter()
-    for count in range(1, 2 * MAX_REMEMBERED):  # each may get the memory of one that is gone
+    for count in range(1, 2 * MAX_REMEMBERED):  # each may reuse the memory of a freed one
         assert limiter.check(f"k{count}", Limit(count, 60)).limit == count
         assert limiter.check(f"k{count}", [Limit(count, 60), "9999/second"]).parts[0].limit == count
 

@@ -17,7 +17,7 @@ PLANS = {"gold": "10/second burst 20", "daily": "5000/day", "both": ["2/second",
 
 
 class Calls:
-    """A limiter whose coroutines, if it has any, are awaited on the spot."""
+    """A limiter whose coroutines, if it has any, are run to completion."""
 
     def __init__(self, limiter: Limiter | AsyncLimiter, loop: asyncio.AbstractEventLoop) -> None:
         self.limiter = limiter
@@ -226,7 +226,7 @@ def test_clock_with_a_store_object_is_refused(clock: FakeClock) -> None:
         Limiter(store, clock=clock)
     with Limiter(store) as limiter:
         limiter.check("k", "5/minute")
-    assert Limiter(store).peek("k", "5/minute").remaining == 4, "who gave the store closes it"
+    assert Limiter(store).peek("k", "5/minute").remaining == 4, "a given store is closed by its owner"
 
 
 def test_closed_limiter_raises() -> None:

@@ -91,8 +91,8 @@ def test_threads_log_failures_once_a_second(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.WARNING, "crestgate"), ThreadPoolExecutor(32) as pool:
         list(pool.map(lambda n: limiter.check(f"k{n}", "5/hour"), range(200)))
     assert limiter.store_failures == 200
-    said = [record.getMessage() for record in caplog.records]
-    assert 1 <= len(said) <= 3, said
+    messages = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(messages) <= 3, messages
 
 
 def test_acquire_on_a_failed_store_says_so() -> None:
@@ -106,18 +106,18 @@ def test_acquire_on_a_failed_store_says_so() -> None:
 
 @pytest.mark.parametrize("plans", [None, {}])
 def test_unknown_plan_without_plans(plans: dict[str, str] | None) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         Limiter("memory://", plans=plans).check("a", "gold")
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "there is no plan 'gold': it is not a limit either; no plans are given: write a limit such as '100/minute', or "
         "plans={'gold': '100/minute'}"
     )
 
 
 def test_unknown_plan_lists_the_plans() -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         Limiter("memory://", plans={"silver": "1/s", "golden": "2/s"}).check("a", ["1/minute", "gold"])
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "there is no plan 'gold': did you mean 'golden'? it is not a limit either; the plans are golden, silver"
     )
 
@@ -126,7 +126,7 @@ def test_unknown_plan_lists_the_plans() -> None:
     "text", ["", "per minute", "ten per minute", "5 per", "/minute", "redis://user:secret@host", "user:secret@host"]
 )
 def test_limit_with_a_typo_is_reported_as_a_limit(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read|is missing") as told:
+    with pytest.raises(ConfigError, match=r"cannot read|is missing") as raised:
         Limiter("memory://").check("a", text)
-    assert "plan" not in str(told.value)
-    assert "secret" not in str(told.value)
+    assert "plan" not in str(raised.value)
+    assert "secret" not in str(raised.value)

@@ -33,7 +33,7 @@ class Two:
         return store
 
     def remaining(self, number: int, key: str) -> int:
-        """Straight from the counters of one shard."""
+        """Read from the counters of one shard."""
         algorithm = build(Limit.parse("3/hour"), "limit")
         return self.shard(number).inner.apply([Request(Op.PEEK, [Member(key, algorithm, 1)])])[0][0].decision.remaining
 

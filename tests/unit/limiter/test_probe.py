@@ -30,7 +30,7 @@ def test_probe_ignores_the_failure_policy(policy: str) -> None:
     store.broken = True
     with pytest.raises(StoreError, match="does not answer"):
         probe(limiter)
-    assert limiter.store_failures == 0, "nobody was answered in the store's place"
+    assert limiter.store_failures == 0, "the policy answered no check"
 
 
 @pytest.mark.parametrize("kind", ["memory://", "shared://{}/counters", "sqlite:///{}/counters.db"])
@@ -57,7 +57,7 @@ def test_probe_reaches_every_store_of_a_list() -> None:
 def test_probe_reaches_every_master_of_a_cluster(redis_cluster: RedisCluster) -> None:
     seeds = [ServerAddress("127.0.0.1", node.port) for node in redis_cluster.masters]
     cluster = ClusterTopology(seeds)
-    assert len(cluster.keys_of_all_masters(PROBE)) == 1, "before it is known, all tags lead to the first"
+    assert len(cluster.keys_of_all_masters(PROBE)) == 1, "before discovery, all tags lead to the first node"
     third = 16_384 // 3 + 1
     for number, address in enumerate(seeds):
         for slot in range(number * third, min((number + 1) * third, 16_384)):
@@ -67,8 +67,8 @@ def test_probe_reaches_every_master_of_a_cluster(redis_cluster: RedisCluster) ->
     assert sorted(owners) == sorted(seeds)
 
     async def main() -> None:
-        places = ",".join(map(str, seeds))
-        async with AsyncLimiter(f"redis+cluster://{places}?timeout_ms=5000") as limiter:
+        addresses = ",".join(map(str, seeds))
+        async with AsyncLimiter(f"redis+cluster://{addresses}?timeout_ms=5000") as limiter:
             await limiter.probe()
             assert set(limiter.breakers().values()) == {"closed"}
             assert len(limiter.breakers()) >= len(seeds)

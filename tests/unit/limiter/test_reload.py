@@ -18,7 +18,7 @@ RULE = "rules: [{{rule_id: r, dimension: user, limit: {limit}, window_seconds: 6
 
 @pytest.fixture
 def before() -> Iterator[list[int]]:
-    """A handler that was there before: what it has got."""
+    """The signals that an earlier handler received."""
     got: list[int] = []
     old = signal.signal(signal.SIGHUP, lambda number, frame: got.append(number))
     yield got
@@ -38,7 +38,7 @@ def test_sighup_reloads_rules(kind: type[Limiter | AsyncLimiter], tmp_path: Path
     assert limiter.catalog.current.rules["r"].limit == 5
     os.kill(os.getpid(), signal.SIGHUP)
     until(lambda: limiter.catalog.current.rules["r"].limit == 7)
-    assert before == [signal.SIGHUP], "whoever had the signal still has it"
+    assert before == [signal.SIGHUP], "the earlier handler still gets the signal"
     limiter.catalog.close()
 
 
@@ -56,15 +56,15 @@ def test_reload_reads_rules_again(tmp_path: Path) -> None:
 
 
 def test_sighup_needs_the_main_thread(tmp_path: Path) -> None:
-    told: list[str] = []
+    errors: list[str] = []
 
     def elsewhere() -> None:
         try:
             Limiter.from_config(written(tmp_path, 5), environ={}, sighup=True)
         except ConfigError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
-    assert told == ["sighup=True needs the main thread, where Python handles signals: call reload() yourself"]
+    assert errors == ["sighup=True needs the main thread, where Python handles signals: call reload() yourself"]

@@ -156,9 +156,9 @@ def test_reservation_ends_once(limiter: Limiter) -> None:
         for again in (released.release, lambda: released.settle(100)):
             with pytest.raises(RuntimeError, match="was released already"):
                 again()
-    with limiter.reserve("k", LIMIT, cost=100) as kept:
+    with limiter.reserve("k", LIMIT, cost=100) as charged:
         pass
-    for late in (kept.release, lambda: kept.settle(0)):
+    for late in (charged.release, lambda: charged.settle(0)):
         with pytest.raises(RuntimeError, match="ended with its block, and stays charged"):
             late()
     assert limiter.peek("k", LIMIT).remaining == 600
@@ -249,7 +249,7 @@ def test_cancelled_while_settling_settles_once(actual: int | None, used: int, in
 
 
 class BusyStore:
-    """A store of this machine that another process holds, as long as `busy` says so."""
+    """A local store that another process holds locked while `busy` is set."""
 
     waits = True
     timeout = 5.0

@@ -18,7 +18,7 @@ def test_try_check_equals_check(kind: str, tmp_path: Path) -> None:
     url = "memory://" if kind == "memory" else f"shared://{tmp_path}/counters"
     with Limiter(url) as limiter:
         bound = limiter.resolve("3/day")
-        assert bound.check("k").remaining == 2  # the first of a key in shared memory needs more care
+        assert bound.check("k").remaining == 2  # the first check of a key in shared memory needs the slow path
         first, second, third = (bound.try_check("k", 1) for _ in range(3))
         assert first is not None
         assert second is not None
@@ -26,7 +26,7 @@ def test_try_check_equals_check(kind: str, tmp_path: Path) -> None:
         assert (first.allowed, first.remaining, first.state) == (True, 1, "normal")
         assert (second.allowed, second.remaining, second.state) == (True, 0, "throttled")
         assert (third.allowed, third.remaining, third.reason) == (False, 0, "limited")
-        assert bound.try_check("other", 4) is None  # more than the limit ever lets through
+        assert bound.try_check("other", 4) is None  # more than the limit ever admits
 
 
 @pytest.mark.parametrize(("limits", "key"), [(["3/day", "9/hour"], "k"), ("3/day", "k" * 257), ("3/day", "")])

@@ -23,8 +23,8 @@ from unit.rules.memory_repository import MemoryRepository
 NEVER = 3600.0
 
 
-class Place:
-    """A limiter with rules on a store of this machine, and what was said of pressure."""
+class LimiterCase:
+    """A limiter with rules on a local store, and its pressure events."""
 
     def __init__(self, rules: str, store: str) -> None:
         self.clock = FakeClock(NOW_US / 1_000_000)
@@ -35,14 +35,14 @@ class Place:
             store, clock=self.clock, catalog=Catalog([repository], NEVER), on_pressure=self.events.append
         )
 
-    def prepare(self, asked: list[tuple[RequestContext, int]]) -> list[PendingCheck]:
-        return [self.limiter.prepare_request(Op.TAKE, context, cost) for context, cost in asked]
+    def prepare(self, checks: list[tuple[RequestContext, int]]) -> list[PendingCheck]:
+        return [self.limiter.prepare_request(Op.TAKE, context, cost) for context, cost in checks]
 
-    def usual(self, asked: list[tuple[RequestContext, int]]) -> list[Decision]:
-        return asyncio.run(self.limiter.decide(self.prepare(asked)))
+    def decide(self, checks: list[tuple[RequestContext, int]]) -> list[Decision]:
+        return asyncio.run(self.limiter.decide(self.prepare(checks)))
 
-    def at_once(self, asked: list[tuple[RequestContext, int]]) -> list[Decision] | None:
-        return self.limiter.try_decide(self.prepare(asked))
+    def try_decide(self, checks: list[tuple[RequestContext, int]]) -> list[Decision] | None:
+        return self.limiter.try_decide(self.prepare(checks))
 
     def close(self) -> None:
         asyncio.run(self.limiter.aclose())
@@ -50,16 +50,16 @@ class Place:
 
 
 @pytest.fixture(params=["memory", "shared"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Place]]:
-    made: list[Place] = []
+def make_case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], LimiterCase]]:
+    cases: list[LimiterCase] = []
 
-    def make(rules: str) -> Place:
-        url = "memory://" if request.param == "memory" else f"shared://{tmp_path}/counters-{len(made)}?max_keys=1000"
-        made.append(Place(rules, url))
-        return made[-1]
+    def make(rules: str) -> LimiterCase:
+        url = "memory://" if request.param == "memory" else f"shared://{tmp_path}/counters-{len(cases)}?max_keys=1000"
+        cases.append(LimiterCase(rules, url))
+        return cases[-1]
 
     yield make
-    for one in made:
+    for one in cases:
         one.close()
 
 
@@ -92,37 +92,37 @@ steps = st.lists(
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps)
 def test_try_decide_equals_decide(
-    place: Callable[[str], Place], rules: str, steps: list[tuple[list[tuple[str, int]], float]]
+    make_case: Callable[[str], LimiterCase], rules: str, steps: list[tuple[list[tuple[str, int]], float]]
 ) -> None:
-    one, other = place(rules), place(rules)
+    one, other = make_case(rules), make_case(rules)
     for batch, seconds in steps:
-        asked = [(user(name), cost) for name, cost in batch]
-        assert one.at_once(asked) == other.usual(asked)
+        checks = [(user(name), cost) for name, cost in batch]
+        assert one.try_decide(checks) == other.decide(checks)
         for each in (one, other):
             each.clock.advance(seconds)
     assert one.events == other.events
 
 
-def test_existing_counters_are_decided_without_waiting(place: Callable[[str], Place]) -> None:
-    one = place("a user limit=5")
-    one.usual([(user("1"), 1), (user("2"), 1)])
-    decided = one.at_once([(user("1"), 1), (user("2"), 4), (user("2"), 1), (user("1"), 0)])
+def test_existing_counters_are_decided_without_waiting(make_case: Callable[[str], LimiterCase]) -> None:
+    one = make_case("a user limit=5")
+    one.decide([(user("1"), 1), (user("2"), 1)])
+    decided = one.try_decide([(user("1"), 1), (user("2"), 4), (user("2"), 1), (user("1"), 0)])
     assert decided is not None
     assert [(d.allowed, d.remaining) for d in decided] == [(True, 3), (True, 0), (False, 0), (True, 3)]
 
 
 def test_fresh_counter_in_batch_is_counted_once(tmp_path: Path) -> None:
-    one = Place("a user limit=5", f"shared://{tmp_path}/counters?max_keys=1000")
-    one.usual([(user("1"), 1)])
-    decided = one.at_once([(user("1"), 1), (user("new"), 1)])
+    one = LimiterCase("a user limit=5", f"shared://{tmp_path}/counters?max_keys=1000")
+    one.decide([(user("1"), 1)])
+    decided = one.try_decide([(user("1"), 1), (user("new"), 1)])
     assert decided is not None
     assert [decision.remaining for decision in decided] == [3, 4]
-    assert [decision.remaining for decision in one.usual([(user("1"), 0), (user("new"), 0)])] == [3, 4]
+    assert [decision.remaining for decision in one.decide([(user("1"), 0), (user("new"), 0)])] == [3, 4]
     one.close()
 
 
 @pytest.mark.parametrize("cost", [-1, 2**31])
-def test_invalid_cost_is_refused(place: Callable[[str], Place], cost: int) -> None:
-    one = place("a user limit=5")
+def test_invalid_cost_is_refused(make_case: Callable[[str], LimiterCase], cost: int) -> None:
+    one = make_case("a user limit=5")
     with pytest.raises(ValueError, match="cost"):
-        one.at_once([(user("1"), cost)])
+        one.try_decide([(user("1"), cost)])
