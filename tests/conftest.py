@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 from servers import machine
 from servers.mariadb import MariaDB, MariaDBPair
 from servers.postgres import Postgres

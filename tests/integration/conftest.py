@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.children import Child
+from integration.child_process import Child
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import gc
 
 from crestgate import Limiter, RequestContext
 from crestgate.rules.evaluator import RuleEvaluator
-from integration.floods import resident
-from integration.participants import say
+from integration.child_main import say
+from integration.flood_programs import resident
 
 __all__ = ["ask"]
 

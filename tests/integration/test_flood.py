@@ -12,7 +12,7 @@ from crestgate import Limiter
 from crestgate.cli import version
 from crestgate.stores.memory import MemoryStore
 from crestgate.testing import FakeClock
-from integration.children import Child
+from integration.child_process import Child
 
 Start = Callable[..., Child]
 
@@ -32,7 +32,7 @@ def assert_flat(told: dict[str, Any], per_key: int = 0) -> None:
 @pytest.mark.slow
 def test_millions_of_fresh_keys(start: Start) -> None:
     told = start(
-        "floods.fresh_keys",
+        "flood_programs.fresh_keys",
         url="memory://?max_keys=100000",
         limit="100/minute",
         early=MILLION,
@@ -47,7 +47,7 @@ def test_millions_of_fresh_keys(start: Start) -> None:
 def test_fresh_keys_that_are_used_up_at_once(start: Start) -> None:
     """Each of them comes under pressure, and the pressure is remembered too."""
     told = start(
-        "floods.fresh_keys",
+        "flood_programs.fresh_keys",
         url="memory://?max_keys=100000",
         limit="1/hour",
         early=300_000,
@@ -61,7 +61,7 @@ def test_fresh_keys_that_are_used_up_at_once(start: Start) -> None:
 @pytest.mark.slow
 def test_fresh_keys_in_a_shared_file(counters: Path, start: Start) -> None:
     told = start(
-        "floods.fresh_keys",
+        "flood_programs.fresh_keys",
         url=f"shared://{counters}?max_keys=10000",
         limit="100/minute",
         early=50_000,
@@ -77,7 +77,7 @@ def test_fresh_keys_in_a_shared_file(counters: Path, start: Start) -> None:
 def test_fresh_keys_under_mixed_limits(kind: str, counters: Path, start: Start) -> None:
     url = "memory://?max_keys=20000" if kind == "memory" else f"shared://{counters}?max_keys=5000"
     early, late = (150_000, 450_000) if kind == "memory" else (30_000, 90_000)
-    assert_flat(start("floods.mixed_limits", url=url, early=early, late=late).finish(), per_key=40)
+    assert_flat(start("flood_programs.mixed_limits", url=url, early=early, late=late).finish(), per_key=40)
 
 
 def test_entries_that_are_given_back_go_with_their_period() -> None:

@@ -13,7 +13,7 @@ from crestgate.rules.compat.clients import MAX_SEEN, ClientLimit
 from crestgate.rules.editor import Editor
 from crestgate.rules.port import Actor
 from crestgate.rules.storage.factory import open_repository
-from integration.children import Child
+from integration.child_process import Child
 
 MILLION = 1_000_000
 CONFIG = """

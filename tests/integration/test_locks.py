@@ -19,8 +19,8 @@ from crestgate.errors import LeaseLostError, StoreClosedError, StoreError
 from crestgate.locks import Lease, open_locks
 from crestgate.locks.file import FileLocks
 from crestgate.locks.redis import RECORD_TTL_MS
-from integration.children import Child, stopped, until
-from integration.lockers import make_room, read, write
+from integration.child_process import Child, stopped, until
+from integration.lock_programs import make_room, read, write
 from servers.redis import RedisServer
 
 KINDS = ["file", "sqlite", "redis_server", "mariadb", "postgres"]
@@ -57,7 +57,7 @@ def locks(url: str) -> Iterator[Any]:
 def workers() -> Iterator[list[Child]]:
     """Four processes that do what they are told."""
     with ExitStack() as stack:
-        yield [stack.enter_context(Child("lockers.serve")) for _ in range(4)]
+        yield [stack.enter_context(Child("lock_programs.serve")) for _ in range(4)]
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_holder_stopped_in_the_middle_of_its_write(
 
 @pytest.mark.parametrize("url", KINDS, indirect=True)
 def test_the_lock_of_a_process_that_was_killed_comes_free(url: str, locks: Any, name: str) -> None:
-    with Child("lockers.serve") as worker:
+    with Child("lock_programs.serve") as worker:
         worker.say({"task": "write_when_told", "url": url, "name": name, "lease": 0.5, "value": 1, "inside": False})
         version = worker.hear()
         with pytest.raises(TimeoutError), locks.hold(name, wait=0):

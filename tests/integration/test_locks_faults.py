@@ -16,7 +16,7 @@ import pytest
 
 from crestgate.errors import StoreError
 from crestgate.locks import open_locks
-from integration.lockers import make_room, read, write
+from integration.lock_programs import make_room, read, write
 from servers.machine import free_port
 from servers.mariadb import MariaDB
 from servers.postgres import Postgres

@@ -22,7 +22,7 @@ from crestgate.retry import Outbound, Retry
 from crestgate.retry.httpx import AsyncRetryTransport, PacedTransport, PacingTimeoutError, RetryTransport
 from crestgate.retry.requests import PacedAdapter
 from crestgate.testing import FakeClock
-from integration.answering import (
+from integration.scripted_server import (
     BREAK,
     CALLERS,
     NO_WAIT,

@@ -22,7 +22,7 @@ from crestgate import ConfigError, Limiter, StoreError
 from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.layout import VERSION
 from crestgate.testing import FakeClock
-from integration.children import PATIENCE, Child
+from integration.child_process import PATIENCE, Child
 
 Start = Callable[..., Child]
 
@@ -74,7 +74,7 @@ def remaining(path: Path, key: str = "key") -> int:
 
 def test_counters_survive_a_restart(made: Path, start: Start) -> None:
     assert remaining(made) == 997
-    assert start("files.check", url=at(made), limit=LIMIT, times=2, wait=False).finish()["used"] == 5
+    assert start("file_programs.check", url=at(made), limit=LIMIT, times=2, wait=False).finish()["used"] == 5
     assert remaining(made) == 995
 
 
@@ -248,7 +248,9 @@ def test_rejected_file_leaves_nothing_open(counters: Path) -> None:
 
 
 def test_concurrent_creators_share_one_file(tmp_path: Path, start: Start) -> None:
-    children = [start("files.check", url=at(tmp_path / "counters"), limit=LIMIT, times=5, wait=True) for _ in range(4)]
+    children = [
+        start("file_programs.check", url=at(tmp_path / "counters"), limit=LIMIT, times=5, wait=True) for _ in range(4)
+    ]
     for word in ("ready", "checked"):
         for child in children:
             assert child.hear() == word
@@ -261,7 +263,7 @@ def test_concurrent_creators_share_one_file(tmp_path: Path, start: Start) -> Non
 
 
 def test_full_disk_is_reported(counters: Path, start: Start) -> None:
-    message = start("files.open_small", url=f"{at(counters)}?max_keys=1000", max_bytes=100_000).finish()
+    message = start("file_programs.open_small", url=f"{at(counters)}?max_keys=1000", max_bytes=100_000).finish()
     assert message.startswith("StoreError")
     assert str(counters) in message
     assert os.listdir(counters.parent) == []
@@ -272,7 +274,7 @@ def test_full_disk_is_an_error_and_not_a_crash(counters: Path) -> None:
     enter = [shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount"]
     script = (
         f"mkdir {counters} && mount -t tmpfs -o size=300k tmpfs {counters} && "
-        f"exec {sys.executable} -m integration.participants files.fill "
+        f"exec {sys.executable} -m integration.child_main files.fill "
         f'\'{{"url": "shared://{counters}/file?max_keys=5000", "keys": 5000}}\''
     )
     if subprocess.run([*enter, "mount", "-t", "tmpfs", "tmpfs", counters.parent], check=False).returncode:
@@ -346,7 +348,7 @@ def test_named_store_of_another_user_is_rejected(name: str) -> None:
 
 def test_unlinked_file_stays_usable(made: Path, start: Start) -> None:
     """Whoever has it open goes on, and so do the children they fork; whoever comes later has another file."""
-    child = start("files.stay", url=at(made), limit=LIMIT)
+    child = start("file_programs.stay", url=at(made), limit=LIMIT)
     assert child.hear() == "ready"
     with Limiter(at(made)) as limiter:
         made.unlink()
@@ -361,7 +363,7 @@ def test_unlinked_file_stays_usable(made: Path, start: Start) -> None:
 
 def test_replaced_file_is_a_separate_store(made: Path, start: Start) -> None:
     """The path leads to another file of counters by now: a forked child goes on with the one its parent has."""
-    child = start("files.stay", url=at(made), limit=LIMIT)
+    child = start("file_programs.stay", url=at(made), limit=LIMIT)
     assert child.hear() == "ready"
     made.unlink()
     with Limiter(f"{at(made)}?max_keys=3000") as another:

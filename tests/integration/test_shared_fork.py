@@ -12,8 +12,8 @@ from crestgate import Limiter
 from crestgate.runtime.fork_safety import MAX_WAIT
 from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.locks import FIRST_STRIPE
-from integration.children import Child, stopped, until
-from integration.forks import CHAIN
+from integration.child_process import Child, stopped, until
+from integration.fork_programs import CHAIN
 
 Start = Callable[..., Child]
 
@@ -25,7 +25,7 @@ def at(path: Path, timeout_ms: int = 10_000) -> str:
 @pytest.mark.parametrize("limits", [CHAIN[:1], CHAIN], ids=["one limit", "a chain"])
 def test_fork_while_a_thread_checks(limits: list[str], counters: Path, start: Start) -> None:
     """Before a fork all locks are taken, in the one order in which everybody takes them."""
-    result = start("forks.fork_and_hammer", url=at(counters, 3000), limits=limits, forks=30, checks=50).finish()
+    result = start("fork_programs.fork_and_hammer", url=at(counters, 3000), limits=limits, forks=30, checks=50).finish()
     assert result["children"] == [50] * 30
     assert result["parent"] > 0
     assert result["used"] == result["parent"] + 30 * 50
@@ -33,19 +33,21 @@ def test_fork_while_a_thread_checks(limits: list[str], counters: Path, start: St
 
 
 def test_limit_holds_across_forks(counters: Path, start: Start) -> None:
-    result = start("forks.fork_and_hammer", url=at(counters), limits=["2000/year"], forks=20, checks=150).finish()
+    result = start(
+        "fork_programs.fork_and_hammer", url=at(counters), limits=["2000/year"], forks=20, checks=150
+    ).finish()
     assert result["used"] == 2000
     assert result["parent"] + sum(result["children"]) == 2000
 
 
 def test_forked_child_has_its_own_locks(counters: Path, start: Start) -> None:
-    result = start("forks.lock_in_child", url=at(counters)).finish()
+    result = start("fork_programs.lock_in_child", url=at(counters)).finish()
     assert result == {"while child holds": False, "when free": True, "while parent holds": False}
 
 
 def test_parent_is_killed_with_all_locks(counters: Path, start: Start) -> None:
     with Limiter(at(counters, 50), on_store_error="closed") as limiter:
-        parent = start("forks.parent_dies", url=at(counters, 1000))
+        parent = start("fork_programs.parent_dies", url=at(counters, 1000))
         assert parent.hear() == "held"
         assert limiter.check("key", CHAIN[0]).reason == "fail_closed", "the parent holds the lock"
         parent.kill()
@@ -60,20 +62,20 @@ def test_parent_is_killed_with_all_locks(counters: Path, start: Start) -> None:
 @pytest.mark.parametrize("kind", ["memory", "shared"])
 def test_fork_while_a_thread_is_inside_a_check(kind: str, after: float, counters: Path, start: Start) -> None:
     url = "memory://" if kind == "memory" else at(counters)
-    assert start("forks.fork_inside_check", url=url, after=after).finish() == {"child": 3, "parent": 3}
+    assert start("fork_programs.fork_inside_check", url=url, after=after).finish() == {"child": 3, "parent": 3}
 
 
 @pytest.mark.parametrize("kind", ["memory", "shared"])
 def test_fork_while_a_thread_records_pressure(kind: str, counters: Path, start: Start) -> None:
     url = "memory://" if kind == "memory" else at(counters)
-    result = start("forks.fork_inside_pressure", url=url).finish()
+    result = start("fork_programs.fork_inside_pressure", url=url).finish()
     assert result == {"child": ["throttled", "limited"], "parent": "throttled"}
 
 
 @pytest.mark.parametrize("kind", ["memory", "shared"])
 def test_fork_while_a_thread_waits_its_turn(kind: str, counters: Path, start: Start) -> None:
     url = "memory://" if kind == "memory" else at(counters)
-    assert start("forks.fork_while_others_wait", url=url).finish() == {"child": "ok"}
+    assert start("fork_programs.fork_while_others_wait", url=url).finish() == {"child": "ok"}
 
 
 def test_fork_while_a_thread_waits_for_a_stopped_process(counters: Path, start: Start) -> None:
@@ -81,10 +83,10 @@ def test_fork_while_a_thread_waits_for_a_stopped_process(counters: Path, start: 
         store = limiter.store
         assert isinstance(store, SharedStore)
         stripe = store.digests.locate(CHAIN[0], "key")[1]
-    holder = start("hammers.hold", url=at(counters), locks=[FIRST_STRIPE + stripe])
+    holder = start("load_programs.hold", url=at(counters), locks=[FIRST_STRIPE + stripe])
     assert holder.hear() == "held"
     until("the holder is stopped", lambda: stopped(holder.pid))
-    forking = start("forks.fork_behind_a_stopped_one", url=at(counters), key="key")
+    forking = start("fork_programs.fork_behind_a_stopped_one", url=at(counters), key="key")
     assert forking.hear() < 5.0, "a fork does not wait for ever"
     holder.signal(signal.SIGCONT)
     assert holder.hear() == "released"
@@ -99,10 +101,10 @@ def test_fork_while_a_thread_holds_some_of_its_locks(counters: Path, start: Star
         store = limiter.store
         assert isinstance(store, SharedStore)
         first = min(store.digests.locate(name, "key")[1] for name in limiter.bind(chain).names)
-    holder = start("hammers.hold", url=at(counters), locks=[FIRST_STRIPE + first])
+    holder = start("load_programs.hold", url=at(counters), locks=[FIRST_STRIPE + first])
     assert holder.hear() == "held"
     until("the holder is stopped", lambda: stopped(holder.pid))
-    forking = start("forks.fork_between_locks", url=at(counters), limits=chain)
+    forking = start("fork_programs.fork_between_locks", url=at(counters), limits=chain)
     assert forking.hear() == "waiting"
     assert forking.silent(0.2), "the fork waits for the thread, which waits for the holder"
     holder.signal(signal.SIGCONT)
@@ -112,5 +114,5 @@ def test_fork_while_a_thread_holds_some_of_its_locks(counters: Path, start: Star
 @pytest.mark.parametrize("kind", ["memory", "shared"])
 def test_two_threads_fork_at_once(kind: str, counters: Path, start: Start) -> None:
     url = "memory://" if kind == "memory" else at(counters)
-    result = start("forks.fork_at_once", url=url, threads=4, forks=250).finish()
+    result = start("fork_programs.fork_at_once", url=url, threads=4, forks=250).finish()
     assert result == {"child": 2, "stuck": False, "parent": 2}

@@ -21,8 +21,8 @@ from crestgate.cli import version
 from crestgate.stores.port import IdempotencyRecord, Member, Op, Request
 from crestgate.stores.shared import SharedStore, idempotency_file
 from crestgate.testing import FakeClock
-from integration.children import Child, until
-from integration.once_racers import BODY, PLENTY, ask, name_at
+from integration.child_process import Child, until
+from integration.shared_idempotency_programs import BODY, PLENTY, ask, name_at
 
 Start = Callable[..., Child]
 PROCESSES = 8
@@ -46,7 +46,7 @@ def used_in(path: Path, key: str) -> int:
 
 
 def test_concurrent_processes_decide_once(counters: Path, start: Start) -> None:
-    children = [start("once_racers.race", url=at(counters), names=NAMES) for _ in range(PROCESSES)]
+    children = [start("shared_idempotency_programs.race", url=at(counters), names=NAMES) for _ in range(PROCESSES)]
     for child in children:
         assert child.hear() == "ready"
     for child in children:
@@ -59,7 +59,7 @@ def test_concurrent_processes_decide_once(counters: Path, start: Start) -> None:
 
 
 def test_forked_children_decide_once(counters: Path, start: Start) -> None:
-    decided = start("once_racers.fork_and_race", url=at(counters), names=NAMES, children=4).finish()
+    decided = start("shared_idempotency_programs.fork_and_race", url=at(counters), names=NAMES, children=4).finish()
     assert sum(decided) == NAMES
     assert used_in(counters, "a") == NAMES
     assert used_in(counters, "before") == 1
@@ -71,8 +71,11 @@ def test_random_kills_leave_every_record_intact(tmp_path: Path, counters: Path, 
     page.write_bytes(bytes(2))
     with open(page, "r+b") as file:
         page_flags = mmap.mmap(file.fileno(), 2)
-    nursery = start("fates.nursery")
-    order = {"program": "once_racers.race_for_ever", "arguments": {"url": at(counters), "page": str(page)}}
+    nursery = start("kill_programs.nursery")
+    order = {
+        "program": "shared_idempotency_programs.race_for_ever",
+        "arguments": {"url": at(counters), "page": str(page)},
+    }
     chance = random.Random(20_241_115)
     began = time.monotonic()
     pids: list[int] = []

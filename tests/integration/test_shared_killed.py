@@ -20,10 +20,10 @@ from crestgate import Limit, Limiter
 from crestgate.cli import version
 from crestgate.stores.shared import SharedStore
 from crestgate.testing import FakeClock
-from integration.children import Child, until
-from integration.fates import BRIEF, CHAIN, KINDS, RESERVED, USED
+from integration.child_process import Child, until
+from integration.crash_points import SCENARIOS, Scenario, moments, opened, used
 from integration.inspection import has_locked, leaked_blocks, owned_blocks
-from integration.moments import SCENARIOS, Scenario, moments, opened, used
+from integration.kill_programs import BRIEF, CHAIN, KINDS, RESERVED, USED
 
 Start = Callable[..., Child]
 
@@ -53,7 +53,7 @@ class Worker:
         os.mkfifo(pipe)
         self.notes = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         arguments = {"url": url, "pipe": str(pipe), "page": str(folder / "page"), "seed": number}
-        nursery.say({"program": "fates.worker", "arguments": arguments})
+        nursery.say({"program": "kill_programs.worker", "arguments": arguments})
         self.pid: int = nursery.hear()
         self.request = ""  # what it is about to do
         self.counter = ""
@@ -171,7 +171,7 @@ class Crew:
 
 def test_random_kills(tmp_path: Path, start: Start) -> None:
     began = time.monotonic()
-    with Crew(start("fates.nursery"), tmp_path, seed=20_240_229) as crew:
+    with Crew(start("kill_programs.nursery"), tmp_path, seed=20_240_229) as crew:
         for number in range(ROUNDS):
             crew.round(number // PER_EPOCH)
         crew.stop()
@@ -209,14 +209,16 @@ def test_chains_are_whole_after_kills(tmp_path: Path, start: Start, report: Call
     """Whoever is killed in the middle of a chain has counted it in all of its limits, or in none."""
     url = f"shared://{tmp_path / 'counters'}?max_keys=5000&timeout_ms=10000"
     chance = random.Random(20_261_116)
-    nursery = start("fates.nursery")
+    nursery = start("kill_programs.nursery")
     pids: list[int] = []
     with Limiter(url) as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
         refs_at = store.locks.refs_at
         for number in range(ROUNDS + 3):
-            nursery.say({"program": "fates.chain_for_ever", "arguments": {"url": url, "keys": 20, "seed": number}})
+            nursery.say(
+                {"program": "kill_programs.chain_for_ever", "arguments": {"url": url, "keys": 20, "seed": number}}
+            )
             pids.append(nursery.hear())
             until("it has begun", lambda pid=pids[-1]: has_locked(store, pid))
             time.sleep(chance.uniform(0.001, 0.02))  # the random moment
@@ -242,7 +244,7 @@ def test_live_counter_never_looks_free(counters: Path, start: Start) -> None:
     The expiry of a counter that is in use is looked at while another process writes it; were it zero for an instant,
     a kill at that instant would hand the counter's slot to the next newcomer.
     """
-    child = start("fates.use_for_ever", url=f"shared://{counters}?max_keys=50", key="key", limit="1000000/year")
+    child = start("kill_programs.use_for_ever", url=f"shared://{counters}?max_keys=50", key="key", limit="1000000/year")
     assert child.hear() == "ready"
     with Limiter(f"shared://{counters}") as limiter:
         store = limiter.store
@@ -253,7 +255,7 @@ def test_live_counter_never_looks_free(counters: Path, start: Start) -> None:
 
 def test_live_entry_never_looks_empty(counters: Path, start: Start) -> None:
     """The same for the entry of a log, from which a settlement takes something back again and again."""
-    child = start("fates.settle_for_ever", url=f"shared://{counters}?max_keys=50", key="key")
+    child = start("kill_programs.settle_for_ever", url=f"shared://{counters}?max_keys=50", key="key")
     assert child.hear() == "ready"
     with Limiter(f"shared://{counters}") as limiter:
         store = limiter.store

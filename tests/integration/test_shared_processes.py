@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from crestgate import Limiter
-from integration.children import Child
+from integration.child_process import Child
 
 Start = Callable[..., Child]
 
@@ -49,7 +49,7 @@ def test_four_processes_on_one_key(algorithm: str, counters: Path, start: Start)
     count = 5_000 if algorithm == "sliding_window_log" else 20_000
     limit = f"{count}/year using {algorithm}"
     children = [
-        start("hammers.hammer", url=at(counters), limits=[limit], keys=1, rounds=count // 2, threads=1, seed=seed)
+        start("load_programs.hammer", url=at(counters), limits=[limit], keys=1, rounds=count // 2, threads=1, seed=seed)
         for seed in range(4)
     ]
     assert admitted_by(children) == {"key:0": count}
@@ -62,7 +62,8 @@ def test_four_processes_on_a_thousand_keys(algorithm: str, counters: Path, start
     limit = f"5/year using {algorithm}"
     url = f"{at(counters)}&max_keys=5000"
     children = [
-        start("hammers.hammer", url=url, limits=[limit], keys=1000, rounds=3, threads=1, seed=seed) for seed in range(4)
+        start("load_programs.hammer", url=url, limits=[limit], keys=1000, rounds=3, threads=1, seed=seed)
+        for seed in range(4)
     ]
     assert admitted_by(children) == {f"key:{i}": 5 for i in range(1000)}
 
@@ -70,7 +71,15 @@ def test_four_processes_on_a_thousand_keys(algorithm: str, counters: Path, start
 def test_chain_is_all_or_nothing(counters: Path, start: Start) -> None:
     larger, smaller = "3000/year", "2000/year using fixed_window"
     children = [
-        start("hammers.hammer", url=at(counters), limits=[larger, smaller], keys=1, rounds=1000, threads=1, seed=seed)
+        start(
+            "load_programs.hammer",
+            url=at(counters),
+            limits=[larger, smaller],
+            keys=1,
+            rounds=1000,
+            threads=1,
+            seed=seed,
+        )
         for seed in range(4)
     ]
     assert admitted_by(children) == {"key:0": 2000}
@@ -84,7 +93,7 @@ def test_chains_in_both_orders_do_not_deadlock(counters: Path, start: Start) -> 
     chain = ["3000/year", "2500/year using gcra", "2000/year using fixed_window", "2200/year using leaky_bucket"]
     orders = [chain, chain[::-1], chain[2:] + chain[:2], chain[1:] + chain[:1]]
     children = [
-        start("hammers.hammer", url=at(counters), limits=order, keys=1, rounds=800, threads=1, seed=seed)
+        start("load_programs.hammer", url=at(counters), limits=order, keys=1, rounds=800, threads=1, seed=seed)
         for seed, order in enumerate(orders)
     ]
     assert admitted_by(children) == {"key:0": 2000}
@@ -97,7 +106,7 @@ def test_threads_and_processes_together(keys: int, counters: Path, start: Start)
     rounds = 800 // keys
     limit = f"{rounds * 5}/year"
     children = [
-        start("hammers.hammer", url=at(counters), limits=[limit], keys=keys, rounds=rounds, threads=4, seed=seed)
+        start("load_programs.hammer", url=at(counters), limits=[limit], keys=keys, rounds=rounds, threads=4, seed=seed)
         for seed in range(2)
     ]
     assert admitted_by(children) == {f"key:{i}": rounds * 5 for i in range(keys)}
@@ -105,13 +114,15 @@ def test_threads_and_processes_together(keys: int, counters: Path, start: Start)
 
 @pytest.mark.parametrize("limits", [["3000/year"], ["3000/year", "4000/year using sliding_window_counter"]])
 def test_tasks_and_processes_together(limits: list[str], counters: Path, start: Start) -> None:
-    children = [start("hammers.hammer_async", url=at(counters), limits=limits, tasks=50, rounds=40) for _ in range(2)]
+    children = [
+        start("load_programs.hammer_async", url=at(counters), limits=limits, tasks=50, rounds=40) for _ in range(2)
+    ]
     assert admitted_by(children) == {"key:0": 3000}
 
 
 def test_tasks_and_threads_of_other_processes_together(counters: Path, start: Start) -> None:
     children = [
-        start("hammers.hammer_async", url=at(counters), limits=["3000/year"], tasks=50, rounds=40),
-        start("hammers.hammer", url=at(counters), limits=["3000/year"], keys=1, rounds=1000, threads=2, seed=1),
+        start("load_programs.hammer_async", url=at(counters), limits=["3000/year"], tasks=50, rounds=40),
+        start("load_programs.hammer", url=at(counters), limits=["3000/year"], keys=1, rounds=1000, threads=2, seed=1),
     ]
     assert admitted_by(children) == {"key:0": 3000}

@@ -25,7 +25,7 @@ from crestgate import AsyncLimiter, Limiter, StoreError
 from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.locks import ARENA, FIRST_STRIPE, HEADER
 from crestgate.testing import FakeClock
-from integration.children import PATIENCE, Child, stopped, until
+from integration.child_process import PATIENCE, Child, stopped, until
 
 Start = Callable[..., Child]
 pytestmark = pytest.mark.usefixtures("frozen_heap")
@@ -61,7 +61,7 @@ def keys_on(store: SharedStore, stripe: int, name: str = LIMIT, prefix: str = "k
 @contextmanager
 def holding(start: Start, path: Path, *locks: int) -> Iterator[Child]:
     """Somebody holds these locks and is stopped; afterwards it goes on and has let go of them."""
-    child = start("hammers.hold", url=at(path), locks=list(locks))
+    child = start("load_programs.hold", url=at(path), locks=list(locks))
     assert child.hear() == "held"
     until("the holder is stopped", lambda: stopped(child.pid))
     try:
@@ -111,7 +111,7 @@ def test_slow_holder_is_waited_for(asynchronous: bool, counters: Path, start: St
     with Limiter(at(counters)) as limiter:
         store = shared(limiter)
         key = next(keys_on(store, 2))
-        child = start("hammers.hold_for", url=at(counters), lock=FIRST_STRIPE + 2, seconds=5 * store.timeout)
+        child = start("load_programs.hold_for", url=at(counters), lock=FIRST_STRIPE + 2, seconds=5 * store.timeout)
         assert child.hear() == "held"
 
         async def check() -> str:
@@ -146,7 +146,7 @@ def test_waiting_chains_do_not_block_others(counters: Path, start: Start) -> Non
         other = "500/year using fixed_window"
         key = next(key for key in keys_on(store, 4) if store.digests.locate(other, key)[1] < 4)
         with holding(start, counters, FIRST_STRIPE + 4):
-            child = start("hammers.hammer_until_told", url=at(counters), limits=[other, LIMIT], key=key)
+            child = start("load_programs.hammer_until_told", url=at(counters), limits=[other, LIMIT], key=key)
             assert child.hear() == "ready"
             child.say("go")
             assert child.hear() == "off"
@@ -332,7 +332,7 @@ def test_failing_lock_call_leaves_no_lock_behind(nth: int, limits: str | list[st
 def test_stops_at_random_moments(counters: Path, start: Start) -> None:
     chance = random.Random(7)
     limit = "10000000/year using fixed_window"
-    children = [start("hammers.hammer_until_told", url=at(counters), limits=[limit], key="key") for _ in range(3)]
+    children = [start("load_programs.hammer_until_told", url=at(counters), limits=[limit], key="key") for _ in range(3)]
     for child in children:
         assert child.hear() == "ready"
         child.say("go")

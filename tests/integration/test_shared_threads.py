@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from crestgate import AsyncLimiter, Limiter
-from integration.children import PATIENCE, Child
+from integration.child_process import PATIENCE, Child
 
 Start = Callable[..., Child]
 Report = Callable[[str], None]
@@ -26,11 +26,11 @@ CHECKS = 20_000
 
 @pytest.mark.parametrize(("threads", "processes"), [(1, 8), (8, 1), (32, 1), (64, 1), (8, 4), (64, 8)])
 def test_threads_on_a_hot_key(threads: int, processes: int, counters: Path, start: Start, report: Report) -> None:
-    busy = [start("hammers.keep_busy", seconds=2 * PATIENCE) for _ in range(os.cpu_count() or 1)]
+    busy = [start("load_programs.keep_busy", seconds=2 * PATIENCE) for _ in range(os.cpu_count() or 1)]
     rounds = max(CHECKS // (threads * processes), 20)
     children = [
         start(
-            "hammers.hammer",
+            "load_programs.hammer",
             url=f"shared://{counters}",
             limits=["10/day"],
             keys=1,

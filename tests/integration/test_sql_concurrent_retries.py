@@ -9,8 +9,8 @@ import pytest
 
 from crestgate.stores.port import Member, Op, Request
 from databases import KINDS, open_at, url_of
-from integration.children import Child
-from integration.onces import KEYS, MANY
+from integration.child_process import Child
+from integration.sql_idempotency_programs import KEYS, MANY
 
 NAMES = 40
 
@@ -20,7 +20,10 @@ def test_concurrent_retries_are_decided_once(
     kind: str, request: pytest.FixtureRequest, start: Callable[..., Child]
 ) -> None:
     url = url_of(kind, request)
-    children = [start("onces.ask_once", url=url, prefix="race", names=NAMES, threads=3, seed=seed) for seed in range(3)]
+    children = [
+        start("sql_idempotency_programs.ask_once", url=url, prefix="race", names=NAMES, threads=3, seed=seed)
+        for seed in range(3)
+    ]
     for child in children:
         assert child.hear() == "ready"
     for child in children:

@@ -12,7 +12,7 @@ import pytest
 
 from crestgate import Limiter
 from databases import KINDS, url_of
-from integration.children import Child
+from integration.child_process import Child
 from integration.test_shared_processes import admitted_by
 
 Start = Callable[..., Child]
@@ -33,7 +33,8 @@ def url(database: str) -> str:
 def test_processes_and_threads_on_one_key(algorithm: str, url: str, start: Start) -> None:
     limit = f"500/year using {algorithm}"
     children = [
-        start("hammers.hammer", url=url, limits=[limit], keys=1, rounds=50, threads=4, seed=seed) for seed in range(4)
+        start("load_programs.hammer", url=url, limits=[limit], keys=1, rounds=50, threads=4, seed=seed)
+        for seed in range(4)
     ]
     assert admitted_by(children) == {"key:0": 500}
     with Limiter(url) as limiter:
@@ -43,7 +44,8 @@ def test_processes_and_threads_on_one_key(algorithm: str, url: str, start: Start
 def test_processes_and_threads_on_a_thousand_keys(url: str, start: Start) -> None:
     limit = "3/year using sliding_window_log"
     children = [
-        start("hammers.hammer", url=url, limits=[limit], keys=1000, rounds=1, threads=2, seed=seed) for seed in range(2)
+        start("load_programs.hammer", url=url, limits=[limit], keys=1000, rounds=1, threads=2, seed=seed)
+        for seed in range(2)
     ]
     assert admitted_by(children) == {f"key:{i}": 3 for i in range(1000)}
 
@@ -51,7 +53,8 @@ def test_processes_and_threads_on_a_thousand_keys(url: str, start: Start) -> Non
 def test_processes_and_tasks_with_chains_in_both_orders(url: str, start: Start) -> None:
     chain = ["700/year", "600/year using sliding_window_log", "500/year using fixed_window"]
     children = [
-        start("hammers.hammer_async", url=url, limits=order, tasks=50, rounds=10) for order in (chain, chain[::-1])
+        start("load_programs.hammer_async", url=url, limits=order, tasks=50, rounds=10)
+        for order in (chain, chain[::-1])
     ]
     assert admitted_by(children) == {"key:0": 500}
     with Limiter(url) as limiter:

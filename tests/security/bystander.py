@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 __all__ = ["Bystander", "Control", "memory_bytes", "p99", "peak_memory_bytes", "unharmed"]
 

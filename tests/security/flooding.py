@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 from typing import cast
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 __all__ = ["Flood", "flood"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.frames import frame
 from crestgate.service.grpc.transport.headers import encode_headers
-from integration.service.serving import Service
+from integration.service.service_process import Service
 from security.bystander import Bystander
 
 __all__ = ["CHECK", "HELLO", "FloodKind", "RpcBystander", "call", "connect", "flood", "floods", "goaway_code"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 from security.bystander import Bystander, Control, memory_bytes, peak_memory_bytes, unharmed
 
 

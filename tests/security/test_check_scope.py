@@ -24,7 +24,7 @@ from crestgate.stores.remote.http_connection import ServiceAddress
 from crestgate.stores.remote.store import ServiceStore
 from crestgate.stores.shared import SharedStore
 from crestgate.testing import FakeClock
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 START = 1_700_000_000
 SIX = ("token_bucket", "leaky_bucket", "gcra", "fixed_window", "sliding_window_counter", "sliding_window_log")

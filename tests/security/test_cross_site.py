@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 EVIL = "https://evil.example"
 CHECK = {"key": "page", "plans": ["daily"]}

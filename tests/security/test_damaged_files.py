@@ -27,7 +27,7 @@ from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.layout import HEADER_BYTES
 from crestgate.testing import FakeClock
 from integration.inspection import used_blocks
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 FILES = 300
 SECONDS_PER_FILE = 30

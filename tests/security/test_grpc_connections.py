@@ -13,7 +13,7 @@ import pytest
 
 from crestgate.runtime.connection_budget import ConnectionBudget, max_connections
 from crestgate.service.grpc.transport.listener import QUIET_SECONDS
-from integration.service.serving import Service
+from integration.service.service_process import Service
 from security.bystander import Bystander, unharmed
 from security.rpc_attack import HELLO, RpcBystander, call, connect, head
 

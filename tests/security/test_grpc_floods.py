@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from crestgate.service.grpc.transport import frames
-from integration.service.serving import Service
+from integration.service.service_process import Service
 from security.bystander import Bystander, Control, memory_bytes, unharmed
 from security.rpc_attack import FloodKind, RpcBystander, connect, flood, floods, goaway_code
 

@@ -14,7 +14,7 @@ import pytest
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.frames import frame
 from crestgate.service.grpc.transport.headers import encode_headers
-from integration.service.serving import Service
+from integration.service.service_process import Service
 from security.bystander import Bystander, memory_bytes, peak_memory_bytes, unharmed
 from security.rpc_attack import CHECK, HELLO, RpcBystander, connect, head
 

@@ -11,8 +11,8 @@ import pytest
 from integration.proxies.fronts import DEPLOY, Nginx
 from integration.proxies.gate import Gate
 from integration.proxies.origin import Origin, origin
-from integration.service.serving import Service
-from integration.service.wire import ask, request
+from integration.service.raw_http import ask, request
+from integration.service.service_process import Service
 
 SETTINGS = (DEPLOY / "nginx" / "crestgate.yaml").read_text()
 SEARCHES = 5

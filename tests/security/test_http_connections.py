@@ -16,8 +16,8 @@ import pytest
 
 from crestgate.runtime.connection_budget import max_connections
 from crestgate.service.http.admission import MIN_IDLE_SERVED
-from integration.service.serving import Service
-from integration.service.wire import request
+from integration.service.raw_http import request
+from integration.service.service_process import Service
 from security.bystander import Bystander, memory_bytes, unharmed
 from servers.machine import until
 from servers.redis import self_signed

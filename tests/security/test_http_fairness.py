@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from integration.service.serving import GENEROUS, Service
-from integration.service.wire import request
+from integration.service.raw_http import request
+from integration.service.service_process import GENEROUS, Service
 from security.bystander import Bystander, unharmed
 from security.flooding import flood
 

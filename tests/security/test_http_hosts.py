@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from integration.service.serving import Service
-from integration.service.wire import Answer, ask
+from integration.service.raw_http import Answer, ask
+from integration.service.service_process import Service
 
 PATHS = [b"/healthz", b"/metrics", b"/docs", b"/api/v1/rules", b"/api/v1/authorize", b"/nowhere"]
 BODY = b'{"key": "host"}'

@@ -17,8 +17,8 @@ import pytest
 
 from crestgate.protobuf import messages
 from crestgate.runtime.connection_budget import MAX_HELD_BYTES
-from integration.service.serving import Service
-from integration.service.wire import Wire, request
+from integration.service.raw_http import Wire, request
+from integration.service.service_process import Service
 from security.bystander import Bystander, memory_bytes, unharmed
 from security.flooding import flood
 

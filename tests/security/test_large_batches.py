@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from crestgate.protobuf import messages
-from integration.service.serving import GENEROUS, Service
+from integration.service.service_process import GENEROUS, Service
 from security.bystander import Bystander, Control, memory_bytes, unharmed
 
 ROUNDS = 3

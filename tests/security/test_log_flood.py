@@ -19,7 +19,7 @@ from crestgate.stores.port import Member, Op, PartialStoreError, Request
 from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.arena import MAX_PROBES, MAX_SEARCHES
 from crestgate.testing import FakeClock
-from integration.service.serving import Service
+from integration.service.service_process import Service
 from security.bystander import Bystander, unharmed
 
 EXHAUSTED = "5/day using sliding_window_log"

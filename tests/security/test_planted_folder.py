@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from crestgate import Limiter
-from integration.service.serving import ANY_PORTS, PATIENCE, Service
+from integration.service.service_process import ANY_PORTS, PATIENCE, Service
 
 COMMANDS = [
     "serve",

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from types import TracebackType
 
-from integration.children import Child
+from integration.child_process import Child
 from integration.network.history import Check, read
 from integration.network.workers import Target
 

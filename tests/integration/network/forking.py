@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from crestgate import AsyncLimiter
-from integration.forks import Fork
-from integration.participants import say
+from integration.child_main import say
+from integration.fork_programs import Fork
 
 __all__ = ["fork_between_loops", "fork_in_a_loop"]
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from crestgate import Limiter
-from integration.children import Child
+from integration.child_process import Child
 from integration.network.crew import with_options
 
 STORES = ["redis_server", "redis_cluster", "mariadb", "postgres"]
@@ -28,7 +28,7 @@ def used(url: str) -> int:
 
 
 def test_fork_while_a_thread_checks(url: str, start: Start) -> None:
-    result = start("forks.fork_and_hammer", url=url, limits=[LIMIT], forks=8, checks=20).finish()
+    result = start("fork_programs.fork_and_hammer", url=url, limits=[LIMIT], forks=8, checks=20).finish()
     assert result["children"] == [20] * 8
     assert result["parent"] > 0
     assert result["used"] == result["parent"] + 8 * 20 == used(url)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from crestgate import AsyncLimiter, Decision, Limiter
 from crestgate.core.decision import combine
 from crestgate.stores.port import Member, Op, Request
+from integration.child_main import hear, say
 from integration.network.history import Check, write
-from integration.participants import hear, say
 
 __all__ = ["Target", "work"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 from servers.machine import free_port
 from servers.process import ServerProcess
 

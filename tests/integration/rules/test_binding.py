@@ -19,8 +19,8 @@ from crestgate.rules.port import Actor
 from crestgate.rules.records import record_of
 from crestgate.rules.rule import Rule
 from crestgate.rules.storage.factory import open_repository
-from integration.children import Child
-from integration.rules.places import KINDS, place
+from integration.child_process import Child
+from integration.rules.repositories import KINDS, place
 
 CHANGES = 100
 RULES = 20
@@ -52,7 +52,7 @@ def watched(config: Path, change: Callable[[int], None]) -> Report:
     one, is seen.
     """
     chance = random.Random(4)
-    with Child("rules.watchers.watch", config=str(config), rules=RULES) as child:
+    with Child("rules.rule_programs.watch", config=str(config), rules=RULES) as child:
         assert child.hear() == "ready"
         made: list[tuple[int, float]] = []
         for limit in range(1001, 1001 + CHANGES):

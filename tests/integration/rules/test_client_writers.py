@@ -10,8 +10,8 @@ import pytest
 
 from crestgate.rules.port import AuditEntry, AuditQuery, Repository
 from crestgate.rules.storage.factory import open_repository
-from integration.children import Child
-from integration.rules.places import KINDS, place
+from integration.child_process import Child
+from integration.rules.repositories import KINDS, place
 
 PROCESSES = 4
 TIMES = 50
@@ -26,7 +26,7 @@ def test_writers_never_mix_and_lose_no_audit_entry(kind: str, request: pytest.Fi
     with ExitStack() as stack:
         writers = [
             stack.enter_context(
-                Child("rules.watchers.configure", url=url, client=CLIENT, first=1000 * (n + 1), times=TIMES)
+                Child("rules.rule_programs.configure", url=url, client=CLIENT, first=1000 * (n + 1), times=TIMES)
             )
             for n in range(PROCESSES)
         ]

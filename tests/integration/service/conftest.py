@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from integration.service.serving import GENEROUS, Service
+from integration.service.service_process import GENEROUS, Service
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 CASES = 145
 NO_BODY = {

@@ -11,8 +11,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from integration.children import until
-from integration.service.telling import problem
+from integration.child_process import until
+from integration.service.api_helpers import problem
 
 RULE_FIELDS = {
     "rule_id", "name", "dimension", "identifier", "endpoint_pattern", "method", "tier", "algorithm", "limit",

@@ -11,8 +11,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from integration.service.serving import Service
-from integration.service.telling import problem
+from integration.service.api_helpers import problem
+from integration.service.service_process import Service
 
 CONFIG = """
 server:

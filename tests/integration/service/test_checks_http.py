@@ -10,8 +10,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from integration.service.serving import Service
-from integration.service.telling import make_key, problem
+from integration.service.api_helpers import make_key, problem
+from integration.service.service_process import Service
 
 FIELDS = {
     "allowed": bool,

@@ -14,8 +14,8 @@ import pytest
 
 from crestgate import AsyncLimiter, ConfigError, Decision, Limit, Limiter, RequestContext, StoreError
 from crestgate.testing.conformance import STRANGE_KEYS
-from integration.service.serving import Service
-from integration.service.telling import make_key
+from integration.service.api_helpers import make_key
+from integration.service.service_process import Service
 
 PATIENCE = "timeout_ms=30000"
 

@@ -17,7 +17,7 @@ from crestgate import AsyncLimiter, Limiter, RequestContext, StoreError
 from crestgate.http.header_options import HeaderStyle
 from crestgate.http.headers import rate_limit_headers
 from crestgate.stores.breaker import OPEN_SECONDS
-from integration.service.serving import GENEROUS, Service
+from integration.service.service_process import GENEROUS, Service
 from servers.redis import self_signed
 
 CONFIG = "plans: {pair: [5/day using fixed_window, 3/hour]}\n"

@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from crestgate.service.admin.check_docs import DATA_PATHS
-from integration.service.serving import GENEROUS, Service
+from integration.service.service_process import GENEROUS, Service
 from unit.service.admin.test_admin_openapi import CONTROL_PLANE
 
 CALLS = [(path, method) for path, methods in CONTROL_PLANE.items() for method in sorted(methods)]

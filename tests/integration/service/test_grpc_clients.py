@@ -18,7 +18,7 @@ from integration.service.rpc_clients import (
     Grpclib,
     Reflected,
 )
-from integration.service.serving import GENEROUS, Service
+from integration.service.service_process import GENEROUS, Service
 
 CONFIG = """
 rules:

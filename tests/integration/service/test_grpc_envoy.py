@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from crestgate.protobuf import messages
-from integration.service.serving import GENEROUS, Service
+from integration.service.service_process import GENEROUS, Service
 
 PATIENCE = 30.0
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 NO_JSON = {
     "nothing": b"",

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from integration.service.serving import Service
-from integration.service.wire import Answer, Wire, ask, request
+from integration.service.raw_http import Answer, Wire, ask, request
+from integration.service.service_process import Service
 
 BODY = b'{"key": "wire"}'
 CHECK = request(b"POST", b"/api/v1/check", body=BODY)

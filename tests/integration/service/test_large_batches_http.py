@@ -8,7 +8,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from integration.service.telling import problem
+from integration.service.api_helpers import problem
 
 LIMITS = 15
 

@@ -14,7 +14,7 @@ from conformance.service_here import ServiceHere
 from crestgate import AsyncLimiter, Limiter, RequestContext, StoreError
 from crestgate.core.failure_modes import OnStoreError
 from flaky_store import Flaky
-from integration.service.telling import problem
+from integration.service.api_helpers import problem
 
 RULES = """
 plans: {pair: [5/day using fixed_window, 3/hour using sliding_window_log]}

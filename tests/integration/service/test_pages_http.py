@@ -10,9 +10,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from integration.children import until
-from integration.service.serving import Service
-from integration.service.telling import problem
+from integration.child_process import until
+from integration.service.api_helpers import problem
+from integration.service.service_process import Service
 
 METRICS = {
     "crestgate_allowed": {"rule", "dimension"},

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import httpx
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 
 def test_a_service_without_settings_answers_and_ends_when_told(serve: Callable[..., Service]) -> None:

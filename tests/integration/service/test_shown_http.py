@@ -19,8 +19,8 @@ import pytest
 from crestgate.core.redaction import client_of_api_key, digest
 from crestgate.history.factory import open_history
 from crestgate.service.observability.usage import short_subject
-from integration.children import until
-from integration.service.serving import Service
+from integration.child_process import until
+from integration.service.service_process import Service
 from unit.service.observability.test_webhook import Receiver
 
 API_KEY = "sk_live_0f-an-end-us3r"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from integration.children import until
-from integration.service.serving import Service
-from integration.service.telling import make_key, problem, revoke_key
+from integration.child_process import until
+from integration.service.api_helpers import make_key, problem, revoke_key
+from integration.service.service_process import Service
 
 READS = [
     "/api/v1/rules",

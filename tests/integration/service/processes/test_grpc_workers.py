@@ -19,9 +19,9 @@ from crestgate.protobuf.messages import (
     RateLimitRequest,
     RateLimitResponse,
 )
-from integration.service.processes.crowd import Caller, until
-from integration.service.processes.half_calls import HalfCall
-from integration.service.serving import PATIENCE, Service
+from integration.service.processes.concurrent_clients import Caller, until
+from integration.service.processes.partial_call import HalfCall
+from integration.service.service_process import PATIENCE, Service
 from servers.machine import free_port, gone
 from servers.redis import self_signed
 from servers.signing import Signer

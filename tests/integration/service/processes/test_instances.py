@@ -12,10 +12,10 @@ import pytest
 
 from crestgate.config.settings import load_settings
 from crestgate.history.factory import open_history
-from integration.rules.places import place
-from integration.service.processes.crowd import Caller, admitted, crowd, until
-from integration.service.processes.together import together
-from integration.service.serving import Service
+from integration.rules.repositories import place
+from integration.service.processes.concurrent_clients import Caller, admitted, crowd, until
+from integration.service.processes.parallel_start import together
+from integration.service.service_process import Service
 
 RULES = ["mariadb", "postgres", "redis"]
 BOUND = 2.0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from integration.service.processes.crowd import (
+from integration.service.processes.concurrent_clients import (
     Caller,
     Load,
     Told,
@@ -20,7 +20,7 @@ from integration.service.processes.crowd import (
     scrape,
     until,
 )
-from integration.service.serving import Service
+from integration.service.service_process import Service
 from servers.machine import gone
 
 WORKERS = 3

@@ -27,8 +27,8 @@ import pytest
 
 from crestgate.config.settings import load_settings
 from crestgate.service.preflight import complete_settings
-from integration.service.processes.crowd import CHECK, Caller, answering_workers, until
-from integration.service.serving import ANY_PORTS, PATIENCE, Service
+from integration.service.processes.concurrent_clients import CHECK, Caller, answering_workers, until
+from integration.service.service_process import ANY_PORTS, PATIENCE, Service
 from servers.machine import free_port
 from servers.mariadb import MariaDB
 from servers.redis import RedisServer

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
-from integration.service.processes.crowd import Caller, admitted, answering_workers, crowd, metric, scrape, until
-from integration.service.processes.repeats import REPEATS, told_once
-from integration.service.serving import Service
+from integration.service.processes.concurrent_clients import (
+    Caller,
+    admitted,
+    answering_workers,
+    crowd,
+    metric,
+    scrape,
+    until,
+)
+from integration.service.processes.replays import REPEATS, told_once
+from integration.service.service_process import Service
 
 WORKERS = 4
 LIMIT = 500

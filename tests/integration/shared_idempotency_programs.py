@@ -11,7 +11,7 @@ from crestgate import Limiter
 from crestgate.core.algorithms import build
 from crestgate.core.limit import Limit
 from crestgate.stores.port import IdempotencyRecord, Member, Op, Request, Store
-from integration.participants import hear, say
+from integration.child_main import hear, say
 
 __all__ = ["BODY", "PLENTY", "ask", "fork_and_race", "name_at", "race", "race_for_ever"]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from crestgate import Limiter, RateLimitExceeded
 from crestgate.stores.port import Member, Op, Request
-from integration.participants import hear, run, say
+from integration.child_main import hear, run, say
 
 __all__ = [
     "BRIEF",

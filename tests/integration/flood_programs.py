@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from crestgate import Limiter
 from crestgate.core.pressure import MAX_COUNTERS
-from integration.participants import say
+from integration.child_main import say
 
 __all__ = ["fresh_keys", "mixed_limits"]
 

@@ -13,7 +13,7 @@ from collections import Counter
 
 from crestgate import AsyncLimiter, Decision, Limiter
 from crestgate.stores.shared import SharedStore
-from integration.participants import hear, say
+from integration.child_main import hear, say
 
 __all__ = ["hammer", "hammer_async", "hammer_until_told", "hold", "hold_for", "keep_busy"]
 

@@ -33,7 +33,7 @@ class Child:
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join([str(_TESTS), *(folder for folder in sys.path if folder)])
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "integration.participants", program, json.dumps(arguments)],
+            [sys.executable, "-m", "integration.child_main", program, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

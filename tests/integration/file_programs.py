@@ -8,7 +8,7 @@ import signal
 
 from crestgate import CrestgateError, Limiter
 from crestgate.stores.shared import SharedStore
-from integration.participants import hear, say
+from integration.child_main import hear, say
 
 __all__ = ["check", "fill", "open_small", "stay"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 __all__ = ["together"]
 

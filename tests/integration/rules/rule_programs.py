@@ -11,7 +11,7 @@ from crestgate.rules.compat.clients import ClientLimit
 from crestgate.rules.editor import Editor
 from crestgate.rules.port import Actor
 from crestgate.rules.storage.factory import open_repository
-from integration.participants import hear, say
+from integration.child_main import hear, say
 
 __all__ = ["configure", "watch"]
 

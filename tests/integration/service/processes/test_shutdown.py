@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from integration.service.processes.crowd import Caller, answering_workers, until
-from integration.service.serving import PATIENCE, Service
+from integration.service.processes.concurrent_clients import Caller, answering_workers, until
+from integration.service.service_process import PATIENCE, Service
 from servers.machine import gone
 from servers.redis import RedisServer
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from integration.service.serving import PATIENCE, Service
+from integration.service.service_process import PATIENCE, Service
 
 __all__ = ["CHECK", "Caller", "Load", "Told", "admitted", "answering_workers", "crowd", "metric", "scrape", "until"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from integration.service.serving import ANY_PORTS, PATIENCE, Service
+from integration.service.service_process import ANY_PORTS, PATIENCE, Service
 from servers.machine import free_port
 from servers.redis import self_signed
 

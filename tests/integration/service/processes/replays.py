@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from integration.service.processes.crowd import Told
-from integration.service.serving import Service
+from integration.service.processes.concurrent_clients import Told
+from integration.service.service_process import Service
 
 __all__ = ["REPEATS", "told_once"]
 

@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from integration.service.processes.crowd import Caller, Told, crowd, until
-from integration.service.processes.repeats import REPEATS, told_once
-from integration.service.processes.together import together
-from integration.service.serving import Service
+from integration.service.processes.concurrent_clients import Caller, Told, crowd, until
+from integration.service.processes.parallel_start import together
+from integration.service.processes.replays import REPEATS, told_once
+from integration.service.service_process import Service
 
 STORES = ["redis_server", "redis_cluster", "mariadb"]
 WORKERS = 2

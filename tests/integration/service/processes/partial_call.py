@@ -11,7 +11,7 @@ from hpack import Decoder, Encoder
 from crestgate.protobuf.messages import CheckRequest, CheckResponse
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.frames import frame
-from integration.service.serving import PATIENCE, Service
+from integration.service.service_process import PATIENCE, Service
 
 __all__ = ["HalfCall"]
 

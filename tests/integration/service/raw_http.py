@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 __all__ = ["Answer", "Wire", "ask", "request"]
 

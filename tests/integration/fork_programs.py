@@ -16,7 +16,7 @@ from typing import Any
 from crestgate import Limiter
 from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.locks import FIRST_STRIPE
-from integration.participants import hear, say
+from integration.child_main import hear, say
 
 __all__ = [
     "crowd",

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from integration.service.processes.crowd import Caller, answering_workers, until
-from integration.service.serving import Service
+from integration.service.processes.concurrent_clients import Caller, answering_workers, until
+from integration.service.service_process import Service
 
 WORKERS = 2
 DAY = {"timeUnit": "DAY", "maxRequests": 100}

@@ -12,7 +12,7 @@ from crestgate.rules.editor import Editor
 from crestgate.rules.port import Actor
 from crestgate.rules.rule import Rule
 from crestgate.rules.storage.factory import open_repository
-from integration.participants import hear, say
+from integration.child_main import hear, say
 
 __all__ = ["count", "count_as_orphan", "write", "write_as_orphan"]
 

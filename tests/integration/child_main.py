@@ -1,4 +1,4 @@
-"""Runs a program in a child: `python -m integration.participants MODULE.FUNCTION JSON-ARGUMENTS`.
+"""Runs a program in a child: `python -m integration.child_main MODULE.FUNCTION JSON-ARGUMENTS`.
 
 A child that is wedged says where, and ends by itself.
 """

@@ -11,7 +11,7 @@ from crestgate.runtime.url_options import Options
 from crestgate.stores.port import IdempotencyRecord, Member, Op, Request
 from crestgate.stores.sql import SqlStore
 from crestgate.stores.sql.factory import open_driver
-from integration.participants import hear, say
+from integration.child_main import hear, say
 
 __all__ = ["KEYS", "MANY", "ask_once"]
 

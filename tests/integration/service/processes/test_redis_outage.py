@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from integration.service.processes.crowd import Caller, Load, Told, admitted, crowd, metric, scrape, until
-from integration.service.processes.together import together
-from integration.service.serving import Service
+from integration.service.processes.concurrent_clients import Caller, Load, Told, admitted, crowd, metric, scrape, until
+from integration.service.processes.parallel_start import together
+from integration.service.service_process import Service
 from servers.redis import RedisServer
 
 POLICIES = ["open", "closed", "local"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from integration.service.serving import Service
+from integration.service.service_process import Service
 
 __all__ = ["make_key", "problem", "revoke_key"]
 

@@ -13,7 +13,7 @@ from crestgate.locks import open_locks
 from crestgate.locks.file import FileLocks
 from crestgate.locks.redis import RedisLocks
 from crestgate.locks.sql import SqlLocks
-from integration.participants import hear, say
+from integration.child_main import hear, say
 
 __all__ = ["make_room", "read", "serve", "write"]
 
