@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from integration.proxies.fronts import DEPLOY, Nginx
-from integration.proxies.gate import Gate
-from integration.proxies.origin import Origin, origin
-from integration.service.raw_http import ask, request
+from integration.proxies.crestgate_service import CrestgateService
+from integration.proxies.origin import Origin, serve_origin
+from integration.proxies.proxy_processes import DEPLOY, Nginx
+from integration.service.raw_http import request, send_raw
 from integration.service.service_process import Service
 
 SETTINGS = (DEPLOY / "nginx" / "crestgate.yaml").read_text()
@@ -40,12 +40,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def application() -> Iterator[Origin]:
-    with origin() as started:
+    with serve_origin() as started:
         yield started
 
 
 def authorize(service: Service, *headers: bytes) -> int:
-    answer = ask(service, request(b"GET", b"/api/v1/authorize", *headers))
+    answer = send_raw(service, request(b"GET", b"/api/v1/authorize", *headers))
     assert answer is not None
     return answer.status
 
@@ -86,7 +86,7 @@ def test_blank_key_is_no_key(service: Service) -> None:
 
 
 def test_service_key_with_blanks_is_the_key(service: Service) -> None:
-    answer = ask(service, request(b"GET", b"/api/v1/rules", b"x-api-key: " + service.key.encode() + b"\t\t"))
+    answer = send_raw(service, request(b"GET", b"/api/v1/rules", b"x-api-key: " + service.key.encode() + b"\t\t"))
     assert answer is not None
     assert answer.status == 200
 
@@ -94,8 +94,8 @@ def test_service_key_with_blanks_is_the_key(service: Service) -> None:
 def test_counter_is_one_behind_nginx(tmp_path: Path, application: Origin, report: Callable[[str], None]) -> None:
     """The application reads the key as Python does, without blanks, so every spelling opens the same door."""
     with (
-        Gate(tmp_path, {"crestgate.yaml": SETTINGS}) as gate,
-        Nginx(gate.http, application.port, Nginx.patient) as nginx,
+        CrestgateService(tmp_path, {"crestgate.yaml": SETTINGS}) as crestgate,
+        Nginx(crestgate.http, application.port, Nginx.patient) as nginx,
     ):
         statuses = [_search(nginx.port, b"secret" + b"\t" * count) for count in range(2 * SEARCHES)]
     assert statuses == [200] * SEARCHES + [429] * SEARCHES

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from integration.service.raw_http import Answer, ask
+from integration.service.raw_http import RawResponse, send_raw
 from integration.service.service_process import Service
 
 PATHS = [b"/healthz", b"/metrics", b"/docs", b"/api/v1/rules", b"/api/v1/authorize", b"/nowhere"]
@@ -25,20 +25,20 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-def get(service: Service, path: bytes, *headers: bytes, version: bytes = b"1.1") -> Answer:
-    answer = ask(service, b"\r\n".join([b"GET " + path + b" HTTP/" + version, *headers, b"", b""]))
+def get(service: Service, path: bytes, *headers: bytes, version: bytes = b"1.1") -> RawResponse:
+    answer = send_raw(service, b"\r\n".join([b"GET " + path + b" HTTP/" + version, *headers, b"", b""]))
     assert answer is not None
     return answer
 
 
-def check(service: Service, *headers: bytes, version: bytes = b"1.1") -> Answer:
+def check(service: Service, *headers: bytes, version: bytes = b"1.1") -> RawResponse:
     length = b"content-length: %d" % len(BODY)
-    answer = ask(service, b"\r\n".join([b"POST /api/v1/check HTTP/" + version, *headers, length, b"", BODY]))
+    answer = send_raw(service, b"\r\n".join([b"POST /api/v1/check HTTP/" + version, *headers, length, b"", BODY]))
     assert answer is not None
     return answer
 
 
-def refused(answer: Answer, status: int, *words: str) -> None:
+def refused(answer: RawResponse, status: int, *words: str) -> None:
     assert answer.status == status, answer
     assert answer.header("content-type") == "application/problem+json"
     for word in words:
@@ -156,6 +156,6 @@ def test_absolute_target_does_not_excuse_wrong_host_headers(service: Service) ->
 
 def test_checks_to_an_absolute_target_of_another_host_are_refused(service: Service) -> None:
     head = b"POST http://evil.example/api/v1/check HTTP/1.1\r\nhost: localhost\r\n"
-    answer = ask(service, head + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+    answer = send_raw(service, head + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
     assert answer is not None
     refused(answer, 421, "evil.example")

@@ -17,7 +17,7 @@ import pytest
 
 from crestgate.protobuf import messages
 from crestgate.runtime.connection_budget import MAX_HELD_BYTES
-from integration.service.raw_http import Wire, request
+from integration.service.raw_http import RawConnection, request
 from integration.service.service_process import Service
 from security.bystander import Bystander, memory_bytes, unharmed
 from security.flooding import flood
@@ -103,14 +103,14 @@ def test_slow_uploads_do_not_refuse_the_requests_of_others(serve: Serve) -> None
         for size, count in ((MIB, MAX_HELD_BYTES // MIB - 1), (32_000, 60), (2_000, 60)):
             upload = request(b"POST", b"/api/v1/quota", b"content-length: %d" % size) + b" " * (size - 1)
             for _ in range(count):
-                stack.enter_context(Wire(service)).send(upload)
+                stack.enter_context(RawConnection(service)).send(upload)
             time.sleep(0.3)  # for the service to receive it
         for _ in range(3):
-            wire = stack.enter_context(Wire(service))
+            connection = stack.enter_context(RawConnection(service))
             for start in range(0, len(batch), 2048):
-                wire.send(batch[start : start + 2048])
+                connection.send(batch[start : start + 2048])
                 time.sleep(0.01)  # it is to arrive in pieces
-            answer = wire.answer()
+            answer = connection.read_response()
             assert answer is not None
             assert answer.status == 200, answer.body
         with grpc.insecure_channel(service.rpc) as channel:
@@ -128,22 +128,22 @@ def test_large_requests_are_refused_while_others_hold_all_the_memory(serve: Serv
     service = serve()
     unfinished = UNFINISHED["bodies"]
     with ExitStack() as stack:
-        wires = [stack.enter_context(Wire(service)) for _ in range(MAX_HELD_BYTES // MIB + 1)]
-        for wire in wires:
-            wire.send(unfinished)
-        answered, _, _ = select.select([wire.socket for wire in wires], [], [], 10)
-        answer = next(wire for wire in wires if wire.socket in answered).answer()
+        connections = [stack.enter_context(RawConnection(service)) for _ in range(MAX_HELD_BYTES // MIB + 1)]
+        for connection in connections:
+            connection.send(unfinished)
+        answered, _, _ = select.select([connection.socket for connection in connections], [], [], 10)
+        answer = next(connection for connection in connections if connection.socket in answered).read_response()
         assert answer is not None
         assert answer.status == 503
         assert answer.json()["detail"] == "the requests under way take too much memory together: try again later"
-        with Wire(service) as small:
+        with RawConnection(service) as small:
             small.send(CHECK)
-            answer = small.answer()
+            answer = small.read_response()
             assert answer is not None
             assert answer.status == 200
-    with Wire(service) as later:  # what was held is free again
+    with RawConnection(service) as later:  # what was held is free again
         later.send(unfinished + b" ")
-        answer = later.answer()
+        answer = later.read_response()
         assert answer is not None
         assert answer.status == 400
 
@@ -166,11 +166,11 @@ def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
             case _:
                 body = b'{"key": "ordered",' + b"\r\n\r\n" * (number % 50) + b'"cost": 0}'
                 pieces.append(request(b"POST", b"/api/v1/quota", name, body=body))
-    with Wire(service) as wire:
-        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MIB)
-        wire.send(b"".join(pieces))
+    with RawConnection(service) as connection:
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MIB)
+        connection.send(b"".join(pieces))
         for number in range(len(pieces)):
-            answer = wire.answer()
+            answer = connection.read_response()
             assert answer is not None
             assert answer.status == 200
             assert answer.header("x-request-id") == f"n{number}"
@@ -178,11 +178,11 @@ def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
 
 def test_pipelined_requests_are_answered_after_a_half_close(serve: Serve) -> None:
     service = serve()
-    with Wire(service) as wire:
-        wire.send((ALIVE + CHECK) * 200)
-        wire.half_close()
+    with RawConnection(service) as connection:
+        connection.send((ALIVE + CHECK) * 200)
+        connection.half_close()
         for _ in range(400):
-            answer = wire.answer()
+            answer = connection.read_response()
             assert answer is not None
             assert answer.status == 200
-        assert wire.closed()
+        assert connection.closed()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from crestgate import Limiter
-from integration.service.service_process import ANY_PORTS, PATIENCE, Service
+from integration.service.service_process import ANY_PORTS, TIMEOUT, Service
 
 COMMANDS = [
     "serve",
@@ -34,7 +34,7 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
         env=surroundings,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
 

@@ -1,4 +1,4 @@
-"""One application for all proxies, and clients at addresses of their own, so that no test uses up another's limits."""
+"""One application for all proxies. Each test has its own client address, so tests do not share limits."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from integration.proxies.origin import Origin, origin
+from integration.proxies.origin import Origin, serve_origin
 from servers.process import ServerProcess
 
-Client = Callable[[ServerProcess], httpx.Client]
+OpenClient = Callable[[ServerProcess], httpx.Client]
 _addresses = itertools.count(2)
 
 
 @pytest.fixture(scope="session")
 def application() -> Iterator[Origin]:
-    with origin() as started:
+    with serve_origin() as started:
         yield started
 
 
 @pytest.fixture
 def address() -> str:
-    """An address that nobody has used yet: all of 127.0.0.0/8 is this machine."""
+    """An unused address: all of 127.0.0.0/8 is this machine."""
     number = next(_addresses)
     return f"127.0.{number // 250 + 1}.{number % 250 + 1}"
 
 
 @pytest.fixture
-def client(address: str) -> Iterator[Client]:
-    """Makes clients of a proxy, all at the test's address."""
+def open_client(address: str) -> Iterator[OpenClient]:
+    """Opens clients of a proxy, all at the test's address."""
     with ExitStack() as stack:
 
         def at(proxy: ServerProcess) -> httpx.Client:

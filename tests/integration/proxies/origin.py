@@ -1,4 +1,4 @@
-"""The application behind a proxy: it says what reached it, so that a test can tell what the proxy made of a request."""
+"""The application behind a proxy: it echoes the request, so that a test sees what the proxy forwarded."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-__all__ = ["Origin", "origin"]
+__all__ = ["Origin", "serve_origin"]
 
 STATUSES = {"/forbidden": 403, "/broken": 500, "/absent": 404}
-"""What it answers of its own accord; to all else it says 200."""
+"""Statuses by path; all other paths return 200."""
 
 
 @dataclass(slots=True)
 class Origin:
-    """Where it listens, and how many requests came so far."""
+    """The port it listens on, and the paths of the requests so far."""
 
     port: int
-    reached: list[str] = field(default_factory=list)
+    request_paths: list[str] = field(default_factory=list)
 
 
 @contextmanager
-def origin() -> Iterator[Origin]:
-    """An application in a thread of its own, on a port that the system chose."""
-    found = Origin(0)
+def serve_origin() -> Iterator[Origin]:
+    """Run the application in a thread, on a port chosen by the system."""
+    started = Origin(0)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             body = self._body()
-            found.reached.append(self.path)
-            said = {
+            started.request_paths.append(self.path)
+            received = {
                 "method": self.command,
                 "path": self.path,
                 "headers": [[name.lower(), value] for name, value in self.headers.items()],
                 "bytes": len(body),
             }
-            answer = json.dumps(said).encode()
+            payload = json.dumps(received).encode()
             self.send_response(STATUSES.get(self.path, 200))
             self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(answer)))
+            self.send_header("content-length", str(len(payload)))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(answer)
+                self.wfile.write(payload)
 
         do_HEAD = do_POST = do_PUT = do_GET
 
@@ -61,18 +61,18 @@ def origin() -> Iterator[Origin]:
             return body
 
         def log_message(self, *_: object) -> None:
-            """Nothing: what matters is in the answers."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
-        request_queue_size = 128  # many come at once
+        request_queue_size = 128  # for concurrent connections
         daemon_threads = True
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        found.port = server.server_port
+        started.port = server.server_port
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
-            yield found
+            yield started
         finally:
             server.shutdown()
             thread.join()

@@ -1,4 +1,4 @@
-"""A real nginx from deploy/nginx between clients and an application, with a real service to ask."""
+"""A real nginx from deploy/nginx between clients and an application, limited by a real Crestgate service."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from integration.proxies.fronts import DEPLOY, Nginx, replaced
-from integration.proxies.gate import Gate, show
+from integration.proxies.crestgate_service import CrestgateService, print_logs
 from integration.proxies.origin import Origin
+from integration.proxies.proxy_processes import DEPLOY, Nginx, replace_each
 from servers.machine import until
 from servers.process import ServerProcess
 
-Client = Callable[[ServerProcess], httpx.Client]
+OpenClient = Callable[[ServerProcess], httpx.Client]
 SETTINGS = (DEPLOY / "nginx" / "crestgate.yaml").read_text()
 FAIL_CLOSED = {"return 204;": "return 500;"}
 KEY = '# proxy_set_header X-Crestgate-Key "cg_...";'
@@ -29,64 +29,68 @@ SEARCHES = 5
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
-    with Gate(tmp_path_factory.mktemp("gate"), {"crestgate.yaml": SETTINGS}) as started:
+def crestgate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrestgateService]:
+    with CrestgateService(tmp_path_factory.mktemp("gate"), {"crestgate.yaml": SETTINGS}) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def nginx(gate: Gate, application: Origin) -> Iterator[Nginx]:
-    """As it is in deploy/: without Crestgate, requests pass."""
-    with Nginx(gate.http, application.port, Nginx.patient) as started:
+def nginx(crestgate: CrestgateService, application: Origin) -> Iterator[Nginx]:
+    """As in deploy/: without Crestgate, requests pass."""
+    with Nginx(crestgate.http, application.port, Nginx.patient) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def strict(gate: Gate, application: Origin) -> Iterator[Nginx]:
-    """One that lets nothing pass without Crestgate, and shows it a key."""
-    key = f'proxy_set_header X-Crestgate-Key "{gate.service.key}";'
-    with Nginx(gate.http, application.port, {**Nginx.patient, **FAIL_CLOSED, KEY: key}) as started:
+def strict(crestgate: CrestgateService, application: Origin) -> Iterator[Nginx]:
+    """Fails closed without Crestgate, and sends it an API key."""
+    key = f'proxy_set_header X-Crestgate-Key "{crestgate.service.key}";'
+    with Nginx(crestgate.http, application.port, {**Nginx.patient, **FAIL_CLOSED, KEY: key}) as started:
         yield started
 
 
 @pytest.fixture(autouse=True)
-def logs(nginx: Nginx, gate: Gate) -> Iterator[None]:
-    """What both have logged, where a test fails."""
+def logs(nginx: Nginx, crestgate: CrestgateService) -> Iterator[None]:
+    """Print both logs; pytest shows them if a test fails."""
     yield
-    show(nginx, gate)
+    print_logs(nginx, crestgate)
 
 
 def order(client: httpx.Client, **more: object) -> httpx.Response:
     return client.post("/orders/7", content=b"one", **more)  # type: ignore[arg-type]
 
 
-def statuses(answers: list[httpx.Response]) -> Counter[int]:
-    return Counter(answer.status_code for answer in answers)
+def statuses(responses: list[httpx.Response]) -> Counter[int]:
+    return Counter(response.status_code for response in responses)
 
 
-def test_limit_holds_exactly_for_many_at_once(nginx: Nginx, client: Client, application: Origin) -> None:
-    before = application.reached.count("/orders/7")
-    asking = client(nginx)
+def test_concurrent_requests_admit_exactly_the_limit(
+    nginx: Nginx, open_client: OpenClient, application: Origin
+) -> None:
+    before = application.request_paths.count("/orders/7")
+    client = open_client(nginx)
     with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(lambda _: order(asking), range(36)))
-    assert statuses(answers) == {200: ORDERS, 429: 36 - ORDERS}
-    assert application.reached.count("/orders/7") == before + ORDERS, "a denied request must not get there"
+        responses = list(pool.map(lambda _: order(client), range(36)))
+    assert statuses(responses) == {200: ORDERS, 429: 36 - ORDERS}
+    assert application.request_paths.count("/orders/7") == before + ORDERS, (
+        "a denied request must not reach the application"
+    )
 
 
-def test_admitted_requests_say_what_is_left(nginx: Nginx, client: Client) -> None:
-    first, second = order(client(nginx)), order(client(nginx))
+def test_admitted_responses_have_remaining_headers(nginx: Nginx, open_client: OpenClient) -> None:
+    first, second = order(open_client(nginx)), order(open_client(nginx))
     assert first.json()["bytes"] == 3
     assert '"orders-per-address";q=3;w=3600' in first.headers["ratelimit-policy"]
-    assert [answer.headers["x-ratelimit-remaining"] for answer in (first, second)] == ["2", "1"]
+    assert [response.headers["x-ratelimit-remaining"] for response in (first, second)] == ["2", "1"]
     assert all(name in first.headers for name in LIMITS)
     assert "retry-after" not in first.headers
 
 
-def test_denied_requests_are_429_with_all_headers_and_a_problem(nginx: Nginx, client: Client) -> None:
-    asking = client(nginx)
+def test_denied_requests_get_429_with_all_headers_and_a_problem(nginx: Nginx, open_client: OpenClient) -> None:
+    client = open_client(nginx)
     for _ in range(ORDERS):
-        assert order(asking).status_code == 200
-    denied = order(asking)
+        assert order(client).status_code == 200
+    denied = order(client)
     assert denied.status_code == 429
     assert all(name in denied.headers for name in LIMITS)
     assert denied.headers["x-ratelimit-remaining"] == "0"
@@ -96,11 +100,11 @@ def test_denied_requests_are_429_with_all_headers_and_a_problem(nginx: Nginx, cl
     problem = denied.json()
     assert (problem["status"], problem["type"].rpartition("#")[2]) == (429, "quota-exceeded")
     assert {*problem} == {"type", "title", "status", "detail", "error", "message", "timestamp"}
-    assert asking.get("/orders/7").status_code == 200, "another method is under another limit"
+    assert client.get("/orders/7").status_code == 200, "another method is under another limit"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "headers",
     [
         {"x-forwarded-for": "192.0.2.9"},
         {"forwarded": "for=192.0.2.9", "x-real-ip": "192.0.2.9"},
@@ -110,165 +114,175 @@ def test_denied_requests_are_429_with_all_headers_and_a_problem(nginx: Nginx, cl
         {"authorization": "Bearer cg_x", "x-crestgate-key": "cg_x"},
         {"idempotency-key": "again", "connection": "x-original-uri, x-forwarded-for"},
     ],
-    ids=lambda said: " ".join(said),
+    ids=lambda headers: " ".join(headers),
 )
-def test_what_a_client_says_of_itself_is_no_way_around(said: dict[str, str], nginx: Nginx, client: Client) -> None:
-    asking = client(nginx)
-    answers = [order(asking, headers=said) for _ in range(ORDERS + 2)]
-    assert statuses(answers) == {200: ORDERS, 429: 2}
+def test_client_headers_do_not_evade_the_limit(headers: dict[str, str], nginx: Nginx, open_client: OpenClient) -> None:
+    client = open_client(nginx)
+    responses = [order(client, headers=headers) for _ in range(ORDERS + 2)]
+    assert statuses(responses) == {200: ORDERS, 429: 2}
 
 
-@pytest.mark.parametrize("spelled", ["/orders/7/", "//orders/7", "/%6frders/7", "/orders/./7", "/orders/7?page=2"])
-def test_another_spelling_of_a_path_is_no_way_around(spelled: str, nginx: Nginx, address: str) -> None:
-    connection = HTTPConnection("127.0.0.1", nginx.port, timeout=30, source_address=(address, 0))  # sends it as it is
-    told = []
+@pytest.mark.parametrize("path", ["/orders/7/", "//orders/7", "/%6frders/7", "/orders/./7", "/orders/7?page=2"])
+def test_path_spelling_does_not_evade_the_limit(path: str, nginx: Nginx, address: str) -> None:
+    connection = HTTPConnection("127.0.0.1", nginx.port, timeout=30, source_address=(address, 0))  # sends it as is
+    codes = []
     for _ in range(ORDERS + 1):
-        connection.request("POST", spelled)
-        answer = connection.getresponse()
-        answer.read()
-        told.append(answer.status)
+        connection.request("POST", path)
+        response = connection.getresponse()
+        response.read()
+        codes.append(response.status)
     connection.close()
-    assert told == [200] * ORDERS + [429]
+    assert codes == [200] * ORDERS + [429]
 
 
-def test_application_is_told_the_address_that_was_counted(nginx: Nginx, client: Client, address: str) -> None:
-    told = client(nginx).get("/", headers={"x-forwarded-for": "192.0.2.9", "x-api-key": "k1"}).json()["headers"]
-    assert [value for name, value in told if name == "x-forwarded-for"] == [address]
-    assert [value for name, value in told if name == "x-api-key"] == ["k1"]
+def test_application_receives_the_counted_address(nginx: Nginx, open_client: OpenClient, address: str) -> None:
+    received = (
+        open_client(nginx).get("/", headers={"x-forwarded-for": "192.0.2.9", "x-api-key": "k1"}).json()["headers"]
+    )
+    assert [value for name, value in received if name == "x-forwarded-for"] == [address]
+    assert [value for name, value in received if name == "x-api-key"] == ["k1"]
 
 
-def test_each_api_key_has_its_own_limit_and_two_at_once_are_one(nginx: Nginx, client: Client) -> None:
-    asking = client(nginx)
+def test_each_api_key_has_its_own_limit_and_repeated_headers_share_one(nginx: Nginx, open_client: OpenClient) -> None:
+    client = open_client(nginx)
     keys = [("x-api-key", "first"), ("x-api-key", "second")]
-    used = [asking.get("/search", headers=keys) for _ in range(SEARCHES + 1)]
+    used = [client.get("/search", headers=keys) for _ in range(SEARCHES + 1)]
     assert statuses(used) == {200: SEARCHES, 429: 1}
-    (key,) = {value for answer in used[:-1] for name, value in answer.json()["headers"] if name == "x-api-key"}
-    assert asking.get("/search", headers={"x-api-key": key}).status_code == 429, "the application saw what was counted"
-    assert asking.get("/search", headers={"x-api-key": "third"}).status_code == 200
+    (key,) = {value for response in used[:-1] for name, value in response.json()["headers"] if name == "x-api-key"}
+    assert client.get("/search", headers={"x-api-key": key}).status_code == 429, "the application saw what was counted"
+    assert client.get("/search", headers={"x-api-key": "third"}).status_code == 200
 
 
-def test_header_that_crestgate_refuses_lets_nothing_pass(nginx: Nginx, client: Client) -> None:
-    answer = order(client(nginx), headers={"x-api-key": "k" * 2000})
-    assert (answer.status_code, answer.json()["status"]) == (400, 400)
+def test_header_refused_by_crestgate_blocks_the_request(nginx: Nginx, open_client: OpenClient) -> None:
+    response = order(open_client(nginx), headers={"x-api-key": "k" * 2000})
+    assert (response.status_code, response.json()["status"]) == (400, 400)
 
 
 @pytest.mark.parametrize(("path", "status"), [("/forbidden", 403), ("/broken", 500), ("/absent", 404)])
-def test_refusals_of_the_application_are_its_own(path: str, status: int, nginx: Nginx, client: Client) -> None:
-    answer = client(nginx).get(path)
-    assert answer.status_code == status
-    assert answer.json()["path"] == path
-    assert answer.headers["x-ratelimit-remaining"] == "599", "and still say what is left"
+def test_application_errors_pass_through(path: str, status: int, nginx: Nginx, open_client: OpenClient) -> None:
+    response = open_client(nginx).get(path)
+    assert response.status_code == status
+    assert response.json()["path"] == path
+    assert response.headers["x-ratelimit-remaining"] == "599", "the remaining header is still sent"
 
 
-def test_question_to_crestgate_cannot_be_asked_from_outside(nginx: Nginx, client: Client) -> None:
-    assert client(nginx).get("/_crestgate").status_code == 404
+def test_internal_location_is_not_reachable_by_clients(nginx: Nginx, open_client: OpenClient) -> None:
+    assert open_client(nginx).get("/_crestgate").status_code == 404
 
 
-def test_bodies_arrive_whole_and_connections_go_on(nginx: Nginx, client: Client) -> None:
-    asking = client(nginx)
+def test_large_bodies_arrive_complete_and_connections_stay_usable(nginx: Nginx, open_client: OpenClient) -> None:
+    client = open_client(nginx)
     large = b"x" * 5_000_000
-    assert asking.put("/upload", content=large).json()["bytes"] == len(large)
-    assert asking.put("/upload", content=(large[:1_000_000] for _ in range(5))).json()["bytes"] == len(large)
-    assert asking.put("/upload", content=large, headers={"expect": "100-continue"}).json()["bytes"] == len(large)
-    head = asking.head("/upload")
+    assert client.put("/upload", content=large).json()["bytes"] == len(large)
+    assert client.put("/upload", content=(large[:1_000_000] for _ in range(5))).json()["bytes"] == len(large)
+    assert client.put("/upload", content=large, headers={"expect": "100-continue"}).json()["bytes"] == len(large)
+    head = client.head("/upload")
     assert (head.status_code, head.content) == (200, b"")
     for _ in range(ORDERS):
-        assert asking.post("/orders/7", content=large).json()["bytes"] == len(large)
-    assert asking.post("/orders/7", content=large).status_code == 429
-    assert asking.post("/orders/7", content=(large[:1_000_000] for _ in range(5))).status_code == 429
-    assert asking.get("/").status_code == 200
+        assert client.post("/orders/7", content=large).json()["bytes"] == len(large)
+    assert client.post("/orders/7", content=large).status_code == 429
+    assert client.post("/orders/7", content=(large[:1_000_000] for _ in range(5))).status_code == 429
+    assert client.get("/").status_code == 200
 
 
-def test_denied_answer_leaves_the_connection_open(nginx: Nginx, client: Client) -> None:
-    asking = client(nginx)
-    used = {order(asking).extensions["network_stream"].get_extra_info("client_addr") for _ in range(ORDERS + 3)}
+def test_denied_response_keeps_the_connection_open(nginx: Nginx, open_client: OpenClient) -> None:
+    client = open_client(nginx)
+    used = {order(client).extensions["network_stream"].get_extra_info("client_addr") for _ in range(ORDERS + 3)}
     assert len(used) == 1
 
 
-def test_crestgate_is_asked_over_connections_that_stay_open(nginx: Nginx, gate: Gate, client: Client) -> None:
-    asking = client(nginx)
-    asking.get("/")
-    before = connections(gate.http)
+def test_connections_to_crestgate_are_reused(
+    nginx: Nginx, crestgate: CrestgateService, open_client: OpenClient
+) -> None:
+    client = open_client(nginx)
+    client.get("/")
+    before = connections(crestgate.http)
     assert before >= 1
     for _ in range(30):
-        asking.get("/")
-    assert connections(gate.http) <= before + 1
+        client.get("/")
+    assert connections(crestgate.http) <= before + 1
 
 
 def connections(port: int) -> int:
-    """How many connections to a port of this machine there are, with those that were closed a moment ago."""
+    """The number of connections to a local port, including recently closed ones."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(f":{port:04X}" in (row[1][8:], row[2][8:]) and row[3] != "0A" for row in rows)
 
 
-def test_shadow_rule_does_not_block_and_is_counted(nginx: Nginx, gate: Gate, client: Client) -> None:
+def test_shadow_rule_counts_without_blocking(
+    nginx: Nginx, crestgate: CrestgateService, open_client: OpenClient
+) -> None:
     def would_be_denied() -> float:
-        return gate.metric("crestgate_shadow_blocked_total", 'rule="fewer-reports"')
+        return crestgate.metric("crestgate_shadow_blocked_total", 'rule="fewer-reports"')
 
-    asking = client(nginx)
+    client = open_client(nginx)
     before = would_be_denied()
-    answers = [asking.get("/reports/today") for _ in range(5)]
-    assert statuses(answers) == {200: 5}
-    assert "fewer-reports" not in answers[0].headers["ratelimit-policy"]
+    responses = [client.get("/reports/today") for _ in range(5)]
+    assert statuses(responses) == {200: 5}
+    assert "fewer-reports" not in responses[0].headers["ratelimit-policy"]
     until("the shadow's denials are counted", lambda: would_be_denied() == before + 3)
 
 
-def test_changed_rule_takes_effect_and_keeps_what_was_used(nginx: Nginx, gate: Gate, client: Client) -> None:
-    asking = client(nginx)
-    assert statuses([order(asking) for _ in range(ORDERS + 1)]) == {200: ORDERS, 429: 1}
-    raised = replaced(SETTINGS, {"limit: 3\n": "limit: 5\n"})
-    gate.write("crestgate.yaml", raised)
+def test_changed_rule_applies_and_keeps_usage(
+    nginx: Nginx, crestgate: CrestgateService, open_client: OpenClient
+) -> None:
+    client = open_client(nginx)
+    assert statuses([order(client) for _ in range(ORDERS + 1)]) == {200: ORDERS, 429: 1}
+    raised = replace_each(SETTINGS, {"limit: 3\n": "limit: 5\n"})
+    crestgate.write("crestgate.yaml", raised)
     try:
-        until("one more is let through", lambda: order(asking).status_code == 200)
-        assert statuses([order(asking) for _ in range(4)]) == {200: 1, 429: 3}
+        until("one more is let through", lambda: order(client).status_code == 200)
+        assert statuses([order(client) for _ in range(4)]) == {200: 1, 429: 3}
     finally:
-        gate.write("crestgate.yaml", SETTINGS)
-        until("the old rule is back", lambda: '"orders-per-address";q=3;' in order(asking).headers["ratelimit-policy"])
+        crestgate.write("crestgate.yaml", SETTINGS)
+        until("the old rule is back", lambda: '"orders-per-address";q=3;' in order(client).headers["ratelimit-policy"])
 
 
-def test_file_with_a_mistake_changes_nothing(nginx: Nginx, gate: Gate, client: Client) -> None:
-    gate.write("crestgate.yaml", replaced(SETTINGS, {"limit: 3\n": "limit: three\n"}))
+def test_invalid_file_changes_nothing(nginx: Nginx, crestgate: CrestgateService, open_client: OpenClient) -> None:
+    crestgate.write("crestgate.yaml", replace_each(SETTINGS, {"limit: 3\n": "limit: three\n"}))
     try:
-        until("the mistake is logged", lambda: "three" in gate.service.logged)
-        assert statuses([order(client(nginx)) for _ in range(ORDERS + 1)]) == {200: ORDERS, 429: 1}
+        until("the error is logged", lambda: "three" in crestgate.service.logged)
+        assert statuses([order(open_client(nginx)) for _ in range(ORDERS + 1)]) == {200: ORDERS, 429: 1}
     finally:
-        gate.write("crestgate.yaml", SETTINGS)
+        crestgate.write("crestgate.yaml", SETTINGS)
 
 
-def test_wrong_key_is_no_decision(gate: Gate, application: Origin, client: Client) -> None:
-    """Where nothing passes without a decision that is 503, and never the client's own 401."""
+def test_wrong_key_fails_closed(crestgate: CrestgateService, application: Origin, open_client: OpenClient) -> None:
+    """With fail-closed that is 503, never 401 for the client."""
     wrong = {**Nginx.patient, **FAIL_CLOSED, KEY: 'proxy_set_header X-Crestgate-Key "cg_wrong";'}
-    with Nginx(gate.http, application.port, wrong) as mistaken:
-        answer = order(client(mistaken))
-    assert (answer.status_code, answer.json()["status"]) == (503, 503)
-    assert "www-authenticate" not in answer.headers
+    with Nginx(crestgate.http, application.port, wrong) as with_wrong_key:
+        response = order(open_client(with_wrong_key))
+    assert (response.status_code, response.json()["status"]) == (503, 503)
+    assert "www-authenticate" not in response.headers
 
 
-def test_crestgate_that_hangs_holds_nobody_up(gate: Gate, application: Origin, client: Client) -> None:
+def test_hanging_crestgate_times_out(crestgate: CrestgateService, application: Origin, open_client: OpenClient) -> None:
     with (
-        Nginx(gate.http, application.port) as proxy,
-        Nginx(gate.http, application.port, FAIL_CLOSED) as closed,
+        Nginx(crestgate.http, application.port) as proxy,
+        Nginx(crestgate.http, application.port, FAIL_CLOSED) as closed,
     ):
-        gate.service.signal(signal.SIGSTOP)
+        crestgate.service.signal(signal.SIGSTOP)
         try:
-            passed, refused = order(client(proxy)), order(client(closed))
+            passed, refused = order(open_client(proxy)), order(open_client(closed))
         finally:
-            gate.service.signal(signal.SIGCONT)
+            crestgate.service.signal(signal.SIGCONT)
     assert (passed.status_code, refused.status_code) == (200, 503)
     assert "ratelimit" not in passed.headers
 
 
-def test_crestgate_killed_and_back(nginx: Nginx, strict: Nginx, gate: Gate, client: Client) -> None:
-    """The proxies share the limits; without Crestgate each does as it is told; and what was used stays used."""
-    asking, strictly = client(nginx), client(strict)
-    assert [order(asking).status_code, order(strictly).status_code] == [200, 200]
-    gate.kill()
+def test_crestgate_killed_and_restarted(
+    nginx: Nginx, strict: Nginx, crestgate: CrestgateService, open_client: OpenClient
+) -> None:
+    """The proxies share limits. Without Crestgate each follows its own policy. Usage survives the restart."""
+    client, strict_client = open_client(nginx), open_client(strict)
+    assert [order(client).status_code, order(strict_client).status_code] == [200, 200]
+    crestgate.kill()
     for _ in range(5):
-        passed, refused = order(asking), order(strictly)
+        passed, refused = order(client), order(strict_client)
         assert passed.status_code == 200
         assert json.loads(passed.content)["bytes"] == 3
         assert not {*LIMITS, "retry-after"} & {*passed.headers}
         assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")
-    gate.back()
-    assert statuses([order(asking), *(order(strictly) for _ in range(3))]) == {200: 1, 429: 3}
-    assert order(asking).status_code == 429
+    crestgate.restart()
+    assert statuses([order(client), *(order(strict_client) for _ in range(3))]) == {200: 1, 429: 3}
+    assert order(client).status_code == 429

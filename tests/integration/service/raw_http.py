@@ -1,6 +1,6 @@
-"""Bytes over a socket: for requests that no client library would send, and answers as they come.
+"""A raw HTTP/1.1 client: sends requests as bytes that no client library would send, and reads unmodified responses.
 
-Every wait is bounded. An answer is read with its length, so a connection that stays open is no reason to wait.
+Every wait is bounded. A response is read by its length, so a connection that stays open causes no wait.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from integration.service.service_process import Service
 
-__all__ = ["Answer", "Wire", "ask", "request"]
+__all__ = ["RawConnection", "RawResponse", "request", "send_raw"]
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RawResponse:
     """One response."""
 
     status: int
@@ -27,57 +27,59 @@ class Answer:
     body: bytes
 
     def header(self, name: str) -> str | None:
-        return next((value for found, value in self.headers if found.lower() == name.lower()), None)
+        return next((value for field, value in self.headers if field.lower() == name.lower()), None)
 
     def json(self) -> Any:
         return json.loads(self.body)
 
 
-class Wire:
+class RawConnection:
     """One connection."""
 
     def __init__(self, service: Service) -> None:
-        self.socket = socket.create_connection((service.host, service.port), PATIENCE)
-        self.heard = b""
+        self.socket = socket.create_connection((service.host, service.port), TIMEOUT)
+        self.buffer = b""
 
     def send(self, data: bytes) -> None:
-        """Send all of it; what the other side no longer takes is not sent."""
+        """Send all bytes; stop silently if the peer has closed the connection."""
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
             pass
 
     def half_close(self) -> None:
-        """Say that nothing more comes."""
+        """Shut down the sending side."""
         self.socket.shutdown(socket.SHUT_WR)
 
-    def answer(self, head: bool = False) -> Answer | None:
-        """The next response; None when the connection was closed before one began. `head`: it is one to a HEAD."""
-        while b"\r\n\r\n" not in self.heard:
-            if not self._more():
-                assert not self.heard, f"closed in the middle of an answer: {self.heard!r}"
+    def read_response(self, head: bool = False) -> RawResponse | None:
+        """Read the next response; None if the connection closed before one began. `head`: the request was a HEAD."""
+        while b"\r\n\r\n" not in self.buffer:
+            if not self._receive():
+                assert not self.buffer, f"closed in the middle of a response: {self.buffer!r}"
                 return None
-        top, _, self.heard = self.heard.partition(b"\r\n\r\n")
-        status_line, *lines = top.decode("latin-1").split("\r\n")
+        head_block, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
+        status_line, *lines = head_block.decode("latin-1").split("\r\n")
         version, status, _ = status_line.split(" ", 2)
         assert version == "HTTP/1.1"
         headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
-        answer = Answer(int(status), headers, b"")
-        if answer.status == 100:
-            return self.answer(head)
-        if head or answer.status in (204, 304):
-            return answer
-        length = answer.header("content-length")
-        return Answer(answer.status, headers, self._chunks() if length is None else self._bytes(int(length)))
+        response = RawResponse(int(status), headers, b"")
+        if response.status == 100:
+            return self.read_response(head)
+        if head or response.status in (204, 304):
+            return response
+        length = response.header("content-length")
+        return RawResponse(
+            response.status, headers, self._read_chunks() if length is None else self._read_bytes(int(length))
+        )
 
     def closed(self) -> bool:
-        """Whether the other side closes without saying anything more."""
-        return not self.heard and not self._more()
+        """Whether the peer closes without sending more data."""
+        return not self.buffer and not self._receive()
 
     def close(self) -> None:
         self.socket.close()
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> RawConnection:
         return self
 
     def __exit__(
@@ -85,31 +87,31 @@ class Wire:
     ) -> None:
         self.close()
 
-    def _more(self) -> bool:
+    def _receive(self) -> bool:
         try:
-            piece = self.socket.recv(65536)
+            data = self.socket.recv(65536)
         except ConnectionResetError:
             return False
-        self.heard += piece
-        return bool(piece)
+        self.buffer += data
+        return bool(data)
 
-    def _bytes(self, count: int) -> bytes:
-        while len(self.heard) < count:
-            assert self._more(), "closed in the middle of a body"
-        body, self.heard = self.heard[:count], self.heard[count:]
+    def _read_bytes(self, count: int) -> bytes:
+        while len(self.buffer) < count:
+            assert self._receive(), "closed in the middle of a body"
+        body, self.buffer = self.buffer[:count], self.buffer[count:]
         return body
 
-    def _chunks(self) -> bytes:
+    def _read_chunks(self) -> bytes:
         body = b""
         while True:
-            while b"\r\n" not in self.heard:
-                assert self._more(), "closed in the middle of a body"
-            size, _, self.heard = self.heard.partition(b"\r\n")
-            piece = self._bytes(int(size, 16))
-            self._bytes(2)
-            if not piece:
+            while b"\r\n" not in self.buffer:
+                assert self._receive(), "closed in the middle of a body"
+            size, _, self.buffer = self.buffer.partition(b"\r\n")
+            data = self._read_bytes(int(size, 16))
+            self._read_bytes(2)
+            if not data:
                 return body
-            body += piece
+            body += data
 
 
 def request(
@@ -122,8 +124,8 @@ def request(
     return b"\r\n".join(lines) + b"\r\n\r\n" + (body or b"")
 
 
-def ask(service: Service, data: bytes, head: bool = False) -> Answer | None:
-    """What these bytes are answered with, on a connection of their own."""
-    with Wire(service) as wire:
-        wire.send(data)
-        return wire.answer(head)
+def send_raw(service: Service, data: bytes, head: bool = False) -> RawResponse | None:
+    """Send bytes on a new connection and return the response."""
+    with RawConnection(service) as connection:
+        connection.send(data)
+        return connection.read_response(head)

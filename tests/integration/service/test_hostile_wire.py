@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from integration.service.raw_http import Answer, Wire, ask, request
+from integration.service.raw_http import RawConnection, RawResponse, request, send_raw
 from integration.service.service_process import Service
 
 BODY = b'{"key": "wire"}'
@@ -31,7 +31,7 @@ def post(*headers: bytes, body: bytes = b"") -> bytes:
     return request(b"POST", b"/api/v1/check", *headers) + body
 
 
-def refused(answer: Answer | None, *statuses: int) -> None:
+def refused(answer: RawResponse | None, *statuses: int) -> None:
     """In words, with one of these statuses."""
     assert answer is not None, "hung up on without a word"
     assert answer.status in statuses, answer
@@ -104,32 +104,32 @@ NO_HTTP = {
 
 @pytest.mark.parametrize("data", NO_HTTP.values(), ids=NO_HTTP.keys())
 def test_what_is_no_http_is_told_so(service: Service, data: bytes) -> None:
-    with Wire(service) as wire:
-        wire.send(data)
-        refused(wire.answer(), 400)
-        assert wire.closed()
+    with RawConnection(service) as connection:
+        connection.send(data)
+        refused(connection.read_response(), 400)
+        assert connection.closed()
 
 
 def test_garbage_is_told_apart_from_an_answer_that_was_given_before(service: Service) -> None:
-    with Wire(service) as wire:
-        wire.send(ALIVE)
-        answer = wire.answer()
+    with RawConnection(service) as connection:
+        connection.send(ALIVE)
+        answer = connection.read_response()
         assert answer is not None
         assert answer.status == 200
-        wire.send(b"and now for something else\r\n\r\n")
-        refused(wire.answer(), 400)
-        assert wire.closed()
+        connection.send(b"and now for something else\r\n\r\n")
+        refused(connection.read_response(), 400)
+        assert connection.closed()
 
 
 def test_garbage_behind_whole_requests_does_not_take_their_answers(service: Service, anyone: httpx.Client) -> None:
     body = b'{"key": "before garbage"}'
-    with Wire(service) as wire:
-        wire.send(request(b"POST", b"/api/v1/check", body=body) * 3 + b"garbage\r\n\r\n")
-        told = [wire.answer() for _ in range(3)]
+    with RawConnection(service) as connection:
+        connection.send(request(b"POST", b"/api/v1/check", body=body) * 3 + b"garbage\r\n\r\n")
+        told = [connection.read_response() for _ in range(3)]
         assert [answer.json()["allowed"] for answer in told if answer is not None] == [True] * 3
-        last = wire.answer()
+        last = connection.read_response()
         assert last is None or last.status == 400
-        assert wire.closed()
+        assert connection.closed()
 
 
 @pytest.mark.parametrize("size", [1_000, 30_000, 60_000])
@@ -139,7 +139,7 @@ def test_headers_up_to_the_bound_are_read(service: Service, size: int) -> None:
         request(b"GET", b"/healthz", *[b"x: a"] * (size // 6)),
         request(b"GET", b"/healthz?" + b"a" * size),
     ):
-        answer = ask(service, data)
+        answer = send_raw(service, data)
         assert answer is not None
         assert answer.status == 200
 
@@ -153,33 +153,35 @@ def test_headers_beyond_the_bound_are_refused(service: Service, size: int, ends:
         request(b"GET", b"/healthz", *[b"x: a"] * (size // 6)),
         request(b"GET", b"/healthz?" + b"a" * size),
     ):
-        with Wire(service) as wire:
-            wire.send(data if ends else data[:-4])
-            refused(wire.answer(), 431)
-            assert wire.closed()
+        with RawConnection(service) as connection:
+            connection.send(data if ends else data[:-4])
+            refused(connection.read_response(), 431)
+            assert connection.closed()
 
 
 def test_headers_beyond_the_bound_that_come_slowly_are_refused(service: Service) -> None:
-    with Wire(service) as wire:
-        wire.send(ALIVE)  # it is counted from the request's own beginning
-        assert wire.answer() is not None
-        wire.send(request(b"GET", b"/healthz")[:-2] + b"x: ")
+    with RawConnection(service) as connection:
+        connection.send(ALIVE)  # it is counted from the request's own beginning
+        assert connection.read_response() is not None
+        connection.send(request(b"GET", b"/healthz")[:-2] + b"x: ")
         for _ in range(100):
-            wire.send(b"a" * 1000)
-        refused(wire.answer(), 431)
+            connection.send(b"a" * 1000)
+        refused(connection.read_response(), 431)
 
 
 def test_a_path_beyond_what_a_url_may_be_is_refused(service: Service) -> None:
-    refused(ask(service, request(b"GET", b"/" + b"a" * 66_000)), 400, 431)
+    refused(send_raw(service, request(b"GET", b"/" + b"a" * 66_000)), 400, 431)
 
 
 @pytest.mark.parametrize("path", [b"/api/v1/check", b"/api/v1/quota", b"/ratelimiter/verify-api-limit"])
 def test_a_body_over_a_mebibyte_is_refused(service: Service, path: bytes) -> None:
     large = b'{"key": "' + b"k" * (2 << 20) + b'"}'
-    refused(ask(service, request(b"POST", path, body=large)), 413)
-    refused(ask(service, chunked(large, 65536, path=path)), 413)
-    refused(ask(service, chunked(large, 1 << 20, path=path)), 413)
-    refused(ask(service, request(b"POST", path, b"content-length: 1048577") + large[:50_000]), 413)  # before all came
+    refused(send_raw(service, request(b"POST", path, body=large)), 413)
+    refused(send_raw(service, chunked(large, 65536, path=path)), 413)
+    refused(send_raw(service, chunked(large, 1 << 20, path=path)), 413)
+    refused(
+        send_raw(service, request(b"POST", path, b"content-length: 1048577") + large[:50_000]), 413
+    )  # before all came
 
 
 @pytest.mark.parametrize("path", [b"/api/v1/check", b"/api/v1/reset", b"/api/v1/rules", b"/api/v1/authorize"])
@@ -189,13 +191,13 @@ def test_who_sends_all_of_a_large_body_first_is_still_answered(service: Service,
     key = b"authorization: Bearer " + service.key.encode()
     body = b" " * size
     for data in (request(b"POST", path, key, body=body), chunked(body, 65536, path=path)):
-        with Wire(service) as wire:
-            wire.socket.sendall(data)
-            answer = wire.answer()
+        with RawConnection(service) as connection:
+            connection.socket.sendall(data)
+            answer = connection.read_response()
             assert answer is not None
             assert answer.status in (200, 401, 413)
-            wire.socket.sendall(ALIVE)
-            answer = wire.answer()
+            connection.socket.sendall(ALIVE)
+            answer = connection.read_response()
             assert answer is not None
             assert answer.json()["status"] == "alive"
 
@@ -204,15 +206,15 @@ def test_a_body_over_a_mebibyte_is_refused_for_admin_calls_too(service: Service)
     key = b"authorization: Bearer " + service.key.encode()
     large = b" " * (2 << 20)
     for path in (b"/api/v1/rules", b"/api/v1/reset", b"/admin/policies", b"/ratelimiter/configure-client"):
-        refused(ask(service, request(b"POST", path, key, body=large)), 413)
+        refused(send_raw(service, request(b"POST", path, key, body=large)), 413)
         data = chunked(large, 65536, path=path).replace(b"\r\n", b"\r\n" + key + b"\r\n", 1)
-        refused(ask(service, data), 413)
+        refused(send_raw(service, data), 413)
 
 
 def test_a_body_of_a_mebibyte_is_read(service: Service) -> None:
     body = BODY + b" " * ((1 << 20) - len(BODY))
     for data in (request(b"POST", b"/api/v1/check", body=body), chunked(body, 1 << 20), chunked(body, 4096)):
-        answer = ask(service, data)
+        answer = send_raw(service, data)
         assert answer is not None
         assert answer.status == 200
 
@@ -220,7 +222,7 @@ def test_a_body_of_a_mebibyte_is_read(service: Service) -> None:
 def test_chunks_of_one_byte(service: Service) -> None:
     """However many: to join them takes no longer than to read them."""
     for body in (BODY, BODY + b" " * 500_000):
-        answer = ask(service, chunked(body, 1))
+        answer = send_raw(service, chunked(body, 1))
         assert answer is not None
         assert answer.status == 200
 
@@ -228,11 +230,11 @@ def test_chunks_of_one_byte(service: Service) -> None:
 def test_what_comes_behind_a_body_is_no_header(service: Service) -> None:
     """A proxy in front has not looked at it."""
     for field in (b"authorization: Bearer nonsense", b"x-request-id: behind"):
-        answer = ask(service, chunked(BODY, 4, b"0\r\n" + field + b"\r\n\r\n"))
+        answer = send_raw(service, chunked(BODY, 4, b"0\r\n" + field + b"\r\n\r\n"))
         assert answer is not None
         assert answer.status == 200
         assert answer.header("x-request-id") != "behind"
-    first, again = (ask(service, chunked(BODY, 4, b"0\r\nidempotency-key: one\r\n\r\n")) for _ in range(2))
+    first, again = (send_raw(service, chunked(BODY, 4, b"0\r\nidempotency-key: one\r\n\r\n")) for _ in range(2))
     assert first is not None
     assert again is not None
     assert again.json()["reason"] == "ok"
@@ -242,14 +244,14 @@ def test_what_comes_behind_a_body_is_no_header(service: Service) -> None:
     "behind", [b"x: " + b"a" * 5_000_000, b"x: a\r\n" * 1_000_000], ids=["one long field", "a million fields"]
 )
 def test_what_comes_behind_a_body_has_a_bound(service: Service, behind: bytes) -> None:
-    refused(ask(service, chunked(BODY, 4, b"0\r\n" + behind)), 413)
+    refused(send_raw(service, chunked(BODY, 4, b"0\r\n" + behind)), 413)
 
 
 def test_a_request_that_comes_byte_by_byte(service: Service) -> None:
-    with Wire(service) as wire:
+    with RawConnection(service) as connection:
         for byte in CHECK:
-            wire.send(bytes([byte]))
-        answer = wire.answer()
+            connection.send(bytes([byte]))
+        answer = connection.read_response()
         assert answer is not None
         assert answer.status == 200
 
@@ -257,31 +259,31 @@ def test_a_request_that_comes_byte_by_byte(service: Service) -> None:
 def test_who_will_send_nothing_more_still_gets_its_answer(service: Service) -> None:
     key = b"authorization: Bearer " + service.key.encode()
     for data in (CHECK, request(b"GET", b"/api/v1/rules", key)):
-        with Wire(service) as wire:
-            wire.send(data)
-            wire.half_close()
-            answer = wire.answer()
+        with RawConnection(service) as connection:
+            connection.send(data)
+            connection.half_close()
+            answer = connection.read_response()
             assert answer is not None
             assert answer.status == 200
-            assert wire.closed()
+            assert connection.closed()
 
 
 @pytest.mark.parametrize("part", [0, 1, 20, len(CHECK) - len(BODY), len(CHECK) - 1])
 def test_who_will_not_send_the_rest_is_hung_up_on(service: Service, part: int) -> None:
-    with Wire(service) as wire:
-        wire.send(CHECK[:part])
-        wire.half_close()
-        assert wire.closed()
+    with RawConnection(service) as connection:
+        connection.send(CHECK[:part])
+        connection.half_close()
+        assert connection.closed()
 
 
 def test_who_breaks_off_changes_nothing(service: Service, anyone: httpx.Client) -> None:
     """A check whose last byte is missing was never made."""
     data = request(b"POST", b"/api/v1/check", body=b'{"key": "broken off"}')
     for _ in range(20):
-        with Wire(service) as wire:
-            wire.send(data[:-1])
+        with RawConnection(service) as connection:
+            connection.send(data[:-1])
             # A reset instead of a friendly end.
-            wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     assert anyone.post("/api/v1/quota", json={"key": "broken off"}).json()["current_count"] == 0
 
 
@@ -293,10 +295,10 @@ def test_requests_one_after_the_other_are_answered_in_order(service: Service) ->
         request(method, path, key, b"x-request-id: no-%d" % number, body=body)
         for number, (method, path, body) in enumerate(pair * 50)
     )
-    with Wire(service) as wire:
-        wire.send(data)
+    with RawConnection(service) as connection:
+        connection.send(data)
         for number in range(100):
-            answer = wire.answer()
+            answer = connection.read_response()
             assert answer is not None
             assert (answer.status, answer.header("x-request-id")) == (200, f"no-{number}")
 
@@ -304,10 +306,10 @@ def test_requests_one_after_the_other_are_answered_in_order(service: Service) ->
 def test_what_follows_a_refused_body_is_a_request_of_its_own(service: Service) -> None:
     """A body that is refused unread is not taken for the next request."""
     within = request(b"DELETE", b"/api/v1/rules/anything")
-    with Wire(service) as wire:
-        wire.send(request(b"POST", b"/api/v1/rules", body=within) + ALIVE)
-        refused(wire.answer(), 401)
-        answer = wire.answer()
+    with RawConnection(service) as connection:
+        connection.send(request(b"POST", b"/api/v1/rules", body=within) + ALIVE)
+        refused(connection.read_response(), 401)
+        answer = connection.read_response()
         assert answer is not None
         assert answer.json()["status"] == "alive"
 
@@ -321,65 +323,67 @@ def test_what_follows_a_last_request_is_not_looked_at(
     key = f"last {version.decode()} {size}"
     body = b'{"key": "%b"}' % key.encode() + b" " * size
     last = request(b"POST", b"/api/v1/check", b"connection: close", body=body, version=version)
-    with Wire(service) as wire:
-        wire.send(last + request(b"POST", b"/api/v1/check", body=body) * 3)
-        answer = wire.answer()
+    with RawConnection(service) as connection:
+        connection.send(last + request(b"POST", b"/api/v1/check", body=body) * 3)
+        answer = connection.read_response()
         assert answer is not None
         assert answer.header("connection") == "close"
-        assert wire.closed()
+        assert connection.closed()
     assert anyone.post("/api/v1/quota", json={"key": key}).json()["current_count"] <= 1
 
 
 def test_who_asks_before_it_sends_a_body_is_told(service: Service) -> None:
     for path in (b"/api/v1/check", b"/api/v1/quota"):
-        with Wire(service) as wire:
-            wire.send(request(b"POST", path, b"expect: 100-continue", b"content-length: %d" % len(BODY)))
-            assert wire.socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-            wire.send(BODY)
-            answer = wire.answer()
+        with RawConnection(service) as connection:
+            connection.send(request(b"POST", path, b"expect: 100-continue", b"content-length: %d" % len(BODY)))
+            assert connection.socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            connection.send(BODY)
+            answer = connection.read_response()
             assert answer is not None
             assert answer.status == 200
-        with Wire(service) as wire:
-            wire.send(request(b"POST", path, b"expect: 100-continue", b"content-length: 5000000"))
-            assert wire.socket.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 413"
-            refused(wire.answer(), 413)
+        with RawConnection(service) as connection:
+            connection.send(request(b"POST", path, b"expect: 100-continue", b"content-length: 5000000"))
+            assert connection.socket.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 413"
+            refused(connection.read_response(), 413)
 
 
 def test_an_offer_of_another_protocol_is_passed_over(service: Service) -> None:
     """Some clients offer HTTP/2 with their first request, body and all."""
     offer = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQBAAAAAAIAAAAA")
-    with Wire(service) as wire:
+    with RawConnection(service) as connection:
         for _ in range(3):
-            wire.send(request(b"POST", b"/api/v1/check", *offer, body=BODY))
-            answer = wire.answer()
+            connection.send(request(b"POST", b"/api/v1/check", *offer, body=BODY))
+            answer = connection.read_response()
             assert answer is not None
             assert (answer.status, answer.json()["reason"]) == (200, "ok")
         data = request(b"POST", b"/api/v1/check", *offer, body=BODY)
         for start in range(0, len(data), 7):
-            wire.send(data[start : start + 7])
-        answer = wire.answer()
+            connection.send(data[start : start + 7])
+        answer = connection.read_response()
         assert answer is not None
         assert answer.status == 200
-        wire.send(request(b"GET", b"/healthz", b"connection: upgrade", b"upgrade: websocket") + ALIVE)
-        assert [answer.status for answer in (wire.answer(), wire.answer()) if answer is not None] == [200, 200]
-        refused(ask(service, chunked(b"{", 1).replace(b"host", b"\r\n".join(offer) + b"\r\nhost", 1)), 400)
+        connection.send(request(b"GET", b"/healthz", b"connection: upgrade", b"upgrade: websocket") + ALIVE)
+        assert [
+            answer.status for answer in (connection.read_response(), connection.read_response()) if answer is not None
+        ] == [200, 200]
+        refused(send_raw(service, chunked(b"{", 1).replace(b"host", b"\r\n".join(offer) + b"\r\nhost", 1)), 400)
 
 
 def test_this_is_no_proxy(service: Service) -> None:
-    refused(ask(service, b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\n"), 400, 405)
-    refused(ask(service, request(b"GET", b"http://example.org/healthz")), 421)
-    answer = ask(service, request(b"GET", b"http://localhost/healthz"))
+    refused(send_raw(service, b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\n"), 400, 405)
+    refused(send_raw(service, request(b"GET", b"http://example.org/healthz")), 421)
+    answer = send_raw(service, request(b"GET", b"http://localhost/healthz"))
     assert answer is not None
     assert answer.json()["status"] == "alive"
 
 
 def test_http_1_0(service: Service) -> None:
-    with Wire(service) as wire:
-        wire.send(b"POST /api/v1/check HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY))
-        answer = wire.answer()
+    with RawConnection(service) as connection:
+        connection.send(b"POST /api/v1/check HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY))
+        answer = connection.read_response()
         assert answer is not None
         assert answer.status == 200
-        assert wire.closed()
+        assert connection.closed()
 
 
 @pytest.mark.parametrize(
@@ -406,7 +410,7 @@ def test_http_1_0(service: Service) -> None:
 )
 def test_paths_in_any_spelling(service: Service, path: bytes) -> None:
     key = b"authorization: Bearer " + service.key.encode()
-    answer = ask(service, request(b"DELETE", path, key))
+    answer = send_raw(service, request(b"DELETE", path, key))
     refused(answer, 400, 404, 405)
     assert answer is not None
     assert answer.header("set-cookie") is None
@@ -416,7 +420,7 @@ def test_paths_in_any_spelling(service: Service, path: bytes) -> None:
 def test_a_path_that_is_no_utf_8(service: Service, path: bytes) -> None:
     key = b"authorization: Bearer " + service.key.encode()
     for method in (b"GET", b"DELETE"):
-        refused(ask(service, request(method, path, key)), 400)
+        refused(send_raw(service, request(method, path, key)), 400)
 
 
 def test_nothing_makes_one_method_of_another(service: Service, admin: httpx.Client) -> None:
@@ -430,7 +434,7 @@ def test_nothing_makes_one_method_of_another(service: Service, admin: httpx.Clie
 
 @pytest.mark.parametrize("told", [b"a b", b"a\tb", b"<script>", "é".encode(), b"x" * 129, b"{}", b'a"b', b""])
 def test_a_request_id_that_cannot_be_written_down_is_replaced(service: Service, told: bytes) -> None:
-    answer = ask(service, request(b"GET", b"/healthz", b"x-request-id: " + told))
+    answer = send_raw(service, request(b"GET", b"/healthz", b"x-request-id: " + told))
     assert answer is not None
     given = answer.header("x-request-id")
     assert given
@@ -438,14 +442,14 @@ def test_a_request_id_that_cannot_be_written_down_is_replaced(service: Service, 
 
 
 def test_many_who_only_connect_do_not_keep_others_out(service: Service, anyone: httpx.Client) -> None:
-    wires = [Wire(service) for _ in range(300)]
+    wires = [RawConnection(service) for _ in range(300)]
     try:
-        for number, wire in enumerate(wires):
-            wire.send(CHECK[: number % len(CHECK)])
+        for number, connection in enumerate(wires):
+            connection.send(CHECK[: number % len(CHECK)])
         assert anyone.post("/api/v1/check", json={"key": "among many"}).json()["allowed"] is True
     finally:
-        for wire in wires:
-            wire.close()
+        for connection in wires:
+            connection.close()
 
 
 def test_nothing_that_is_sent_makes_a_line_of_its_own_in_the_log(serve: Callable[..., Service]) -> None:
@@ -467,9 +471,9 @@ def test_nothing_that_is_sent_makes_a_line_of_its_own_in_the_log(serve: Callable
 
 def test_ends_while_connections_are_open(serve: Callable[..., Service]) -> None:
     service = serve()
-    with Wire(service) as kept, Wire(service) as half, Wire(service):
+    with RawConnection(service) as kept, RawConnection(service) as half, RawConnection(service):
         kept.send(ALIVE)
-        assert kept.answer() is not None
+        assert kept.read_response() is not None
         half.send(CHECK[:30])
         assert service.stop() == 0
     assert "Traceback" not in service.logged
@@ -479,11 +483,11 @@ def test_what_stands_behind_the_last_request_is_not_counted(service: Service, an
     """Of HTTP/1.0 a connection has one request, whatever else is sent on it."""
     body = b'{"key": "behind-the-last"}'
     one = request(b"POST", b"/api/v1/check", b"connection: keep-alive", body=body, version=b"HTTP/1.0")
-    with Wire(service) as wire:
-        wire.send(one * 3)
-        answer = wire.answer()
+    with RawConnection(service) as connection:
+        connection.send(one * 3)
+        answer = connection.read_response()
         assert answer is not None
         assert answer.status == 200
-        assert wire.closed()
+        assert connection.closed()
     quota = anyone.post("/api/v1/quota", json={"key": "behind-the-last", "cost": 0}).json()
     assert quota["current_count"] <= 1

@@ -25,6 +25,6 @@ def test_the_key_is_shown_once_and_still_opens_after_a_restart(serve: Callable[.
     key = first.key
     first.stop()
     second = serve(key=key)
-    assert key not in second.said
+    assert key not in second.output
     assert key not in second.logged
     assert httpx.get(f"{second.url}/api/v1/rules", headers=second.admin).status_code == 200

@@ -148,7 +148,7 @@ def test_keys_are_in_the_audit_log_without_their_tokens(
 def test_a_first_key_from_the_environment(serve: Callable[..., Service]) -> None:
     service = serve(environment={"CRESTGATE_ADMIN_KEY": "a-first-key-of-my-own"})
     assert service.key == "a-first-key-of-my-own"
-    assert "a-first-key-of-my-own" not in service.said
+    assert "a-first-key-of-my-own" not in service.output
     with service.client(service.key) as client:
         body = {"rule_id": "r", "name": "r", "dimension": "user", "limit": 1, "window_seconds": 1}
         assert client.post("/api/v1/rules", json=body).status_code == 201

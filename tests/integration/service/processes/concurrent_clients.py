@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from integration.service.service_process import PATIENCE, Service
+from integration.service.service_process import TIMEOUT, Service
 
 __all__ = ["CHECK", "Caller", "Load", "Told", "admitted", "answering_workers", "crowd", "metric", "scrape", "until"]
 
@@ -45,7 +45,7 @@ class Caller:
     """One connection, with a key if one is given. A broken one is made anew for the next call."""
 
     def __init__(self, service: Service, key: str | None = None) -> None:
-        self._connection = http.client.HTTPConnection(service.host, service.port, timeout=PATIENCE)
+        self._connection = http.client.HTTPConnection(service.host, service.port, timeout=TIMEOUT)
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
 
     def ask(self, method: str, path: str, data: object = None, headers: Mapping[str, str] | None = None) -> Told:
@@ -101,7 +101,7 @@ def crowd(
     with ExitStack() as stack, ThreadPoolExecutor(callers) as pool:
         asking = [stack.enter_context(Caller(services[n % len(services)])) for n in range(callers)]
         met = list(pool.map(Caller.meet, asking))
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while len(set(met)) < workers:
             assert time.monotonic() < deadline, f"only {len(set(met))} workers take connections"
             for caller in asking[::2]:
@@ -110,7 +110,7 @@ def crowd(
         begin = threading.Barrier(callers)
 
         def call(number: int) -> list[Told]:
-            begin.wait(PATIENCE)
+            begin.wait(TIMEOUT)
             return [asking[number].check(data, headers) for data in checks[number::callers]]
 
         told = list(pool.map(call, range(callers)))

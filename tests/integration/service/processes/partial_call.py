@@ -11,7 +11,7 @@ from hpack import Decoder, Encoder
 from crestgate.protobuf.messages import CheckRequest, CheckResponse
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.frames import frame
-from integration.service.service_process import PATIENCE, Service
+from integration.service.service_process import TIMEOUT, Service
 
 __all__ = ["HalfCall"]
 
@@ -30,7 +30,7 @@ class HalfCall:
         host, _, port = service.rpc.rpartition(":")
         self._rest = data[-1:]
         self._decoder = Decoder()
-        self._connection = socket.create_connection((host, int(port)), timeout=PATIENCE)
+        self._connection = socket.create_connection((host, int(port)), timeout=TIMEOUT)
         self._frames = self._read()
         self._connection.sendall(
             frames.PREFACE

@@ -21,7 +21,7 @@ from crestgate.protobuf.messages import (
 )
 from integration.service.processes.concurrent_clients import Caller, until
 from integration.service.processes.partial_call import HalfCall
-from integration.service.service_process import PATIENCE, Service
+from integration.service.service_process import TIMEOUT, Service
 from servers.machine import free_port, gone
 from servers.redis import self_signed
 from servers.signing import Signer
@@ -49,7 +49,7 @@ def channel(address: str, credentials: grpc.ChannelCredentials | None = None) ->
 def ask(asked: grpc.Channel, path: str, request: Any, answer: Any) -> tuple[Any, str]:
     """The answer, and which worker gave it."""
     calling = asked.unary_unary(path, type(request).SerializeToString, answer.FromString)
-    told, call = calling.with_call(request, timeout=PATIENCE)
+    told, call = calling.with_call(request, timeout=TIMEOUT)
     ids = [value for name, value in call.initial_metadata() if name == "x-request-id"]
     return told, ids[0].partition("-")[0]
 
@@ -140,7 +140,7 @@ def test_open_requests_complete_during_shutdown(serve: Serve) -> None:
     with HalfCall(service, "slow") as half, channel(service.rpc) as watching:
         path = "/grpc.health.v1.Health/Watch"
         calling = watching.unary_stream(path, HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString)
-        watched = calling(HealthCheckRequest(), timeout=PATIENCE)
+        watched = calling(HealthCheckRequest(), timeout=TIMEOUT)
         assert next(watched).status == SERVING
         service.signal(signal.SIGTERM)
         half.told_to_go()
@@ -153,7 +153,7 @@ def test_open_requests_complete_during_shutdown(serve: Serve) -> None:
         trailers, answer = half.finish()
         assert trailers["grpc-status"] == "0"
         assert answer.allowed
-    assert service.process.wait(PATIENCE) == 0
+    assert service.process.wait(TIMEOUT) == 0
     assert "Traceback" not in service.logged
 
 
@@ -176,7 +176,7 @@ def test_grpc_requires_a_client_certificate_and_http_does_not(tmp_path: Path, se
     ours, theirs = Signer(tmp_path, "ours"), Signer(tmp_path, "theirs")
     tls = {"certificate": certificate, "key": certificate.with_suffix(".key"), "grpc_client_ca": ours.certificate}
     service = serve(environment={f"CRESTGATE_SERVER__TLS__{name.upper()}": str(path) for name, path in tls.items()})
-    assert f"  gRPC       {service.rpc} with TLS, client certificate required\n" in service.said
+    assert f"  gRPC       {service.rpc} with TLS, client certificate required\n" in service.output
 
     def code(name: str, signer: Signer | None = None, trust: Path = certificate) -> grpc.StatusCode:
         shown = () if signer is None else tuple(path.read_bytes() for path in signer.sign(name))

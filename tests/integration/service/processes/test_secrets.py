@@ -28,7 +28,7 @@ import pytest
 from crestgate.config.settings import load_settings
 from crestgate.service.preflight import complete_settings
 from integration.service.processes.concurrent_clients import CHECK, Caller, answering_workers, until
-from integration.service.service_process import ANY_PORTS, PATIENCE, Service
+from integration.service.service_process import ANY_PORTS, TIMEOUT, Service
 from servers.machine import free_port
 from servers.mariadb import MariaDB
 from servers.redis import RedisServer
@@ -113,7 +113,7 @@ def command(folder: Path, *words: str, environment: Mapping[str, str] | None = N
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     return done.stdout
 
@@ -226,7 +226,7 @@ def test_secrets_appear_nowhere(stage: Stage, report: Callable[[str], None]) -> 
 def leaks(secrets: Mapping[str, str], stage: Stage) -> list[str]:
     """Where a secret stands, with what is around it."""
     places = [
-        ("said", stage.service.said),
+        ("output", stage.service.output),
         *((f"log {n}", line) for n, line in enumerate(stage.service.logged.splitlines())),
     ]
     places += [*stage.heard.printed.items(), *(("answer", text) for text in stage.heard.answers)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from integration.service.processes.concurrent_clients import Caller, answering_workers, until
-from integration.service.service_process import PATIENCE, Service
+from integration.service.service_process import TIMEOUT, Service
 from servers.machine import gone
 from servers.redis import RedisServer
 
@@ -29,7 +29,7 @@ def half_sent(service: Service, check: Mapping[str, object] = SLOW) -> Iterator[
     """A check of which the last byte is still to come. That the service has asked for its body shows that it is under
     way."""
     body = json.dumps(check).encode()
-    with socket.create_connection((service.host, service.port), timeout=PATIENCE) as connection:
+    with socket.create_connection((service.host, service.port), timeout=TIMEOUT) as connection:
         lines = ["POST /api/v1/check HTTP/1.1", "host: localhost", "expect: 100-continue"]
         head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
         connection.sendall(head.encode())
@@ -45,7 +45,7 @@ def rest(connection: socket.socket) -> bytes:
 
 def closed_to_others(service: Service) -> bool:
     try:
-        socket.create_connection((service.host, service.port), timeout=PATIENCE).close()
+        socket.create_connection((service.host, service.port), timeout=TIMEOUT).close()
     except ConnectionRefusedError:
         return True
     return False
@@ -65,7 +65,7 @@ def test_open_requests_complete_during_shutdown(workers: int, number: signal.Sig
         assert head.startswith(b"HTTP/1.1 200")
         assert b"connection: close" in head.lower()
         assert json.loads(body)["allowed"]
-    assert service.process.wait(PATIENCE) == 0
+    assert service.process.wait(TIMEOUT) == 0
     assert all(map(gone, pids))
     assert "Traceback" not in service.logged
 
@@ -172,7 +172,7 @@ def test_sigint_during_startup_stops_all_workers(serve: Serve) -> None:
     pids = service.worker_pids
     for pid in [service.pid, *pids]:  # as a terminal does
         os.kill(pid, signal.SIGINT)
-    assert service.process.wait(PATIENCE) == 0
+    assert service.process.wait(TIMEOUT) == 0
     assert all(map(gone, pids))
     assert "Traceback" not in service.logged
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from integration.service.service_process import ANY_PORTS, PATIENCE, Service
+from integration.service.service_process import ANY_PORTS, TIMEOUT, Service
 from servers.machine import free_port
 from servers.redis import self_signed
 
@@ -37,7 +37,7 @@ def refused(
         env=surroundings,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert done.stdout == ""
@@ -70,7 +70,7 @@ def test_non_loopback_requires_a_key(tmp_path: Path, serve: Serve) -> None:
     said = refused(tmp_path, None, EVERYWHERE)
     assert re.search("server.http: 0.0.0.0:0 .* no admin key yet.* CRESTGATE_ADMIN_KEY.*--insecure", said)
     insecure = serve(environment=EVERYWHERE, arguments=("--insecure",))
-    assert "checks     are open" in insecure.said
+    assert "checks     are open" in insecure.output
     assert httpx.get(f"http://127.0.0.1:{insecure.port}/api/v1/rules").status_code == 401
 
 
@@ -102,9 +102,9 @@ def test_non_loopback_with_tls_and_key(tmp_path: Path, serve: Serve) -> None:
     key = {"CRESTGATE_ADMIN_KEY": "the-operators-own-key"}
     service = serve(config=tls, environment={**EVERYWHERE, **key})
     assert service.url.startswith("https://")
-    assert "admin key  the one in CRESTGATE_ADMIN_KEY" in service.said
-    assert key["CRESTGATE_ADMIN_KEY"] not in service.said
-    assert "checks     need a key" in service.said
+    assert "admin key  the one in CRESTGATE_ADMIN_KEY" in service.output
+    assert key["CRESTGATE_ADMIN_KEY"] not in service.output
+    assert "checks     need a key" in service.output
     context = ssl.create_default_context(cafile=str(certificate))
     check = {"key": "somebody"}
     with httpx.Client(base_url=f"https://127.0.0.1:{service.port}", verify=context) as client:

@@ -1,4 +1,4 @@
-"""Crestgate behind a proxy: it may be killed, and comes back on the same ports with what it had counted."""
+"""Crestgate behind a proxy: it can be killed and restarted on the same ports with its counters."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from integration.service.service_process import Service
 from servers.machine import free_port
 from servers.process import ServerProcess
 
-__all__ = ["Gate", "show"]
+__all__ = ["CrestgateService", "print_logs"]
 
 
-class Gate:
-    """`crestgate serve` with the settings of deploy/, in a folder and on ports that it keeps."""
+class CrestgateService:
+    """`crestgate serve` with the settings of deploy/, in a fixed folder and on fixed ports."""
 
     def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
         self.folder = folder
@@ -25,19 +25,19 @@ class Gate:
         self.service = self._start(None)
 
     def write(self, name: str, text: str) -> None:
-        """One of its files, replaced as a whole: never seen half-written."""
-        fresh = self.folder / f".{name}.new"
-        fresh.write_text(text)
-        fresh.replace(self.folder / name)
+        """Replace one of its files atomically."""
+        new_file = self.folder / f".{name}.new"
+        new_file.write_text(text)
+        new_file.replace(self.folder / name)
 
     def kill(self) -> None:
         self.service.kill()
 
-    def back(self) -> None:
+    def restart(self) -> None:
         self.service = self._start(self.service.key)
 
     def metric(self, name: str, label: str) -> float:
-        """The sum of a metric over those of its rows that have this label."""
+        """The sum of a metric over all series that have this label."""
         with self.service.client(self.service.key) as client:
             rows = [line.rpartition(" ") for line in client.get("/metrics").raise_for_status().text.splitlines()]
         return sum(float(value) for series, _, value in rows if series.startswith(f"{name}{{") and label in series)
@@ -49,7 +49,7 @@ class Gate:
         }
         return Service(self.folder, environment=ports, key=key)
 
-    def __enter__(self) -> Gate:
+    def __enter__(self) -> CrestgateService:
         return self
 
     def __exit__(
@@ -59,6 +59,6 @@ class Gate:
         assert "Traceback" not in self.service.logged, self.service.logged
 
 
-def show(proxy: ServerProcess, gate: Gate) -> None:
-    """What a proxy and Crestgate have logged: pytest keeps it, and shows it beside what has failed."""
-    sys.stdout.write(f"{proxy.kind}:\n{proxy.log_tail()}\nCrestgate:\n{gate.service.logged[-3000:]}\n")
+def print_logs(proxy: ServerProcess, crestgate: CrestgateService) -> None:
+    """Print the logs of a proxy and of Crestgate: pytest captures them and shows them if the test fails."""
+    sys.stdout.write(f"{proxy.kind}:\n{proxy.log_tail()}\nCrestgate:\n{crestgate.service.logged[-3000:]}\n")

@@ -1,4 +1,4 @@
-"""Proxies as they are configured in deploy/, each a child process; only its addresses are replaced."""
+"""Proxies with the configuration of deploy/, each in a child process; only addresses are replaced."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ import httpx
 from servers.machine import find, free_port
 from servers.process import ServerProcess
 
-__all__ = ["DEPLOY", "Envoy", "Nginx", "replaced"]
+__all__ = ["DEPLOY", "Envoy", "Nginx", "replace_each"]
 
 DEPLOY = Path(__file__).parent.parent.parent.parent / "deploy"
 
 
-def replaced(text: str, changes: Mapping[str, str]) -> str:
-    """A text with each of these replaced, each of which must stand in it once."""
+def replace_each(text: str, changes: Mapping[str, str]) -> str:
+    """Replace each key of `changes` by its value; each must occur exactly once."""
     for old, new in changes.items():
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in it"
+        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
         text = text.replace(old, new)
     return text
 
 
 class Nginx(ServerProcess):
-    """nginx from deploy/nginx, in front of an application and with Crestgate to ask; `changes` are further ones.
+    """nginx from deploy/nginx, in front of an application and with Crestgate as its limiter.
 
-    `patient` ones wait for Crestgate however busy the machine is: what they let pass was decided.
+    `changes` are further replacements. With those of `patient` nginx waits for Crestgate even on a busy machine, so
+    every request that passes was decided.
     """
 
     kind = "nginx"
@@ -38,9 +39,9 @@ class Nginx(ServerProcess):
 
     def __init__(self, crestgate: int, application: int, changes: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self.folder.chmod(0o755)  # its workers are somebody else, and write there what is too large for memory
+        self.folder.chmod(0o755)  # its workers run as another user and write large bodies there
         ports = {":8000": f":{self.port}", ":8080": f":{crestgate}", ":9000": f":{application}"}
-        text = replaced((DEPLOY / "nginx" / "nginx.conf").read_text(), {**ports, **(changes or {})})
+        text = replace_each((DEPLOY / "nginx" / "nginx.conf").read_text(), {**ports, **(changes or {})})
         (self.folder / "nginx.conf").write_text(text)
 
     @property
@@ -51,11 +52,11 @@ class Nginx(ServerProcess):
         return [find("nginx", "nginx"), "-p", self.folder, "-c", self.folder / "nginx.conf", "-e", "stderr"]
 
     def ready(self) -> bool:
-        return _listens(self.port)
+        return _is_listening(self.port)
 
 
 class Envoy(ServerProcess):
-    """Envoy from deploy/envoy, likewise. It shares nothing with another Envoy of the machine."""
+    """Envoy from deploy/envoy, like `Nginx`. It shares nothing with other Envoys of the machine."""
 
     kind = "envoy"
     patient: ClassVar = {" timeout: 0.25s": " timeout: 30s", "connect_timeout: 0.25s": "connect_timeout: 30s"}
@@ -65,8 +66,8 @@ class Envoy(ServerProcess):
         self.admin = free_port()
         ports = {"port_value: 8000": self.port, "port_value: 8081": crestgate, "port_value: 9000": application}
         ports["port_value: 9901"] = self.admin
-        told = {old: f"port_value: {new}" for old, new in ports.items()}
-        text = replaced((DEPLOY / "envoy" / "envoy.yaml").read_text(), {**told, **(changes or {})})
+        addresses = {old: f"port_value: {new}" for old, new in ports.items()}
+        text = replace_each((DEPLOY / "envoy" / "envoy.yaml").read_text(), {**addresses, **(changes or {})})
         (self.folder / "envoy.yaml").write_text(text)
 
     @property
@@ -83,13 +84,13 @@ class Envoy(ServerProcess):
         except httpx.TransportError:
             return False
 
-    def counted(self, name: str) -> int:
-        """One of its own counters; 0 where nothing was counted yet."""
+    def counter(self, name: str) -> int:
+        """The value of one of Envoy's counters; 0 if nothing was counted yet."""
         text = httpx.get(f"http://127.0.0.1:{self.admin}/stats", params={"filter": f"^{re.escape(name)}$"}).text
         return int(text.rpartition(":")[2] or 0)
 
 
-def _listens(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
