@@ -70,15 +70,15 @@ class Problem(NamedTuple):
     """One mistake in what somebody wrote: where it is, what is wrong, and what to write instead."""
 
     field: str
-    """The way to it, such as `rules[3].limit`; empty for the whole."""
+    """Its path, such as `rules[3].limit`; empty for the whole."""
     message: str
     file: str | None = None
     line: int | None = None
 
     def __str__(self) -> str:
         """As one line: `crestgate.yaml:12: rules[3].limit: must be a whole number, not 'many'`."""
-        place = "" if self.file is None else self.file if self.line is None else f"{self.file}:{self.line}"
-        return ": ".join(part for part in (place, self.field, self.message) if part)
+        location = "" if self.file is None else self.file if self.line is None else f"{self.file}:{self.line}"
+        return ": ".join(part for part in (location, self.field, self.message) if part)
 
 
 class ValidationError(ConfigError):

@@ -78,7 +78,7 @@ class SharedRedisClient:
     @contextmanager
     def transaction(self, key: str) -> Iterator[Any]:
         """A pipeline that watches this key, on the node that has it. What it collects after `multi()` is sent by
-        `execute`. May raise RedisConflictError."""
+        `execute`. May raise RetryableRedisError."""
         self.check_open()
         with self._slot(), self.errors():
             client = self._get()
@@ -97,7 +97,7 @@ class SharedRedisClient:
                     release_pipeline(pipeline)
 
     def execute(self, pipeline: Any) -> None:
-        """Send it all, once. RedisConflictError if another client has written what was watched."""
+        """Send it all, once. RetryableRedisError if another client has written what was watched."""
         # If the connection is lost while this flag is set, redis-py raises a WatchError, as if nothing was written, and
         # reconnects to send UNWATCH. The server unwatches at EXEC in any case.
         pipeline.watching = False

@@ -36,7 +36,8 @@ class Descriptors:
         self.background = BackgroundRefresh(
             self,
             Descriptors._load,
-            title=f"the descriptors in {path}",
+            noun="descriptor",
+            title=path,
             seconds=refresh_seconds,
             thread_name="crestgate-envoy",
         )

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, SupportsIndex, TypeAlias, TypeVar
 from crestgate.core.decision import Decision
 from crestgate.core.plans import Limits
 from crestgate.errors import ConfigError, RateLimitExceeded
-from crestgate.limiter.base import BaseLimiter, decorator_cost
+from crestgate.limiter.base_limiter import BaseLimiter, decorator_cost
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator import KeyMaker, check_arguments, key_maker, plain_callable, refuse_generators
 from crestgate.limiter.dry_run import DryRun

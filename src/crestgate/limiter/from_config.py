@@ -14,7 +14,7 @@ from crestgate.core.plans import Plans
 from crestgate.core.pressure import PressureEvent
 from crestgate.errors import ConfigError
 from crestgate.limiter.backend import Backend
-from crestgate.limiter.base import BaseLimiter, RequestEvaluator
+from crestgate.limiter.base_limiter import BaseLimiter, RequestEvaluator
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.evaluator import CatalogPlans, RemoteRuleEvaluator, RuleEvaluator
 from crestgate.rules.port import Source

@@ -15,7 +15,7 @@ from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.core.plans import Limits
 from crestgate.errors import StoreError
-from crestgate.limiter.base import BaseLimiter, ManyItem, acquire_input
+from crestgate.limiter.base_limiter import BaseLimiter, ManyItem, acquire_input
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded, guarded_async
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator import KeyMaker, refuse_missing_brackets

@@ -1,6 +1,6 @@
-"""Background thread that keeps one source of rules up to date, whether files or a database.
+"""Background thread that keeps one source of rules or descriptors up to date, whether files or a database.
 
-A refresh that fails changes nothing: the previous rules stay in force, and the error is logged once and counted.
+A refresh that fails changes nothing: the previous ones stay in force, and the error is logged once and counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Owner = TypeVar("Owner")
 
 
 class Reloaded(NamedTuple):
-    """How many rules there were, and are."""
+    """How many rules or descriptors there were, and are."""
 
     before: int
     after: int
@@ -38,8 +38,16 @@ class BackgroundRefresh(Generic[Owner]):
     nobody has this any more, or closes it. `load` takes what is new; None when nothing is."""
 
     def __init__(
-        self, owner: Owner, load: Callable[[Owner], Reloaded | None], *, title: str, seconds: float, thread_name: str
+        self,
+        owner: Owner,
+        load: Callable[[Owner], Reloaded | None],
+        *,
+        noun: str,
+        title: str,
+        seconds: float,
+        thread_name: str,
     ) -> None:
+        """`noun` (`rule`) and `title` (where they are) are for the log."""
         self.failures = 0
         """How many refreshes have failed."""
         self.problem: str | None = None
@@ -47,6 +55,7 @@ class BackgroundRefresh(Generic[Owner]):
         self.closed = False
         self._owner = ref(owner)
         self._load = load
+        self._noun = noun
         self._title = title
         self._seconds = seconds
         self._thread_name = thread_name
@@ -65,17 +74,17 @@ class BackgroundRefresh(Generic[Owner]):
                 return False
             try:
                 reloaded = self._load(owner)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the previous rules stay in force
+            except Exception as error:  # noqa: BLE001 - whatever it is, the previous state stays in force
                 if not self.closed:
                     self._failed(error)
                 return False
             if self.problem is not None:
                 self.problem = None
-                _log.warning("rule reload recovered: %s", self._title)
+                _log.warning("%s reload recovered: %s", self._noun, self._title)
             if reloaded is None:
                 return False
             level = logging.WARNING if reloaded.before and not reloaded.after else logging.INFO
-            _log.log(level, "rules reloaded: %s: %d before, %d now", self._title, *reloaded)
+            _log.log(level, "%ss reloaded: %s: %d before, %d now", self._noun, self._title, *reloaded)
             return True
 
     def wake(self) -> None:
@@ -118,7 +127,11 @@ class BackgroundRefresh(Generic[Owner]):
         if message != self.problem:
             self.problem = message
             _log.error(
-                "rule reload failed, keeping the previous rules: %s", message, exc_info=None if expected else error
+                "%s reload failed, keeping the previous %ss: %s",
+                self._noun,
+                self._noun,
+                message,
+                exc_info=None if expected else error,
             )
 
 

@@ -5,9 +5,10 @@ limit together. And it waits for as long as the API has asked for: what one resp
 of this process under the same key, which is the host unless said otherwise (see cooldowns.py).
 
 The hold comes before the turn. In a hold nobody uses up the limit, so those who waited do not all go at its end, but
-one after the other as the limit allows. Who was given a turn just before a hold began waits for its end, too.
+one after the other as the limit allows. A request that was
+given a turn just before a hold began waits for its end, too.
 
-`_waiting` holds the logic and does no I/O: it yields what to wait for, and a sync and an async driver do the waiting.
+`_wait_steps` holds the logic and does no I/O: it yields what to wait for, and a sync and an async driver wait.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from urllib.parse import urlsplit
 from crestgate.core.plans import Limits
 from crestgate.errors import ConfigError
 from crestgate.limiter.async_limiter import AsyncLimiter
-from crestgate.limiter.base import MAX_TIMEOUT
+from crestgate.limiter.base_limiter import MAX_TIMEOUT
 from crestgate.limiter.limiter import Limiter
 from crestgate.retry.attempts import machine_clock
 from crestgate.retry.cooldowns import Cooldowns

@@ -42,6 +42,7 @@ class Catalog:
             BackgroundRefresh(
                 self,
                 partial(_load, state),
+                noun="rule",
                 title=state.source.title,
                 seconds=seconds,
                 thread_name=f"crestgate-rules-{number}",

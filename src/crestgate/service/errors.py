@@ -9,7 +9,7 @@ from crestgate.http.problem import on_one_line, problem_of
 from crestgate.service.context import CallContext, Headers
 from crestgate.service.observability.request_log import RequestLog
 
-__all__ = ["INTERNAL_ERROR", "HttpError", "error_response", "invalid_request"]
+__all__ = ["INTERNAL_ERROR", "ApiError", "error_response", "invalid_request"]
 
 INTERNAL_ERROR: Final = "internal error: the log has it under this request id"
 MAX_FIELD: Final = 200
@@ -18,7 +18,7 @@ MAX_MESSAGE: Final = 400
 """Characters of a message about a field: some of them may be the caller's."""
 
 
-class HttpError(Exception):
+class ApiError(Exception):
     """A request that is answered with an error status. gRPC derives its status from that of HTTP."""
 
     def __init__(self, status: int, detail: str, headers: Headers = (), **members: Any) -> None:
@@ -30,25 +30,25 @@ class HttpError(Exception):
         self.members = members
 
 
-def error_response(call: CallContext, error: Exception, log: RequestLog) -> HttpError:
+def error_response(call: CallContext, error: Exception, log: RequestLog) -> ApiError:
     """An error as its caller sees it. Failures are logged; of internal errors the caller sees nothing else."""
-    if isinstance(error, HttpError):
+    if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequestError):
         return invalid_request(error)
     if isinstance(error, CrestgateError):
         status, detail, members = problem_of(error)
         log.failed(call, error)
-        return HttpError(status, detail, **members)
+        return ApiError(status, detail, **members)
     log.internal_error(call, error)
-    return HttpError(500, INTERNAL_ERROR)
+    return ApiError(500, INTERNAL_ERROR)
 
 
-def invalid_request(error: InvalidRequestError) -> HttpError:
+def invalid_request(error: InvalidRequestError) -> ApiError:
     """The response to a request with a bad field."""
     field = _shortened(error.field, MAX_FIELD)
     message = _shortened(on_one_line(error.message), MAX_MESSAGE)
-    return HttpError(400, f"{field}: {message}" if field else message, problems=[{"field": field, "message": message}])
+    return ApiError(400, f"{field}: {message}" if field else message, problems=[{"field": field, "message": message}])
 
 
 def _shortened(text: str, size: int) -> str:

@@ -16,7 +16,7 @@ from crestgate.service.preflight import complete_settings, run_preflight
 __all__ = ["serve"]
 
 
-def serve(settings: Settings, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+def serve(settings: Settings, environ: Mapping[str, str], print_line: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. ConfigError or StoreError if the service cannot start."""
     settings = complete_settings(settings, environ)
     configure(settings.logs, secrets=settings_secrets(settings, environ))
@@ -26,7 +26,7 @@ def serve(settings: Settings, environ: Mapping[str, str], say: Callable[[str], N
     with closing(listen(settings.server)) as listening:
         checked = run_preflight(settings, environ)
         for line in checked.lines(address_of(listening.http), address_of(listening.grpc), settings.server):
-            say(line)
+            print_line(line)
         with node_folder() as node:
             if workers == 1:
                 from crestgate.service.worker import run_worker

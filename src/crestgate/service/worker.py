@@ -148,7 +148,7 @@ async def _serve(
     server = Server(_config(settings, service), rpc, settings.server.shutdown_seconds, on_stopping, budget)
 
     signal.signal(signal.SIGHUP, reload)
-    patience = asyncio.create_task(ConnectionTimeouts(server.server_state.connections).run())
+    timeouts = asyncio.create_task(ConnectionTimeouts(server.server_state.connections).run())
     housekeeping = asyncio.create_task(service.run_background())
     try:
         await rpc.start(listening.grpc)
@@ -156,9 +156,9 @@ async def _serve(
         await server.serve(sockets=[listening.http])
     finally:
         await rpc.close(0)
-        for task in (patience, housekeeping):
+        for task in (timeouts, housekeeping):
             task.cancel()
-        await asyncio.gather(patience, housekeeping, return_exceptions=True)
+        await asyncio.gather(timeouts, housekeeping, return_exceptions=True)
         await service.close()
 
 

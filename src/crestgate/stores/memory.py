@@ -133,7 +133,7 @@ class MemoryStore(LocalStore):
                     return self.decide_idempotent(batch, now)
             return self.decide_each(batch, now)
 
-    def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
+    def apply_within(self, batch: Sequence[Request], timeout: float) -> list[list[Outcome]] | None:
         return self.apply(batch)
 
     def decide_each(self, batch: Sequence[Request], now: i64) -> list[list[Outcome]]:

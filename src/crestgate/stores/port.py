@@ -235,8 +235,8 @@ class LocalStore:
     timeout: float
     """Seconds that `apply` blocks on other processes before it raises StoreError."""
 
-    def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
-        """Decide if that is possible within `patience` seconds; None, and nothing is changed, if not."""
+    def apply_within(self, batch: Sequence[Request], timeout: float) -> list[list[Outcome]] | None:
+        """Decide if that is possible within `timeout` seconds; None, and nothing is changed, if not."""
         raise NotImplementedError
 
     def watch(self, batch: Sequence[Request]) -> Callable[[], bool]:

@@ -48,7 +48,7 @@ def test_upgrade_creates_the_tables_once(tmp_path: Path, capsys: pytest.CaptureF
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     counters = {"crestgate_counters", "crestgate_log", "crestgate_locks", "crestgate_version"}
     rules = {"crestgate_revisions", "crestgate_records", "crestgate_audit"}
-    service = {"crestgate_usage", "crestgate_usage_subjects", "crestgate_usage_turns", "crestgate_once"}
+    service = {"crestgate_usage", "crestgate_usage_subjects", "crestgate_usage_turns", "crestgate_idempotency"}
     assert tables - {"sqlite_sequence"} == counters | rules | service
 
 

@@ -76,7 +76,7 @@ def test_rewritten_file_is_reloaded(tmp_path: Path, said: Said) -> None:
         assert before.counts == {"shop": 1}, "a reading never changes"
         assert descriptors.refresh() is False
         assert (descriptors.failures, descriptors.problem) == (0, None)
-    assert said() == [("INFO", f"rules reloaded: the descriptors in {path}: 1 before, 2 now")]
+    assert said() == [("INFO", f"descriptors reloaded: {path}: 1 before, 2 now")]
 
 
 def test_added_changed_and_removed_files_are_reloaded(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_invalid_file_keeps_the_previous_limits_until_fixed(tmp_path: Path, said
         before = descriptors.current
         (tmp_path / "a.yaml").write_text(domain("shop", 9))
         (tmp_path / "b.yaml").write_text("domain: mail\ndescriptors: [{key: a, rate_limit: {unit: hours}}]\n")
-        message = f"the descriptors in {tmp_path}: " + "\n".join(
+        message = "\n".join(
             f"{tmp_path}/b.yaml:2: descriptors[0].rate_limit.{told}"
             for told in (
                 "requests_per_unit: is missing: write a whole number from 0 to 4294967295",
@@ -171,15 +171,15 @@ def test_invalid_file_keeps_the_previous_limits_until_fixed(tmp_path: Path, said
             assert descriptors.refresh() is False
             assert (descriptors.failures, descriptors.problem) == (failures, message)
         assert descriptors.current is before, "of a.yaml neither: all or nothing"
-        told = "rule reload failed, keeping the previous rules: "
+        told = "descriptor reload failed, keeping the previous descriptors: "
         assert said() == [("ERROR", told + message)], "said once"
         (tmp_path / "b.yaml").write_text(domain("mail", 2, 3))
         assert descriptors.refresh() is True
         assert (descriptors.failures, descriptors.problem) == (3, None)
         assert limits(descriptors, "shop", "mail") == {"shop": [9], "mail": [2, 3]}
         assert said() == [
-            ("WARNING", f"rule reload recovered: the descriptors in {tmp_path}"),
-            ("INFO", f"rules reloaded: the descriptors in {tmp_path}: 2 before, 3 now"),
+            ("WARNING", f"descriptor reload recovered: {tmp_path}"),
+            ("INFO", f"descriptors reloaded: {tmp_path}: 2 before, 3 now"),
         ]
 
 
@@ -206,7 +206,7 @@ def test_removed_files_keep_the_previous_limits(tmp_path: Path, whole: bool) -> 
             folder.rmdir()
         assert descriptors.refresh() is False
         assert descriptors.problem is not None
-        assert descriptors.problem.startswith(f"the descriptors in {folder}: {folder}: there is no ")
+        assert descriptors.problem.startswith(f"{folder}: there is no ")
         assert limits(descriptors, "shop") == {"shop": [1]}
         folder.mkdir(exist_ok=True)
         (folder / "a.yaml").write_text(domain("shop", 2))
@@ -221,7 +221,7 @@ def test_empty_reload_is_a_warning(tmp_path: Path, said: Said) -> None:
         path.write_text("domain: shop\n")
         assert descriptors.refresh() is True
         assert descriptors.current.knows("shop")
-    assert said() == [("WARNING", f"rules reloaded: the descriptors in {path}: 1 before, 0 now")]
+    assert said() == [("WARNING", f"descriptors reloaded: {path}: 1 before, 0 now")]
 
 
 def test_start_with_invalid_files_reports_all_problems(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_unexpected_error_keeps_the_limits_and_is_retried(
         path.write_text(domain("shop", 2))
         monkeypatch.setattr(reloader, "read_descriptor_files", fails)
         assert descriptors.refresh() is False
-        assert descriptors.problem == f"the descriptors in {path}: RuntimeError('no memory')"
+        assert descriptors.problem == f"{path}: RuntimeError('no memory')"
         monkeypatch.undo()
         assert descriptors.refresh() is True
         assert limits(descriptors, "shop") == {"shop": [2]}

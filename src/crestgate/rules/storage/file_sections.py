@@ -79,9 +79,9 @@ def _policies(fields: Fields) -> Found:
 
 def _clients(fields: Fields) -> Found:
     return [
-        (limit_way, record_of(limit.rule()))
+        (limit_path, record_of(limit.rule()))
         for field_path, item in fields.items("clients")
-        for limit_way, limit in read_client(item, field_path, fields.problems)
+        for limit_path, limit in read_client(item, field_path, fields.problems)
     ]
 
 

@@ -41,7 +41,7 @@ def read_audit(context: ContextDep, query: Annotated[EntriesQuery, QueryParamete
     when = parse_timestamps({"since": query.since, "until": query.until})
     wanted = AuditQuery(query.actor, query.subject, when["since"], when["until"], query.before, query.limit + 1)
     with naming_fields():
-        found = context.parts.repository.audit(wanted)
+        found = context.dependencies.repository.audit(wanted)
     shown = found[: query.limit]
     next_after = shown[-1].id if len(found) > query.limit else None
     return json_response({"entries": [_shown(entry) for entry in shown], "next": next_after})

@@ -162,19 +162,19 @@ DATA_PATHS: dict[str, Any] = {
             "What a proxy asks over gRPC with `ShouldRateLimit`, in JSON: all limits that the descriptors meet, all or "
             "nothing.",
             {
-                200: _json(ref("RateLimitSaid"), "It may pass."),
+                200: _json(ref("RateLimitResponseBody"), "It may pass."),
                 412: _NO_DESCRIPTORS,
                 429: {
                     **describe_problem(429),
                     "description": "Over a limit; or, as a problem, this node has too many requests.",
                     "content": {
-                        "application/json": {"schema": ref("RateLimitSaid")},
+                        "application/json": {"schema": ref("RateLimitResponseBody")},
                         "application/problem+json": {"schema": ref("Problem")},
                     },
                 },
             },
             (400, 401, 403, 413, 500, 503),
-            body=ref("RateLimitAsked"),
+            body=ref("RateLimitRequestBody"),
         )
     },
     "/api/v1/authorize": {"get": _authorize()},
@@ -183,12 +183,12 @@ DATA_PATHS: dict[str, Any] = {
             "Verify a client's call",
             "A check in the words of the client family.",
             {
-                200: _json(ref("Verified"), "It may pass."),
+                200: _json(ref("VerifyResponse"), "It may pass."),
                 429: {
                     **describe_problem(429),
                     "description": "Rate limit exceeded; or, as a problem, this node has too many requests.",
                     "content": {
-                        "application/json": {"schema": ref("Verified")},
+                        "application/json": {"schema": ref("VerifyResponse")},
                         "application/problem+json": {"schema": ref("Problem")},
                     },
                 },
@@ -200,9 +200,9 @@ DATA_PATHS: dict[str, Any] = {
     },
     "/healthz": {
         "get": _operation(
-            "Alive",
+            "Liveness",
             "Whether this process answers at all.",
-            {200: _json(ref("Alive"), "It does.")},
+            {200: _json(ref("Liveness"), "It does.")},
             (500,),
             tag="service",
             security=[],

@@ -53,7 +53,7 @@ class ResetShown(Model):
     reset: Annotated[list[CounterShown], Field(description="The counters that were forgotten.")]
 
 
-class Alive(Model):
+class Liveness(Model):
     status: Literal["alive"]
     version: str
 
@@ -63,14 +63,14 @@ class Readiness(Model):
     checks: Annotated[dict[str, str], Field(description="What was checked, and `ok` or what is wrong with it.")]
 
 
-class Verified(Model):
+class VerifyResponse(Model):
     """What the client family is answered with."""
 
     status: Literal["SUCCESS", "FAILURE"]
     message: str
 
 
-CHECK_MODELS: tuple[type[BaseModel], ...] = (Alive, Readiness, ResetShown, Verified)
+CHECK_MODELS: tuple[type[BaseModel], ...] = (Liveness, Readiness, ResetShown, VerifyResponse)
 
 
 def check_schemas() -> dict[str, Schema]:

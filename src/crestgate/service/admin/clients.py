@@ -19,7 +19,7 @@ from crestgate.rules.compiled_rule import CompiledRule
 from crestgate.rules.rule import Rule
 from crestgate.rules.ruleset import RuleSet, counter_key
 from crestgate.service.admin.bodies import JsonBody
-from crestgate.service.admin.compat_models import ClientLimits, ClientOfLimits, Configuration, Done, LimitNames
+from crestgate.service.admin.compat_models import ClientLimits, ClientOfLimits, Configuration, LimitNames, WriteResult
 from crestgate.service.admin.context import AdminContext, ContextDep, EditorDep
 from crestgate.service.admin.counters import read_counters
 from crestgate.service.admin.params import MAX_NAME_BYTES, PageQuery, Query, next_link, page
@@ -40,7 +40,7 @@ class ClientQuery(Query):
     clientId: Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]  # noqa: N815 - as it is spelled
 
 
-@router.post("/configure-client", **describe("Configure a client", Done, 409, 412, body=Configuration))
+@router.post("/configure-client", **describe("Configure a client", WriteResult, 409, 412, body=Configuration))
 def configure_client(editor: EditorDep, body: JsonBody) -> Response:
     """Adds or replaces these limits, by limitType and limitName, all or none of them; the client's others stay."""
     problems = Problems()
@@ -58,7 +58,7 @@ async def client_limits(context: ContextDep, query: Annotated[ClientQuery, Query
     """The limits that a client was configured with, by their type and name, or the default ones for a client that was
     only seen, with what is left of each now and when a request was last counted by it, in milliseconds since the epoch.
     404 for one that is neither."""
-    client, parts = query.clientId, context.parts
+    client, parts = query.clientId, context.dependencies
     rules = await asyncio.to_thread(context.rules)
     entries, limits = _limits_of(rules, client)
     configured = bool(entries)
@@ -98,7 +98,7 @@ def configured_limits(
     return json_response(shown, headers=next_link(request, next_after, query.limit))
 
 
-@router.delete("/delete-limits", **describe("Delete limits of a client", Done, 404, 409, 412, body=LimitNames))
+@router.delete("/delete-limits", **describe("Delete limits of a client", WriteResult, 404, 409, 412, body=LimitNames))
 def delete_limits(context: ContextDep, editor: EditorDep, body: JsonBody) -> Response:
     """Deletes these limits; 404, and none of them, if one is not there."""
     client, names = _read_names(body)
@@ -107,7 +107,7 @@ def delete_limits(context: ContextDep, editor: EditorDep, body: JsonBody) -> Res
     return _done(f"{len(names)} {'limit' if len(names) == 1 else 'limits'} of client {client!r} deleted")
 
 
-@router.delete("/delete-client", **describe("Delete a client", Done, 400, 404, 409, 412))
+@router.delete("/delete-client", **describe("Delete a client", WriteResult, 400, 404, 409, 412))
 def delete_client(context: ContextDep, editor: EditorDep, query: Annotated[ClientQuery, QueryParameters()]) -> Response:
     """Deletes all that a client was configured with. It has the default limits from now on."""
     _check_writable(context, query.clientId, None)
@@ -124,7 +124,7 @@ def _last_seen(
 ) -> tuple[list[int | None], bool]:
     """When each counter was last used, and whether any worker saw this client lately: by its name, or by an API key, of
     which a digest is kept. `mine` is what this worker has not published yet."""
-    parts = context.parts
+    parts = context.dependencies
     parts.last_uses.note(mine)
     seen = (parts.metrics.clients.last_us, parts.worker_snapshots.seen().clients)
     known = any(name in clients for clients in seen for name in (client, client_of_api_key(client)))
@@ -178,7 +178,7 @@ def _check_writable(context: AdminContext, client: str, names: set[tuple[str, st
     }
     for rule_id, limit in limits.items():
         if (names is None or (limit.limit_type, limit.limit_name) in names) and (
-            context.parts.repository.get("rule", rule_id) is None
+            context.dependencies.repository.get("rule", rule_id) is None
         ):
             what = f"limit {limit.limit_type} {limit.limit_name!r} of client {client!r}"
             raise ReadOnlyError(f"{what} is written in a file, which is read only from here: change it there")

@@ -13,13 +13,13 @@ __all__ = [
     "ClientLimits",
     "ClientOfLimits",
     "Configuration",
-    "Done",
     "KeyMetrics",
     "LimitNames",
     "PolicyBody",
     "PolicyNumbers",
     "PolicyShown",
     "Status",
+    "WriteResult",
 ]
 
 PolicyType = Literal["TOKEN_BUCKET", "SLIDING_WINDOW"]
@@ -170,6 +170,6 @@ class ClientLimits(Model):
     limits: list[LiveLimit]
 
 
-class Done(Model):
+class WriteResult(Model):
     status: Literal["SUCCESS"]
     message: str

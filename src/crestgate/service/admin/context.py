@@ -22,14 +22,14 @@ __all__ = ["AdminContext", "ContextDep", "EditorDep", "call_context_of"]
 class AdminContext:
     """The dependencies of this worker, as the admin API uses them."""
 
-    parts: Dependencies
+    dependencies: Dependencies
     now_us: Callable[[], int]
 
     def rules(self) -> RuleSet:
         """The rules in force, refreshed now: a write through another worker a moment ago must be visible here. It waits
         for the database, so call it in a thread."""
-        self.parts.catalog.refresh()
-        return self.parts.catalog.current
+        self.dependencies.catalog.refresh()
+        return self.dependencies.catalog.current
 
     def check_absent(self, kind: Kind, record_id: str, known: bool) -> None:
         """ConflictError if a file has a record of this name, which a new one would displace unnoticed."""
@@ -46,13 +46,13 @@ class AdminContext:
             )
 
     def _in_file(self, kind: Kind, record_id: str) -> bool:
-        return self.parts.repository.get(kind, record_id) is None
+        return self.dependencies.repository.get(kind, record_id) is None
 
 
 def call_context_of(request: Request) -> CallContext:
     """The caller, as the guard found out before the admin API was called."""
-    visit: CallContext = request.scope["crestgate"]
-    return visit
+    call: CallContext = request.scope["crestgate"]
+    return call
 
 
 async def _context(request: Request) -> Any:
@@ -61,7 +61,7 @@ async def _context(request: Request) -> Any:
 
 async def _editor(request: Request) -> Any:
     context: AdminContext = request.app.state.context
-    return context.parts.editor(call_context_of(request).actor)
+    return context.dependencies.editor(call_context_of(request).actor)
 
 
 ContextDep = Annotated[AdminContext, Depends(_context)]

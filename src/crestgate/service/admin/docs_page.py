@@ -144,8 +144,8 @@ def _prose(text: str) -> str:
 def _inline(text: str) -> str:
     """The little of Markdown that descriptions use: `code` and **bold**."""
     out = []
-    for place, part in enumerate(text.split("`")):
-        if place % 2:
+    for position, part in enumerate(text.split("`")):
+        if position % 2:
             out.append(f"<code>{escape(part)}</code>")
             continue
         for bold, words in enumerate(part.split("**")):

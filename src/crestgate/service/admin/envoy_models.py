@@ -31,7 +31,7 @@ class DescriptorOverride(Model):
     unit: Unit
 
 
-class DescriptorAsked(Model):
+class RateLimitDescriptor(Model):
     entries: list[DescriptorEntry]
     limit: DescriptorOverride | None = None
     hitsAddend: Annotated[  # noqa: N815
@@ -40,13 +40,13 @@ class DescriptorAsked(Model):
     isNegativeHits: Annotated[bool, Field(description="The hits are given back.")] = False  # noqa: N815
 
 
-class RateLimitAsked(Model):
+class RateLimitRequestBody(Model):
     """Envoy's RateLimitRequest. Names may also be written with underscores."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
 
     domain: Annotated[str, Field(min_length=1)]
-    descriptors: Annotated[list[DescriptorAsked], Field(min_length=1, max_length=1000)]
+    descriptors: Annotated[list[RateLimitDescriptor], Field(min_length=1, max_length=1000)]
     hitsAddend: Annotated[Hits, Field(description="What it takes of each limit; 0 stands for 1.")] = 0  # noqa: N815
 
 
@@ -70,7 +70,7 @@ class HeaderToAdd(Model):
     value: str = ""
 
 
-class RateLimitSaid(Model):
+class RateLimitResponseBody(Model):
     """Envoy's RateLimitResponse."""
 
     overallCode: Code  # noqa: N815
@@ -92,4 +92,4 @@ class DescriptorsReset(Model):
     descriptors: Annotated[list[EntriesReset], Field(min_length=1, max_length=1000)]
 
 
-ENVOY_MODELS: tuple[type[BaseModel], ...] = (DescriptorsReset, RateLimitAsked, RateLimitSaid)
+ENVOY_MODELS: tuple[type[BaseModel], ...] = (DescriptorsReset, RateLimitRequestBody, RateLimitResponseBody)

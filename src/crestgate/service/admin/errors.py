@@ -120,8 +120,8 @@ class UnhandledErrors:
         try:
             await self.app(scope, receive, tracked_send)
         except Exception:
-            visit = scope.get("crestgate")
-            request_id = visit.request_id if visit is not None else "-"
+            call = scope.get("crestgate")
+            request_id = call.request_id if call is not None else "-"
             _log.exception("unhandled error in %s (request %s)", _called(scope), request_id)
             if started:  # part of the response is sent: only aborting the connection shows that it is incomplete
                 raise

@@ -42,8 +42,8 @@ class Model(BaseModel):
 # -- errors ---------------------------------------------------------------------------------------------------------
 
 
-class Mistake(Model):
-    field: Annotated[str, Field(description="The way to it, such as `limits[2].limitName`; empty for the whole.")]
+class FieldError(Model):
+    field: Annotated[str, Field(description="Its path, such as `limits[2].limitName`; empty for the whole.")]
     message: str
 
 
@@ -57,7 +57,7 @@ class Problem(BaseModel):
     error: str
     message: str
     timestamp: Moment
-    problems: list[Mistake] | None = None
+    problems: list[FieldError] | None = None
 
 
 # -- rules ----------------------------------------------------------------------------------------------------------

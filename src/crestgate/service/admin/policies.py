@@ -38,7 +38,7 @@ router = APIRouter(prefix="/admin", tags=["policies"])
 @router.get("/status", **describe("Status", Status))
 async def status(context: ContextDep) -> Response:
     """How the service is. For probes there are /healthz and /readyz."""
-    parts = context.parts
+    parts = context.dependencies
     rules = await asyncio.to_thread(context.rules)
     problems = [] if parts.catalog.problem is None else [f"rules: {parts.catalog.problem}"]
     try:
@@ -80,7 +80,7 @@ async def reset_key(context: ContextDep, editor: EditorDep, key: Name) -> Respon
     """Forget what a key has used. The audit log has that it was requested, and whether it was done. Answers how the key
     stands then."""
     rules = await asyncio.to_thread(context.rules)
-    forgetting = reset_counters(context.parts.limiter, _of_key(rules, key, context.now_us()))
+    forgetting = reset_counters(context.dependencies.limiter, _of_key(rules, key, context.now_us()))
     await run_to_completion(run_audited(editor, "reset", [f"key:{key}"], forgetting))
     (shown,) = await _metrics(context, rules, [key])
     return json_response(shown)
@@ -165,7 +165,7 @@ def _shown(policy: Policy) -> dict[str, Any]:
 
 def _known_keys(context: AdminContext) -> tuple[RuleSet, set[str]]:
     rules = context.rules()
-    seen = {*context.parts.worker_snapshots.seen().keys, *dict(context.parts.metrics.keys.last_us)}
+    seen = {*context.dependencies.worker_snapshots.seen().keys, *dict(context.dependencies.metrics.keys.last_us)}
     return rules, {*_policies(rules), *seen}
 
 
@@ -179,15 +179,15 @@ async def _metrics(context: AdminContext, rules: RuleSet, keys: Sequence[str]) -
     """The counters of keys, in one round trip. Of several rules of one key, the one with least remaining."""
     now_us = context.now_us()
     chosen = [(key, one) for key in keys for one in _of_key(rules, key, now_us)]
-    decisions = await read_counters(context.parts.limiter, [one for _, one in chosen])
+    decisions = await read_counters(context.dependencies.limiter, [one for _, one in chosen])
     tightest: dict[str, tuple[Rule, Decision]] = {}
     for (key, (_, entry)), decision in zip(chosen, decisions, strict=True):
         if key not in tightest or decision.remaining < tightest[key][1].remaining:
             tightest[key] = (entry.rule, decision)
-    return [_problem(key, *tightest[key]) for key in keys]
+    return [_key_metrics(key, *tightest[key]) for key in keys]
 
 
-def _problem(key: str, rule: Rule, decision: Decision) -> dict[str, Any]:
+def _key_metrics(key: str, rule: Rule, decision: Decision) -> dict[str, Any]:
     origin = rule.origin or {}
     return {
         "key": key,

@@ -112,7 +112,7 @@ def _known(context: AdminContext, rule_id: str) -> Rule:
 
 def _expected(context: AdminContext, rule_id: str, if_match: str | None) -> int | None:
     """The version that a write expects, by `If-Match`; None for whichever. Only what a database has is written to."""
-    record = context.parts.repository.get("rule", rule_id)
+    record = context.dependencies.repository.get("rule", rule_id)
     if record is None:
         context.check_writable("rule", rule_id, rule_id in context.rules().rules)
         raise NotFoundError(f"there is no rule {rule_id!r}")

@@ -48,7 +48,7 @@ def read_stats(context: ContextDep, query: Annotated[StatsQuery, QueryParameters
     since_us = max(until_us - DEFAULT_SPAN_US[query.step], 0) if when["since"] is None else when["since"]
     if since_us >= until_us:
         raise ValidationError([Problem("since", "must be before until")])
-    history = context.parts.history
+    history = context.dependencies.history
     try:
         points = history.usage(since_us, until_us, query.step, query.rule)
         top = history.top(since_us, until_us, query.top) if query.top else []

@@ -35,7 +35,7 @@ async def user_limits(context: ContextDep, user_id: Name) -> Response:
     stand. A user whom nobody has put into a tier is in tier `free`."""
     rules = await asyncio.to_thread(context.rules)
     chosen = rules.for_user(user_id, context.now_us())
-    decisions = await read_counters(context.parts.limiter, chosen)
+    decisions = await read_counters(context.dependencies.limiter, chosen)
     limits = [_limit(entry.rule, decision) for (_, entry), decision in zip(chosen, decisions, strict=True)]
     return json_response({"user_id": user_id, "tier": rules.tiers.get(user_id, DEFAULT_TIER), "limits": limits})
 

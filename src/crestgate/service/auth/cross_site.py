@@ -29,12 +29,12 @@ from crestgate.config.hosts import ANY_LABEL
 from crestgate.http.host import host_address, host_name, read_origin, same_origin
 from crestgate.service.auth.guard import is_loopback
 from crestgate.service.context import CallContext
-from crestgate.service.errors import HttpError
+from crestgate.service.errors import ApiError
 
 if TYPE_CHECKING:
     from crestgate.config.server import Server
 
-__all__ = ["SiteGuard"]
+__all__ = ["CrossSiteGuard"]
 
 PAGES: Final = frozenset({"/", "/docs"})
 FORWARDING: Final = frozenset(
@@ -56,7 +56,7 @@ MAX_QUOTED: Final = 100
 
 
 @final
-class SiteGuard:
+class CrossSiteGuard:
     """Checks `Host`, `Origin` and `Sec-Fetch-Site` of the requests of one worker."""
 
     def __init__(self, server: Server) -> None:
@@ -71,7 +71,7 @@ class SiteGuard:
         self._known: set[bytes] = set()
 
     def check(self, call: CallContext, forwarded: bool = False) -> None:
-        """HttpError if the request is refused. `forwarded`: proxies call this path about requests of their clients."""
+        """ApiError if the request is refused. `forwarded`: proxies call this path about requests of their clients."""
         fields = call.fields
         if (
             fields.get(b"host") in self._known
@@ -85,13 +85,13 @@ class SiteGuard:
     def _check(self, call: CallContext, forwarded: bool) -> None:
         hosts = [value for name, value in call.scope["headers"] if name == b"host"]
         if len(hosts) > 1:
-            raise HttpError(400, f"{len(hosts)} Host headers: send exactly one")
+            raise ApiError(400, f"{len(hosts)} Host headers: send exactly one")
         if not hosts and call.scope.get("http_version", "1.1") != "1.0":
-            raise HttpError(400, "the Host header is missing: send the name or address that was called")
+            raise ApiError(400, "the Host header is missing: send the name or address that was called")
         host = hosts[0].decode("latin-1") if hosts else ""
         name = host_name(host)
         if name is None:
-            raise HttpError(400, f"the Host header is malformed: {_quoted(host)} is not a host or host:port")
+            raise ApiError(400, f"the Host header is malformed: {_quoted(host)} is not a host or host:port")
         if forwarded and not FORWARDING.isdisjoint(call.fields):
             return
         if hosts and self._restricted:
@@ -110,7 +110,7 @@ class SiteGuard:
         elif name == "localhost":
             return
         quoted = _quoted(name)
-        raise HttpError(421, f"the host {quoted} is not served here: see server.allowed_hosts")
+        raise ApiError(421, f"the host {quoted} is not served here: see server.allowed_hosts")
 
     def _check_site(self, call: CallContext, host: str) -> None:
         fields = call.fields
@@ -130,7 +130,7 @@ class SiteGuard:
             source = f"from the origin {_quoted(text)}"
         else:
             return
-        raise HttpError(403, f"cross-site request refused ({source}): see server.allowed_origins")
+        raise ApiError(403, f"cross-site request refused ({source}): see server.allowed_origins")
 
 
 def _is_navigation(call: CallContext) -> bool:

@@ -26,7 +26,7 @@ from crestgate.service.auth.keys import includes
 from crestgate.service.checks.service import CheckService
 from crestgate.service.checks.slices import LOCAL_SLICE, next_turn
 from crestgate.service.context import CallContext, Headers
-from crestgate.service.errors import HttpError
+from crestgate.service.errors import ApiError
 from crestgate.service.observability.tracing import describe
 
 if TYPE_CHECKING:
@@ -54,19 +54,19 @@ class EnvoyService:
     def should_rate_limit(self, call: CallContext, data: bytes) -> bytes | Coroutine[Any, Any, bytes]:
         """The encoded RateLimitResponse to an encoded RateLimitRequest."""
         if self.evaluator is None:
-            raise HttpError(412, NOT_CONFIGURED)
+            raise ApiError(412, NOT_CONFIGURED)
         return self._decide(call, self.evaluator, self.evaluator.read_bytes(data))
 
     def decide(self, call: CallContext, message: Any) -> bytes | Coroutine[Any, Any, bytes]:
         """The encoded RateLimitResponse to a RateLimitRequest."""
         if self.evaluator is None:
-            raise HttpError(412, NOT_CONFIGURED)
+            raise ApiError(412, NOT_CONFIGURED)
         return self._decide(call, self.evaluator, self.evaluator.read(message))
 
     def prepare_reset(self, domain: str, descriptors: Sequence[Any]) -> PendingCheck:
         """The reset of the counters of descriptors, for CheckService."""
         if self.evaluator is None:
-            raise HttpError(412, NOT_CONFIGURED)
+            raise ApiError(412, NOT_CONFIGURED)
         return self.evaluator.prepare_reset(domain, descriptors)
 
     def _decide(
@@ -77,7 +77,7 @@ class EnvoyService:
             self._permit(call, check)
         refusal = checks.ceiling.admit(check.checks)
         if refusal is not None:
-            raise HttpError(refusal.status, refusal.detail, refusal.headers)
+            raise ApiError(refusal.status, refusal.detail, refusal.headers)
         if checks.tracer is None and len(check.indexes) <= LOCAL_SLICE:
             now_us = checks.clock.ticks()
             verdict = evaluator.try_decide(check)
@@ -106,7 +106,7 @@ class EnvoyService:
         if self.allows_negative_hits or GIVES_BACK not in check.kinds:
             return
         if call.caller is None or not includes(call.caller.scope, "write"):
-            raise HttpError(
+            raise ApiError(
                 403,
                 "is_negative_hits gives back what others may have taken: it needs a key with the scope write, or "
                 "envoy.negative_hits in the configuration",

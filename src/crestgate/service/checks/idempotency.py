@@ -32,7 +32,7 @@ from crestgate.service.checks.responses import answer_of
 from crestgate.service.checks.schemas import Answer, CheckBody
 from crestgate.service.checks.slices import ENTRIES_PER_COUNTER, work_of
 from crestgate.service.context import CallContext, Fields
-from crestgate.service.errors import HttpError
+from crestgate.service.errors import ApiError
 from crestgate.stores.idempotency_codec import record_bytes
 from crestgate.stores.port import MAX_RECORD_BYTES, IdempotencyRecord, Member, Replay
 
@@ -63,7 +63,7 @@ def idempotency_key(fields: Fields) -> bytes | None:
 def build_record(
     key: bytes, call: CallContext, checks: Sequence[CheckBody], batch: bool, pending: Sequence[PendingCheck]
 ) -> IdempotencyRecord:
-    """The record of checks with an idempotency key; HttpError for more than every store keeps."""
+    """The record of checks with an idempotency key; ApiError for more than every store keeps."""
     _refuse_different_keys(call)
     key = trimmed_bytes(key)
     if not 0 < len(key) <= MAX_KEY_LENGTH:
@@ -76,7 +76,7 @@ def build_record(
     # One check is one step with or without a key, whatever logs apply to it.
     work = members if len(pending) == 1 else sum([work_of(one.request) for one in pending])
     if work > MAX_WORK:
-        raise HttpError(
+        raise ApiError(
             413,
             f"the batch is as much work as {work:,} limits, and {MAX_WORK:,} is the most that is decided in one step "
             f"(a sliding window log counts as one more for each {ENTRIES_PER_COUNTER} entries): "
@@ -85,7 +85,7 @@ def build_record(
     note = _encode([[] if one.request is None else [_note_of(m) for m in one.request.members] for one in pending])
     size = record_bytes(len(note), members)
     if size > MAX_RECORD_BYTES:
-        raise HttpError(
+        raise ApiError(
             413,
             f"the answer would take {size:,} bytes to be kept for a repeat, and {MAX_RECORD_BYTES:,} is the most: "
             "send fewer checks in one batch with an idempotency key",
@@ -94,9 +94,9 @@ def build_record(
 
 
 def replay(record: IdempotencyRecord, stored: Replay) -> list[Answer]:
-    """The answers to the first request with this key; HttpError if that had another body."""
+    """The answers to the first request with this key; ApiError if that had another body."""
     if stored.fingerprint != record.fingerprint:
-        raise HttpError(422, "this idempotency key was used with another body: take a new key for a new request")
+        raise ApiError(422, "this idempotency key was used with another body: take a new key for a new request")
     numbers = iter(stored.numbers)
     answers = []
     for limits in _note.decode(stored.note):
@@ -137,7 +137,7 @@ def _algorithm_of(note: LimitNote) -> Algorithm:
         try:
             limit = Limit(count, Fraction(period_us, 1_000_000), burst, name)
         except ConfigError as error:  # a custom algorithm that was registered then
-            raise HttpError(409, f"the first answer can no longer be told: {error}") from None
+            raise ApiError(409, f"the first answer can no longer be told: {error}") from None
         algorithm = _algorithms[note] = build(limit, label, label)
     return algorithm
 

@@ -38,7 +38,7 @@ from crestgate.service.checks.slices import (
 )
 from crestgate.service.checks.tokens import Tokens
 from crestgate.service.context import CallContext
-from crestgate.service.errors import HttpError, invalid_request
+from crestgate.service.errors import ApiError, invalid_request
 from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, Member, Op, Outcome, Request
 
 __all__ = ["Operation", "Operations", "is_plain"]
@@ -76,7 +76,7 @@ class Operation:
         self.proof = proof
         self.audited = False
         """Whether it needs the scope `write`, and is in the audit log."""
-        self.error: HttpError | None = None
+        self.error: ApiError | None = None
 
     @property
     def members(self) -> Sequence[Member]:
@@ -151,7 +151,7 @@ class Operations:
     def _prepare(self, call: CallContext, body: BatchBody, operations: list[Operation], size: int, weight: int) -> None:
         try:
             self.prepare(call, body, operations, size)
-        except (HttpError, InvalidRequestError):
+        except (ApiError, InvalidRequestError):
             self.checks.refund(weight)
             raise
 
@@ -184,7 +184,7 @@ class Operations:
             members += len(one.members)
             done += len(one.members)
             if members > MAX_MEMBERS:
-                raise HttpError(
+                raise ApiError(
                     413,
                     f"the first {len(operations):,} checks have more than {MAX_MEMBERS:,} limits: "
                     "send fewer in one batch",
@@ -205,8 +205,8 @@ class Operations:
         detail = f"{one.at}: {missing}{admitted.detail}"
         if not exact:
             self.checks.refund(weight)
-            raise HttpError(admitted.status, detail, admitted.headers)
-        one.error = HttpError(admitted.status, detail, admitted.headers)
+            raise ApiError(admitted.status, detail, admitted.headers)
+        one.error = ApiError(admitted.status, detail, admitted.headers)
         one.request = None
 
     async def _apply_audited(self, call: CallContext, operations: Sequence[Operation], exact: bool) -> None:
@@ -246,7 +246,7 @@ class Operations:
                 raise
             status, detail, members = problem_of(error)
             for one in run:
-                one.error = HttpError(status, detail, **members)
+                one.error = ApiError(status, detail, **members)
             return
         for one, reply in zip(run, replies, strict=True):
             one.outcomes = reply
@@ -327,18 +327,18 @@ def _runs(operations: Sequence[Operation]) -> list[list[Operation]]:
     return runs
 
 
-def _not_settled(one: Operation) -> HttpError:
+def _not_settled(one: Operation) -> ApiError:
     """Why an operation has no outcomes."""
     record = None if one.request is None else one.request.record
     if record is not None and record.dropped:
-        return HttpError(
+        return ApiError(
             409,
             f"{one.at}: it is no longer known whether what was taken is settled: the store has dropped "
             "records since then. Give back sooner, or give the store more room (max_keys)",
         )
     if record is not None and (record.replay is not None or record.pending):
-        return HttpError(409, f"{one.at}: what was taken is settled already: a token counts once")
-    return HttpError(503, "the store could not be asked, so nothing was settled")
+        return ApiError(409, f"{one.at}: what was taken is settled already: a token counts once")
+    return ApiError(503, "the store could not be asked, so nothing was settled")
 
 
 def _describe(counter: Counter, member: Member) -> None:

@@ -39,7 +39,7 @@ from crestgate.service.checks.slices import (
 )
 from crestgate.service.context import CallContext
 from crestgate.service.dependencies import Dependencies
-from crestgate.service.errors import HttpError
+from crestgate.service.errors import ApiError
 from crestgate.service.observability.labels import CLIENT_KEY
 from crestgate.service.observability.tracing import Tracer, describe
 from crestgate.stores.port import IdempotencyRecord, Member, Op
@@ -89,7 +89,7 @@ class CheckService:
         weight = 1 if not batch and checks[0].plans is None else weigh(checks)
         refusal = self.ceiling.admit(weight)
         if refusal is not None:
-            raise HttpError(refusal.status, refusal.detail, refusal.headers)
+            raise ApiError(refusal.status, refusal.detail, refusal.headers)
         if size > MAX_SYNC_BYTES:
             return self._check_slices(call, checks, weight)
         pending: list[PendingCheck] = []
@@ -107,7 +107,7 @@ class CheckService:
                         self.metrics.observe_batch(len(checks))
                     self.metrics.observe_duration(perf_counter() - call.started)
                     return answers
-        return self._decide(call, checks, pending, batch, weight)
+        return self._check_later(call, checks, pending, batch, weight)
 
     def peek(self, check: CheckBody) -> Answer | Coroutine[Any, Any, Answer]:
         """What `check` would answer now; consumes nothing."""
@@ -187,12 +187,12 @@ class CheckService:
                 if one.request is not None:
                     members += len(one.request.members)
                     if members > MAX_MEMBERS:
-                        raise HttpError(
+                        raise ApiError(
                             413,
                             f"the first {len(pending):,} checks have more than {MAX_MEMBERS:,} limits: "
                             "send fewer in one batch",
                         )
-        except HttpError:
+        except ApiError:
             self.refund(weight)
             raise
         except InvalidRequestError as error:
@@ -213,9 +213,9 @@ class CheckService:
             end = slice_end(checks, first, LOCAL_SLICE if self.limiter.is_local else REMOTE_SLICE)
             members = self._prepare(checks[first:end], members, True, pending, weight, self.clock.ticks())
             first = end
-        return await self._decide(call, checks, pending, True, weight)
+        return await self._check_later(call, checks, pending, True, weight)
 
-    async def _decide(
+    async def _check_later(
         self,
         call: CallContext,
         checks: Sequence[CheckBody],
@@ -254,7 +254,7 @@ class CheckService:
         """Decide checks that carry an idempotency key, or replay the first answers."""
         try:
             record = build_record(key, call, checks, batch, pending)
-        except (HttpError, InvalidRequestError):
+        except (ApiError, InvalidRequestError):
             self.refund(weight)
             raise
         now_us = self.clock.ticks()
@@ -285,7 +285,7 @@ class CheckService:
         deadline = loop.time() + self.limiter.store_timeout
         while record.pending:
             if loop.time() >= deadline:
-                raise HttpError(409, "the first request with this idempotency key is not decided yet: try again soon")
+                raise ApiError(409, "the first request with this idempotency key is not decided yet: try again soon")
             await asyncio.sleep(POLL_SECONDS)
             record.pending = False
             decisions = await self.limiter.decide_once(pending, record)
@@ -366,10 +366,10 @@ class CheckService:
         return self.tracer.span(f"crestgate.{name}", call.scope["headers"])
 
     def admit(self, checks: int) -> None:
-        """HttpError for more checks than this node answers in a second."""
+        """ApiError for more checks than this node answers in a second."""
         refusal = self.ceiling.admit(checks)
         if refusal is not None:
-            raise HttpError(refusal.status, refusal.detail, refusal.headers)
+            raise ApiError(refusal.status, refusal.detail, refusal.headers)
 
     def refund(self, checks: int) -> None:
         """Give back what an invalid request was charged: it counts as one check."""

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from crestgate.runtime.connection_budget import MAX_CONNECTIONS, ConnectionBudget
 
-__all__ = ["NEVER_SERVED", "SERVED", "UNREAD", "Admission", "Admitted"]
+__all__ = ["NEVER_SERVED", "SERVED", "UNREAD", "Admission", "AdmittedConnection"]
 
 NEVER_SERVED = 0
 """Eviction rank of a connection that has not sent a whole request. The lowest rank is closed first."""
@@ -36,7 +36,7 @@ LOG_INTERVAL = 10.0
 _log = logging.getLogger("crestgate.connections")
 
 
-class Admitted(Protocol):
+class AdmittedConnection(Protocol):
     """A connection that is counted."""
 
     admitted: bool
@@ -61,22 +61,26 @@ class Admitted(Protocol):
         """Close it because of what it holds."""
 
 
+_Idle = tuple[int, float, AdmittedConnection]
+"""Eviction rank, since when it is idle, and the connection."""
+
+
 class Admission:
     """Admits the HTTP connections of one worker."""
 
     def __init__(self, budget: ConnectionBudget | None = None) -> None:
         """`budget` counts the connections of all listeners together; None: those of HTTP alone."""
         self.budget = budget if budget is not None else ConnectionBudget(MAX_CONNECTIONS)
-        self.open: set[Admitted] = set()
+        self.open: set[AdmittedConnection] = set()
         self.scheduled = 0
         """Connections that process pending data in the next turn of the event loop."""
-        self._idle: list[tuple[int, float, Admitted]] = []
+        self._idle: list[_Idle] = []
         """Found by the last scan (see `_idle_connections`). The last one is closed first."""
         self._scanned = 0.0
         self._logged = 0.0
         self._refused = 0
 
-    def admit(self, connection: Admitted) -> bool:
+    def admit(self, connection: AdmittedConnection) -> bool:
         """Count a connection. False when there is no room, and no other one is idle."""
         if not self.budget.admit("http"):
             now = monotonic()
@@ -87,14 +91,14 @@ class Admission:
         self.open.add(connection)
         return True
 
-    def replace(self, before: Admitted, after: Admitted) -> None:
+    def replace(self, before: AdmittedConnection, after: AdmittedConnection) -> None:
         """A connection goes on as another object, and keeps its place if it still has one."""
         if before.admitted:
             self.open.remove(before)
             self.open.add(after)
             before.admitted, after.admitted = False, True
 
-    def release(self, connection: Admitted) -> None:
+    def release(self, connection: AdmittedConnection) -> None:
         """A connection has ended, or is about to. Calling it again does nothing."""
         if connection.admitted:
             connection.admitted = False
@@ -103,7 +107,7 @@ class Admission:
 
     def free_memory(self, size: int) -> bool:
         """Close the connection that holds most, if that is more than `size`. Whether there was one."""
-        largest: Admitted | None = None
+        largest: AdmittedConnection | None = None
         for connection in self.open:
             if connection.counted > size and connection.releasable:
                 size, largest = connection.counted, connection
@@ -136,10 +140,10 @@ class Admission:
             self._refused = 0
 
 
-def _idle_connections(connections: Iterable[Admitted], now: float) -> list[tuple[int, float, Admitted]]:
+def _idle_connections(connections: Iterable[AdmittedConnection], now: float) -> list[_Idle]:
     """Those that have been idle for a while: their eviction rank, and since when they are idle."""
     min_idle = (MIN_IDLE, MIN_IDLE_SERVED, MIN_UNREAD)
-    idle: list[tuple[int, float, Admitted]] = []
+    idle: list[_Idle] = []
     for connection in connections:
         since = connection.idle_time()
         if since is not None:
@@ -150,5 +154,5 @@ def _idle_connections(connections: Iterable[Admitted], now: float) -> list[tuple
     return idle
 
 
-def _order(entry: tuple[int, float, Admitted]) -> tuple[int, float]:
+def _order(entry: _Idle) -> tuple[int, float]:
     return entry[:2]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from crestgate.http.problem import CONTENT_TYPE, encode_problem, problem
 from crestgate.service.context import Fields, Headers, Scope
-from crestgate.service.errors import HttpError
+from crestgate.service.errors import ApiError
 
 __all__ = [
     "GONE",
@@ -52,14 +52,14 @@ GONE = Response(499, b"")
 
 
 def check_length(fields: Fields) -> None:
-    """HttpError for a body that is announced as too large, before any of it is read."""
+    """ApiError for a body that is announced as too large, before any of it is read."""
     length = fields.get(b"content-length")
     if length is not None and (len(length) > 7 or int(length) > MAX_BODY_BYTES):  # the parser has validated it
         raise too_large()
 
 
 async def read_rest(message: MutableMapping[str, Any], receive: Receive) -> bytes:
-    """All of a body whose first message is there; HttpError if it is too large, ClientGoneError if it is cut off."""
+    """All of a body whose first message is there; ApiError if it is too large, ClientGoneError if it is cut off."""
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -75,10 +75,10 @@ async def read_rest(message: MutableMapping[str, Any], receive: Receive) -> byte
         message = await receive()
 
 
-def too_large() -> HttpError:
+def too_large() -> ApiError:
     # The connection stays open: many clients read no response before they have sent everything, and would only see it
     # broken. What they send on is read and dropped, for as long as a request may take.
-    return HttpError(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes: send less at once")
+    return ApiError(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes: send less at once")
 
 
 def problem_response(status: int, detail: str, headers: Headers = (), **more: Any) -> Response:

@@ -30,7 +30,7 @@ from crestgate.http.problem import encode_problem, exceeded
 from crestgate.rules.matching.paths import MAX_PATH
 from crestgate.service.checks.service import CheckService, finish_later
 from crestgate.service.context import CallContext, Headers
-from crestgate.service.errors import HttpError
+from crestgate.service.errors import ApiError
 from crestgate.service.http.asgi import PROBLEM, Response
 from crestgate.service.http.endpoints import Later
 from crestgate.stores.port import Op
@@ -58,7 +58,7 @@ class Authorize:
         try:
             pending = checks.limiter.prepare_request(Op.TAKE, context)
         except (ValueError, TypeError) as error:
-            raise HttpError(400, str(error)) from None
+            raise ApiError(400, str(error)) from None
         now_us = checks.clock.ticks()
         secret = context.api_key if context.client == context.api_key else None
         if context.client is not None:

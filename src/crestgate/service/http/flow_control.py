@@ -20,7 +20,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from crestgate.service.http.admission import NEVER_SERVED, SERVED, UNREAD, Admission, Admitted
+from crestgate.service.http.admission import NEVER_SERVED, SERVED, UNREAD, Admission, AdmittedConnection
 from crestgate.service.http.asgi import MAX_BODY_BYTES
 
 __all__ = ["MIN_COUNTED", "PIECE", "SMALL_PIECE", "Flow", "PacedConnection"]
@@ -82,7 +82,7 @@ class PacedConnection(HttpToolsProtocol):
     """Whether the connection is to be closed when pending data has been processed."""
     admitted = False
     """Whether the budget counts it as open."""
-    admitting: Admitted | None = None
+    admitting: AdmittedConnection | None = None
     """What was admitted in its place before it is connected: a TLS handshake."""
     received = 0
     """Bytes of the request under way, as far as it did not come in one small piece."""

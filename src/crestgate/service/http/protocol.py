@@ -120,7 +120,7 @@ class HttpConnection(PacedConnection):
         target = _ABSOLUTE.match(self.url)
         if target is None:
             return
-        hosts = [place for place, (name, _) in enumerate(self.headers) if name == b"host"]
+        hosts = [index for index, (name, _) in enumerate(self.headers) if name == b"host"]
         if len(hosts) == 1:
             self.headers[hosts[0]] = (b"host", target[1])
         elif not hosts and self.parser.get_http_version() == "1.0":

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 from crestgate.errors import InvalidRequestError
 from crestgate.http.client_address import TrustedProxies
-from crestgate.service.auth.cross_site import SiteGuard
+from crestgate.service.auth.cross_site import CrossSiteGuard
 from crestgate.service.auth.guard import Guard, Refusal
 from crestgate.service.auth.keys import Scope as KeyScope
 from crestgate.service.checks.envoy import EnvoyService
@@ -23,7 +23,7 @@ from crestgate.service.checks.operations import Operations
 from crestgate.service.checks.service import CheckService
 from crestgate.service.context import CallContext, Fields, Headers, Scope
 from crestgate.service.dependencies import Dependencies
-from crestgate.service.errors import HttpError, error_response
+from crestgate.service.errors import ApiError, error_response
 from crestgate.service.http.asgi import (
     GONE,
     App,
@@ -117,7 +117,7 @@ class Router:
         self.log = log
         self.metrics = dependencies.metrics
         self.proxies = TrustedProxies(settings.server.trusted_proxies)
-        self.site_guard = SiteGuard(settings.server)
+        self.site_guard = CrossSiteGuard(settings.server)
         self.deprecations = Deprecations(settings.deprecated)
         self.request_ids = RequestIds()
         self.operations = Operations(checks, guard)
@@ -231,7 +231,7 @@ class Router:
         self.site_guard.check(call, route.forwarded)
         methods = route.methods
         if methods is not None and call.scope["method"] not in methods:
-            raise HttpError(
+            raise ApiError(
                 405, f"this is called with {' or '.join(methods)}", [(b"allow", ", ".join(methods).encode())]
             )
         fields = call.fields
@@ -241,13 +241,13 @@ class Router:
             check_length(fields)
 
     def _authenticate(self, call: CallContext, need: KeyScope | None, write: bool, forwarded: bool) -> None:
-        """Set the caller and its address; HttpError for a caller who may not call this."""
+        """Set the caller and its address; ApiError for a caller who may not call this."""
         headers: Headers = call.scope["headers"]
         address = self.proxies.address(call.peer, headers)
         admitted = self.guard.admit(need, headers, address, write, forwarded=forwarded)
         call.address = address
         if isinstance(admitted, Refusal):
-            raise HttpError(admitted.status, admitted.detail, admitted.headers)
+            raise ApiError(admitted.status, admitted.detail, admitted.headers)
         call.caller = admitted
 
     async def _admin(self, call: CallContext, receive: Receive, send: Send, started: float) -> None:
@@ -277,7 +277,7 @@ class Router:
         elif path in OPEN_PAGES or path in self.admin_paths or path.startswith(self.below_admin):
             self._authenticate(call, "read" if reads else "write", not reads, False)
         else:
-            raise HttpError(404, f"there is nothing at {_shortened(path)}: /docs tells what there is")
+            raise ApiError(404, f"there is nothing at {_shortened(path)}: /docs tells what there is")
         check_length(call.fields)
         body = await read_rest({"type": "http.request", "more_body": True}, receive)
         if is_too_deep(body):

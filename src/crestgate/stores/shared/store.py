@@ -147,11 +147,11 @@ class SharedStore(LocalStore):
             self.follow_clock()
         return self.apply_in(batch, self.timeout)
 
-    def apply_within(self, batch: Sequence[Request], patience: float) -> list[list[Outcome]] | None:
+    def apply_within(self, batch: Sequence[Request], timeout: float) -> list[list[Outcome]] | None:
         if self.has_virtual_clock:
             self.follow_clock()
         try:
-            return self.apply_in(batch, patience)
+            return self.apply_in(batch, timeout)
         except LockBusyError:
             return None
 

@@ -159,12 +159,12 @@ class Dialect(NamedTuple):
     def insert_records(self, ids: Iterable[str], prefix: str) -> str:
         """Insert rows without a body where they are missing; the ids are sorted."""
         rows = ", ".join([f"({self.blob % hex_id}, {self.blob % prefix}, 0, NULL)" for hex_id in ids])
-        return f"INSERT INTO crestgate_once (id, prefix, expires_us, body) VALUES {rows}{self.keep}"
+        return f"INSERT INTO crestgate_idempotency (id, prefix, expires_us, body) VALUES {rows}{self.keep}"
 
     def records(self, ids: Iterable[str]) -> str:
         """Records of sorted ids, locked in that order: their ids, when they expire, and their bodies."""
         return (
-            f"SELECT {self.line(self.hex_of, 'expires_us', self.hex_body)} FROM crestgate_once {self.by_key} "
+            f"SELECT {self.line(self.hex_of, 'expires_us', self.hex_body)} FROM crestgate_idempotency {self.by_key} "
             f"WHERE id IN ({self.ids(ids)}) ORDER BY id{self.locking}"
         )
 
@@ -173,10 +173,10 @@ class Dialect(NamedTuple):
         nothing = self.bytes_of("")
         rows = ", ".join([f"({self.blob % d}, {nothing}, {at}, {self.blob % body.hex()})" for d, at, body in records])
         sets = ", ".join([f"{field} = {self.inserted % field}" for field in ("expires_us", "body")])
-        return f"INSERT INTO crestgate_once (id, prefix, expires_us, body) VALUES {rows}{self.upsert}{sets}"
+        return f"INSERT INTO crestgate_idempotency (id, prefix, expires_us, body) VALUES {rows}{self.upsert}{sets}"
 
     def delete_records(self, ids: Iterable[str]) -> str:
-        return f"DELETE FROM crestgate_once WHERE id IN ({self.ids(ids)})"
+        return f"DELETE FROM crestgate_idempotency WHERE id IN ({self.ids(ids)})"
 
 
 def read_row(line: str) -> tuple[str, CounterRow]:

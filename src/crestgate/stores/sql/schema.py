@@ -125,8 +125,8 @@ revisions = Table(
     metadata,
     Column("prefix", bytes_type(MAX_NAME_BYTES), primary_key=True),
     number("revision"),
-    number("forgotten"),
-    number("tidied_us"),
+    number("compacted"),
+    number("swept_us"),
     **table_options,
 )
 
@@ -209,12 +209,12 @@ usage_subjects = Table(
 )
 
 once = Table(
-    "crestgate_once",
+    "crestgate_idempotency",
     metadata,
     Column("id", bytes_type(16, exactly=True), primary_key=True),
     Column("prefix", bytes_type(MAX_NAME_BYTES), nullable=False),
     number("expires_us"),
     Column("body", LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")),
-    Index("crestgate_once_expires_us", "expires_us"),
+    Index("crestgate_idempotency_expires_us", "expires_us"),
     **_engine,
 )

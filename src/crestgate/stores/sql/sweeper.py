@@ -96,12 +96,12 @@ class Sweeper:
         line = dialect.line(dialect.hex_of, "expires_us")
         selects = [
             f"SELECT {line} FROM {table} WHERE {expired} ORDER BY expires_us LIMIT {limit}"
-            for table, limit in (("crestgate_counters", BATCH_ROWS), ("crestgate_once", BATCH_RECORDS))
+            for table, limit in (("crestgate_counters", BATCH_ROWS), ("crestgate_idempotency", BATCH_RECORDS))
         ]
         counters, records = ([row.partition(",")[0] for row in rows] for rows in session.run(selects, deadline))
         swept = self.sweep_counters(session, deadline, counters, expired) if counters else 0
         if records:
-            ids = self.lock_rows(session, deadline, "crestgate_once", records, expired)
+            ids = self.lock_rows(session, deadline, "crestgate_idempotency", records, expired)
             if ids:
                 session.run([dialect.delete_records(ids), "COMMIT"], deadline)
                 swept += BATCH_ROWS if len(records) == BATCH_RECORDS else len(records)

@@ -189,7 +189,7 @@ def test_what_was_forgotten_is_told_as_a_whole(url: str, client: Any) -> None:
         rules.write([edit("gone", None)], ALICE)
         for n in range(6):
             put(rules, f"r{n % 3}", {"n": n})
-        assert client.hget(rules.keys.state, "forgotten") == b"4"
+        assert client.hget(rules.keys.state, "compacted") == b"4"
         assert client.zcard(rules.keys.writes) == client.zcount(rules.keys.writes, 4, 8) == 5
         whole = news(rules, 3)
         assert (whole.complete, whole.revision, sorted(ids(whole.records))) == (True, 8, ["r0", "r1", "r2"])

@@ -14,7 +14,7 @@ from crestgate.service.checks.forms import read_batch
 from crestgate.service.checks.operations import Operation
 from crestgate.service.checks.slices import MEMBER_SLICE, PREPARE_SLICE, REMOTE_SLICE, work_of
 from crestgate.service.context import CallContext
-from crestgate.service.errors import HttpError
+from crestgate.service.errors import ApiError
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.port import Outcome, Request
 from crestgate.testing import FakeClock
@@ -107,7 +107,7 @@ def test_batch_with_idempotency_key_is_bounded_by_work(
 ) -> None:
     """It is decided in one step with its record. One check alone is one step in any case."""
     check = {"key": "me", "plans": [plan], "cost": 1}
-    with pytest.raises(HttpError, match="256 is the most that is decided in one step") as refused:
+    with pytest.raises(ApiError, match="256 is the most that is decided in one step") as refused:
         batch(worker, {"checks": [check] * (most + 1)}, {b"idempotency-key": b"large"})
     assert refused.value.status == 413
     assert store.calls == []

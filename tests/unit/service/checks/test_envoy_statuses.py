@@ -12,7 +12,7 @@ from crestgate.core.failure_modes import OnStoreError
 from crestgate.errors import InvalidRequestError
 from crestgate.http.header_options import HeaderStyle
 from crestgate.protobuf import messages
-from crestgate.service.errors import HttpError
+from crestgate.service.errors import ApiError
 from flaky_store import Flaky
 from unit.service.checks.proxy import Proxy, descriptor, domains_of
 
@@ -261,7 +261,7 @@ def test_malformed_message_is_a_decode_error(proxy: Proxy) -> None:
 @pytest.mark.parametrize("waits", [False, True])
 def test_without_configuration_every_call_is_refused(waits: bool) -> None:
     proxy = Proxy(None, waits=waits)
-    with pytest.raises(HttpError) as refused:
+    with pytest.raises(ApiError) as refused:
         proxy.ask(descriptor("user=a"))
     assert (refused.value.status, refused.value.detail) == (
         412,
@@ -275,11 +275,11 @@ def test_each_counter_counts_against_the_ceiling(proxies: Callable[..., Proxy], 
     proxy = proxies(checks="4/minute", waits=waits)
     proxy.ask(descriptor("nobody=a"), descriptor("free=a"))  # one, at least
     proxy.ask(descriptor("user=a"), descriptor("nobody=a"), descriptor("route=/a"), descriptor("user=a", hits=0))
-    with pytest.raises(HttpError) as refused:
+    with pytest.raises(ApiError) as refused:
         proxy.ask(descriptor("route=/a"), descriptor("route=/b"))
     assert refused.value.status == 429
     assert proxy.passes(descriptor("route=/a")), "one was left"
-    with pytest.raises(HttpError):
+    with pytest.raises(ApiError):
         proxy.ask(descriptor("nobody=a"))
     proxy.clock.advance(60)
     assert proxy.passes(descriptor("user=a"))
@@ -290,7 +290,7 @@ def test_awaited_request_counts_once_against_the_ceiling(proxies: Callable[..., 
     for request in ([descriptor("user=a"), descriptor("route=/a"), descriptor("odd=a")], [descriptor("user=a")]):
         proxy.ask(*request)
     assert proxy.awaited == 2
-    with pytest.raises(HttpError, match="too many checks"):
+    with pytest.raises(ApiError, match="too many checks"):
         proxy.ask(descriptor("user=a"))
 
 

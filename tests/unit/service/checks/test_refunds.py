@@ -53,7 +53,7 @@ def status_of(worker: Worker, body: bytes, fields: Mapping[bytes, bytes]) -> int
 def test_refused_batch_counts_as_one_check(worker: Worker, checks: list[Any], fields: Mapping[bytes, bytes]) -> None:
     body = json.dumps({"checks": checks}).encode()
     assert [status_of(worker, body, fields) for _ in range(20)] == [400] * 20
-    worker.checks.admit(CEILING - 20)  # HttpError if more was used up
+    worker.checks.admit(CEILING - 20)  # ApiError if more was used up
 
 
 def test_check_with_too_many_counters_weighs_one() -> None:

@@ -15,7 +15,7 @@ from crestgate.config.settings import Logs
 from crestgate.errors import ConflictError, CrestgateError, NotFoundError, ReadOnlyError, StaleVersionError, StoreError
 from crestgate.protobuf import messages
 from crestgate.service.context import CallContext
-from crestgate.service.errors import HttpError
+from crestgate.service.errors import ApiError
 from crestgate.service.grpc.services import method
 from crestgate.service.grpc.services.method import MAX_MESSAGE, GrpcMethod, GrpcMethods
 from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError, Status
@@ -238,15 +238,15 @@ def test_malformed_message_is_invalid_argument(start: Callable[..., Worker], nam
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (HttpError(400, "no"), Status.INVALID_ARGUMENT),
-        (HttpError(401, "no"), Status.UNAUTHENTICATED),
-        (HttpError(403, "no"), Status.PERMISSION_DENIED),
-        (HttpError(404, "no"), Status.NOT_FOUND),
-        (HttpError(409, "no"), Status.ABORTED),
-        (HttpError(413, "no"), Status.RESOURCE_EXHAUSTED),
-        (HttpError(422, "no"), Status.INVALID_ARGUMENT),
-        (HttpError(429, "no"), Status.RESOURCE_EXHAUSTED),
-        (HttpError(503, "no"), Status.UNAVAILABLE),
+        (ApiError(400, "no"), Status.INVALID_ARGUMENT),
+        (ApiError(401, "no"), Status.UNAUTHENTICATED),
+        (ApiError(403, "no"), Status.PERMISSION_DENIED),
+        (ApiError(404, "no"), Status.NOT_FOUND),
+        (ApiError(409, "no"), Status.ABORTED),
+        (ApiError(413, "no"), Status.RESOURCE_EXHAUSTED),
+        (ApiError(422, "no"), Status.INVALID_ARGUMENT),
+        (ApiError(429, "no"), Status.RESOURCE_EXHAUSTED),
+        (ApiError(503, "no"), Status.UNAVAILABLE),
         (RpcError(Status.NOT_FOUND, "no"), Status.NOT_FOUND),
         (StoreError("no"), Status.UNAVAILABLE),
         (NotFoundError("no"), Status.NOT_FOUND),
@@ -280,8 +280,8 @@ def test_internal_error_is_logged_and_not_revealed(start: Callable[..., Worker])
 
 def test_status_message_is_one_short_line(start: Callable[..., Worker]) -> None:
     worker = start()
-    assert raised(answering(worker, HttpError(400, "one\ntwo\r\nthree"))).message == "one two three"
-    told = raised(answering(worker, HttpError(400, "\N{GRINNING FACE}\n" * 100_000))).message
+    assert raised(answering(worker, ApiError(400, "one\ntwo\r\nthree"))).message == "one two three"
+    told = raised(answering(worker, ApiError(400, "\N{GRINNING FACE}\n" * 100_000))).message
     assert (len(told), told.splitlines()) == (MAX_MESSAGE + 1, [told])
     asked = messages.CheckRequest(key="a", plans=["\N{GRINNING FACE}\n" * 100_000])
     told = status_of(worker, "CheckRateLimit", asked)[1]
@@ -291,7 +291,7 @@ def test_status_message_is_one_short_line(start: Callable[..., Worker]) -> None:
 
 def test_errors_have_only_retry_after_as_trailer(start: Callable[..., Worker]) -> None:
     headers = [(b"www-authenticate", b"Bearer"), (b"retry-after", b"7")]
-    assert list(raised(answering(start(), HttpError(401, "no", headers))).trailers) == [(b"retry-after", b"7")]
+    assert list(raised(answering(start(), ApiError(401, "no", headers))).trailers) == [(b"retry-after", b"7")]
 
 
 def test_unreachable_store_is_unavailable(start: Callable[..., Worker]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from crestgate.errors import InvalidRequestError
 from crestgate.protobuf.messages import DecodeError
-from crestgate.service.errors import HttpError
+from crestgate.service.errors import ApiError
 from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError
 from unit.service.worker import Worker
 
@@ -61,7 +61,7 @@ def cycles_of(refused: Callable[[], object]) -> list[Exception]:
 
 def errors() -> list[Exception]:
     # By their types: `isinstance` would wake what other tests have left lazy, such as Django's settings.
-    kinds = (RpcError, HttpError, InvalidRequestError, DecodeError)
+    kinds = (RpcError, ApiError, InvalidRequestError, DecodeError)
     return [one for one in gc.get_objects() if issubclass(type(one), kinds)]
 
 

@@ -1,4 +1,4 @@
-"""Alive, and ready."""
+"""Liveness, and ready."""
 
 from __future__ import annotations
 

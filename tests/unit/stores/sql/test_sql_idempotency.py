@@ -83,7 +83,7 @@ def rows(store: SqlStore) -> list[int]:
     """When the records that this store has made expire."""
     dialect = store.driver.dialect
     prefix = dialect.bytes_of(store.counter_ids.prefix.hex())
-    rows = say(store, f"SELECT {dialect.line('expires_us')} FROM crestgate_once WHERE prefix = {prefix}")[0]
+    rows = say(store, f"SELECT {dialect.line('expires_us')} FROM crestgate_idempotency WHERE prefix = {prefix}")[0]
     return [int(line) for line in rows]
 
 
@@ -100,7 +100,9 @@ def test_record_expires_by_the_database_clock(store: SqlStore) -> None:
     assert abs(expires_us / 1_000_000 - time.time() - 300) < 60
     assert ask(store, "n", "key")[0].replay is not None
     say(
-        store, f"UPDATE crestgate_once SET expires_us = expires_us - {IDEMPOTENCY_TTL_US} WHERE id = {blob(store, 'n')}"
+        store,
+        f"UPDATE crestgate_idempotency SET expires_us = expires_us - {IDEMPOTENCY_TTL_US} "
+        f"WHERE id = {blob(store, 'n')}",
     )
     assert ask(store, "n", "key")[0].replay is None
     assert left(store) == 3
@@ -119,7 +121,7 @@ def test_batch_without_records_does_not_access_their_table(store: SqlStore, monk
     statements = record_statements(store, monkeypatch)
     store.apply([Request(Op.TAKE, [Member("key", FIVE, 1)])])
     assert statements[-1] == "COMMIT"
-    assert not any("crestgate_once" in statement for statement in statements)
+    assert not any("crestgate_idempotency" in statement for statement in statements)
 
 
 def record_statements(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:

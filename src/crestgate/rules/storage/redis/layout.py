@@ -3,7 +3,7 @@
 All keys begin with the tag of the prefix, `{cg}` for `cg`, so that a cluster keeps them in one slot and one transaction
 can hold them. A *name* is the kind and the id of a record, `rule:orders-per-user`, in UTF-8.
 
-    {cg}:rules:state     hash        `layout` (1), `revision`, `nonce` (a random text of the last write), `forgotten`
+    {cg}:rules:state     hash        `layout` (1), `revision`, `nonce` (a random text of the last write), `compacted`
                                      (up to which revision changes are not remembered), `swept_us` (the last sweep)
     {cg}:rules:records   hash        name → the record as JSON: version, revision, created_us, updated_us, claim,
                                      expires_us, body

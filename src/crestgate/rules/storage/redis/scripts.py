@@ -9,7 +9,7 @@ __all__ = ["CHANGES", "FIND", "LIST", "NOTE"]
 
 CHANGES = """
 local since, seen = tonumber(ARGV[1]), ARGV[2]
-local state = redis.call('HMGET', KEYS[1], 'layout', 'revision', 'nonce', 'forgotten')
+local state = redis.call('HMGET', KEYS[1], 'layout', 'revision', 'nonce', 'compacted')
 local revision = tonumber(state[2] or '0')
 if revision == since and (seen == '' or seen == state[3]) then
   return {state[1], revision, state[3]}
@@ -50,7 +50,7 @@ for i, key in ipairs(KEYS) do
     return redis.error_reply('WRONGTYPE ' .. key .. ' is a ' .. found .. ' and not a ' .. types[i])
   end
 end
-local state = redis.call('HMGET', KEYS[1], 'layout', 'revision', 'forgotten', 'swept_us')
+local state = redis.call('HMGET', KEYS[1], 'layout', 'revision', 'compacted', 'swept_us')
 local most, edits = tonumber(ARGV[1]), tonumber(ARGV[2])
 local last = tonumber(state[2] or '0') + 1 - most
 local changed = redis.call('ZCARD', KEYS[5])
@@ -58,9 +58,9 @@ if changed > most then
   local at = changed - most - 1
   last = math.max(last, tonumber(redis.call('ZRANGE', KEYS[5], at, at, 'WITHSCORES')[2]))
 end
-local forgotten, names = tonumber(state[3] or '0'), {}
-if last > forgotten then
-  forgotten, names = last, redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', last)
+local compacted, names = tonumber(state[3] or '0'), {}
+if last > compacted then
+  compacted, names = last, redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', last)
 end
 local records, versions, holders, held = {}, {}, {}, {}
 for i = 1, edits do
@@ -72,7 +72,7 @@ for i = 1, #ARGV - 2 - edits do
   held[i] = holders[i] and redis.call('HGET', KEYS[2], holders[i])
 end
 local time = redis.call('TIME')
-return {state[1], state[2], state[4], time[1], time[2], records, versions, holders, held, forgotten, names}
+return {state[1], state[2], state[4], time[1], time[2], records, versions, holders, held, compacted, names}
 """
 """The state before a write. ARGV: how many changes are remembered, how many edits there are, their names, and the
 claims of those that have one.

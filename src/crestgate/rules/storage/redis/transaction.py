@@ -43,10 +43,10 @@ class _WriteState:
     """The state before a write."""
 
     revision: int
-    forgotten: int
-    """Up to which revision changes are forgotten after this write."""
+    compacted: int
+    """Up to which revision changes are compacted after this write."""
     forget: Sequence[bytes]
-    """Names of records whose changes are forgotten with this write."""
+    """Names of records whose changes are compacted with this write."""
     now_us: int
     swept_us: int
     stored: Mapping[tuple[Kind, str], StoredState]
@@ -64,7 +64,7 @@ class Writer:
         """The location of the records, for messages."""
 
     def attempt(self, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
-        """As the port's `write`; or RedisConflictError when nothing was written and a retry may succeed."""
+        """As the port's `write`; or RetryableRedisError when nothing was written and a retry may succeed."""
         with self._redis.transaction(self._keys.state) as pipeline:
             known = self._find(pipeline, edits)
             plan = plan_write(edits, known.stored, known.holders, known.now_us, actor)
@@ -92,7 +92,7 @@ class Writer:
         names = [name_of(edit.kind, edit.id) for edit in edits]
         claims = sorted({edit.unique_key for edit in edits if edit.unique_key is not None})
         words = [self._most_changes, len(names), *names, *map(encoded, claims)]
-        layout, revision, swept_us, seconds, micros, texts, versions, holders, held, forgotten, forget = pipeline.eval(
+        layout, revision, swept_us, seconds, micros, texts, versions, holders, held, compacted, forget = pipeline.eval(
             FIND, len(self._keys), *self._keys, *words
         )
         check_layout(layout, self._keys, self._redis.address)
@@ -109,7 +109,7 @@ class Writer:
             if text is not None
         }
         now_us = int(seconds) * 1_000_000 + int(micros)
-        return _WriteState(int(revision or 0), forgotten, forget, now_us, int(swept_us or 0), stored, holders)
+        return _WriteState(int(revision or 0), compacted, forget, now_us, int(swept_us or 0), stored, holders)
 
     def _ended(self, pipeline: Any, now_us: int) -> tuple[Sequence[Record], bool]:
         """Records that ended more than a day ago, and whether these are all of them."""
@@ -124,10 +124,10 @@ class Writer:
         return records, len(names) < MAX_SWEPT
 
     def _forget(self, pipeline: Any, known: _WriteState) -> None:
-        if known.forgotten > 0:
-            pipeline.zremrangebyscore(self._keys.changed, "-inf", known.forgotten)
+        if known.compacted > 0:
+            pipeline.zremrangebyscore(self._keys.changed, "-inf", known.compacted)
             # A reader of that very revision has missed nothing, and is recognised by its nonce.
-            pipeline.zremrangebyscore(self._keys.writes, "-inf", f"({known.forgotten}")
+            pipeline.zremrangebyscore(self._keys.writes, "-inf", f"({known.compacted}")
         if known.forget:
             pipeline.hdel(self._keys.deleted, *known.forget)
 
@@ -171,7 +171,7 @@ class Writer:
             "layout": LAYOUT,
             "revision": number,
             "nonce": nonce,
-            "forgotten": known.forgotten,
+            "compacted": known.compacted,
             "swept_us": swept_us,
         }
         pipeline.hset(self._keys.state, mapping=state)

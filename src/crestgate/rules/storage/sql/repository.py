@@ -67,8 +67,8 @@ class Mark(NamedTuple):
     """The revision of a prefix, and its retention state."""
 
     revision: int = 0
-    forgotten: int = 0
-    tidied_us: int = 0
+    compacted: int = 0
+    swept_us: int = 0
 
 
 class SqlRepository:
@@ -165,7 +165,7 @@ class SqlRepository:
         mark = self._mark(connection)
         if mark.revision == since:
             return None
-        complete = since <= 0 or since > mark.revision or since < mark.forgotten
+        complete = since <= 0 or since > mark.revision or since < mark.compacted
         query = select(records).where(records.c.prefix == self.prefix)
         query = query.where(records.c.deleted == 0) if complete else query.where(records.c.revision > since)
         rows = connection.execute(query.order_by(records.c.revision, records.c.kind, records.c.id)).all()
@@ -195,7 +195,7 @@ class SqlRepository:
         now_us: int = connection.execute(select(self.clock)).scalar_one()
         if rows:
             return Mark(*rows[0]), now_us
-        mark = Mark(tidied_us=now_us)
+        mark = Mark(swept_us=now_us)
         try:
             connection.execute(insert(revisions).values(prefix=self.prefix, **mark._asdict()))
         except IntegrityError:
@@ -206,19 +206,19 @@ class SqlRepository:
         self, connection: Connection, mark: Mark, now_us: int, revision: WritePlan, touched: set[tuple[Kind, str]]
     ) -> None:
         """Store it under the next revision, and purge old rows if that is due."""
-        forgotten, tidied_us = mark.forgotten, mark.tidied_us
-        if retention.is_due(tidied_us, now_us):
+        compacted, swept_us = mark.compacted, mark.swept_us
+        if retention.is_due(swept_us, now_us):
             expired = retention.expired(connection, self.prefix, now_us, self.title, touched)
             removal = plan_expiry(expired, now_us)
             revision.deletes += removal.deletes
             revision.audit += removal.audit
             deletions = retention.purge_deletions(connection, self.prefix, now_us)
-            forgotten = max(forgotten, deletions.revision)
+            compacted = max(compacted, deletions.revision)
             entries = retention.purge_audit(connection, self.prefix, now_us)
             if not (deletions.more or entries.more or len(expired) == retention.BATCH_SIZE):
-                tidied_us = now_us
+                swept_us = now_us
         changed = bool(revision.puts or revision.deletes)
-        after = Mark(mark.revision + changed, forgotten, tidied_us)
+        after = Mark(mark.revision + changed, compacted, swept_us)
         if changed:
             self._replace(connection, after.revision, now_us, revision)
             if self.channel is not None:
@@ -262,7 +262,7 @@ class SqlRepository:
         return Mark(*rows[0]) if rows else Mark()
 
     def _marks(self, connection: Connection, *, locking: bool = False) -> Sequence[Any]:
-        columns = (revisions.c.revision, revisions.c.forgotten, revisions.c.tidied_us)
+        columns = (revisions.c.revision, revisions.c.compacted, revisions.c.swept_us)
         query = select(*columns).where(revisions.c.prefix == self.prefix)
         return connection.execute(query.with_for_update(nowait=True) if locking else query).all()
 

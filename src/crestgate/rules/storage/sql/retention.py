@@ -2,7 +2,7 @@
 
 - Audit entries are kept for 90 days.
 - Expired records are removed a day later, with an audit entry.
-- Deletions are kept for a day, so that other processes see them. `forgotten` is the revision up to which deletions
+- Deletions are kept for a day, so that other processes see them. `compacted` is the revision up to which deletions
   may be purged: a reader that has seen less than that reads everything again.
 """
 
@@ -31,9 +31,9 @@ class BatchResult(NamedTuple):
     more: bool
 
 
-def is_due(tidied_us: int, now_us: int) -> bool:
+def is_due(swept_us: int, now_us: int) -> bool:
     """Whether an hour has passed, or the clock was set back."""
-    return not 0 <= now_us - tidied_us < HOUR_US
+    return not 0 <= now_us - swept_us < HOUR_US
 
 
 def purge_audit(connection: Connection, prefix: bytes, now_us: int) -> BatchResult:

@@ -17,7 +17,7 @@ from crestgate.protobuf.messages import DecodeError
 from crestgate.service.auth.guard import Guard, Refusal
 from crestgate.service.auth.keys import Scope
 from crestgate.service.context import CallContext
-from crestgate.service.errors import HttpError, error_response
+from crestgate.service.errors import ApiError, error_response
 from crestgate.service.grpc.transport.call import Method, PendingResponse, RpcCall, RpcError, Send, Status
 from crestgate.service.observability.request_ids import RequestIds
 from crestgate.service.observability.request_log import RequestLog
@@ -148,7 +148,7 @@ class GrpcMethod:
         return call
 
     def _authenticate(self, call: CallContext, rpc: RpcCall) -> None:
-        """Set the caller and its address; HttpError for a caller who may not call this."""
+        """Set the caller and its address; ApiError for a caller who may not call this."""
         fields = call.fields
         if self.scope is None and (self.public or (b"authorization" not in fields and b"x-api-key" not in fields)):
             return
@@ -156,7 +156,7 @@ class GrpcMethod:
         admitted = self.shared.guard.admit(self.scope, rpc.metadata, address, self.write)
         if isinstance(admitted, Refusal):
             self.shared.warn_refused(call, admitted)
-            raise HttpError(admitted.status, admitted.detail, admitted.headers)
+            raise ApiError(admitted.status, admitted.detail, admitted.headers)
         call.caller = admitted
 
     def finish(self, call: CallContext, status: int) -> None:

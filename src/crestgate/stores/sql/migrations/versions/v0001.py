@@ -32,12 +32,12 @@ INDEXES = {
         "crestgate_audit_subject": ["prefix", "subject", "id"],
     },
     "crestgate_usage": {"crestgate_usage_rule": ["prefix", "step", "rule", "at_us"]},
-    "crestgate_once": {"crestgate_once_expires_us": ["expires_us"]},
+    "crestgate_idempotency": {"crestgate_idempotency_expires_us": ["expires_us"]},
 }
 TABLES = [
     *("crestgate_counters", "crestgate_log", "crestgate_locks"),
     *("crestgate_revisions", "crestgate_records", "crestgate_audit"),
-    *("crestgate_usage_turns", "crestgate_usage", "crestgate_usage_subjects", "crestgate_once"),
+    *("crestgate_usage_turns", "crestgate_usage", "crestgate_usage_subjects", "crestgate_idempotency"),
 ]
 
 
@@ -110,7 +110,7 @@ def create_rule_tables() -> None:
     op.create_table(
         "crestgate_revisions",
         sa.Column("prefix", varbinary(255), primary_key=True),
-        *numbers("revision", "forgotten", "tidied_us"),
+        *numbers("revision", "compacted", "swept_us"),
         **WITHOUT_ROWID,
     )
     op.create_table(
@@ -160,7 +160,7 @@ def create_service_tables() -> None:
             **WITHOUT_ROWID,
         )
     op.create_table(
-        "crestgate_once",
+        "crestgate_idempotency",
         sa.Column("id", binary(16), primary_key=True),
         sa.Column("prefix", varbinary(255), nullable=False),
         *numbers("expires_us"),
