@@ -1,4 +1,4 @@
-"""What a project has for its limits: named in the tests' settings by its path."""
+"""Callables of a Django project, which test settings name by their import path."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["get", "passes", "site", "statuses"]
 
 
 def site(**options: Any) -> tuple[Flask, Crestgate]:
-    """An application, and the extension on a limiter of its own."""
+    """An application, and the extension with its own limiter."""
     app = Flask("site", root_path="/nowhere", static_folder=None)
     options.setdefault("limiter", limiter_on())
     return app, Crestgate(app, **options)
@@ -29,5 +29,5 @@ def statuses(app: Flask, path: str, times: int, method: str = "GET", peer: str =
 
 
 def passes(app: Flask, path: str, times: int = 10, **more: Any) -> int:
-    """How many of so many requests are not denied."""
+    """How many of `times` requests are not denied."""
     return sum(status != 429 for status in statuses(app, path, times, **more))

@@ -1,4 +1,4 @@
-"""A request of no framework, and limiters on virtual time: for tests of what all frameworks share."""
+"""A framework-independent request, and limiters on virtual time, for tests of shared code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crestgate.integrations.request_state import RequestState
 from crestgate.testing import FakeClock
 from unit.rules.cases import NOW_US
 
-__all__ = ["CLIENT", "Plain", "admits", "asked", "limiter_on", "plain", "raw"]
+__all__ = ["CLIENT", "Plain", "admits", "layer_request", "limiter_on", "plain", "raw"]
 
 CLIENT = "203.0.113.9"
 
@@ -58,17 +58,17 @@ def raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
-def plain(path: str = "/", *, identity: Identity | None = None, **said: Any) -> Plain:
-    """A GET by CLIENT, unless something else is said. Other names are headers, or what its framework knows."""
-    headers = raw(said.pop("headers", {}))
+def plain(path: str = "/", *, identity: Identity | None = None, **fields: Any) -> Plain:
+    """By default a GET by CLIENT. Other fields are `headers`, or attributes of the native request."""
+    headers = raw(fields.pop("headers", {}))
     native: dict[str, Any] = {"method": "GET", "path": path, "raw_headers": headers, "peer": CLIENT}
-    native |= {"template": None, "logged_in": None, **said}
+    native |= {"template": None, "logged_in": None, **fields}
     return Plain(SimpleNamespace(**native), identity or Identity(TrustedProxies()))
 
 
-def asked(layer: LimitLayer[Any], path: str = "/", **said: Any) -> Plain:
-    """The same as one layer sees it: by what it was told about who asks."""
-    return plain(path, identity=layer.identity, **said)
+def layer_request(layer: LimitLayer[Any], path: str = "/", **fields: Any) -> Plain:
+    """A request with the identity options of a layer."""
+    return plain(path, identity=layer.identity, **fields)
 
 
 def limiter_on(clock: FakeClock | None = None, **options: Any) -> Limiter:
@@ -76,7 +76,7 @@ def limiter_on(clock: FakeClock | None = None, **options: Any) -> Limiter:
 
 
 def admits(layer: LimitLayer[Limiter], times: int, made: Callable[[], Request]) -> int:
-    """How many of so many requests pass a gate, each a visit of its own."""
+    """How many of `times` requests pass a layer, each with its own state."""
     passed = 0
     for _ in range(times):
         admission = check_sync(layer, made(), RequestState())

@@ -1,4 +1,4 @@
-"""The table of addresses, through the middlewares: the key that they count is what the table says."""
+"""The address table through the middlewares: the counted key is the one in the table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(limiter: Limiter, case: AddressCase) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_by_asgi(name: str) -> None:
+def test_asgi_key(name: str) -> None:
     case, limiter = CASES[name], limiter_on()
     lines = [(header.encode(), line.encode("latin-1")) for header, line in case.headers]
     scope = {
@@ -62,7 +62,7 @@ def test_by_asgi(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_by_wsgi(name: str) -> None:
+def test_wsgi_key(name: str) -> None:
     case, limiter = CASES[name], limiter_on()
     environ: dict[str, Any] = {
         "REQUEST_METHOD": "GET",

@@ -1,4 +1,4 @@
-"""The middleware as ASGI sees it: messages in, messages out."""
+"""The ASGI middleware at the level of messages."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def scope(kind: str = "http", **more: Any) -> dict[str, Any]:
     return made
 
 
-def asked(app: Any, asking: dict[str, Any] | None = None) -> Messages:
-    """What an application sends for a request."""
+def call(app: Any, request_scope: dict[str, Any] | None = None) -> Messages:
+    """The messages that an application sends for a request."""
     sent: Messages = []
 
     async def receive() -> dict[str, Any]:
@@ -34,7 +34,7 @@ def asked(app: Any, asking: dict[str, Any] | None = None) -> Messages:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(app(scope() if asking is None else asking, receive, send))
+    asyncio.run(app(scope() if request_scope is None else request_scope, receive, send))
     return sent
 
 
@@ -64,7 +64,7 @@ def limiter() -> Limiter:
     return Limiter(clock=FakeClock(1000))
 
 
-def test_the_start_gets_headers_and_the_rest_goes_by_untouched(limiter: Limiter) -> None:
+def test_only_the_start_message_gets_headers(limiter: Limiter) -> None:
     body = {"type": "http.response.body", "body": b"hello", "more_body": False}
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -89,51 +89,51 @@ def test_the_start_gets_headers_and_the_rest_goes_by_untouched(limiter: Limiter)
     ]
 
 
-def test_denied_the_application_is_not_called(limiter: Limiter) -> None:
+def test_denial_does_not_call_the_application(limiter: Limiter) -> None:
     app = RateLimitMiddleware(hello, limiter, "1/minute")
-    assert status(asked(app)) == 200
-    start, body = asked(app)
+    assert status(call(app)) == 200
+    start, body = call(app)
     headers = dict(start["headers"])
     assert (start["status"], headers[b"content-type"]) == (429, b"application/problem+json")
     assert headers[b"content-length"] == str(len(body["body"])).encode()
     assert (headers[b"retry-after"], b"quota-exceeded" in body["body"]) == (b"60", True)
-    assert asked(app, scope(method="HEAD"))[1]["body"] == b""
+    assert call(app, scope(method="HEAD"))[1]["body"] == b""
 
 
-def test_headers_of_the_same_name_are_replaced_and_others_kept(limiter: Limiter) -> None:
+def test_headers_of_the_same_name_are_replaced(limiter: Limiter) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"ratelimit", b"mine"), (b"retry-after", b"5"), (b"x-ratelimit-limit", b"mine"), (b"x-own", b"yes")]
         await send({"type": "http.response.start", "status": 503, "headers": headers})
 
-    told = asked(RateLimitMiddleware(app, limiter, "2/minute"))
-    assert sorted(names(told)) == sorted(set(names(told)))
-    assert (b"retry-after", b"5") in told[0]["headers"]  # it is not ours: nothing was denied
-    assert (b"ratelimit", b"mine") not in told[0]["headers"]
-    assert asked(RateLimitMiddleware(app, limiter, "2/minute", headers=False))[0]["headers"][0] == (
+    sent = call(RateLimitMiddleware(app, limiter, "2/minute"))
+    assert sorted(names(sent)) == sorted(set(names(sent)))
+    assert (b"retry-after", b"5") in sent[0]["headers"]  # from the application: nothing was denied
+    assert (b"ratelimit", b"mine") not in sent[0]["headers"]
+    assert call(RateLimitMiddleware(app, limiter, "2/minute", headers=False))[0]["headers"][0] == (
         b"ratelimit",
         b"mine",
     )
 
 
 @pytest.mark.parametrize("wrapped", [1, 2, 3])
-def test_the_same_middleware_counts_once_however_often_it_is_there(wrapped: int, limiter: Limiter) -> None:
+def test_repeated_middleware_counts_once(wrapped: int, limiter: Limiter) -> None:
     app: Any = hello
     for _ in range(wrapped):
         app = RateLimitMiddleware(app, limiter, "2/minute")
-    assert [status(asked(app)) for _ in range(3)] == [200, 200, 429]
+    assert [status(call(app)) for _ in range(3)] == [200, 200, 429]
     limiter.reset("ip:192.0.2.1", "2/minute")
-    assert names(asked(app)).count(b"ratelimit") == 1
+    assert names(call(app)).count(b"ratelimit") == 1
 
 
-def test_two_middlewares_with_other_limits_both_count_and_are_told_together(limiter: Limiter) -> None:
+def test_two_middlewares_with_different_limits_both_count_in_one_set_of_headers(limiter: Limiter) -> None:
     app = RateLimitMiddleware(RateLimitMiddleware(hello, limiter, "1/minute"), limiter, "5/hour")
-    assert dict(asked(app)[0]["headers"])[b"ratelimit"] == b'"5/hour";r=4;t=720, "1/minute";r=0;t=60'
-    denied = asked(app)
+    assert dict(call(app)[0]["headers"])[b"ratelimit"] == b'"5/hour";r=4;t=720, "1/minute";r=0;t=60'
+    denied = call(app)
     assert status(denied) == 429
     assert dict(denied[0]["headers"])[b"ratelimit"] == b'"5/hour";r=3;t=1440, "1/minute";r=0;t=60'
 
 
-def test_what_an_application_raises_goes_on_and_a_denial_is_answered(limiter: Limiter) -> None:
+def test_application_errors_propagate_and_denials_become_responses(limiter: Limiter) -> None:
     async def boom(scope: Any, receive: Any, send: Any) -> None:
         raise KeyError("boom")
 
@@ -145,31 +145,31 @@ def test_what_an_application_raises_goes_on_and_a_denial_is_answered(limiter: Li
         raise RateLimitExceeded(limiter.check("all", "0/minute"))
 
     with pytest.raises(KeyError, match="boom"):
-        asked(RateLimitMiddleware(boom, limiter, "9/minute"))
-    answered = asked(RateLimitMiddleware(denied, limiter, "9/minute"))
+        call(RateLimitMiddleware(boom, limiter, "9/minute"))
+    answered = call(RateLimitMiddleware(denied, limiter, "9/minute"))
     assert status(answered) == 429
     assert b'"9/minute"' in dict(answered[0]["headers"])[b"ratelimit"]
     assert b'"0/minute"' in dict(answered[0]["headers"])[b"ratelimit"]
     with pytest.raises(RateLimitExceeded):
-        asked(RateLimitMiddleware(late, limiter, "9/minute"))
+        call(RateLimitMiddleware(late, limiter, "9/minute"))
 
 
 @pytest.mark.parametrize(("code", "left"), [(200, "2"), (401, "1")])
-def test_when_is_known_before_the_headers_are_written(code: int, left: str, limiter: Limiter) -> None:
+def test_when_is_evaluated_before_the_headers_are_sent(code: int, left: str, limiter: Limiter) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({**START, "status": code})
 
     for _ in range(2):  # also as the inner one of two
-        told = asked(
+        sent = call(
             RateLimitMiddleware(
                 RateLimitMiddleware(app, limiter, "2/minute", when=lambda response: response.status == 401), limiter
             )
         )
-        assert dict(told[0]["headers"])[b"x-ratelimit-remaining"] == left.encode()
+        assert dict(sent[0]["headers"])[b"x-ratelimit-remaining"] == left.encode()
         limiter.reset("ip:192.0.2.1", "2/minute")
 
 
-def test_an_exception_is_a_500_to_when_and_whoever_goes_away_is_charged(limiter: Limiter) -> None:
+def test_when_gets_status_500_for_an_exception_and_disconnects_stay_charged(limiter: Limiter) -> None:
     def app(error: type[BaseException]) -> RateLimitMiddleware:
         async def raising(scope: Any, receive: Any, send: Any) -> None:
             raise error
@@ -177,23 +177,23 @@ def test_an_exception_is_a_500_to_when_and_whoever_goes_away_is_charged(limiter:
         return RateLimitMiddleware(raising, limiter, "2/minute", when=lambda response: response.status < 500)
 
     with pytest.raises(KeyError):
-        asked(app(KeyError))
+        call(app(KeyError))
     assert limiter.peek("ip:192.0.2.1", "2/minute").remaining == 2
     with pytest.raises(asyncio.CancelledError):
-        asked(app(asyncio.CancelledError))
+        call(app(asyncio.CancelledError))
     assert limiter.peek("ip:192.0.2.1", "2/minute").remaining == 1
 
 
-def test_websockets_pass_unless_they_are_to_be_limited(limiter: Limiter) -> None:
+def test_websockets_are_limited_only_on_request(limiter: Limiter) -> None:
     passing = RateLimitMiddleware(talk, limiter, "1/minute")
-    assert [asked(passing, scope("websocket"))[0]["type"] for _ in range(3)] == ["websocket.accept"] * 3
+    assert [call(passing, scope("websocket"))[0]["type"] for _ in range(3)] == ["websocket.accept"] * 3
     limited = RateLimitMiddleware(talk, limiter, "1/minute", websockets=True)
-    accepted = asked(limited, scope("websocket"))
+    accepted = call(limited, scope("websocket"))
     assert (accepted[0]["type"], names(accepted)[0]) == ("websocket.accept", b"ratelimit-policy")
-    assert asked(limited, scope("websocket")) == [
+    assert call(limited, scope("websocket")) == [
         {"type": "websocket.close", "code": 1008, "reason": "rate limit exceeded"}
     ]
-    start, body = asked(limited, scope("websocket", extensions={"websocket.http.response": {}}))
+    start, body = call(limited, scope("websocket", extensions={"websocket.http.response": {}}))
     assert (start["type"], start["status"], body["type"]) == (
         "websocket.http.response.start",
         429,
@@ -202,33 +202,33 @@ def test_websockets_pass_unless_they_are_to_be_limited(limiter: Limiter) -> None
     assert dict(start["headers"])[b"retry-after"] == b"60"
 
 
-def test_a_websocket_that_is_closed_before_it_is_accepted_is_a_403_to_when(limiter: Limiter) -> None:
-    seen = []
+def test_when_gets_status_403_for_a_rejected_websocket(limiter: Limiter) -> None:
+    calls = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "websocket.close", "code": 1000})
 
     def when(response: Any) -> bool:
-        seen.append(response.status)
+        calls.append(response.status)
         return False
 
-    asked(RateLimitMiddleware(app, limiter, "1/minute", websockets=True, when=when), scope("websocket"))
-    asked(RateLimitMiddleware(talk, limiter, "1/minute", websockets=True, when=when), scope("websocket"))
-    assert seen == [403, 101]
+    call(RateLimitMiddleware(app, limiter, "1/minute", websockets=True, when=when), scope("websocket"))
+    call(RateLimitMiddleware(talk, limiter, "1/minute", websockets=True, when=when), scope("websocket"))
+    assert calls == [403, 101]
 
 
-def test_the_store_is_reached_at_startup_and_the_lifespan_passes() -> None:
+def test_store_is_connected_at_startup_and_lifespan_passes_through() -> None:
     store = SlowStore()
-    seen = []
+    calls = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append((scope["type"], store.connected))
+        calls.append((scope["type"], store.connected))
 
-    asked(RateLimitMiddleware(app, AsyncLimiter(store), "1/minute"), {"type": "lifespan"})
-    assert seen == [("lifespan", 1)]
+    call(RateLimitMiddleware(app, AsyncLimiter(store), "1/minute"), {"type": "lifespan"})
+    assert calls == [("lifespan", 1)]
 
 
-def test_a_leaky_bucket_is_waited_for_unless_not(limiter: Limiter) -> None:
+def test_leaky_bucket_delay_is_waited_for_by_default(limiter: Limiter) -> None:
     waited: list[float] = []
 
     class Waiting(FakeClock):
@@ -238,10 +238,10 @@ def test_a_leaky_bucket_is_waited_for_unless_not(limiter: Limiter) -> None:
 
     limits = "60/minute burst 5 using leaky_bucket"
     app = RateLimitMiddleware(hello, Limiter(clock=Waiting(1000)), limits)
-    assert [status(asked(app)) for _ in range(3)] == [200] * 3
+    assert [status(call(app)) for _ in range(3)] == [200] * 3
     assert waited == [1.0, 2.0]
     app = RateLimitMiddleware(hello, Limiter(clock=Waiting(1000)), limits, wait=False)
-    assert [status(asked(app)) for _ in range(3)] == [200] * 3
+    assert [status(call(app)) for _ in range(3)] == [200] * 3
     assert waited == [1.0, 2.0]
 
 
@@ -250,7 +250,7 @@ async def _coroutine(request: Any, decision: Any) -> Denial:
 
 
 @pytest.mark.parametrize(
-    ("on_denied", "told"),
+    ("on_denied", "sent"),
     [
         (lambda request, decision: Denial(418, request["path"].encode()), 418),
         (_coroutine, 420),
@@ -259,23 +259,23 @@ async def _coroutine(request: Any, decision: Any) -> Denial:
     ],
 )
 @pytest.mark.parametrize("key", ["ip", "user"])
-def test_a_hook_may_return_a_denial_or_an_application(
-    on_denied: Callable[..., Any], told: int, key: str, limiter: Limiter
+def test_on_denied_may_return_a_denial_or_an_application(
+    on_denied: Callable[..., Any], sent: int, key: str, limiter: Limiter
 ) -> None:
     app = RateLimitMiddleware(hello, limiter, "0/minute", key=key, on_denied=on_denied)
-    answered = asked(app)
-    assert status(answered) == told
+    answered = call(app)
+    assert status(answered) == sent
     assert b"ratelimit" in names(answered)
 
 
-def test_a_hook_that_returns_something_else_is_told_so(limiter: Limiter) -> None:
+def test_invalid_result_of_on_denied_is_an_error(limiter: Limiter) -> None:
     app = RateLimitMiddleware(hello, limiter, "0/minute", on_denied=lambda request, decision: "no")
     with pytest.raises(TypeError, match="on_denied must return"):
-        asked(app)
+        call(app)
 
 
-def test_without_limits_it_serves_those_inside_and_wants_no_options_for_asking(limiter: Limiter) -> None:
-    assert b"ratelimit" not in names(asked(RateLimitMiddleware(hello, limiter)))
+def test_middleware_without_limits_refuses_limit_options(limiter: Limiter) -> None:
+    assert b"ratelimit" not in names(call(RateLimitMiddleware(hello, limiter)))
     idle: list[dict[str, Any]] = [{"key": "user"}, {"when": bool}, {"websockets": True}]
     for options in idle:
         with pytest.raises(ConfigError, match="the middleware has none"):

@@ -1,4 +1,4 @@
-"""What a scope tells: who asks, and for which route."""
+"""The user and route of an ASGI scope."""
 
 from __future__ import annotations
 
@@ -57,32 +57,32 @@ class Unready:
         (object(), None),
     ],
 )
-def test_the_principal_is_who_the_framework_says(user: Any, name: str | None) -> None:
+def test_principal_comes_from_the_framework(user: Any, name: str | None) -> None:
     assert request(user=user).principal == name
     assert request().principal is None
 
 
-def test_what_is_not_asked_for_here_is_the_frameworks() -> None:
+def test_other_attributes_are_those_of_the_framework() -> None:
     one = request(state={"tenant": "acme"}, query_string=b"a=1", scheme="http", server=("here", 80))
     assert (one.client.host, one.state.tenant, one.query_params["a"]) == ("::1", "acme", "1")
     assert (one["path"], one.peer, one.address) == ("/", "::1", "::1")
     assert request(client=None).peer is None
 
 
-async def nothing(_: Any) -> PlainTextResponse:
+async def endpoint(_: Any) -> PlainTextResponse:
     return PlainTextResponse("")
 
 
 def applications() -> tuple[Starlette, FastAPI]:
-    deep = [Route("/item/{id:int}", nothing), Mount("/in/{place}", routes=[Route("/{leaf}", nothing)])]
+    deep = [Route("/item/{id:int}", endpoint), Mount("/in/{place}", routes=[Route("/{leaf}", endpoint)])]
     starlette = Starlette(
         routes=[
             *deep,
-            Route("/item/{id:int}", nothing, methods=["DELETE"]),
+            Route("/item/{id:int}", endpoint, methods=["DELETE"]),
             Mount("/shop/{shop}", app=Router(deep)),
             Mount("/static", app=Router()),
-            Host("api.here", app=Router([Route("/host/{id}", nothing)])),
-            WebSocketRoute("/talk/{room}", nothing),
+            Host("api.here", app=Router([Route("/host/{id}", endpoint)])),
+            WebSocketRoute("/talk/{room}", endpoint),
         ]
     )
     fastapi, router, outer = FastAPI(), APIRouter(prefix="/v1"), APIRouter(prefix="/outer")
@@ -119,14 +119,14 @@ STARLETTE, FASTAPI = applications()
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-def test_before_routing_the_routes_are_asked(app: Any, path: str, template: str | None, method: str) -> None:
+def test_route_before_routing_is_matched(app: Any, path: str, template: str | None, method: str) -> None:
     one = request(path=path, app=app, method=method)
     before = dict(one.native)
     assert one.route == template
-    assert one.native == before  # nobody else is to notice
+    assert one.native == before  # the scope itself is unchanged
 
 
-def test_hosts_websockets_and_root_paths_are_known() -> None:
+def test_route_with_hosts_websockets_and_root_paths() -> None:
     assert request(path="/host/1", app=STARLETTE, headers=[(b"host", b"api.here")]).route == "/host/{id}"
     assert request(type="websocket", path="/talk/a", app=STARLETTE).route == "/talk/{room}"
     assert request(path="/root/item/1", root_path="/root", app=STARLETTE).route == "/root/item/{id}"
@@ -147,7 +147,7 @@ def test_hosts_websockets_and_root_paths_are_known() -> None:
         ),
     ],
 )
-def test_after_routing_it_is_written_down(scope: dict[str, Any], template: str) -> None:
+def test_route_after_routing_comes_from_the_scope(scope: dict[str, Any], template: str) -> None:
     assert route_name(scope) == template
     assert template_of({}) is None
     assert route_name({}) is None

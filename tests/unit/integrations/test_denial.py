@@ -1,4 +1,4 @@
-"""The response to a denial, in no framework's words."""
+"""The framework-independent response to a denial."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from unit.integrations.plain import limiter_on
 LIMITS = [(b"retry-after", b"5")]
 
 
-def test_the_usual_denial_is_a_problem() -> None:
+def test_default_denial_is_a_problem() -> None:
     limiter = limiter_on()
     limiter.check("user:42", "1/minute")
     denial = default_denial(limiter.check("user:42", "1/minute"))
     assert (denial.status, denial.content_type) == (429, "application/problem+json")
-    told = json.loads(denial.body)
-    assert told["type"] == "https://iana.org/assignments/http-problem-types#quota-exceeded"
-    assert (told["status"], told["violated-policies"], told["reason"]) == (429, ["1/minute"], "limited")
-    assert told["retry_after"] == 60
+    problem = json.loads(denial.body)
+    assert problem["type"] == "https://iana.org/assignments/http-problem-types#quota-exceeded"
+    assert (problem["status"], problem["violated-policies"], problem["reason"]) == (429, ["1/minute"], "limited")
+    assert problem["retry_after"] == 60
     assert b"user:42" not in denial.body
 
 
-def test_what_can_never_pass_has_no_time_to_come_back() -> None:
-    told = json.loads(default_denial(limiter_on().check("k", "1/minute", cost=2)).body)
-    assert (told["reason"], told["retry_after"]) == ("cost_exceeds_limit", None)
-    assert told["detail"].endswith("this request can never pass")
+def test_impossible_cost_has_no_retry_after() -> None:
+    problem = json.loads(default_denial(limiter_on().check("k", "1/minute", cost=2)).body)
+    assert (problem["reason"], problem["retry_after"]) == ("cost_exceeds_limit", None)
+    assert problem["detail"].endswith("this request can never pass")
 
 
-def test_its_headers() -> None:
+def test_denial_headers() -> None:
     denial = Denial(503, b"busy", "text/plain", (("X-Why", "crowded"), ("Cache-Control", "no-store")))
     assert denial.raw_headers(LIMITS) == [
         (b"content-type", b"text/plain"),
@@ -40,6 +40,6 @@ def test_its_headers() -> None:
     ]
 
 
-def test_a_denial_of_ones_own_may_say_nothing() -> None:
+def test_custom_denial_may_be_empty() -> None:
     assert Denial().raw_headers([]) == [(b"content-type", b"application/problem+json"), (b"content-length", b"0")]
     assert Denial() == Denial()

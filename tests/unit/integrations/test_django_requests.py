@@ -1,4 +1,4 @@
-"""Django's request as limits see it."""
+"""The adapter for Django's request."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ FACTORIES = [RequestFactory, AsyncRequestFactory]
 both = pytest.mark.parametrize("factory", FACTORIES)
 
 
-def seen(native: Any) -> DjangoRequest:
+def adapt(native: Any) -> DjangoRequest:
     return DjangoRequest(native, Identity(TrustedProxies()))
 
 
-def nowhere(request: Any, **parameters: Any) -> None: ...
+def view(request: Any, **parameters: Any) -> None: ...
 
 
 ROUTES = urlconf(
     [
-        path("item/<int:id>", nowhere),
-        path("<slug:shop>/", include([path("<path:rest>/end", nowhere), re_path(r"^(?P<year>[0-9]{4})/$", nowhere)])),
-        re_path(r"^old/(\w+)$", nowhere),
-        path("", nowhere),
+        path("item/<int:id>", view),
+        path("<slug:shop>/", include([path("<path:rest>/end", view), re_path(r"^(?P<year>[0-9]{4})/$", view)])),
+        re_path(r"^old/(\w+)$", view),
+        path("", view),
     ]
 )
 
 
 @both
 @pytest.mark.parametrize(
-    ("asked", "route"),
+    ("path", "route"),
     [
         ("/item/7", "/item/{id}"),
         ("/books/a/b/end", "/{shop}/{rest}/end"),
@@ -54,46 +54,46 @@ ROUTES = urlconf(
         ("/item/seven", None),
     ],
 )
-def test_a_route_is_told_as_in_other_frameworks(factory: Any, asked: str, route: str | None) -> None:
-    native = factory().get(asked)
+def test_route_is_written_as_in_other_frameworks(factory: Any, path: str, route: str | None) -> None:
+    native = factory().get(path)
     native.urlconf = ROUTES
-    assert seen(native).route == route
-    assert native.resolver_match is None  # which is Django's to tell
+    assert adapt(native).route == route
+    assert native.resolver_match is None  # which only Django knows
 
 
-def test_a_route_has_what_the_project_is_mounted_under() -> None:
+def test_route_includes_the_mount_path() -> None:
     native = RequestFactory(SCRIPT_NAME="/shop").get("/shop/item/7")
     native.path_info, native.urlconf = "/item/7", ROUTES
-    assert seen(native).route == "/shop/item/{id}"
+    assert adapt(native).route == "/shop/item/{id}"
 
 
 @both
-def test_headers_are_found_by_name(factory: Any) -> None:
+def test_headers_are_looked_up_by_name(factory: Any) -> None:
     native = factory().post("/", b"abc", content_type="text/plain", headers={"X-Api-Key": "secret", "Origin": "a.b"})
-    request = seen(native)
+    request = adapt(native)
     assert (request.api_key, request.headers["origin"]) == ("secret", "a.b")
     assert (request.headers["Content-Type"], request.headers["content-length"]) == ("text/plain", "3")
     assert request.method == "POST"
 
 
 @both
-def test_what_is_not_asked_for_is_djangos(factory: Any) -> None:
-    request = seen(factory().get("/a?b=c"))
+def test_other_attributes_are_those_of_django(factory: Any) -> None:
+    request = adapt(factory().get("/a?b=c"))
     assert (request.GET["b"], request.META["QUERY_STRING"], request.get_full_path()) == ("c", "b=c", "/a?b=c")
 
 
-def test_a_path_is_told_as_a_url_has_it() -> None:
+def test_path_is_percent_encoded() -> None:
     on_loop = ASGIRequest({"type": "http", "method": "GET", "path": "/café/%25?", "headers": []}, BytesIO())
     for native in (RequestFactory().get("/caf%C3%A9/%2525%3F"), on_loop):
-        assert seen(native).path == "/caf%C3%A9/%2525%3F"
+        assert adapt(native).path == "/caf%C3%A9/%2525%3F"
 
 
-def test_the_peer_is_whoever_opened_the_connection() -> None:
-    assert seen(RequestFactory(REMOTE_ADDR="192.0.2.1").get("/")).address == "192.0.2.1"
-    assert seen(RequestFactory(REMOTE_ADDR="").get("/")).address is None
+def test_peer_is_the_remote_address() -> None:
+    assert adapt(RequestFactory(REMOTE_ADDR="192.0.2.1").get("/")).address == "192.0.2.1"
+    assert adapt(RequestFactory(REMOTE_ADDR="").get("/")).address is None
 
 
-def test_the_visit_stands_where_other_layers_find_it() -> None:
+def test_request_state_is_shared_between_layers() -> None:
     sync, on_loop = RequestFactory().get("/"), AsyncRequestFactory().get("/")
     assert request_state_of(sync) is request_state_of(sync) is sync.environ[NAME]
     assert request_state_of(on_loop) is request_state_of(on_loop) is on_loop.scope[NAME]
@@ -109,12 +109,12 @@ class User:
     ("user", "principal"),
     [(User(7), "7"), (User("a-b"), "a-b"), (User(None), None), (User(None, False), None), (None, None)],
 )
-def test_the_principal_is_the_user_who_is_logged_in(user: Any, principal: str | None) -> None:
+def test_principal_is_the_logged_in_user(user: Any, principal: str | None) -> None:
     native = RequestFactory().get("/")
-    assert seen(native).user_id is None
+    assert adapt(native).user_id is None
     native.user = user
-    assert seen(native).user_id == principal
-    assert asyncio.run(principal_async(seen(native))) == principal
+    assert adapt(native).user_id == principal
+    assert asyncio.run(principal_async(adapt(native))) == principal
 
 
 def lazily(loaded: list[str]) -> Any:
@@ -125,11 +125,11 @@ def lazily(loaded: list[str]) -> Any:
     return SimpleLazyObject(async_unsafe("a database")(load))
 
 
-def test_a_user_is_loaded_when_asked_for_and_never_on_the_loop() -> None:
+def test_user_is_loaded_lazily_and_never_on_the_loop() -> None:
     loaded: list[str] = []
     native = AsyncRequestFactory().get("/")
     native.user = lazily(loaded)
-    request = seen(native)
+    request = adapt(native)
     assert request.address == "127.0.0.1"
     assert loaded == []
 
@@ -144,7 +144,7 @@ def test_a_user_is_loaded_when_asked_for_and_never_on_the_loop() -> None:
     assert loaded == ["loaded"]
 
 
-def test_a_user_that_can_be_awaited_is() -> None:
+def test_async_user_is_awaited() -> None:
     native = AsyncRequestFactory().get("/")
     native.user = lazily([])
 
@@ -152,4 +152,4 @@ def test_a_user_that_can_be_awaited_is() -> None:
         return User(8)
 
     native.auser = auser
-    assert asyncio.run(principal_async(seen(native))) == "8"
+    assert asyncio.run(principal_async(adapt(native))) == "8"

@@ -1,4 +1,4 @@
-"""`CRESTGATE` in Django's settings: what is wrong in it is told when the server starts."""
+"""`CRESTGATE` in Django's settings: errors are reported when the server starts."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def made(crestgate: Any, get_response: Any = answer) -> RateLimitMiddleware:
         ({"COST": 3}, r"CRESTGATE\['COST'\] is for the limits of the middleware, and it has none"),
     ],
 )
-def test_what_is_wrong_is_told_when_the_server_starts(crestgate: Any, told: str, get_response: Any) -> None:
+def test_invalid_settings_are_reported_at_start(crestgate: Any, told: str, get_response: Any) -> None:
     with pytest.raises(ImproperlyConfigured, match=told):
         made(crestgate, get_response)
 
 
-def test_callables_may_be_written_as_text() -> None:
+def test_callables_may_be_import_paths() -> None:
     clock = FakeClock(1_700_000_000)
     layer = made(
         {
@@ -96,19 +96,19 @@ def test_callables_may_be_written_as_text() -> None:
 
 
 @pytest.mark.parametrize("key", ["ip", "user|ip", ["ip", "header:X.Tenant"], lambda request: "all"])
-def test_other_keys_are_as_everywhere(key: Any) -> None:
+def test_other_keys_work_as_in_other_integrations(key: Any) -> None:
     layer = made({"LIMITER": Limiter("memory://"), "LIMITS": "1/hour", "KEY": key})
     assert [layer(RequestFactory().get("/")).status_code for _ in range(2)] == [200, 429]
 
 
 @pytest.mark.parametrize("exempt", ["/free", ["/free", "10.0.0.1"], "10.0.0.1"])
-def test_paths_and_addresses_are_no_callables(exempt: Any) -> None:
+def test_paths_and_addresses_are_not_import_paths(exempt: Any) -> None:
     layer = made({"LIMITER": Limiter("memory://"), "LIMITS": "1/hour", "EXEMPT": exempt})
     assert "RateLimit" not in layer(RequestFactory(REMOTE_ADDR="10.0.0.1").get("/free"))
     assert "RateLimit" in layer(RequestFactory().get("/"))
 
 
-def test_who_is_counted_by_user_must_be_known_by_then() -> None:
+def test_key_user_needs_the_authentication_middleware_before() -> None:
     with override_settings(MIDDLEWARE=[OWN, LOGS_IN]):
         with pytest.raises(ImproperlyConfigured, match="put it after"):
             made({"LIMITS": "1/hour", "KEY": "ip|user"})
@@ -118,7 +118,7 @@ def test_who_is_counted_by_user_must_be_known_by_then() -> None:
         made({"LIMITS": "1/hour", "KEY": "ip|user"})
 
 
-def test_rules_that_may_be_about_users_are_warned_of(tmp_path: Any, caplog: Any) -> None:
+def test_rules_about_users_without_authentication_are_warned_about(tmp_path: Any, caplog: Any) -> None:
     config = tmp_path / "crestgate.yaml"
     config.write_text("store: memory://\nrules:\n  - {rule_id: all, dimension: ip, limit: 1, window_seconds: 3600}\n")
     with override_settings(MIDDLEWARE=[OWN, LOGS_IN]), caplog.at_level(logging.WARNING, "crestgate"):
@@ -126,14 +126,14 @@ def test_rules_that_may_be_about_users_are_warned_of(tmp_path: Any, caplog: Any)
     assert "put it after" in caplog.text
 
 
-def test_the_middleware_is_of_the_kind_of_what_it_stands_before() -> None:
+def test_middleware_is_sync_or_async_like_get_response() -> None:
     assert RateLimitMiddleware.sync_capable
     assert RateLimitMiddleware.async_capable
     assert not iscoroutinefunction(made({"LIMITS": "1/hour"}))
     assert iscoroutinefunction(made({"LIMITS": "1/hour"}, answer_async))
 
 
-def test_views_can_be_imported_where_there_are_no_settings() -> None:
+def test_views_can_be_imported_without_settings() -> None:
     code = (
         "from crestgate.integrations.django import limit\n"
         "@limit('5/minute')\n"

@@ -1,4 +1,4 @@
-"""Which requests a layer leaves alone; above all which it does not."""
+"""Exempt requests of a layer, and near misses that are not exempt."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from unit.integrations.plain import plain
 EXEMPT = ["/healthz", "/static/*", "/files/{name}/public", "10.0.0.0/8", "2001:db8::/32"]
 
 
-def exempts(exempt: Any, path: str = "/", **said: Any) -> bool:
+def exempts(exempt: Any, path: str = "/", **fields: Any) -> bool:
     found = build_exemption(exempt)
     assert found is not None
-    return bool(found(plain(path, **said)))
+    return bool(found(plain(path, **fields)))
 
 
-def test_nothing_is_exempt_unless_said() -> None:
+def test_nothing_is_exempt_by_default() -> None:
     assert build_exemption(None) is None
     assert not exempts([])
 
@@ -38,7 +38,7 @@ def test_nothing_is_exempt_unless_said() -> None:
         ),
     ],
 )
-def test_a_path_is_exempt(path: str) -> None:
+def test_path_is_exempt(path: str) -> None:
     assert exempts(EXEMPT, path)
 
 
@@ -54,11 +54,11 @@ def test_a_path_is_exempt(path: str) -> None:
         *("/healthz;/../admin", "http://example.org/admin/../healthz", "//evil/healthz"),
     ],
 )
-def test_a_path_is_not_exempt_unless_it_is_in_every_reading(path: str) -> None:
+def test_ambiguous_path_is_not_exempt(path: str) -> None:
     assert not exempts(EXEMPT, path)
 
 
-def test_one_path_needs_no_list() -> None:
+def test_single_path_needs_no_list() -> None:
     assert exempts("/healthz", "/healthz")
     assert not exempts("/healthz", "/")
     assert exempts({"/healthz"}, "/healthz")
@@ -66,7 +66,7 @@ def test_one_path_needs_no_list() -> None:
 
 
 @pytest.mark.parametrize("peer", ["10.1.2.3", "::ffff:10.1.2.3", "2001:db8:5::1"])
-def test_a_network_is_exempt(peer: str) -> None:
+def test_network_is_exempt(peer: str) -> None:
     assert exempts(EXEMPT, "/admin", peer=peer)
 
 
@@ -75,16 +75,16 @@ def test_other_addresses_are_not_exempt(peer: str | None) -> None:
     assert not exempts(EXEMPT, "/admin", peer=peer)
 
 
-def test_an_address_that_a_client_claims_is_not_exempt() -> None:
+def test_spoofed_address_is_not_exempt() -> None:
     assert not exempts(EXEMPT, headers={"X-Forwarded-For": "10.1.2.3", "Forwarded": "for=10.1.2.3"})
 
 
-def test_a_unix_socket_is_exempt_when_named() -> None:
+def test_unix_socket_is_exempt_when_listed() -> None:
     assert exempts(["unix"], peer=None)
     assert not exempts(["unix"])
 
 
-def test_a_callable_says_what_is_exempt() -> None:
+def test_callable_exemption() -> None:
     def inside(request: Any) -> bool:
         return bool(request.headers.get("x-internal") == "yes")
 
@@ -103,13 +103,13 @@ def test_a_callable_says_what_is_exempt() -> None:
         ("10.0.0.1/8", "'10.0.0.1/8' has more of an address than its network: write 10.0.0.0/8, or 10.0.0.1 alone"),
     ],
 )
-def test_what_cannot_be_exempt(exempt: Any, message: str) -> None:
+def test_invalid_exemptions_are_refused(exempt: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         build_exemption(exempt)
     assert str(raised.value) == message
 
 
-def test_a_pattern_that_is_none_is_an_error_at_once() -> None:
+def test_invalid_pattern_is_refused_immediately() -> None:
     with pytest.raises(ConfigError, match=r"/a/\*\*/b"):
         build_exemption(["/a/**/b"])
 
@@ -119,7 +119,7 @@ def test_a_pattern_that_is_none_is_an_error_at_once() -> None:
 ASKS = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
 
 
-def test_a_browser_that_asks_whether_it_may_ask() -> None:
+def test_preflight_is_detected() -> None:
     assert is_preflight(plain(method="OPTIONS", headers=ASKS))
 
 
@@ -134,5 +134,5 @@ def test_a_browser_that_asks_whether_it_may_ask() -> None:
         ("options", ASKS),
     ],
 )
-def test_other_requests_are_no_preflights(method: str, headers: dict[str, str]) -> None:
+def test_other_requests_are_not_preflights(method: str, headers: dict[str, str]) -> None:
     assert not is_preflight(plain(method=method, headers=headers))

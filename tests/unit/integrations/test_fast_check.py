@@ -1,4 +1,4 @@
-"""Requests that are decided without ceremony are decided as all others are."""
+"""The fast path decides requests exactly as the full path does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def layer(**options: Any) -> LimitLayer[AsyncLimiter]:
     return LimitLayer(AsyncLimiter(clock=FakeClock(1000)), **{"limits": "2/minute", **options})
 
 
-def test_it_counts_and_denies_by_the_address_of_the_connection() -> None:
+def test_fast_check_counts_by_the_peer_address() -> None:
     one = layer()
     visits = [RequestState() for _ in range(4)]
     peers = ["2001:db8::1", "2001:db8::2", "2001:db8::3", "1.2.3.4"]
@@ -32,7 +32,7 @@ def test_it_counts_and_denies_by_the_address_of_the_connection() -> None:
     assert limiter.peek("ip:2001:db8::/64", "2/minute").remaining == 0
 
 
-def test_a_request_counts_once() -> None:
+def test_request_counts_once() -> None:
     one, request_state = layer(), RequestState()
     assert one.try_fast_check("GET", "1.2.3.4", request_state) is not None
     assert one.try_fast_check("GET", "1.2.3.4", request_state) is None
@@ -56,18 +56,18 @@ def test_a_request_counts_once() -> None:
         {"scope": "all"},
     ],
 )
-def test_what_is_not_simple_is_left_to_be_asked(options: dict[str, Any]) -> None:
+def test_other_options_need_the_full_check(options: dict[str, Any]) -> None:
     request_state = RequestState()
     assert layer(**options).try_fast_check("GET", "1.2.3.4", request_state) is None
     assert (request_state.counted, request_state.decisions) == (set(), [])
 
 
 @pytest.mark.parametrize(("method", "peer"), [("OPTIONS", "1.2.3.4"), ("GET", None), ("GET", "")])
-def test_preflights_and_clients_without_an_address_are_left_to_be_asked(method: str, peer: str | None) -> None:
+def test_preflights_and_missing_addresses_need_the_full_check(method: str, peer: str | None) -> None:
     assert layer().try_fast_check(method, peer, RequestState()) is None
 
 
-def test_plans_and_stores_across_a_network_are_left_to_be_asked() -> None:
+def test_plans_and_remote_stores_need_the_full_check() -> None:
     planned: LimitLayer[AsyncLimiter] = LimitLayer(AsyncLimiter(plans={"gold": "2/minute"}), "gold")
     assert planned.try_fast_check("GET", "1.2.3.4", RequestState()) is None
     far: LimitLayer[AsyncLimiter] = LimitLayer(AsyncLimiter(SlowStore()), "2/minute")

@@ -1,4 +1,4 @@
-"""What a route's limits do in FastAPI: whom they count, what they say, how they deny, and when they count nothing."""
+"""Limits of FastAPI routes: keys, headers, denials, and requests that are not counted."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def limiter() -> Limiter:
     return Limiter(clock=FakeClock(1000), plans={"gold": "2/minute"})
 
 
-def asked(app: Any, *paths: str, **options: Any) -> list[int]:
+def statuses(app: Any, *paths: str, **options: Any) -> list[int]:
     with TestClient(app, raise_server_exceptions=False) as client:
         return [client.get(path, **options).status_code for path in paths]
 
 
-def test_a_denial_is_a_problem_with_headers_and_nothing_has_to_be_set_up(limiter: Limiter) -> None:
+def test_denial_is_a_problem_with_headers_without_setup(limiter: Limiter) -> None:
     app = FastAPI()
 
     @app.get("/", dependencies=[Depends(limit("1/minute", limiter=limiter))])
@@ -45,7 +45,7 @@ def test_a_denial_is_a_problem_with_headers_and_nothing_has_to_be_set_up(limiter
     assert denied.headers["ratelimit"] == '"1/minute";r=0;t=60'
 
 
-def test_the_applications_own_handler_wins(limiter: Limiter) -> None:
+def test_handler_of_the_application_wins(limiter: Limiter) -> None:
     app = FastAPI()
 
     @app.exception_handler(RateLimitExceeded)
@@ -77,7 +77,7 @@ async def later(request: Any, decision: Any) -> Response:
     ],
 )
 @pytest.mark.parametrize("around", [False, True])
-def test_a_hook_shapes_the_denial(on_denied: Any, status: int, body: bytes, around: bool, limiter: Limiter) -> None:
+def test_on_denied_shapes_the_denial(on_denied: Any, status: int, body: bytes, around: bool, limiter: Limiter) -> None:
     app = FastAPI()
     if around:
         app.add_middleware(RateLimitMiddleware, limiter=limiter)
@@ -96,7 +96,7 @@ def test_a_hook_shapes_the_denial(on_denied: Any, status: int, body: bytes, arou
     assert denied.headers.get_list("x-ratelimit-remaining") == ["0"]
 
 
-def test_the_middlewares_limiter_and_plans_are_those_of_the_routes(limiter: Limiter) -> None:
+def test_routes_use_the_limiter_and_plans_of_the_middleware(limiter: Limiter) -> None:
     app = FastAPI()
     app.add_middleware(RateLimitMiddleware, limiter=limiter, trusted_proxies=1)
 
@@ -105,12 +105,12 @@ def test_the_middlewares_limiter_and_plans_are_those_of_the_routes(limiter: Limi
     async def hello() -> str:
         return "hello"
 
-    assert asked(app, "/", "/", "/", headers={"X-Forwarded-For": "192.0.2.1"}) == [200, 200, 429]
-    assert asked(app, "/", headers={"X-Forwarded-For": "192.0.2.2"}) == [200]  # who asks is known as it is there
+    assert statuses(app, "/", "/", "/", headers={"X-Forwarded-For": "192.0.2.1"}) == [200, 200, 429]
+    assert statuses(app, "/", headers={"X-Forwarded-For": "192.0.2.2"}) == [200]  # as in the middleware
     assert limiter.peek("ip:192.0.2.1|route:GET /", "gold").allowed is False
 
 
-def test_both_layers_are_told_of_once(limiter: Limiter) -> None:
+def test_headers_list_both_layers_once(limiter: Limiter) -> None:
     app = FastAPI()
     app.add_middleware(RateLimitMiddleware, limiter=limiter, limits="100/hour")
     app.add_middleware(RateLimitMiddleware, limiter=limiter, limits="100/hour")
@@ -126,7 +126,7 @@ def test_both_layers_are_told_of_once(limiter: Limiter) -> None:
     assert response.headers.get_list("x-ratelimit-limit") == ["2"]
 
 
-def test_routes_count_apart_unless_a_scope_joins_them(limiter: Limiter) -> None:
+def test_routes_have_separate_counters_unless_a_scope_joins_them(limiter: Limiter) -> None:
     app = FastAPI()
     sub = FastAPI()
     one = limit("1/minute", limiter=limiter)
@@ -148,15 +148,15 @@ def test_routes_count_apart_unless_a_scope_joins_them(limiter: Limiter) -> None:
             return "report"
 
     app.mount("/shop/{shop}", sub)
-    assert asked(app, "/item/1", "/item/2") == [200, 429]
-    assert asked(app, "/shop/a/item/1", "/shop/b/item/2", "/shop/item/item/3") == [200, 429, 429]
-    assert asked(app, "/report", "/shop/a/report") == [200, 429]
+    assert statuses(app, "/item/1", "/item/2") == [200, 429]
+    assert statuses(app, "/shop/a/item/1", "/shop/b/item/2", "/shop/item/item/3") == [200, 429, 429]
+    assert statuses(app, "/report", "/shop/a/report") == [200, 429]
     with TestClient(app) as client:
         assert client.delete("/item/1").status_code == 200
     assert limiter.peek("ip:testclient|route:GET /shop/{shop}/item/{number}", "1/minute").allowed is False
 
 
-def test_dependencies_of_routers_and_applications_are_limits_too(limiter: Limiter) -> None:
+def test_dependencies_of_routers_and_applications_limit(limiter: Limiter) -> None:
     app = FastAPI(dependencies=[Depends(limit("3/minute", limiter=limiter, scope="app"))])
     router = APIRouter(prefix="/in", dependencies=[Depends(limit("1/minute", limiter=limiter))])
 
@@ -169,10 +169,10 @@ def test_dependencies_of_routers_and_applications_are_limits_too(limiter: Limite
         return "b"
 
     app.include_router(router)
-    assert asked(app, "/in/a", "/in/a", "/in/b", "/in/b") == [200, 429, 200, 429]
+    assert statuses(app, "/in/a", "/in/a", "/in/b", "/in/b") == [200, 429, 200, 429]
 
 
-def test_a_limit_can_be_overridden_in_tests(limiter: Limiter) -> None:
+def test_limit_can_be_overridden_in_tests(limiter: Limiter) -> None:
     app = FastAPI()
     one = limit("1/minute", limiter=limiter)
 
@@ -186,13 +186,13 @@ def test_a_limit_can_be_overridden_in_tests(limiter: Limiter) -> None:
         return "b"
 
     app.dependency_overrides[one] = lambda: None
-    assert asked(app, "/a", "/a", "/b", "/b") == [200] * 4
+    assert statuses(app, "/a", "/a", "/b", "/b") == [200] * 4
     app.dependency_overrides.clear()
-    assert asked(app, "/a", "/a", "/b", "/b") == [200, 429, 200, 429]
+    assert statuses(app, "/a", "/a", "/b", "/b") == [200, 429, 200, 429]
 
 
 def login(app: FastAPI, one: Any, style: str, asynchronous: bool) -> None:
-    """A route that counts wrong passwords: told by a response, an exception, or the status of what FastAPI makes."""
+    """A route that counts wrong passwords, reported by a response, an exception, or the status FastAPI sets."""
 
     def answer(password: str, response: Response) -> Any:
         if password == "right":
@@ -216,7 +216,7 @@ def login(app: FastAPI, one: Any, style: str, asynchronous: bool) -> None:
 @pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("style", ["returned", "raised", "status"])
-def test_only_responses_that_count_are_counted(style: str, asynchronous: bool, around: bool, limiter: Limiter) -> None:
+def test_only_matching_responses_are_counted(style: str, asynchronous: bool, around: bool, limiter: Limiter) -> None:
     app = FastAPI()
     if around:
         app.add_middleware(RateLimitMiddleware, limiter=limiter)
@@ -224,11 +224,11 @@ def test_only_responses_that_count_are_counted(style: str, asynchronous: bool, a
     right, wrong = "/login?password=right", "/login?password=wrong"
     with TestClient(app) as client:
         assert [client.get(right).headers["x-ratelimit-remaining"] for _ in range(4)] == ["2"] * 4
-    assert asked(app, "/login") == [422]  # nobody tried a password
-    assert asked(app, wrong, right, wrong, wrong, right) == [401, 200, 401, 429, 429]
+    assert statuses(app, "/login") == [422]  # no password was sent
+    assert statuses(app, wrong, right, wrong, wrong, right) == [401, 200, 401, 429, 429]
 
 
-def test_what_another_dependency_raises_is_a_response_too(limiter: Limiter) -> None:
+def test_exception_of_another_dependency_is_a_response(limiter: Limiter) -> None:
     app = FastAPI()
 
     def user(name: str) -> str:
@@ -239,10 +239,10 @@ def test_what_another_dependency_raises_is_a_response_too(limiter: Limiter) -> N
     async def hello(name: str = Depends(user)) -> str:
         return name
 
-    assert asked(app, "/?name=me", "/?name=me", "/?name=who", "/?name=who") == [403, 403, 401, 429]
+    assert statuses(app, "/?name=me", "/?name=me", "/?name=who", "/?name=who") == [403, 403, 401, 429]
 
 
-def test_when_needs_somebody_who_sees_the_response(limiter: Limiter) -> None:
+def test_when_needs_access_to_the_response(limiter: Limiter) -> None:
     app = FastAPI()
     one = limit("1/minute", limiter=limiter, when=lambda response: response.status == 401)
 
@@ -261,10 +261,10 @@ def test_when_needs_somebody_who_sees_the_response(limiter: Limiter) -> None:
         client.get("/stream")
     app.middleware_stack = None
     app.add_middleware(RateLimitMiddleware, limiter=limiter)
-    assert asked(app, "/", "/", "/stream", "/stream") == [200] * 4
+    assert statuses(app, "/", "/", "/stream", "/stream") == [200] * 4
 
 
-def test_what_the_application_raises_itself_is_the_same_answer(limiter: Limiter) -> None:
+def test_rate_limit_exceeded_of_the_application_gets_the_same_response(limiter: Limiter) -> None:
     app = FastAPI()
 
     @limiter.limit("1/minute", key="all")
@@ -286,10 +286,10 @@ def test_what_the_application_raises_itself_is_the_same_answer(limiter: Limiter)
     assert denied.headers["ratelimit"] == '"100/minute";r=98;t=2, "1/minute";r=0;t=60'
     app.middleware_stack = None
     app.add_middleware(RateLimitMiddleware, limiter=limiter, on_denied=lambda request, decision: Denial(420, b"no"))
-    assert asked(app, "/unlimited", "/") == [420, 420]
+    assert statuses(app, "/unlimited", "/") == [420, 420]
 
 
-def test_dry_runs_deny_nobody_and_say_nothing(limiter: Limiter) -> None:
+def test_dry_run_denies_nothing_and_sets_no_headers(limiter: Limiter) -> None:
     app = FastAPI()
 
     @app.get("/")
@@ -302,7 +302,7 @@ def test_dry_runs_deny_nobody_and_say_nothing(limiter: Limiter) -> None:
         assert "ratelimit" not in client.get("/").headers
 
 
-def test_other_middleware_and_background_tasks_go_on_as_before(limiter: Limiter) -> None:
+def test_other_middleware_and_background_tasks_still_work(limiter: Limiter) -> None:
     app = FastAPI()
     done: list[str] = []
 
@@ -333,7 +333,7 @@ def test_other_middleware_and_background_tasks_go_on_as_before(limiter: Limiter)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"limits": "5/minut"}, "did you mean"),
         ({"limits": []}, "at least one limit"),
@@ -341,20 +341,20 @@ def test_other_middleware_and_background_tasks_go_on_as_before(limiter: Limiter)
         ({"limits": "5/minute", "limiter": "rediss:/x"}, "limiter|URL"),
     ],
 )
-def test_mistakes_are_found_when_the_limit_is_written(arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_options_are_refused_when_the_limit_is_created(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         limit(**arguments)
 
 
-def test_in_the_usual_order_no_objects_are_searched(monkeypatch: pytest.MonkeyPatch, limiter: Limiter) -> None:
+def test_usual_decorator_order_needs_no_object_search(monkeypatch: pytest.MonkeyPatch, limiter: Limiter) -> None:
     app = FastAPI()
     searched: list[str] = []
 
-    def looked() -> list[Any]:
+    def search() -> list[Any]:
         searched.append("all")
         return []
 
-    monkeypatch.setattr(gc, "get_objects", looked)
+    monkeypatch.setattr(gc, "get_objects", search)
 
     @app.get("/")
     @limit("2/minute", limiter=limiter)

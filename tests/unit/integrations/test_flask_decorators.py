@@ -1,4 +1,4 @@
-"""The Flask extension's decorators: they count wherever they stand, once, and never silently not at all."""
+"""Decorators of the Flask extension: they count once in any order, and are never ignored silently."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from unit.integrations.wsgi_calls import limiter_on
 Decorator = Callable[[Any], Any]
 
 
-def telling(function: Any) -> Any:
-    """A decorator as it should be."""
+def wrapping(function: Any) -> Any:
+    """A decorator that sets `__wrapped__`."""
 
     @functools.wraps(function)
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return told
+    return wrapper
 
 
 def hiding(function: Any) -> Any:
-    """A decorator that does not tell what it wraps."""
+    """A decorator that does not set `__wrapped__`."""
 
-    def hidden(**kwargs: Any) -> Any:
+    def wrapper(**kwargs: Any) -> Any:
         return function(**kwargs)
 
-    return hidden
+    return wrapper
 
 
 class Holding:
@@ -56,15 +56,15 @@ ARRANGEMENTS: dict[str, list[str]] = {
     # what is applied, innermost first
     "below the route": ["limit", "route"],
     "above the route": ["route", "limit"],
-    "below a decorator": ["limit", "telling", "route"],
-    "above a decorator": ["telling", "limit", "route"],
-    "between decorators": ["telling", "limit", "telling", "route"],
-    "above a decorator above the route": ["route", "telling", "limit"],
-    "between decorators above the route": ["route", "telling", "limit", "telling"],
+    "below a decorator": ["limit", "wrapping", "route"],
+    "above a decorator": ["wrapping", "limit", "route"],
+    "between decorators": ["wrapping", "limit", "wrapping", "route"],
+    "above a decorator above the route": ["route", "wrapping", "limit"],
+    "between decorators above the route": ["route", "wrapping", "limit", "wrapping"],
     "below one that hides": ["limit", "hiding", "route"],
     "above one that hides": ["hiding", "limit", "route"],
     "above one that hides above the route": ["route", "hiding", "limit"],
-    "far above the route": ["telling", "route", "hiding", "telling", "Holding", "limit", "hiding"],
+    "far above the route": ["wrapping", "route", "hiding", "wrapping", "Holding", "limit", "hiding"],
     "below an object": ["limit", "Holding", "route"],
     "above an object above the route": ["route", "Holding", "limit"],
     "above a partial above the route": ["route", "partly", "limit"],
@@ -73,11 +73,11 @@ ARRANGEMENTS: dict[str, list[str]] = {
 
 
 def arranged(on: Any, gate: Crestgate, number: int, arrangement: list[str]) -> None:
-    """A view with decorators. What is made here is only held by the application afterwards."""
+    """A view with decorators. Afterwards only the application refers to it."""
     steps: dict[str, Decorator] = {
         "limit": gate.limit("3/minute"),
         "route": on.route(f"/{number}/<name>", endpoint=f"view-{number}"),
-        "telling": telling,
+        "wrapping": wrapping,
         "hiding": hiding,
         "Holding": Holding,
         "partly": partly,
@@ -92,7 +92,7 @@ def arranged(on: Any, gate: Crestgate, number: int, arrangement: list[str]) -> N
 
 
 @pytest.mark.parametrize("of_blueprint", [False, True])
-def test_the_order_of_decorators_does_not_matter(of_blueprint: bool) -> None:
+def test_decorator_order_does_not_matter(of_blueprint: bool) -> None:
     app, gate = site()
     on: Any = Blueprint("pages", __name__) if of_blueprint else app
     for number, arrangement in enumerate(ARRANGEMENTS.values()):
@@ -106,7 +106,7 @@ def test_the_order_of_decorators_does_not_matter(of_blueprint: bool) -> None:
     assert passed == dict.fromkeys(ARRANGEMENTS, ("2", 2))
 
 
-def test_two_limits_on_one_view_both_count_wherever_they_stand() -> None:
+def test_two_limits_on_one_view_both_count_in_any_order() -> None:
     app, gate = site()
 
     @gate.limit("8/minute")
@@ -126,7 +126,7 @@ def test_equal_limits_on_one_view_count_once() -> None:
     assert passes(app, "/a") == 3
 
 
-def test_a_limit_that_is_seen_replaces_the_defaults_above_the_route_too() -> None:
+def test_visible_limit_above_the_route_replaces_the_defaults() -> None:
     app, gate = site(default_limits="2/minute")
 
     @gate.limit("5/minute")
@@ -142,14 +142,14 @@ def test_a_limit_that_is_seen_replaces_the_defaults_above_the_route_too() -> Non
     assert [passes(app, "/a"), passes(app, "/b")] == [5, 10]
 
 
-def test_a_limit_that_nobody_can_see_counts_beside_the_defaults() -> None:
+def test_hidden_limit_counts_beside_the_defaults() -> None:
     app, gate = site(default_limits="4/minute")
     app.add_url_rule("/few", "few", hiding(gate.limit("2/minute")(lambda: "few")))
     app.add_url_rule("/many", "many", hiding(gate.limit("8/minute")(lambda: "many")))
     assert [passes(app, "/few"), passes(app, "/many")] == [2, 4]
 
 
-def test_a_function_may_have_other_limits_under_each_url() -> None:
+def test_function_may_have_different_limits_per_url() -> None:
     app, gate = site()
 
     def view() -> str:
@@ -161,27 +161,27 @@ def test_a_function_may_have_other_limits_under_each_url() -> None:
     assert [passes(app, path) for path in ("/free", "/three", "/four")] == [10, 3, 4]
 
 
-def test_coroutines_stay_coroutines_and_are_limited() -> None:
+def test_coroutine_views_stay_coroutines_and_are_limited() -> None:
     app, gate = site()
 
     @app.get("/seen")
     @gate.limit("3/minute")
-    async def seen() -> str:
+    async def outer() -> str:
         return "x"
 
-    async def unseen() -> str:
+    async def inner() -> str:
         return "x"
 
-    limited = gate.limit("3/minute")(unseen)
+    limited = gate.limit("3/minute")(inner)
 
     @app.get("/hidden")
-    async def hidden() -> str:
+    async def wrapper() -> str:
         return await limited()
 
     assert [passes(app, "/seen"), passes(app, "/hidden")] == [3, 3]
 
 
-def test_a_function_that_is_no_view_is_asked_when_it_is_called_once_in_a_request() -> None:
+def test_function_that_is_not_a_view_is_checked_once_per_request() -> None:
     app, gate = site()
 
     @gate.limit("3/minute")
@@ -196,14 +196,14 @@ def test_a_function_that_is_no_view_is_asked_when_it_is_called_once_in_a_request
     def a(times: int) -> str:
         return "".join(costly() + other() for _ in range(times))
 
-    assert costly() == "x", "outside of a request there is nobody to limit"
+    assert costly() == "x", "outside of a request nothing is limited"
     assert passes(app, "/a/0") == 10
     assert get(app, "/a/2").headers["X-RateLimit-Remaining"] == "2"
     assert passes(app, "/a/1") == 2
 
 
-def test_views_made_side_by_side_in_one_function_are_not_taken_for_each_other() -> None:
-    """In an application's factory every function can see every other, and calls it: that is not to wrap it."""
+def test_views_of_one_factory_are_not_confused() -> None:
+    """In an application factory every function can refer to every other. A call is not a wrapper."""
     app, gate = site()
 
     @app.get("/plain")
@@ -221,7 +221,7 @@ def test_views_made_side_by_side_in_one_function_are_not_taken_for_each_other() 
     assert [passes(app, "/plain"), passes(app, "/helped")] == [10, 2]
 
 
-def test_class_based_views_have_limits_as_a_whole_and_on_methods() -> None:
+def test_class_based_views_have_limits_on_class_and_methods() -> None:
     app, gate = site(default_limits="2/minute")
 
     class Whole(View):
@@ -255,7 +255,7 @@ def test_class_based_views_have_limits_as_a_whole_and_on_methods() -> None:
     assert passes(app, "/methods", method="DELETE") == 10
 
 
-def test_a_whole_class_and_its_methods_may_both_have_limits() -> None:
+def test_class_and_method_limits_combine() -> None:
     app, gate = site()
 
     class Both(MethodView):
@@ -274,7 +274,7 @@ def test_a_whole_class_and_its_methods_may_both_have_limits() -> None:
     assert passes(app, "/both", method="POST") == 2
 
 
-def test_what_cannot_be_limited_is_refused() -> None:
+def test_invalid_targets_are_refused() -> None:
     _, gate = site()
     with pytest.raises(ConfigError, match=r"decorators = \[gate.limit"):
 
@@ -286,7 +286,7 @@ def test_what_cannot_be_limited_is_refused() -> None:
         gate.limit("3/minute")("/a")
 
 
-def test_an_extension_that_no_application_has_is_not_silent() -> None:
+def test_extension_without_an_application_is_an_error() -> None:
     app = Flask("site")
     app.config["PROPAGATE_EXCEPTIONS"] = True
     gate = Crestgate(limiter=limiter_on())
@@ -295,7 +295,7 @@ def test_an_extension_that_no_application_has_is_not_silent() -> None:
         get(app, "/a")
 
 
-def test_views_of_applications_that_are_gone_are_forgotten() -> None:
+def test_views_of_collected_applications_are_freed() -> None:
     gate = Crestgate(limiter=limiter_on())
 
     def made() -> None:

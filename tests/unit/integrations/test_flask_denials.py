@@ -1,4 +1,4 @@
-"""The Flask extension's answers: the denial and who may shape it, and the headers of everything else."""
+"""Responses of the Flask extension: denials, error handlers, `on_denied`, and headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def denied_site(**options: Any) -> tuple[Any, Crestgate]:
     return app, gate
 
 
-def test_a_denial_is_a_problem_with_headers() -> None:
+def test_denial_is_a_problem_with_headers() -> None:
     app, gate = site()
     app.add_url_rule("/a", "a", gate.limit("1/minute")(lambda: "a"))
     get(app, "/a")
@@ -38,7 +38,7 @@ def test_a_denial_is_a_problem_with_headers() -> None:
     assert (head.status_code, head.data, head.headers["Content-Type"]) == (429, b"", "application/problem+json")
 
 
-def test_what_handlers_show_of_a_denial_names_no_key() -> None:
+def test_error_description_has_no_key() -> None:
     app, _ = site(limiter=limiter_on(plans={"policy:user-123": "0/minute"}), application_limits="policy:user-123")
     app.register_error_handler(429, lambda error: (f"{error.name}: {error.description}", 429))
     denied = get(app, "/a")
@@ -68,7 +68,7 @@ def test_error_handlers_shape_the_denials_of_the_extension_and_of_the_applicatio
         gate.limit("0/minute")(a)
     denied = get(app, "/a")
     assert (denied.status_code, denied.text) == (420, "0/minute 429")
-    if not (raised and code is RateLimitExceeded):  # that one is between the application and itself
+    if not (raised and code is RateLimitExceeded):  # this one is raised by the application
         assert denied.headers["RateLimit"] == '"0/minute";r=0'
 
 
@@ -80,7 +80,7 @@ def test_the_more_specific_handler_wins() -> None:
     assert get(app, "/none").text == "general"
 
 
-def test_a_handler_from_before_the_extension_stays() -> None:
+def test_handler_registered_before_the_extension_stays() -> None:
     from flask import Flask
 
     app = Flask("site")
@@ -90,7 +90,7 @@ def test_a_handler_from_before_the_extension_stays() -> None:
     assert get(app, "/a").text == "mine"
 
 
-def test_a_blueprints_handlers_shape_its_denials() -> None:
+def test_blueprint_handlers_shape_its_denials() -> None:
     app, gate = denied_site()
     pages = Blueprint("pages", __name__)
     pages.add_url_rule("/b", "b", gate.limit("0/minute")(lambda: "b"))
@@ -100,7 +100,7 @@ def test_a_blueprints_handlers_shape_its_denials() -> None:
     assert get(app, "/a").is_json
 
 
-def test_a_handler_of_everything_that_lets_http_errors_be_lets_denials_be() -> None:
+def test_catch_all_handler_that_skips_http_errors_skips_denials() -> None:
     app, gate = site()
     pages = Blueprint("pages", __name__)
 
@@ -126,7 +126,7 @@ def test_a_handler_of_everything_that_lets_http_errors_be_lets_denials_be() -> N
         (Response("own", 420), 420, b"own", "text/html; charset=utf-8"),
     ],
 )
-def test_on_denied_shapes_the_denial_as_a_view_would(shaped: Any, status: int, body: bytes, kind: str) -> None:
+def test_on_denied_returns_any_view_result(shaped: Any, status: int, body: bytes, kind: str) -> None:
     app, _ = denied_site(on_denied=lambda request, decision: shaped if request.args.get("shape") else None)
     denied = get(app, "/a?shape=1")
     assert (denied.status_code, denied.data, denied.content_type) == (status, body, kind)
@@ -134,7 +134,7 @@ def test_on_denied_shapes_the_denial_as_a_view_would(shaped: Any, status: int, b
     assert get(app, "/a").status_code == 429
 
 
-def test_a_limit_of_a_function_that_is_no_view_is_shaped_too() -> None:
+def test_on_denied_applies_to_functions_that_are_not_views() -> None:
     app, gate = site()
 
     @gate.limit("0/minute", on_denied=lambda request, decision: ("busy", 503))
@@ -145,7 +145,7 @@ def test_a_limit_of_a_function_that_is_no_view_is_shaped_too() -> None:
     assert get(app, "/a").status_code == 503
 
 
-def test_on_denied_shapes_what_the_application_raises() -> None:
+def test_on_denied_applies_to_denials_raised_by_the_application() -> None:
     limiter = limiter_on()
     app, _ = site(limiter=limiter, on_denied=lambda request, decision: (f"{decision.name}", 503))
 
@@ -160,7 +160,7 @@ def test_on_denied_shapes_what_the_application_raises() -> None:
 # -- headers ----------------------------------------------------------------------------------------------------------
 
 
-def test_errors_and_streams_carry_the_headers() -> None:
+def test_errors_and_streams_have_the_headers() -> None:
     app, _ = site(application_limits="100/minute")
     app.logger.disabled = True
     fails: Any = lambda: 1 / 0  # noqa: E731 - a view that fails
@@ -181,7 +181,7 @@ def test_errors_and_streams_carry_the_headers() -> None:
     assert found[2].text == "ab"
 
 
-def test_a_function_before_the_extension_that_answers_leaves_it_out() -> None:
+def test_earlier_before_request_response_skips_the_extension() -> None:
     from flask import Flask
 
     app = Flask("site")
@@ -191,7 +191,7 @@ def test_a_function_before_the_extension_that_answers_leaves_it_out() -> None:
     assert (response.text, "RateLimit" in response.headers) == ("closed", False)
 
 
-def test_a_middleware_around_the_extension_counts_and_writes_once() -> None:
+def test_middleware_around_the_extension_counts_and_writes_once() -> None:
     limiter = limiter_on()
     app, gate = site(limiter=limiter, application_limits="5/minute")
     app.add_url_rule("/a", "a", gate.limit("3/minute")(lambda: "a"))
@@ -205,8 +205,8 @@ def test_a_middleware_around_the_extension_counts_and_writes_once() -> None:
     assert len(denied.headers.getlist("Retry-After")) == 1
 
 
-def test_two_applications_in_one_process_and_request_share_what_was_counted() -> None:
-    """One is mounted in the other by a dispatcher, and both have the extension."""
+def test_two_applications_in_one_request_share_its_state() -> None:
+    """One is mounted in the other by a dispatcher, and both use the extension."""
     from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
     limiter = limiter_on()

@@ -1,4 +1,4 @@
-"""The Flask extension: which limits a request passes, and what each option does."""
+"""The Flask extension: which limits apply to a request, and each option."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from unit.integrations.wsgi_calls import limiter_on
 
 
 def view(app: Any, path: str, decorate: Any = lambda view: view, **options: Any) -> None:
-    """A route that answers with its path."""
+    """A route that responds with its path."""
     app.add_url_rule(path, path.strip("/").replace("/", "_") or "root", decorate(lambda **_: request.path), **options)
 
 
 # -- levels -----------------------------------------------------------------------------------------------------------
 
 
-def test_defaults_count_for_each_caller_and_route() -> None:
+def test_defaults_count_per_caller_and_route() -> None:
     app, _ = site(default_limits=["3/minute", "100/day"])
     view(app, "/a")
     view(app, "/item/<name>")
@@ -31,7 +31,7 @@ def test_defaults_count_for_each_caller_and_route() -> None:
     assert passes(app, "/a", peer="198.51.100.1") == 3
 
 
-def test_a_views_own_limit_replaces_the_defaults() -> None:
+def test_limit_of_a_view_replaces_the_defaults() -> None:
     app, gate = site(default_limits="3/minute")
     view(app, "/more", gate.limit("5/minute"))
     view(app, "/both", gate.limit("5/minute", override_defaults=False))
@@ -39,7 +39,7 @@ def test_a_views_own_limit_replaces_the_defaults() -> None:
     assert passes(app, "/both") == 3
 
 
-def test_application_limits_are_one_counter_for_all_routes() -> None:
+def test_application_limits_share_one_counter() -> None:
     app, gate = site(application_limits=["4/minute"], default_limits=["3/minute"])
     view(app, "/a")
     view(app, "/b", gate.limit("100/minute"))
@@ -49,14 +49,14 @@ def test_application_limits_are_one_counter_for_all_routes() -> None:
     assert passes(app, "/free") == 10
 
 
-def test_paths_without_a_route_pass_the_limits_of_the_application_alone() -> None:
+def test_unrouted_paths_have_application_limits_only() -> None:
     app, _ = site(application_limits="4/minute", default_limits="1/minute")
     view(app, "/a")
     assert statuses(app, "/nothing", 3) == [404] * 3
     assert statuses(app, "/a", 2, method="POST") == [405, 429]
 
 
-def test_static_files_have_no_limits_but_their_own(tmp_path: Any) -> None:
+def test_static_files_have_their_own_limits_only(tmp_path: Any) -> None:
     (tmp_path / "x.css").write_text("x")
     app = Flask("site", static_folder=str(tmp_path), static_url_path="/static")
     gate = Crestgate(app, limiter=limiter_on(), application_limits="1/minute", default_limits="1/minute")
@@ -65,16 +65,16 @@ def test_static_files_have_no_limits_but_their_own(tmp_path: Any) -> None:
     assert passes(app, "/static/x.css") == 10
     assert passes(app, "/of-pages/x.css") == 10
     app.view_functions["static"] = gate.limit("3/minute", override_defaults=False)(app.view_functions["static"])
-    assert passes(app, "/static/x.css") == 1, "those of the application count then, too"
+    assert passes(app, "/static/x.css") == 1, "the limits of the application apply then, too"
 
 
-def test_a_view_of_the_name_static_is_limited() -> None:
+def test_view_named_static_is_limited() -> None:
     app, _ = site(default_limits="3/minute")
     app.add_url_rule("/s", "static", lambda: "s")
     assert passes(app, "/s") == 3
 
 
-def test_rules_of_the_limiter_are_asked_where_the_application_has_no_limits(tmp_path: Any) -> None:
+def test_rules_apply_without_application_limits(tmp_path: Any) -> None:
     path = tmp_path / "crestgate.yaml"
     rule = (
         "{name: orders, dimension: ip, endpoint_pattern: /a/*, limit: 2, window_seconds: 60, algorithm: token_bucket}"
@@ -91,14 +91,14 @@ def test_rules_of_the_limiter_are_asked_where_the_application_has_no_limits(tmp_
         assert "ratelimit" not in get(app, "/other").headers
 
 
-def test_what_one_limit_denies_is_taken_from_none() -> None:
+def test_denied_request_charges_no_limit() -> None:
     app, gate = site(application_limits="9/minute", default_limits="7/minute")
     twice = gate.limit("6/minute", override_defaults=False, when=lambda response: True)
     view(app, "/a", lambda view: twice(gate.limit("3/minute", override_defaults=False)(view)))
     view(app, "/b")
     assert passes(app, "/a", 20) == 3
-    told = get(app, "/a").headers["RateLimit"]
-    assert told == '"9/minute";r=6;t=20, "6/minute";r=3;t=30, "3/minute";r=0;t=20', "what was not asked is not told"
+    header = get(app, "/a").headers["RateLimit"]
+    assert header == '"9/minute";r=6;t=20, "6/minute";r=3;t=30, "3/minute";r=0;t=20', "only checked limits are listed"
     assert passes(app, "/b", 20) == 6
 
 
@@ -112,7 +112,7 @@ def blueprint(name: str, *paths: str) -> Blueprint:
     return made
 
 
-def test_a_blueprints_limits_are_the_defaults_of_its_views() -> None:
+def test_blueprint_limits_are_the_defaults_of_its_views() -> None:
     app, gate = site(default_limits="2/minute")
     pages = blueprint("pages", "/a", "/b")
     view(pages, "/own", gate.limit("5/minute"))
@@ -123,7 +123,7 @@ def test_a_blueprints_limits_are_the_defaults_of_its_views() -> None:
     assert [passes(app, path) for path in ("/p/a", "/p/b", "/p/own", "/p/free", "/a")] == [3, 3, 5, 10, 2]
 
 
-def test_a_blueprint_may_be_exempt_and_a_view_in_it_limited() -> None:
+def test_exempt_blueprint_may_have_a_limited_view() -> None:
     app, gate = site(default_limits="2/minute", application_limits="6/minute")
     pages = blueprint("pages", "/a")
     view(pages, "/own", gate.limit("3/minute"))
@@ -132,7 +132,7 @@ def test_a_blueprint_may_be_exempt_and_a_view_in_it_limited() -> None:
     assert [passes(app, "/a"), passes(app, "/own")] == [10, 3]
 
 
-def test_a_blueprint_has_the_limits_of_the_one_around_it() -> None:
+def test_nested_blueprint_inherits_limits() -> None:
     app, gate = site(default_limits="2/minute")
     outer, inner, limited = blueprint("outer", "/o"), blueprint("inner", "/i"), blueprint("limited", "/l")
     gate.limit("3/minute")(outer)
@@ -143,7 +143,7 @@ def test_a_blueprint_has_the_limits_of_the_one_around_it() -> None:
     assert [passes(app, path) for path in ("/o", "/i", "/l")] == [3, 3, 4]
 
 
-def test_a_blueprint_is_known_under_any_name_and_prefix() -> None:
+def test_blueprint_limits_apply_under_any_name_and_prefix() -> None:
     app, gate = site()
     pages = gate.limit("3/minute")(blueprint("pages", "/a"))
     app.register_blueprint(pages, url_prefix="/one")
@@ -151,17 +151,17 @@ def test_a_blueprint_is_known_under_any_name_and_prefix() -> None:
     assert [passes(app, "/one/a"), passes(app, "/two/a")] == [3, 3]
 
 
-def test_a_blueprints_shared_limit_is_one_counter() -> None:
+def test_shared_limit_of_a_blueprint_is_one_counter() -> None:
     app, gate = site()
     pages = gate.shared_limit("3/minute", scope="pages")(blueprint("pages", "/a", "/b"))
     app.register_blueprint(pages)
     assert [passes(app, "/a", 2), passes(app, "/b")] == [2, 1]
 
 
-# -- what is counted together -----------------------------------------------------------------------------------------
+# -- shared counters --------------------------------------------------------------------------------------------------
 
 
-def test_views_that_share_a_path_and_differ_in_method_have_counters_of_their_own() -> None:
+def test_views_of_one_path_and_different_methods_have_separate_counters() -> None:
     app, gate = site()
     app.add_url_rule("/x", "read", gate.limit("3/minute")(lambda: "r"))
     app.add_url_rule("/x", "write", gate.limit("3/minute")(lambda: "w"), methods=["POST"])
@@ -170,7 +170,7 @@ def test_views_that_share_a_path_and_differ_in_method_have_counters_of_their_own
     assert passes(app, "/x", method="HEAD") == 1, "HEAD is the same view"
 
 
-def test_methods_of_one_view_share_a_counter_unless_told_not_to() -> None:
+def test_methods_of_one_view_share_a_counter_by_default() -> None:
     app, gate = site()
     for name, per_method in (("together", False), ("apart", True)):
         view(app, f"/{name}", gate.limit("3/minute", per_method=per_method), methods=["GET", "POST"])
@@ -179,7 +179,7 @@ def test_methods_of_one_view_share_a_counter_unless_told_not_to() -> None:
         assert passes(app, path, method="POST") == posted
 
 
-def test_a_scope_joins_views_and_a_shared_limit_is_one() -> None:
+def test_scope_and_shared_limit_join_views() -> None:
     app, gate = site()
     shared = gate.shared_limit("3/minute", scope="search", cost=1)
     view(app, "/a", shared)
@@ -190,7 +190,7 @@ def test_a_scope_joins_views_and_a_shared_limit_is_one() -> None:
     assert [passes(app, path) for path in ("/a", "/b", "/c", "/d")] == [0, 0, 0, 3]
 
 
-def test_an_application_under_another_path_counts_apart() -> None:
+def test_application_under_another_mount_path_counts_separately() -> None:
     limiter = limiter_on()
     app, gate = site(limiter=limiter)
     view(app, "/a", gate.limit("3/minute"))
@@ -198,7 +198,7 @@ def test_an_application_under_another_path_counts_apart() -> None:
     assert passes(app, "/a", base_url="http://localhost/mounted") == 3
 
 
-def test_rules_of_subdomains_count_apart() -> None:
+def test_rules_of_subdomains_count_separately() -> None:
     app = Flask("site", subdomain_matching=True)
     app.config["SERVER_NAME"] = "example.org"
     gate = Crestgate(app, limiter=limiter_on())
@@ -211,17 +211,17 @@ def test_rules_of_subdomains_count_apart() -> None:
 # -- options ----------------------------------------------------------------------------------------------------------
 
 
-def test_keys_are_told_by_functions_with_and_without_an_argument() -> None:
+def test_key_functions_with_and_without_an_argument() -> None:
     app, gate = site(key_func=lambda: request.headers.get("X-Tenant"))
     view(app, "/habit", gate.limit("3/minute"))
-    view(app, "/ours", gate.limit("3/minute", key=lambda asked: f"{asked.args.get('who')}"))
+    view(app, "/ours", gate.limit("3/minute", key=lambda request: f"{request.args.get('who')}"))
     assert passes(app, "/habit", headers={"X-Tenant": "a"}) == 3
     assert passes(app, "/habit", headers={"X-Tenant": "b"}) == 3
     assert passes(app, "/ours?who=a") == 3
     assert passes(app, "/ours?who=b") == 3
 
 
-def test_a_key_may_need_what_an_earlier_function_has_put_into_g() -> None:
+def test_key_may_read_g_set_by_an_earlier_function() -> None:
     app = Flask("site")
 
     @app.before_request
@@ -255,12 +255,12 @@ def test_cost_methods_exemptions_and_filters() -> None:
     assert passes(app, "/plain") == 6
 
 
-def test_limits_may_be_told_by_callables_also_among_others() -> None:
+def test_callable_limits_alone_and_among_others() -> None:
     app, gate = site(default_limits=["8/minute", lambda: request.args.get("limit")])
     view(app, "/a")
     view(app, "/b", gate.limit(lambda: "4/minute"))
     assert passes(app, "/a?limit=2/minute") == 2
-    assert passes(app, "/a") == 6, "what the told limit denied has taken nothing from the other"
+    assert passes(app, "/a") == 6, "a denial by the callable limit charges nothing to the other"
     assert passes(app, "/b") == 4
 
 
@@ -283,7 +283,7 @@ def test_only_some_responses_count() -> None:
 
 
 @pytest.mark.parametrize("propagate", [True, False])
-def test_an_error_of_the_view_is_a_500_to_when(propagate: bool) -> None:
+def test_when_gets_status_500_for_a_view_error(propagate: bool) -> None:
     app, gate = site()
     app.config["PROPAGATE_EXCEPTIONS"] = propagate
     app.logger.disabled = True
@@ -298,13 +298,13 @@ def test_an_error_of_the_view_is_a_500_to_when(propagate: bool) -> None:
             assert (response.status_code, response.headers["X-RateLimit-Remaining"]) == (500, "2")
 
 
-def test_a_dry_run_denies_nobody() -> None:
+def test_dry_run_denies_nothing() -> None:
     app, gate = site()
     view(app, "/a", gate.limit("3/minute", dry_run=True))
     assert passes(app, "/a") == 10
 
 
-def test_a_preflight_is_not_counted() -> None:
+def test_preflight_is_not_counted() -> None:
     app, gate = site()
     view(app, "/a", gate.limit("1/minute"))
     headers = {"Origin": "https://example.org", "Access-Control-Request-Method": "GET"}
@@ -312,7 +312,7 @@ def test_a_preflight_is_not_counted() -> None:
     assert passes(app, "/a") == 1
 
 
-def test_a_leaky_bucket_holds_the_request_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaky_bucket_delays_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("crestgate.integrations.flask.app_limits.time.sleep", slept.append)
     app, gate = site(limiter=Limiter("memory://"))
@@ -321,7 +321,7 @@ def test_a_leaky_bucket_holds_the_request_up(monkeypatch: pytest.MonkeyPatch) ->
     assert len(slept) == 2
 
 
-def test_who_is_logged_in_by_flask_login_is_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_of_flask_login_is_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     class User:
         def __init__(self, name: str | None) -> None:
             self.name = name
@@ -349,7 +349,7 @@ def test_who_is_logged_in_by_flask_login_is_the_user(monkeypatch: pytest.MonkeyP
 # -- the extension ----------------------------------------------------------------------------------------------------
 
 
-def test_the_configuration_says_what_no_argument_does() -> None:
+def test_configuration_applies_without_arguments() -> None:
     app = Flask("site")
     app.config.update(
         CRESTGATE_STORE="memory://?prefix=flask-config",
@@ -370,7 +370,7 @@ def test_the_configuration_says_what_no_argument_does() -> None:
     assert passes(app, "/b") == 10
 
 
-def test_arguments_win_over_the_configuration() -> None:
+def test_arguments_override_the_configuration() -> None:
     app = Flask("site")
     app.config.update(CRESTGATE_STORE="nonsense", CRESTGATE_DEFAULT_LIMITS="nonsense")
     Crestgate(app, limiter=limiter_on(), default_limits="3/minute")
@@ -378,7 +378,7 @@ def test_arguments_win_over_the_configuration() -> None:
     assert passes(app, "/a") == 3
 
 
-def test_switched_off_nothing_is_limited() -> None:
+def test_disabled_extension_limits_nothing() -> None:
     app, gate = site(enabled=False, default_limits="1/minute")
     view(app, "/a")
     view(app, "/b", gate.limit("1/minute"))
@@ -387,7 +387,7 @@ def test_switched_off_nothing_is_limited() -> None:
     assert [passes(app, "/a"), passes(app, "/b")] == [1, 1]
 
 
-def test_one_extension_serves_several_applications() -> None:
+def test_one_extension_with_several_applications() -> None:
     gate = Crestgate(default_limits="3/minute")
     pages = Blueprint("pages", __name__)
     view(pages, "/own", gate.limit("4/minute"))
@@ -413,23 +413,23 @@ def test_two_extensions_on_one_application_both_count() -> None:
     assert passes(app, "/a") == 3
 
 
-def test_the_decision_on_the_current_request_can_be_seen() -> None:
+def test_current_decision_is_accessible() -> None:
     app, gate = site(application_limits="10/minute")
-    seen: list[Any] = []
+    decisions: list[Any] = []
 
     @app.get("/a")
     @gate.limit("3/minute")
     def a() -> str:
-        seen.append(gate.current_limit)
+        decisions.append(gate.current_limit)
         return "a"
 
     get(app, "/a")
-    assert (seen[0].remaining, len(seen[0].parts)) == (2, 2)
+    assert (decisions[0].remaining, len(decisions[0].parts)) == (2, 2)
     with app.test_request_context("/a"):
         assert gate.current_limit is None
 
 
-def test_a_check_by_hand_counts_once() -> None:
+def test_manual_check_counts_once() -> None:
     app = Flask("site")
     gate = Crestgate(limiter=limiter_on())
 
@@ -451,10 +451,10 @@ def test_state_does_not_leak_through_an_application_context() -> None:
         assert passes(app, "/a") == 3
 
 
-# -- mistakes ---------------------------------------------------------------------------------------------------------
+# -- configuration errors ---------------------------------------------------------------------------------------------
 
 
-def test_mistakes_are_found_before_the_first_request() -> None:
+def test_invalid_configuration_is_refused_before_the_first_request() -> None:
     _, gate = site()
     with pytest.raises(ConfigError):
         gate.limit("5/fortnight")
@@ -476,7 +476,7 @@ def test_mistakes_are_found_before_the_first_request() -> None:
         Crestgate(Flask("site"), limiter=limiter_on(), default_limits="5/fortnight")
 
 
-def test_limits_written_before_there_is_an_application_are_checked_when_there_is() -> None:
+def test_limits_created_before_the_application_are_validated_by_init_app() -> None:
     gate = Crestgate(limiter=limiter_on())
 
     @gate.limit("platinum")
@@ -485,10 +485,10 @@ def test_limits_written_before_there_is_an_application_are_checked_when_there_is
 
     with pytest.raises(ConfigError):
         gate.init_app(Flask("site"))
-    assert decorated() == "x", "outside of a request there is nobody to limit"
+    assert decorated() == "x", "outside of a request nothing is limited"
 
 
-def test_coroutines_among_the_callables_are_refused() -> None:
+def test_async_callables_are_refused() -> None:
     async def who() -> str:
         return "x"
 

@@ -21,7 +21,7 @@ from crestgate.integrations.layer import LimitLayer
 from crestgate.integrations.request import Identity, Request
 from crestgate.integrations.wsgi import WsgiRequest
 from integration.frameworks.apps.django_project import configure
-from unit.integrations.plain import CLIENT, admits, asked, limiter_on
+from unit.integrations.plain import CLIENT, admits, layer_request, limiter_on
 
 configure()
 Make = Callable[[bytes, Identity], Request]
@@ -71,10 +71,10 @@ MAKERS: dict[str, Make] = {"asgi": _asgi, "wsgi": _wsgi, "flask": _flask, "djang
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("spelled", SPELLINGS, ids=repr)
 def test_spelling_of_an_api_key_is_no_new_caller(make: Make, spelled: bytes) -> None:
-    who = Identity(TrustedProxies())
+    identity = Identity(TrustedProxies())
     for key in ("apikey", "header:X-API-Key"):
-        assert build_key_maker(key)(make(spelled, who)) == build_key_maker(key)(make(b"secret", who))
-    assert make(spelled, who).api_key == "secret"
+        assert build_key_maker(key)(make(spelled, identity)) == build_key_maker(key)(make(b"secret", identity))
+    assert make(spelled, identity).api_key == "secret"
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -87,23 +87,23 @@ def test_blank_api_key_is_none(make: Make) -> None:
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("spelled", SPELLINGS, ids=repr)
 def test_names_that_callables_read_from_headers(make: Make, spelled: bytes) -> None:
-    def told(request: Any) -> str:
+    def read_header(request: Any) -> str:
         return str(request.headers["x-api-key"])
 
-    who = Identity(TrustedProxies(), user=told, tier=told, client=told)
-    request = make(spelled, who)
+    identity = Identity(TrustedProxies(), user=read_header, tier=read_header, client=read_header)
+    request = make(spelled, identity)
     assert (request.user_id, request.tier, request.client_id) == ("secret", "secret", "secret")
-    assert build_key_maker(told)(request) == "secret"
-    nobody = make(b"\t", who)
-    assert (nobody.user_id, nobody.tier, nobody.client_id) == (None, None, None)
-    assert build_key_maker(told)(nobody) == f"ip:{CLIENT}"
+    assert build_key_maker(read_header)(request) == "secret"
+    blank = make(b"\t", identity)
+    assert (blank.user_id, blank.tier, blank.client_id) == (None, None, None)
+    assert build_key_maker(read_header)(blank) == f"ip:{CLIENT}"
 
 
 def test_text_of_a_callable_is_trimmed() -> None:
-    who = Identity(TrustedProxies(), user=lambda _: " 42\t")
-    assert asked(LimitLayer(limiter_on(), "1/day", user=lambda _: " 42\t")).user_id == "42"
-    assert build_key_maker(lambda _: "tenant\t")(_asgi(b"", who)) == "tenant"
-    assert build_key_maker(lambda _: " \t")(_asgi(b"", who)) == f"ip:{CLIENT}"
+    identity = Identity(TrustedProxies(), user=lambda _: " 42\t")
+    assert layer_request(LimitLayer(limiter_on(), "1/day", user=lambda _: " 42\t")).user_id == "42"
+    assert build_key_maker(lambda _: "tenant\t")(_asgi(b"", identity)) == "tenant"
+    assert build_key_maker(lambda _: " \t")(_asgi(b"", identity)) == f"ip:{CLIENT}"
 
 
 def test_repeats_are_compared_without_blanks() -> None:
@@ -121,10 +121,10 @@ def test_repeats_are_compared_without_blanks() -> None:
 def test_hosts_and_schemes_have_one_spelling(key: str, name: str, spellings: list[str]) -> None:
     layer: LimitLayer[Limiter] = LimitLayer(limiter_on(), "2/day", key=key)
     values = iter(spellings)
-    assert admits(layer, 3, lambda: asked(layer, headers={name: next(values)})) == 2
+    assert admits(layer, 3, lambda: layer_request(layer, headers={name: next(values)})) == 2
 
 
 def test_method_in_small_letters_is_bound_by_the_rule() -> None:
     layer: LimitLayer[Limiter] = LimitLayer(limiter_on(), "2/day", methods=["POST"])
     methods = iter(["POST", "post", "Post"])
-    assert admits(layer, 3, lambda: asked(layer, method=next(methods))) == 2
+    assert admits(layer, 3, lambda: layer_request(layer, method=next(methods))) == 2

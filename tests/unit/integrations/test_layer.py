@@ -1,4 +1,4 @@
-"""One layer's limits: what each option does to what is asked."""
+"""One layer's limits: the effect of each option on a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crestgate.integrations.drivers import check_sync
 from crestgate.integrations.layer import LimitLayer
 from crestgate.integrations.request_state import RequestState
 from crestgate.testing import FakeClock
-from unit.integrations.plain import CLIENT, admits, asked, limiter_on
+from unit.integrations.plain import CLIENT, admits, layer_request, limiter_on
 
 PREFLIGHT = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
 
@@ -23,14 +23,14 @@ def gate_of(limits: Any = "3/minute", **options: Any) -> LimitLayer[Any]:
     return LimitLayer(options.pop("limiter", None) or limiter_on(), limits, **options)
 
 
-def passes(layer: LimitLayer[Any], times: int, path: str = "/", **said: Any) -> int:
-    return admits(layer, times, lambda: asked(layer, path, **said))
+def passes(layer: LimitLayer[Any], times: int, path: str = "/", **fields: Any) -> int:
+    return admits(layer, times, lambda: layer_request(layer, path, **fields))
 
 
-# -- what is counted --------------------------------------------------------------------------------------------------
+# -- keys, limits and costs -------------------------------------------------------------------------------------------
 
 
-def test_a_caller_is_counted_by_the_address_unless_said() -> None:
+def test_default_key_is_the_address() -> None:
     layer = gate_of()
     assert passes(layer, 5, "/a") == 3
     assert passes(layer, 5, "/b") == 0
@@ -41,11 +41,11 @@ def test_a_caller_is_counted_by_the_address_unless_said() -> None:
 @pytest.mark.parametrize(
     "limits", ["3/minute", ["3/minute"], Limit(3, 60), [Limit(3, 60)], "5/minute; 3/minute", lambda: "3/minute"]
 )
-def test_limits_are_given_as_checks_take_them(limits: Any) -> None:
+def test_limits_in_all_forms_of_check(limits: Any) -> None:
     assert passes(gate_of(limits), 5) == 3
 
 
-def test_a_plan_counts_as_it_is_then() -> None:
+def test_current_plan_applies() -> None:
     plans = {"gold": "3/minute"}
     layer = gate_of("gold", limiter=limiter_on(plans=plans.get))
     assert passes(layer, 5) == 3
@@ -53,28 +53,28 @@ def test_a_plan_counts_as_it_is_then() -> None:
     assert passes(layer, 5) == 2
 
 
-def test_limits_by_a_callable() -> None:
+def test_callable_limits() -> None:
     layer = gate_of(lambda request: {"free": "1/minute", "gold": "3/minute"}.get(request.headers.get("x-tier", "")))
     assert passes(layer, 5, headers={"X-Tier": "free"}, peer="10.0.0.1") == 1
     assert passes(layer, 5, headers={"X-Tier": "gold"}, peer="10.0.0.2") == 3
     assert passes(layer, 5) == 5, "None is no limit"
 
 
-def test_limits_that_a_callable_makes_up_are_its_own_mistake() -> None:
+def test_invalid_limits_of_a_callable_raise() -> None:
     layer = gate_of(lambda: "many")
     with pytest.raises(ConfigError, match="many"):
         passes(layer, 1)
 
 
 @pytest.mark.parametrize("plans", [None, {"gold": "9/minute"}])
-def test_a_list_that_is_changed_later_changes_nothing(plans: dict[str, str] | None) -> None:
+def test_list_mutated_later_changes_nothing(plans: dict[str, str] | None) -> None:
     limits = ["3/minute"]
     layer = gate_of(limits, limiter=limiter_on(plans=plans))
     limits[0] = "100/minute"
     assert passes(layer, 5) == 3
 
 
-def test_a_cost_by_a_number_and_by_a_callable() -> None:
+def test_cost_as_number_and_callable() -> None:
     assert passes(gate_of("10/minute", cost=4), 5) == 2
     layer = gate_of("10/minute", cost=lambda request: int(request.headers["x-size"]))
     assert passes(layer, 1, headers={"X-Size": "7"}) == 1
@@ -84,7 +84,7 @@ def test_a_cost_by_a_number_and_by_a_callable() -> None:
 
 
 @pytest.mark.parametrize("cost", [-1, "1", 2**31, 1.5, None])
-def test_a_cost_that_is_none(cost: Any) -> None:
+def test_invalid_cost_is_refused(cost: Any) -> None:
     with pytest.raises(ValueError, match="cost must be a whole number"):
         gate_of(cost=cost)
     layer = gate_of(cost=lambda: cost)
@@ -92,7 +92,7 @@ def test_a_cost_that_is_none(cost: Any) -> None:
         passes(layer, 1)
 
 
-def test_only_some_methods() -> None:
+def test_methods_option() -> None:
     layer = gate_of(methods=["post", "PUT"])
     assert passes(layer, 5) == 5
     assert passes(layer, 1, method="POST") == 1
@@ -100,7 +100,7 @@ def test_only_some_methods() -> None:
     assert passes(layer, 5, method="PUT") == 1
 
 
-def test_what_is_exempt_is_not_counted() -> None:
+def test_exempt_request_is_not_counted() -> None:
     layer = gate_of(exempt=["/healthz", "10.0.0.0/8"])
     assert passes(layer, 5, "/healthz") == 5
     assert passes(layer, 5, peer="10.0.0.1") == 5
@@ -114,7 +114,7 @@ def test_preflights_are_not_counted() -> None:
     assert passes(layer, 5, method="OPTIONS") == 3
 
 
-def test_addresses_are_seen_through_trusted_proxies() -> None:
+def test_address_behind_trusted_proxies() -> None:
     layer = gate_of(trusted_proxies=["10.0.0.0/8"])
     assert passes(layer, 5, peer="10.0.0.1", headers={"X-Forwarded-For": "198.51.100.1"}) == 3
     assert passes(layer, 5, peer="10.0.0.1", headers={"X-Forwarded-For": "198.51.100.2"}) == 3
@@ -136,13 +136,13 @@ def test_users_clients_and_api_keys() -> None:
 # -- routes -----------------------------------------------------------------------------------------------------------
 
 
-def test_limits_of_a_route_count_for_each_caller_and_route() -> None:
+def test_route_limits_count_per_caller_and_route() -> None:
     layer = gate_of()
 
-    def by_route(times: int, route: str | None, **said: Any) -> int:
+    def by_route(times: int, route: str | None, **fields: Any) -> int:
         passed = 0
         for _ in range(times):
-            admission = check_sync(layer, asked(layer, **said), RequestState(), route)
+            admission = check_sync(layer, layer_request(layer, **fields), RequestState(), route)
             passed += admission is not None and not admission.refused
         return passed
 
@@ -153,41 +153,42 @@ def test_limits_of_a_route_count_for_each_caller_and_route() -> None:
     assert layer.limiter.peek(f"ip:{CLIENT}|route:GET /a", "3/minute").remaining == 0
 
 
-def test_a_scope_joins_routes() -> None:
+def test_scope_joins_routes() -> None:
     layer = gate_of(scope="writes")
     passed = [
-        check_sync(layer, asked(layer), RequestState(), route) for route in ("GET /a", "GET /b", "POST /a", "GET /c")
+        check_sync(layer, layer_request(layer), RequestState(), route)
+        for route in ("GET /a", "GET /b", "POST /a", "GET /c")
     ]
     assert [one is not None and not one.refused for one in passed] == [True, True, True, False]
 
 
-def test_a_route_with_a_long_name_is_a_route() -> None:
+def test_long_route_name_is_accepted() -> None:
     layer = gate_of()
     long = "GET /" + "x" * 3000
     for _ in range(3):
-        admission = check_sync(layer, asked(layer), RequestState(), long)
+        admission = check_sync(layer, layer_request(layer), RequestState(), long)
         assert admission is not None
         assert not admission.refused
-    denied = check_sync(layer, asked(layer), RequestState(), long)
+    denied = check_sync(layer, layer_request(layer), RequestState(), long)
     assert denied is not None
     assert denied.refused
     assert passes(layer, 1) == 1
 
 
-def test_nobody_writes_a_route_into_a_key() -> None:
+def test_key_cannot_imitate_a_route() -> None:
     limiter = limiter_on()
     middleware = gate_of(limiter=limiter, key="header:x-tenant")
     route = gate_of(limiter=limiter, key="header:x-tenant")
     assert passes(middleware, 3, headers={"X-Tenant": "blue|route:GET /login"}) == 3
-    admission = check_sync(route, asked(route, headers={"X-Tenant": "blue"}), RequestState(), "GET /login")
+    admission = check_sync(route, layer_request(route, headers={"X-Tenant": "blue"}), RequestState(), "GET /login")
     assert admission is not None
     assert admission.decision.remaining == 2
 
 
-# -- what is made of the answer ---------------------------------------------------------------------------------------
+# -- applying the decision --------------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_denies_nobody_and_says_so(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_denies_nothing_and_logs(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([100.0, 100.5, 100.9, 101.0])
     monkeypatch.setattr("crestgate.limiter.dry_run.time.monotonic", lambda: next(seconds))
     layer = gate_of("1/minute", dry_run=True)
@@ -200,12 +201,12 @@ def test_a_dry_run_denies_nobody_and_says_so(caplog: pytest.LogCaptureFixture, m
     assert layer.limiter.peek(f"ip:{CLIENT}", "1/minute").remaining == 0
 
 
-def test_an_admitted_request_waits_on_the_clock_of_its_limiter() -> None:
+def test_admitted_request_waits_on_the_clock_of_its_limiter() -> None:
     clock = FakeClock(1_700_000_000)
     layer = gate_of("1/second burst 3 using leaky_bucket", limiter=limiter_on(clock))
     waited = []
     for _ in range(3):
-        admission = check_sync(layer, asked(layer), RequestState())
+        admission = check_sync(layer, layer_request(layer), RequestState())
         assert admission is not None
         before = clock.now()
         assert layer.delay(admission.decision) == 0.0, "a virtual clock moves on instead"
@@ -213,7 +214,7 @@ def test_an_admitted_request_waits_on_the_clock_of_its_limiter() -> None:
     assert waited == [0.0, 1.0, 1.0]
 
 
-def test_nobody_waits_who_is_not_to() -> None:
+def test_requests_that_do_not_wait() -> None:
     clock = FakeClock(1_700_000_000)
     layer = gate_of("1/second burst 2 using leaky_bucket", limiter=limiter_on(clock), wait=False)
     decisions = [layer.limiter.check("k", "1/second burst 2 using leaky_bucket") for _ in range(4)]
@@ -222,7 +223,7 @@ def test_nobody_waits_who_is_not_to() -> None:
     assert [layer.delay(decision) for decision in decisions] == [0.0] * 4
     layer.wait = True
     layer.delay(decisions[-1])
-    assert clock.now() == 1_700_000_000, "who is denied waits for nothing"
+    assert clock.now() == 1_700_000_000, "a denied request does not wait"
 
 
 @pytest.mark.parametrize(
@@ -234,11 +235,11 @@ def test_nobody_waits_who_is_not_to() -> None:
         (HeaderStyle(reset="epoch"), HeaderStyle(reset="epoch")),
     ],
 )
-def test_which_headers_are_said(given: Any, style: HeaderStyle) -> None:
+def test_header_options(given: Any, style: HeaderStyle) -> None:
     assert gate_of(headers=given).style == style
 
 
-# -- mistakes ---------------------------------------------------------------------------------------------------------
+# -- configuration errors ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -268,13 +269,13 @@ def test_which_headers_are_said(given: Any, style: HeaderStyle) -> None:
         ({"trusted_proxies": "10.0.0.0/8"}, "write a list of networks, such as ['10.0.0.0/8'], not '10.0.0.0/8'"),
     ],
 )
-def test_a_mistake_is_found_before_the_first_request(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused_at_construction(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         gate_of(**options)
     assert message in str(raised.value)
 
 
-def test_an_option_that_does_not_exist() -> None:
+def test_unknown_option_is_refused() -> None:
     with pytest.raises(ConfigError, match="kez"):
         gate_of(kez="ip")
 
@@ -286,7 +287,7 @@ async def _yes(request: object) -> bool:
     return True
 
 
-class _Asks:
+class _AsyncCallable:
     async def __call__(self, request: object) -> str:
         return "alice"
 
@@ -302,10 +303,10 @@ class _Asks:
         {"tier": _yes},
         {"client": _yes},
         {"limits": _yes},
-        {"user": _Asks()},
+        {"user": _AsyncCallable()},
     ],
 )
-def test_coroutines_are_known_and_refused_where_nobody_can_wait(options: dict[str, Any]) -> None:
+def test_async_callables_are_detected_and_refused_in_sync_layers(options: dict[str, Any]) -> None:
     layer = gate_of(**options)
     assert len(layer.coroutines) == 1
     with pytest.raises(ConfigError, match=r"is a coroutine function, and nobody can wait for one in WSGI$"):
@@ -313,6 +314,6 @@ def test_coroutines_are_known_and_refused_where_nobody_can_wait(options: dict[st
     gate_of(limiter=AsyncLimiter("memory://")).refuse_coroutines("WSGI")
 
 
-def test_whether_a_response_counts_is_told_at_once() -> None:
+def test_async_when_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"when must be a plain function: a response waits for it"):
         gate_of(when=_yes)

@@ -1,4 +1,4 @@
-"""A layer without limits of its own: the rules of its limiter decide."""
+"""A layer without limits: the rules of its limiter apply."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crestgate.integrations.layer import LimitLayer
 from crestgate.integrations.request import Response
 from crestgate.integrations.request_state import RequestState
 from crestgate.testing import FakeClock
-from unit.integrations.plain import CLIENT, admits, asked, limiter_on
+from unit.integrations.plain import CLIENT, admits, layer_request, limiter_on
 
 Made = Callable[..., LimitLayer[Limiter]]
 
@@ -46,27 +46,27 @@ def gate_of(tmp_path: Path) -> Iterator[Made]:
         limiter.close()
 
 
-def passes(layer: LimitLayer[Limiter], times: int, path: str = "/", **said: Any) -> int:
-    return admits(layer, times, lambda: asked(layer, path, **said))
+def passes(layer: LimitLayer[Limiter], times: int, path: str = "/", **fields: Any) -> int:
+    return admits(layer, times, lambda: layer_request(layer, path, **fields))
 
 
-def passage_of(layer: LimitLayer[Limiter], path: str = "/", **said: Any) -> Admission[Limiter]:
-    admission = check_sync(layer, asked(layer, path, **said), RequestState())
+def admission_of(layer: LimitLayer[Limiter], path: str = "/", **fields: Any) -> Admission[Limiter]:
+    admission = check_sync(layer, layer_request(layer, path, **fields), RequestState())
     assert admission is not None
     return admission
 
 
-def test_rules_decide_by_everything_that_is_known_of_a_request(gate_of: Made) -> None:
+def test_rules_use_all_attributes_of_a_request(gate_of: Made) -> None:
     layer = gate_of(tier=lambda request: request.headers.get("x-tier"))
     assert passes(layer, 9, logged_in="alice") == 3
     assert passes(layer, 9, logged_in="bob", headers={"X-Tier": "gold"}) == 5
     assert passes(layer, 9, headers={"X-API-Key": "k"}) == 4
     assert passes(layer, 9, "/orders/1", method="POST") == 2
-    assert passes(layer, 9, "/orders/1") == 6, "20 for the address, all in all"
+    assert passes(layer, 9, "/orders/1") == 6, "20 for the address in total"
     assert passes(layer, 5, peer="198.51.100.1") == 5
 
 
-def test_costs_exemptions_and_methods_are_the_layers(gate_of: Made) -> None:
+def test_costs_exemptions_and_methods_of_the_layer_apply(gate_of: Made) -> None:
     layer = gate_of(cost=lambda: 2, exempt="/free", methods=["GET"])
     assert passes(layer, 3, logged_in="alice") == 1
     assert passes(layer, 3, "/free", logged_in="alice") == 3
@@ -77,38 +77,38 @@ def test_two_layers_with_the_same_rules_count_once(gate_of: Made) -> None:
     layer = gate_of()
     again = LimitLayer(Limiter.sharing(layer.limiter))
     request_state = RequestState()
-    assert check_sync(layer, asked(layer, logged_in="alice"), request_state) is not None
-    assert check_sync(again, asked(again, logged_in="alice"), request_state) is None
+    assert check_sync(layer, layer_request(layer, logged_in="alice"), request_state) is not None
+    assert check_sync(again, layer_request(again, logged_in="alice"), request_state) is None
     left = layer.limiter.peek_request(RequestContext(user="alice", ip=CLIENT))
     assert left.remaining == 2
 
 
-def test_rules_and_limits_are_different_limits(gate_of: Made) -> None:
+def test_rules_and_limits_count_separately(gate_of: Made) -> None:
     layer = gate_of()
     own = LimitLayer(layer.limiter, "1/minute")
     request_state = RequestState()
     for one in (layer, own):
-        assert check_sync(one, asked(one, logged_in="alice"), request_state) is not None
+        assert check_sync(one, layer_request(one, logged_in="alice"), request_state) is not None
     decision = request_state.decision()
     assert decision is not None
     assert [part.name for part in decision.parts] == ["per-user", "per-address", "1/minute"]
 
 
-def test_a_request_that_no_rule_is_for_passes_without_headers(gate_of: Made) -> None:
+def test_request_without_rules_passes_without_headers(gate_of: Made) -> None:
     layer = gate_of("rules:\n  - {name: u, dimension: user, limit: 3, window_seconds: 60}\n")
-    admission = passage_of(layer)
+    admission = admission_of(layer)
     assert (admission.refused, admission.decision.reason) == (False, "no_rule")
     assert admission.request_state.headers(layer.style, 0) == []
 
 
-def test_the_configuration_says_what_the_layer_does_not(gate_of: Made) -> None:
+def test_configuration_sets_defaults_of_the_layer(gate_of: Made) -> None:
     configuration = RULES + "server: {trusted_proxies: [10.0.0.0/8]}\nheaders: {x_ratelimit: false, reset: epoch}\n"
     layer = gate_of(configuration)
     assert layer.style == HeaderStyle(x_ratelimit=False, reset="epoch")
-    assert asked(layer, peer="10.0.0.1", headers={"X-Forwarded-For": CLIENT}).address == CLIENT
+    assert layer_request(layer, peer="10.0.0.1", headers={"X-Forwarded-For": CLIENT}).address == CLIENT
     layer = gate_of(configuration, headers=HeaderStyle(), trusted_proxies=())
     assert layer.style == HeaderStyle()
-    assert asked(layer, peer="10.0.0.1", headers={"X-Forwarded-For": CLIENT}).address == "10.0.0.1"
+    assert layer_request(layer, peer="10.0.0.1", headers={"X-Forwarded-For": CLIENT}).address == "10.0.0.1"
 
 
 # -- keys of policies -------------------------------------------------------------------------------------------------
@@ -117,21 +117,21 @@ POLICIES = "policy_key: [user, route]\npolicies:\n  - {key: 'user:alice|route:/i
 POLICIES += "windowSeconds: 60, type: SLIDING_WINDOW}\n"
 
 
-def test_the_route_of_a_policy_key_is_the_template(gate_of: Made) -> None:
+def test_route_of_a_policy_key_is_the_template(gate_of: Made) -> None:
     layer = gate_of(POLICIES)
     passed = sum(
-        not passage_of(layer, f"/item/{n}", template="/item/{id}", logged_in="alice").refused for n in range(5)
+        not admission_of(layer, f"/item/{n}", template="/item/{id}", logged_in="alice").refused for n in range(5)
     )
     assert passed == 2
-    assert passage_of(layer, "/item/1", template="/item/{id}", logged_in="bob").decision.limit == 100
+    assert admission_of(layer, "/item/1", template="/item/{id}", logged_in="bob").decision.limit == 100
 
 
-def test_without_a_template_the_path_counts(gate_of: Made) -> None:
+def test_policy_key_without_a_template_uses_the_path(gate_of: Made) -> None:
     layer = gate_of(POLICIES)
-    assert [passage_of(layer, f"/item/{n}", logged_in="alice").decision.remaining for n in range(3)] == [99, 99, 99]
+    assert [admission_of(layer, f"/item/{n}", logged_in="alice").decision.remaining for n in range(3)] == [99, 99, 99]
 
 
-def test_a_limiter_knows_the_key_of_a_policy(gate_of: Made) -> None:
+def test_limiter_returns_the_key_of_a_policy(gate_of: Made) -> None:
     limiter = gate_of(POLICIES).limiter
     alice = RequestContext(user="al|ice", path="/item/1")
     assert limiter.policy_key(alice, "/item/{id}") == "user:al%7Cice|route:/item/{id}"
@@ -141,11 +141,11 @@ def test_a_limiter_knows_the_key_of_a_policy(gate_of: Made) -> None:
     assert limiter_on().policy_key(alice, "/x") is None, "there are no rules"
 
 
-# -- what callers can do ----------------------------------------------------------------------------------------------
+# -- hostile callers --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("long", ["x" * 5000, "ä" * 600])
-def test_what_is_too_long_for_a_name_is_no_error(gate_of: Made, long: str) -> None:
+def test_too_long_names_are_not_errors(gate_of: Made, long: str) -> None:
     layer = gate_of(client=lambda request: request.headers.get("x-client"))
     assert passes(layer, 6, headers={"X-API-Key": long}) == 4
     assert passes(layer, 6, headers={"X-API-Key": long + "y"}) == 4
@@ -153,16 +153,16 @@ def test_what_is_too_long_for_a_name_is_no_error(gate_of: Made, long: str) -> No
     assert passes(layer, 1, headers={"X-Client": long}) == 1
 
 
-def test_a_path_that_is_too_long_is_no_error(gate_of: Made) -> None:
+def test_too_long_path_is_not_an_error(gate_of: Made) -> None:
     layer = gate_of("rules:\n  - {name: a, dimension: api, limit: 2, window_seconds: 60}\npolicy_key: [user, route]\n")
     assert passes(layer, 5, "/" + "x" * 5000, logged_in="u" * 900) == 2
     assert passes(layer, 5, "/" + "x" * 5000, template="/" + "y" * 5000, logged_in="u" * 900, peer="10.0.0.1") == 0
 
 
-def test_what_does_not_count_is_given_back_under_rules_too(gate_of: Made) -> None:
+def test_give_back_under_rules(gate_of: Made) -> None:
     layer = gate_of(when=lambda response: response.status == 401)
     for status, left in ((200, 3), (401, 2), (500, 2), (401, 1)):
-        admission = passage_of(layer, logged_in="alice")
+        admission = admission_of(layer, logged_in="alice")
         settle(admission, Response(status))
         assert admission.decision.parts[0].remaining == left
         assert [part.name for part in admission.decision.parts] == ["per-user", "per-address"], "and no shadow rule"
@@ -170,8 +170,8 @@ def test_what_does_not_count_is_given_back_under_rules_too(gate_of: Made) -> Non
     assert layer.limiter.shadow_denials == {"trial": 2}
 
 
-def test_rules_are_asked_on_event_loops(gate_of: Made) -> None:
+def test_rules_on_event_loops(gate_of: Made) -> None:
     layer: LimitLayer[AsyncLimiter] = LimitLayer(AsyncLimiter.sharing(gate_of().limiter))
-    assert layer.context(asked(layer, "/x", method="POST", logged_in="alice")) == RequestContext(
+    assert layer.context(layer_request(layer, "/x", method="POST", logged_in="alice")) == RequestContext(
         ip=CLIENT, user="alice", path="/x", method="POST"
     )

@@ -1,4 +1,4 @@
-"""A decorator without its brackets would take the function for its limits, and limit nothing: it says so at once."""
+"""A decorator used without brackets gets the function as its limits. That is an error when decorating."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wrapping(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("name", list(DECORATORS))
-def test_a_decorator_without_brackets_says_what_to_write(name: str) -> None:
+def test_missing_brackets_error_names_the_remedy(name: str) -> None:
     limit, form = DECORATORS[name]
     with pytest.raises(ConfigError, match=rf"view stands in the place of limits: write {form}, with the limits in"):
 
@@ -43,7 +43,7 @@ def test_a_decorator_without_brackets_says_what_to_write(name: str) -> None:
         async def view() -> None: ...
 
 
-def test_among_other_decorators(limit: Any) -> None:
+def test_missing_brackets_among_other_decorators(limit: Any) -> None:
     with pytest.raises(ConfigError, match="in brackets"):
 
         @wrapping
@@ -53,7 +53,7 @@ def test_among_other_decorators(limit: Any) -> None:
             return "seen"
 
 
-def test_on_methods_and_classes(limit: Any) -> None:
+def test_missing_brackets_on_methods_and_classes(limit: Any) -> None:
     with pytest.raises(ConfigError, match="in brackets"):
 
         class Method:
@@ -66,8 +66,8 @@ def test_on_methods_and_classes(limit: Any) -> None:
         class View: ...
 
 
-def test_callables_that_tell_limits_are_taken_for_what_they_are(limit: Any) -> None:
-    def told(*_: Any) -> str:
+def test_callable_limits_are_accepted(limit: Any) -> None:
+    def limits_of(*_: Any) -> str:
         return "5/minute"
 
     def made() -> Callable[..., str]:
@@ -76,12 +76,12 @@ def test_callables_that_tell_limits_are_taken_for_what_they_are(limit: Any) -> N
 
         return inner
 
-    for limits in (told, made(), functools.partial(told, 1)):
+    for limits in (limits_of, made(), functools.partial(limits_of, 1)):
         assert callable(limit(limits))
     assert callable(limit(lambda *_: "5/minute"))
 
 
-def test_the_function_itself_is_no_dependency() -> None:
+def test_limit_function_itself_is_not_a_dependency() -> None:
     app = FastAPI()
     with pytest.raises(ConfigError, match=r'write Depends\(limit\("5/minute"\)\), with the limits in it'):
 
@@ -94,7 +94,7 @@ def test_the_function_itself_is_no_dependency() -> None:
         def hello_again(_: Annotated[Any, Depends(fastapi.limit)]) -> None: ...
 
 
-def test_a_dependency_that_calls_it_is_one() -> None:
+def test_dependency_that_calls_it_limits() -> None:
     app = FastAPI()
 
     @app.get("/", dependencies=[Depends(fastapi.limit("1/minute", limiter=Limiter()))])

@@ -1,4 +1,4 @@
-"""An integration whose framework is not installed says which extra brings it."""
+"""An integration whose framework is not installed names the extra to install."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for name in FRAMEWORKS:
 """
 
 
-def test_an_integration_names_the_extra_that_its_framework_comes_with() -> None:
+def test_missing_framework_error_names_the_extra() -> None:
     where = {**os.environ, "PYTHONPATH": str(Path(crestgate.__file__).parent.parent)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=where, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [

@@ -1,4 +1,4 @@
-"""A request as limits see it, and what it leaves to its framework."""
+"""The base class of requests, and what it delegates to the framework."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crestgate.integrations.request import Headers, Identity, Request
 from unit.integrations.plain import CLIENT, plain
 
 
-def test_headers_are_found_in_any_case() -> None:
+def test_headers_are_case_insensitive() -> None:
     headers = Headers([(b"Content-Type", b"text/plain"), (b"x-tenant", b"blue")])
     assert headers["content-type"] == headers["CONTENT-TYPE"] == "text/plain"
     assert "X-Tenant" in headers
@@ -38,7 +38,7 @@ def test_no_headers() -> None:
     assert (len(Headers([])), list(Headers([])), Headers([]).get("a")) == (0, [], None)
 
 
-def test_everything_else_is_the_frameworks() -> None:
+def test_other_attributes_are_those_of_the_framework() -> None:
     request = plain("/x", session={"cart": 3})
     assert request.session == {"cart": 3}
     assert request.template is None
@@ -48,14 +48,14 @@ def test_everything_else_is_the_frameworks() -> None:
         _ = request._private
 
 
-def test_a_framework_whose_request_is_a_mapping_is_one_here_too() -> None:
+def test_mapping_request_of_a_framework_is_a_mapping() -> None:
     request = Request({"type": "http", "app": "an application"}, Identity(TrustedProxies()))
     assert request["app"] == "an application"
     with pytest.raises(KeyError):
         request["user"]
 
 
-def test_a_framework_has_to_tell_the_least() -> None:
+def test_minimal_framework_adapter() -> None:
     bare = Request({}, Identity(TrustedProxies()))
     for name in ("method", "path", "raw_headers", "peer", "headers"):
         with pytest.raises(NotImplementedError):
@@ -63,7 +63,7 @@ def test_a_framework_has_to_tell_the_least() -> None:
     assert (bare.route, bare.principal, bare.user_id, bare.tier, bare.client_id) == (None,) * 5
 
 
-def test_the_address_is_found_once() -> None:
+def test_address_is_computed_once() -> None:
     request = plain(headers={"X-Forwarded-For": CLIENT}, peer="10.0.0.1", identity=Identity(TrustedProxies(1)))
     assert request.address == CLIENT
     request.native.peer = "10.0.0.2"
@@ -71,37 +71,39 @@ def test_the_address_is_found_once() -> None:
     assert request.address == CLIENT
 
 
-def test_that_there_is_no_address_is_remembered_too() -> None:
+def test_missing_address_is_cached() -> None:
     request = plain(peer=None)
     assert request.address is None
     request.native.peer = CLIENT
     assert request.address is None
 
 
-def test_who_asks_is_what_the_layer_was_told() -> None:
-    told = Identity(
+def test_identity_options_of_the_layer_apply() -> None:
+    identity = Identity(
         TrustedProxies(),
         user=lambda request: request.headers["x-user"],
         tier=lambda _: "gold",
         client=lambda _: 7,
         api_key_header="X-Secret",
     )
-    request = plain(headers={"X-User": "alice", "X-Secret": "s", "X-API-Key": "other"}, logged_in="bob", identity=told)
+    request = plain(
+        headers={"X-User": "alice", "X-Secret": "s", "X-API-Key": "other"}, logged_in="bob", identity=identity
+    )
     assert (request.user_id, request.tier, request.client_id, request.api_key) == ("alice", "gold", "7", "s")
 
 
-@pytest.mark.parametrize("said", [None, ""])
-def test_nobody_is_nobody(said: object) -> None:
-    told = Identity(TrustedProxies(), user=lambda _: said, tier=lambda _: said, client=lambda _: said)
-    request = plain(headers={"X-API-Key": ""}, logged_in="bob", identity=told)
+@pytest.mark.parametrize("value", [None, ""])
+def test_empty_identity_is_none(value: object) -> None:
+    identity = Identity(TrustedProxies(), user=lambda _: value, tier=lambda _: value, client=lambda _: value)
+    request = plain(headers={"X-API-Key": ""}, logged_in="bob", identity=identity)
     assert (request.user_id, request.tier, request.client_id, request.api_key) == (None, None, None, None)
 
 
-def test_the_user_number_zero_is_a_user() -> None:
+def test_user_id_zero_is_a_user() -> None:
     assert plain(identity=Identity(TrustedProxies(), user=lambda _: 0)).user_id == "0"
 
 
-def test_what_was_asked_ahead_is_not_asked_again() -> None:
+def test_prefetched_values_are_not_computed_again() -> None:
     def never(_: object) -> object:
         raise AssertionError("asked again")
 
@@ -110,7 +112,7 @@ def test_what_was_asked_ahead_is_not_asked_again() -> None:
     assert request.call(never) == "alice"
 
 
-def test_a_coroutine_that_nobody_waited_for_is_an_error() -> None:
+def test_coroutine_in_a_sync_request_is_an_error() -> None:
     async def user(_: object) -> str:
         return "alice"
 
@@ -119,7 +121,7 @@ def test_a_coroutine_that_nobody_waited_for_is_an_error() -> None:
         _ = request.user_id
 
 
-def test_a_response_says_its_status_and_headers() -> None:
+def test_response_has_status_and_headers() -> None:
     response = Response(401, [(b"WWW-Authenticate", b"Basic")])
     assert (response.status, response.status_code, response.headers["www-authenticate"]) == (401, 401, "Basic")
     assert not Response(200).headers

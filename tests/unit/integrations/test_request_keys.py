@@ -1,4 +1,4 @@
-"""Whom a request is counted for: every resolver, and what no caller can do about it."""
+"""Keys of requests: every resolver, and that callers cannot evade it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from crestgate.integrations.keys import bounded_key, build_key_maker, with_one_a
 from crestgate.integrations.request import Identity
 from unit.integrations.plain import CLIENT, plain
 
-TOLD = Identity(TrustedProxies(), user=lambda _: 42, client=lambda _: "acme")
+SIGNATURES = Identity(TrustedProxies(), user=lambda _: 42, client=lambda _: "acme")
 KEY_DIGEST = "sha256:" + hashlib.sha256(b"secret").hexdigest()
 
-# A key as it is given, and what it makes of one and the same request.
+# A key option, and the key it makes of the same request.
 NAMED: dict[str, str] = {
     "ip": "ip:203.0.113.9",
     "address": "ip:203.0.113.9",
@@ -47,34 +47,34 @@ NAMED: dict[str, str] = {
 
 
 @pytest.mark.parametrize("key", NAMED)
-def test_a_resolver_by_name(key: str) -> None:
+def test_named_resolver(key: str) -> None:
     request = plain(
-        "/item/1", template="/item/{id}", identity=TOLD, headers={"X-Tenant": "blue", "X-API-Key": "secret"}
+        "/item/1", template="/item/{id}", identity=SIGNATURES, headers={"X-Tenant": "blue", "X-API-Key": "secret"}
     )
     assert build_key_maker(key)(request) == NAMED[key]
 
 
-def test_an_api_key_is_not_written_down() -> None:
+def test_api_key_is_hashed() -> None:
     made = build_key_maker("apikey|route")(plain("/x", headers={"X-API-Key": "secret"}))
     assert "secret" not in made
     assert made == f"apikey:{KEY_DIGEST}|route:/x"
 
 
-def test_a_route_that_is_not_known_is_the_path() -> None:
+def test_unknown_route_is_the_path() -> None:
     assert build_key_maker("route")(plain("/item/1")) == "route:/item/1"
 
 
 @pytest.mark.parametrize("path", ["/item//1", "/item/./1", "/x/../item/1", "/item/%31", "/item/1/", "/item/1;x=2"])
-def test_a_path_has_one_key_however_it_is_spelled(path: str) -> None:
+def test_spellings_of_a_path_have_one_key(path: str) -> None:
     assert build_key_maker("route")(plain(path)) == "route:/item/1"
 
 
-def test_what_the_framework_says_is_the_user_unless_told() -> None:
+def test_default_user_is_the_principal_of_the_framework() -> None:
     assert build_key_maker("user")(plain(logged_in="alice")) == "user:alice"
-    assert build_key_maker("user")(plain(logged_in="alice", identity=TOLD)) == "user:42"
+    assert build_key_maker("user")(plain(logged_in="alice", identity=SIGNATURES)) == "user:42"
 
 
-def test_an_ipv6_caller_is_a_network() -> None:
+def test_ipv6_caller_is_a_network() -> None:
     made = {
         build_key_maker("ip")(plain(peer=peer)) for peer in ("2001:db8::1", "2001:db8:0:0:ffff::2", "2001:DB8::3%eth0")
     }
@@ -83,7 +83,7 @@ def test_an_ipv6_caller_is_a_network() -> None:
 
 
 @pytest.mark.parametrize("key", ["apikey", "header:X-API-Key"])
-def test_nobody_is_somebody_new_by_sending_a_header_twice(key: str) -> None:
+def test_repeated_header_makes_no_new_key(key: str) -> None:
     def made(*values: bytes) -> str:
         request = plain()
         request.native.raw_headers = [(b"x-api-key", value) for value in values]
@@ -95,24 +95,24 @@ def test_nobody_is_somebody_new_by_sending_a_header_twice(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["user", "apikey", "client", "header:x-tenant"])
-def test_who_lacks_what_is_asked_for_is_counted_by_the_address(key: str) -> None:
+def test_missing_value_falls_back_to_the_address(key: str) -> None:
     assert build_key_maker(key)(plain()) == f"ip:{CLIENT}"
     assert build_key_maker(key)(plain(headers={"X-Tenant": "", "X-API-Key": ""}, logged_in=None)) == f"ip:{CLIENT}"
 
 
-@pytest.mark.parametrize("said", [None, ""])
-def test_a_callable_that_says_nothing_means_the_address(said: str | None) -> None:
-    assert build_key_maker(lambda _: said)(plain()) == f"ip:{CLIENT}"
+@pytest.mark.parametrize("value", [None, ""])
+def test_empty_result_of_a_callable_falls_back_to_the_address(value: str | None) -> None:
+    assert build_key_maker(lambda _: value)(plain()) == f"ip:{CLIENT}"
 
 
-def test_who_lacks_a_part_of_several_has_the_address_in_its_place() -> None:
+def test_missing_part_is_replaced_by_the_address() -> None:
     maker = build_key_maker("user|route")
     assert maker(plain("/x")) == f"ip:{CLIENT}|route:/x"
     assert maker(plain("/x", logged_in="alice")) == "user:alice|route:/x"
     assert maker(plain("/x", peer="198.51.100.1")) != maker(plain("/x"))
 
 
-def test_a_request_without_an_address_is_counted_and_said_once(
+def test_request_without_an_address_is_counted_and_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "_said", set())
@@ -126,7 +126,7 @@ def test_a_request_without_an_address_is_counted_and_said_once(
 # -- two callers, two keys --------------------------------------------------------------------------------------------
 
 
-def test_what_joins_the_parts_is_escaped_in_them() -> None:
+def test_separator_is_escaped_in_parts() -> None:
     maker = build_key_maker("header:a|header:b")
     one = maker(plain(headers={"A": "x|header:b:y", "B": "z"}))
     other = maker(plain(headers={"A": "x", "B": "y|header:b:z"}))
@@ -135,13 +135,13 @@ def test_what_joins_the_parts_is_escaped_in_them() -> None:
     assert maker(plain(headers={"A": "x%7C", "B": "z"})) != maker(plain(headers={"A": "x|", "B": "z"}))
 
 
-def test_one_part_cannot_pass_for_several() -> None:
+def test_one_part_cannot_imitate_several() -> None:
     alone = build_key_maker("header:a")(plain(headers={"A": "x|user:alice"}))
     several = build_key_maker("header:a|user")(plain(headers={"A": "x"}, logged_in="alice"))
     assert alone != several
 
 
-def test_a_callable_alone_cannot_pass_for_several() -> None:
+def test_single_callable_cannot_imitate_several() -> None:
     alone = build_key_maker(lambda request: request.headers["a"])(plain(headers={"A": "x|route:/login"}))
     assert alone == "x%7Croute:/login"
 
@@ -150,19 +150,19 @@ pieces = st.none() | st.text("a|%:1", max_size=4)
 
 
 @given(st.lists(pieces, min_size=1, max_size=3), st.lists(pieces, min_size=1, max_size=3))
-def test_other_values_make_another_key(one: list[str | None], other: list[str | None]) -> None:
+def test_different_values_make_different_keys(one: list[str | None], other: list[str | None]) -> None:
     def made(values: list[str | None]) -> str:
-        def told(place: int) -> Any:
-            return lambda _: values[place]
+        def value_at(index: int) -> Any:
+            return lambda _: values[index]
 
-        return build_key_maker([told(place) for place in range(len(values))])(plain())
+        return build_key_maker([value_at(index) for index in range(len(values))])(plain())
 
-    said, also = ([value or None for value in values] for values in (one, other))
-    if said != also:
+    value, also = ([value or None for value in values] for values in (one, other))
+    if value != also:
         assert made(one) != made(other), "an address is none of these values"
 
 
-def test_a_key_that_is_too_long_becomes_a_digest() -> None:
+def test_too_long_key_becomes_a_digest() -> None:
     maker = build_key_maker("header:a")
     long, longer = "x" * 2000, "x" * 2001
     made = maker(plain(headers={"A": long}))
@@ -170,7 +170,7 @@ def test_a_key_that_is_too_long_becomes_a_digest() -> None:
     assert made != maker(plain(headers={"A": longer}))
 
 
-def test_a_key_is_as_long_as_it_may_be_in_bytes() -> None:
+def test_key_length_is_measured_in_bytes() -> None:
     assert bounded_key("ä" * (MAX_KEY_BYTES // 2)) == "ä" * (MAX_KEY_BYTES // 2)
     assert bounded_key("ä" * (MAX_KEY_BYTES // 2) + "x").startswith("sha256:")
     assert bounded_key("x" * MAX_KEY_BYTES) == "x" * MAX_KEY_BYTES
@@ -180,15 +180,15 @@ def test_a_key_is_as_long_as_it_may_be_in_bytes() -> None:
 # -- callables --------------------------------------------------------------------------------------------------------
 
 
-def test_a_callable_is_given_the_request() -> None:
+def test_callable_gets_the_request() -> None:
     assert build_key_maker(lambda request: f"path:{request.path}")(plain("/x")) == "path:/x"
 
 
-def test_a_callable_may_take_nothing() -> None:
+def test_callable_without_parameters() -> None:
     assert build_key_maker(lambda: "everybody")(plain()) == "everybody"
 
 
-def test_a_number_is_a_key() -> None:
+def test_number_is_a_key() -> None:
     assert build_key_maker(lambda: 42)(plain()) == "42"
 
 
@@ -199,7 +199,7 @@ def test_names_and_callables_together() -> None:
 
 
 @pytest.mark.parametrize("made", [1.5, b"user", ["user"], object()])
-def test_a_key_that_is_no_text_is_the_applications_mistake(made: object) -> None:
+def test_invalid_result_of_a_callable_is_an_error(made: object) -> None:
     with pytest.raises(TypeError, match=r"must return text such as 'user:42', or None, not"):
         build_key_maker(lambda: made)(plain())
 
@@ -238,33 +238,33 @@ def _takes() -> Iterator[tuple[Any, Any]]:
     yield "REQUEST".lower, "request"
 
 
-@pytest.mark.parametrize(("function", "told"), list(_takes()))
-def test_what_a_callable_takes(function: Any, told: object) -> None:
-    assert with_one_argument(function)("request") == told
+@pytest.mark.parametrize(("function", "value_at"), list(_takes()))
+def test_callable_signatures(function: Any, value_at: object) -> None:
+    assert with_one_argument(function)("request") == value_at
 
 
-# -- what cannot be a key ---------------------------------------------------------------------------------------------
+# -- invalid keys -----------------------------------------------------------------------------------------------------
 
-SHOWN = "one of ip, user, apikey, client, route, header:NAME"
+RAISED = "one of ip, user, apikey, client, route, header:NAME"
 
 
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("usr", f"there is no key 'usr': write {SHOWN}, several joined by '|', or give a callable"),
-        ("user|", f"there is no key '': write {SHOWN}, several joined by '|', or give a callable"),
-        ("", f"there is no key '': write {SHOWN}, several joined by '|', or give a callable"),
-        ("header", f"there is no key 'header': write {SHOWN}, several joined by '|', or give a callable"),
+        ("usr", f"there is no key 'usr': write {RAISED}, several joined by '|', or give a callable"),
+        ("user|", f"there is no key '': write {RAISED}, several joined by '|', or give a callable"),
+        ("", f"there is no key '': write {RAISED}, several joined by '|', or give a callable"),
+        ("header", f"there is no key 'header': write {RAISED}, several joined by '|', or give a callable"),
         ("header:", "key 'header:' names no header: write one such as header:X-Tenant"),
         ("user|header: ", "key 'header:' names no header: write one such as header:X-Tenant"),
-        (["user", "usr"], f"there is no key 'usr': write {SHOWN}, several joined by '|', or give a callable"),
+        (["user", "usr"], f"there is no key 'usr': write {RAISED}, several joined by '|', or give a callable"),
         ([], "key names nobody: leave it out for the client's address"),
-        (5, f"key must be {SHOWN}, a callable or a list of them, not 5"),
-        (None, f"key must be {SHOWN}, a callable or a list of them, not None"),
-        (["user", 5], f"key must be made of {SHOWN} and callables, not 5"),
+        (5, f"key must be {RAISED}, a callable or a list of them, not 5"),
+        (None, f"key must be {RAISED}, a callable or a list of them, not None"),
+        (["user", 5], f"key must be made of {RAISED} and callables, not 5"),
     ],
 )
-def test_what_is_no_key(key: Any, message: str) -> None:
+def test_invalid_keys_are_refused(key: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         build_key_maker(key)
     assert str(raised.value) == message

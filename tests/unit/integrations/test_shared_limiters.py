@@ -23,7 +23,7 @@ RULES = "rules:\n  - {name: per user, dimension: user, limit: 3, window_seconds:
 
 @pytest.fixture(autouse=True)
 def nothing_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test begins with no limiter opened, and closes those that it opened."""
+    """Each test starts without open limiters, and closes those that it opened."""
     opened: dict[object, AsyncLimiter] = {}
     monkeypatch.setattr(shared_limiters, "_opened", opened)
     monkeypatch.delenv("CRESTGATE_STORE", raising=False)
@@ -37,13 +37,13 @@ def dead_store() -> str:
     return f"redis://127.0.0.1:{free_port()}/0?timeout_ms=50"
 
 
-def test_a_limiter_is_taken_as_it_is() -> None:
+def test_given_limiter_is_used_unchanged() -> None:
     sync, loops = limiter_on(), AsyncLimiter("memory://")
     assert sync_limiter_for(sync) is sync
     assert async_limiter_for(loops) is loops
 
 
-def test_a_limiter_for_threads_serves_event_loops_with_the_same_counters() -> None:
+def test_sync_limiter_serves_event_loops_with_the_same_counters() -> None:
     sync = limiter_on(FakeClock(1_700_000_000), plans={"gold": "3/minute"})
     loops = async_limiter_for(sync)
     assert isinstance(loops, AsyncLimiter)
@@ -53,7 +53,7 @@ def test_a_limiter_for_threads_serves_event_loops_with_the_same_counters() -> No
     assert loops.clock is sync.clock
 
 
-def test_a_limiter_for_event_loops_serves_threads_with_the_same_counters() -> None:
+def test_async_limiter_serves_threads_with_the_same_counters() -> None:
     loops = AsyncLimiter("memory://", clock=FakeClock(1_700_000_000))
     sync = sync_limiter_for(loops)
     assert isinstance(sync, Limiter)
@@ -61,14 +61,14 @@ def test_a_limiter_for_event_loops_serves_threads_with_the_same_counters() -> No
     assert asyncio.run(loops.check("k", "3/minute")).remaining == 1
 
 
-def test_who_shares_a_store_does_not_close_it() -> None:
+def test_derived_limiter_does_not_close_the_store() -> None:
     owner = limiter_on()
     Limiter.sharing(owner).close()
     asyncio.run(AsyncLimiter.sharing(owner).aclose())
     assert owner.check("k", "3/minute").allowed
 
 
-def test_layers_with_the_same_url_share_their_counters() -> None:
+def test_layers_with_the_same_url_share_counters() -> None:
     one, other = sync_limiter_for("memory://"), sync_limiter_for("memory://")
     loops = async_limiter_for("memory://")
     one.check("k", "3/hour")
@@ -77,17 +77,17 @@ def test_layers_with_the_same_url_share_their_counters() -> None:
     assert one.backend is other.backend is loops.backend
 
 
-def test_layers_with_other_urls_do_not() -> None:
+def test_layers_with_different_urls_share_nothing() -> None:
     sync_limiter_for("memory://").check("k", "3/hour")
     assert sync_limiter_for("memory://?max_keys=5").check("k", "3/hour").remaining == 2
 
 
-def test_nothing_given_is_memory() -> None:
+def test_default_store_is_memory() -> None:
     sync_limiter_for(None).check("k", "3/hour")
     assert sync_limiter_for("memory://").check("k", "3/hour").remaining == 1
 
 
-def test_nothing_given_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_store_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     url = f"shared://{tmp_path}/counters"
     monkeypatch.setenv("CRESTGATE_STORE", url)
     sync_limiter_for(None).check("k", "3/hour")
@@ -97,13 +97,13 @@ def test_nothing_given_is_what_the_environment_says(monkeypatch: pytest.MonkeyPa
     assert sync_limiter_for(None).check("k", "3/hour").remaining == 2
 
 
-def test_several_urls(tmp_path: Path) -> None:
+def test_list_of_urls(tmp_path: Path) -> None:
     urls = [f"shared://{tmp_path}/a", f"shared://{tmp_path}/b"]
     sync_limiter_for(urls).check("k", "3/hour")
     assert sync_limiter_for(tuple(urls)).check("k", "3/hour").remaining == 1
 
 
-def test_a_configuration_by_its_path(tmp_path: Path) -> None:
+def test_configuration_by_path(tmp_path: Path) -> None:
     file = tmp_path / "crestgate.yaml"
     file.write_text(RULES)
     limiter = sync_limiter_for(str(file))
@@ -113,7 +113,7 @@ def test_a_configuration_by_its_path(tmp_path: Path) -> None:
     assert not sync_limiter_for("memory://").has_rules
 
 
-def test_a_configuration_with_mistakes_stops_the_start(tmp_path: Path) -> None:
+def test_invalid_configuration_stops_the_start(tmp_path: Path) -> None:
     file = tmp_path / "crestgate.yaml"
     file.write_text("rules:\n  - {name: per user, dimension: usr, limit: 3, window_seconds: 60}\n")
     with pytest.raises(ValidationError, match=r"crestgate.yaml:2"):
@@ -139,7 +139,7 @@ def test_a_configuration_with_mistakes_stops_the_start(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_limiter(given: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_invalid_limiter_is_refused(given: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for made in (sync_limiter_for, async_limiter_for):
         with pytest.raises(ConfigError) as raised:
@@ -148,21 +148,19 @@ def test_what_is_no_limiter(given: Any, message: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("given", ["nosuch://host", "memory://?keys=5", ["memory://", 5]])
-def test_a_url_with_a_mistake_stops_the_start(given: Any) -> None:
+def test_invalid_url_stops_the_start(given: Any) -> None:
     with pytest.raises(ConfigError):
         sync_limiter_for(given)
 
 
-def test_a_store_that_is_away_does_not_keep_an_application_from_starting(
-    dead_store: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreachable_store_does_not_stop_the_start(dead_store: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "crestgate"):
         limiter = sync_limiter_for(dead_store)
     assert "the store of rate limits cannot be reached, and on_store_error answers until it is back" in caplog.text
     assert limiter.check("k", "1/minute").reason == "fail_open"
 
 
-def test_nor_an_application_on_an_event_loop(dead_store: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_store_does_not_stop_an_async_start(dead_store: str, caplog: pytest.LogCaptureFixture) -> None:
     async def start() -> None:
         limiter = async_limiter_for(dead_store)
         await connect(limiter)
@@ -174,13 +172,13 @@ def test_nor_an_application_on_an_event_loop(dead_store: str, caplog: pytest.Log
         asyncio.run(start())
 
 
-def test_a_limiter_that_one_builds_says_so_itself(dead_store: str) -> None:
+def test_explicitly_built_limiter_raises_for_an_unreachable_store(dead_store: str) -> None:
     with pytest.raises(StoreError):
         Limiter(dead_store)
 
 
 @pytest.mark.parametrize("given", [{"redis://:secret@here"}, b"redis://:secret@here", "redis:/:secret@here"])
-def test_no_password_is_shown(given: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^limiter ") as told:
+def test_error_does_not_show_the_password(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^limiter ") as raised:
         async_limiter_for(given)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""The WSGI middleware: what it does to the calls between a server and an application, and what it leaves alone."""
+"""The WSGI middleware: how it changes the calls between a server and an application."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def layer(app: Any = plain, limits: Any = "2/minute", limiter: Any = None, **opt
     return RateLimitMiddleware(validator(app), limiter or limiter_on(), limits, **options)
 
 
-def begun(app: RateLimitMiddleware, **more: Any) -> tuple[list[tuple[Any, ...]], Any, object]:
-    """What start_response was called with, what the application returned, and what `write` is."""
-    told: list[tuple[Any, ...]] = []
+def raw_call(app: RateLimitMiddleware, **more: Any) -> tuple[list[tuple[Any, ...]], Any, object]:
+    """The calls of start_response, the return value of the application, and `write`."""
+    starts: list[tuple[Any, ...]] = []
     write = object()
 
     def start(*given: Any) -> object:
-        told.append(given)
+        starts.append(given)
         return write
 
-    return told, app(environ_for(**more), start), write  # type: ignore[arg-type]
+    return starts, app(environ_for(**more), start), write  # type: ignore[arg-type]
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
@@ -62,14 +62,14 @@ def test_requests_above_the_limit_are_denied_with_a_problem(app: Any) -> None:
     assert call(limited, REMOTE_ADDR="198.51.100.1").status == 200
 
 
-def test_a_denied_head_has_no_body_but_the_length_of_one() -> None:
+def test_denied_head_has_content_length_and_no_body() -> None:
     limited = layer(limits="0/minute")
     denied = call(limited, method="HEAD")
     assert (denied.status, denied.body) == (429, b"")
     assert int(denied.headers["content-length"]) > 100
 
 
-def test_without_limits_it_writes_the_headers_of_inner_layers_alone() -> None:
+def test_middleware_without_limits_writes_headers_of_inner_layers() -> None:
     limiter = limiter_on()
     inner = layer(limiter=limiter)
     outer = RateLimitMiddleware(inner, limiter)
@@ -77,7 +77,7 @@ def test_without_limits_it_writes_the_headers_of_inner_layers_alone() -> None:
     assert "ratelimit" not in call(RateLimitMiddleware(plain, limiter)).headers
 
 
-def test_rules_of_a_configuration_count_where_no_limits_are_given(tmp_path: Any) -> None:
+def test_rules_of_the_configuration_apply_without_limits(tmp_path: Any) -> None:
     path = tmp_path / "crestgate.yaml"
     path.write_text(
         "store: memory://\nrules:\n  - {name: orders, dimension: ip, endpoint_pattern: /orders/*, limit: 1, "
@@ -88,8 +88,8 @@ def test_rules_of_a_configuration_count_where_no_limits_are_given(tmp_path: Any)
         assert [call(limited, "/orders/1").status for _ in range(2)] == [200, 429]
         assert call(limited, "/other").headers.get("ratelimit") is None
         assert call(limited, "/orders/?x").status == 429, "a question mark in a segment does not end the path"
-        assert begun(limited, path="orders/2")[0][0][0].startswith("429"), "frameworks take it for /orders/2"
-        assert call(limited, "/2", SCRIPT_NAME="/orders").status == 429, "where it is mounted is in the path"
+        assert raw_call(limited, path="orders/2")[0][0][0].startswith("429"), "frameworks take it for /orders/2"
+        assert call(limited, "/2", SCRIPT_NAME="/orders").status == 429, "the path includes the mount point"
 
 
 def test_two_layers_with_one_limit_count_once_and_write_once() -> None:
@@ -98,7 +98,7 @@ def test_two_layers_with_one_limit_count_once_and_write_once() -> None:
     assert [call(both).status for _ in range(3)] == [200, 200, 429]
 
 
-def test_two_layers_with_different_limits_tell_of_both() -> None:
+def test_headers_list_both_layers() -> None:
     limiter = limiter_on()
     both = RateLimitMiddleware(layer(limiter=limiter), limiter, "10/hour")
     assert call(both).headers["ratelimit-policy"] == '"10/hour";q=10;w=3600, "2/minute";q=2;w=60'
@@ -108,7 +108,7 @@ def test_two_layers_with_different_limits_tell_of_both() -> None:
     assert denied.headers["ratelimit"].startswith('"10/hour";r=7;')
 
 
-def test_a_leaky_bucket_holds_the_request_up_unless_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaky_bucket_delays_the_request_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("crestgate.integrations.wsgi.time.sleep", slept.append)
     for wait in (True, False):
@@ -117,7 +117,7 @@ def test_a_leaky_bucket_holds_the_request_up_unless_told_not_to(monkeypatch: pyt
     assert len(slept) == 2
 
 
-def test_headers_replace_the_applications_own_of_the_same_names_and_no_others() -> None:
+def test_only_headers_of_the_same_names_are_replaced() -> None:
     def app(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         start("200 OK", [("Content-Type", "text/plain"), ("RateLimit", "lies"), ("Set-Cookie", "a=b")])
         return [b"fine"]
@@ -127,29 +127,29 @@ def test_headers_replace_the_applications_own_of_the_same_names_and_no_others() 
     assert answer.headers["set-cookie"] == "a=b"
 
 
-# -- how the application answers --------------------------------------------------------------------------------------
+# -- responses of the application -------------------------------------------------------------------------------------
 
 
-def test_the_body_is_the_applications_own_object() -> None:
+def test_body_object_is_passed_through() -> None:
     body = [b"a", b"b"]
 
     def app(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         start("200 OK", [])
         return body
 
-    _, returned, _ = begun(RateLimitMiddleware(app, limiter_on(), "2/minute", when=lambda response: False))
+    _, returned, _ = raw_call(RateLimitMiddleware(app, limiter_on(), "2/minute", when=lambda response: False))
     assert returned is body
 
 
-def test_what_start_response_gives_is_passed_on() -> None:
+def test_write_callable_is_passed_through() -> None:
     def app(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         return [start("200 OK", [])]
 
-    _, (returned,), write = begun(RateLimitMiddleware(app, limiter_on(), "2/minute"))
+    _, (returned,), write = raw_call(RateLimitMiddleware(app, limiter_on(), "2/minute"))
     assert returned is write
 
 
-def test_an_answer_may_be_replaced_with_exc_info_and_keeps_the_headers() -> None:
+def test_response_replaced_with_exc_info_keeps_the_headers() -> None:
     error = (ValueError, ValueError("x"), None)
 
     def app(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
@@ -157,15 +157,15 @@ def test_an_answer_may_be_replaced_with_exc_info_and_keeps_the_headers() -> None
         start("500 Oops", [("X-Own", "yes")], error)
         return [b"oops"]
 
-    told, _, _ = begun(RateLimitMiddleware(app, limiter_on(), "2/minute"))
-    assert [len(given) for given in told] == [2, 3]
-    assert told[1][0] == "500 Oops"
-    assert told[1][2] is error
-    for given in told:
+    starts, _, _ = raw_call(RateLimitMiddleware(app, limiter_on(), "2/minute"))
+    assert [len(given) for given in starts] == [2, 3]
+    assert starts[1][0] == "500 Oops"
+    assert starts[1][2] is error
+    for given in starts:
         assert [name for name, _ in given[1]].count("ratelimit") == 1
 
 
-def test_a_generator_is_not_begun_before_the_server_asks() -> None:
+def test_generator_is_not_started_before_the_server_iterates() -> None:
     steps: list[str] = []
 
     def app(environ: dict[str, Any], start: Start) -> Iterator[bytes]:
@@ -175,16 +175,16 @@ def test_a_generator_is_not_begun_before_the_server_asks() -> None:
         steps.append("second")
         yield b"two"
 
-    told, body, _ = begun(RateLimitMiddleware(app, limiter_on(), "2/minute"))
-    assert (steps, told) == ([], [])
+    starts, body, _ = raw_call(RateLimitMiddleware(app, limiter_on(), "2/minute"))
+    assert (steps, starts) == ([], [])
     pieces = iter(body)
     assert next(pieces) == b"one"
     assert steps == ["begun"]
-    assert [name for name, _ in told[0][1]][:2] == ["ratelimit-policy", "ratelimit"]
+    assert [name for name, _ in starts[0][1]][:2] == ["ratelimit-policy", "ratelimit"]
     assert list(pieces) == [b"two"]
 
 
-def test_closing_the_body_closes_the_applications() -> None:
+def test_closing_the_body_closes_the_inner_body() -> None:
     closed: list[str] = []
 
     def app(environ: dict[str, Any], start: Start) -> Iterator[bytes]:
@@ -195,7 +195,7 @@ def test_closing_the_body_closes_the_applications() -> None:
         finally:
             closed.append("yes")
 
-    _, body, _ = begun(RateLimitMiddleware(app, limiter_on(), "2/minute"))
+    _, body, _ = raw_call(RateLimitMiddleware(app, limiter_on(), "2/minute"))
     next(iter(body))
     body.close()
     assert closed == ["yes"]
@@ -214,22 +214,22 @@ def raises_late(environ: dict[str, Any], start: Start) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("app", [raises, raises_late])
-def test_an_error_of_the_application_goes_on_and_counts_as_500(app: Any) -> None:
-    seen: list[int] = []
+def test_application_error_propagates_and_counts_as_500(app: Any) -> None:
+    values: list[int] = []
 
     def when(response: Any) -> bool:
-        seen.append(response.status)
+        values.append(response.status)
         return False
 
     limiter = limiter_on()
     with pytest.raises(RuntimeError, match="boom"):
         list(RateLimitMiddleware(app, limiter, "2/minute", when=when)(environ_for(), lambda *_: None))  # type: ignore[arg-type]
-    assert seen == [500]
+    assert values == [500]
     assert limiter.peek(f"ip:{CLIENT}", "2/minute").remaining == 2
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_denial_that_the_application_raises_becomes_a_response(late: bool) -> None:
+def test_denial_raised_by_the_application_becomes_a_response(late: bool) -> None:
     limiter = limiter_on()
 
     @limiter.limit("1/hour", key="report")
@@ -251,7 +251,7 @@ def test_a_denial_that_the_application_raises_becomes_a_response(late: bool) -> 
     assert denied.headers["ratelimit"] == '"1/hour";r=0;t=3600'
 
 
-def test_a_denial_raised_after_the_answer_has_begun_goes_on() -> None:
+def test_denial_raised_after_the_response_started_propagates() -> None:
     limiter = limiter_on()
 
     def app(environ: dict[str, Any], start: Start) -> Iterator[bytes]:
@@ -259,7 +259,7 @@ def test_a_denial_raised_after_the_answer_has_begun_goes_on() -> None:
         yield b"one"
         raise RateLimitExceeded(limiter.check("x", "0/minute"))
 
-    _, body, _ = begun(RateLimitMiddleware(app, limiter))
+    _, body, _ = raw_call(RateLimitMiddleware(app, limiter))
     pieces = iter(body)
     next(pieces)
     with pytest.raises(RateLimitExceeded):
@@ -269,7 +269,7 @@ def test_a_denial_raised_after_the_answer_has_begun_goes_on() -> None:
 # -- which responses count --------------------------------------------------------------------------------------------
 
 
-def test_only_some_responses_count_and_the_headers_know_it() -> None:
+def test_headers_reflect_responses_that_do_not_count() -> None:
     def app(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         start("401 Unauthorized" if environ["PATH_INFO"] == "/wrong" else "200 OK", [("Content-Type", "text/plain")])
         return [b"x"]
@@ -280,10 +280,10 @@ def test_only_some_responses_count_and_the_headers_know_it() -> None:
     assert call(limited, "/right").status == 429
 
 
-def test_a_client_that_goes_away_before_the_answer_keeps_its_charge() -> None:
+def test_disconnect_before_the_response_stays_charged() -> None:
     limiter = limiter_on()
     limited = RateLimitMiddleware(lazy, limiter, "2/minute", when=lambda response: False)
-    _, body, _ = begun(limited)
+    _, body, _ = raw_call(limited)
     body.close()
     assert limiter.peek(f"ip:{CLIENT}", "2/minute").remaining == 1
 
@@ -311,13 +311,13 @@ def test_on_denied_may_return_a_denial_a_wsgi_application_or_nothing() -> None:
     assert call(limited, "/usual").status == 429
 
 
-def test_on_denied_that_returns_something_else_is_told_so() -> None:
+def test_invalid_result_of_on_denied_is_an_error() -> None:
     limited = layer(limits="0/minute", on_denied=lambda request, decision: "no")
     with pytest.raises(TypeError, match="a WSGI application"):
         call(limited)
 
 
-# -- what a request is ------------------------------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -334,39 +334,41 @@ def test_on_denied_that_returns_something_else_is_told_so() -> None:
         ({"PATH_INFO": "/x;v=1/../y"}, "/x;v=1/../y"),
     ],
 )
-def test_the_path_is_what_the_application_is_asked_for(environ: dict[str, Any], path: str) -> None:
-    seen: list[str] = []
+def test_path_is_that_of_the_request(environ: dict[str, Any], path: str) -> None:
+    values: list[str] = []
 
     def key(request: Any) -> str:
-        seen.append(request.path)
+        values.append(request.path)
         return "x"
 
     RateLimitMiddleware(plain, limiter_on(), "9/minute", key=key)(environ_for(**environ), lambda *_: None)  # type: ignore[arg-type]
-    assert seen == [path]
+    assert values == [path]
 
 
-def test_a_request_has_its_headers_its_peer_and_its_environment() -> None:
-    seen: list[Any] = []
+def test_request_has_headers_peer_and_environ() -> None:
+    values: list[Any] = []
 
     def key(request: Any) -> str:
         headers = request.headers
-        seen.append((headers["X-Tenant"], headers["content-type"], headers["content-length"], "content-md5" in headers))
-        seen.append((request.peer, request["HTTP_X_TENANT"], request.get("nothing"), request.route, request.user_id))
+        values.append(
+            (headers["X-Tenant"], headers["content-type"], headers["content-length"], "content-md5" in headers)
+        )
+        values.append((request.peer, request["HTTP_X_TENANT"], request.get("nothing"), request.route, request.user_id))
         return "x"
 
     call(layer(key=key), HTTP_X_TENANT="acme", CONTENT_TYPE="text/plain", CONTENT_LENGTH="0")
-    assert seen == [("acme", "text/plain", "0", False), (CLIENT, "acme", None, None, None)]
+    assert values == [("acme", "text/plain", "0", False), (CLIENT, "acme", None, None, None)]
 
 
-def test_a_unix_socket_has_no_address_and_may_be_a_trusted_proxy() -> None:
+def test_unix_socket_has_no_address_and_may_be_a_trusted_proxy() -> None:
     limited = layer(trusted_proxies=["unix"])
     for address in ("198.51.100.1", "198.51.100.2"):
         assert call(limited, REMOTE_ADDR="", HTTP_X_FORWARDED_FOR=f"evil, {address}").remaining == 1
-    assert call(limited, HTTP_X_FORWARDED_FOR="198.51.100.1").remaining == 1, "who comes by TCP is no such proxy"
+    assert call(limited, HTTP_X_FORWARDED_FOR="198.51.100.1").remaining == 1, "a TCP peer is not that proxy"
     assert call(layer(), REMOTE_ADDR="", HTTP_X_FORWARDED_FOR="198.51.100.3").remaining == 1
 
 
-def test_a_visit_is_not_carried_over_to_the_next_request() -> None:
+def test_request_state_does_not_leak_into_the_next_request() -> None:
     limited = layer()
     environ = environ_for()
     limited(environ, lambda *_: None).close()  # type: ignore[arg-type,attr-defined]
@@ -374,20 +376,20 @@ def test_a_visit_is_not_carried_over_to_the_next_request() -> None:
     assert call(limited).remaining == 0
 
 
-# -- mistakes ---------------------------------------------------------------------------------------------------------
+# -- configuration errors ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["key", "exempt", "cost", "user", "limits"])
-def test_coroutines_are_refused_when_it_is_made(name: str) -> None:
-    async def asked(request: Any) -> Any:
+def test_async_callables_are_refused_at_construction(name: str) -> None:
+    async def coroutine(request: Any) -> Any:
         return None
 
-    options: dict[str, Any] = {"limits": "2/minute", name: asked}
+    options: dict[str, Any] = {"limits": "2/minute", name: coroutine}
     with pytest.raises(ConfigError, match="coroutine"):
         RateLimitMiddleware(plain, limiter_on(), **options)
 
 
-def test_mistakes_are_found_when_it_is_made() -> None:
+def test_invalid_options_are_refused_at_construction() -> None:
     with pytest.raises(ConfigError, match="WSGI application"):
         RateLimitMiddleware(None, limiter_on(), "2/minute")  # type: ignore[arg-type]
     with pytest.raises(ConfigError):

@@ -1,4 +1,4 @@
-"""Calls of WSGI applications, as a server makes them: held to the specification by the standard library's validator."""
+"""Calls of WSGI applications, checked against the specification by the standard library's validator."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def environ_for(path: str = "/", method: str = "GET", **more: Any) -> dict[str, 
 
 
 def call(app: Callable[..., Iterable[bytes]], path: str = "/", method: str = "GET", **more: Any) -> Answer:
-    """What a server would have sent."""
-    told: list[tuple[str, list[tuple[str, str]]]] = []
+    """The response that a server would send."""
+    starts: list[tuple[str, list[tuple[str, str]]]] = []
 
     def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Callable[[bytes], object]:
-        told.append((status, headers))
+        starts.append((status, headers))
         return lambda piece: None
 
     checked: Any = validator(app)
@@ -59,7 +59,7 @@ def call(app: Callable[..., Iterable[bytes]], path: str = "/", method: str = "GE
         sent = b"".join(body)
     finally:
         body.close()
-    status, headers = told[-1]
+    status, headers = starts[-1]
     names = [name.lower() for name, _ in headers]
     assert len(names) == len(set(names)), headers
     return Answer(int(status[:3]), {name.lower(): value for name, value in headers}, sent)

@@ -1,4 +1,4 @@
-"""FastAPI's routes beside each other, and inside of something: what they have from around, and what is their own."""
+"""FastAPI routes under middleware and mounts: inherited options, and their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def limiter() -> Limiter:
     return Limiter(clock=FakeClock(1000))
 
 
-def asked(app: Any, *paths: str) -> list[int]:
+def statuses_of(app: Any, *paths: str) -> list[int]:
     with TestClient(app) as client:
         return [client.get(path).status_code for path in paths]
 
@@ -30,7 +30,7 @@ def asked(app: Any, *paths: str) -> list[int]:
     ("own", "status"),
     [({}, 420), ({"on_denied": lambda request, decision: Denial(418)}, 418), ({"on_denied": None}, 429)],
 )
-def test_a_route_without_a_hook_has_that_of_the_middleware_around(own: Any, status: int, limiter: Limiter) -> None:
+def test_route_inherits_on_denied_of_the_middleware(own: Any, status: int, limiter: Limiter) -> None:
     app = FastAPI()
     app.add_middleware(
         RateLimitMiddleware, limiter=limiter, on_denied=lambda request, decision: Denial(420, request.path.encode())
@@ -45,10 +45,10 @@ def test_a_route_without_a_hook_has_that_of_the_middleware_around(own: Any, stat
     async def two() -> str:
         return "two"
 
-    assert asked(app, "/one", "/one", "/two", "/two") == [200, status, 200, status]
+    assert statuses_of(app, "/one", "/one", "/two", "/two") == [200, status, 200, status]
 
 
-def test_each_route_has_the_headers_that_it_says(limiter: Limiter) -> None:
+def test_each_route_has_its_own_header_style(limiter: Limiter) -> None:
     app = FastAPI()
     epoch = HeaderStyle(reset="epoch")
 
@@ -62,9 +62,7 @@ def test_each_route_has_the_headers_that_it_says(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int", "uuid", "float", "path"])
-def test_no_spelling_of_what_an_application_is_mounted_under_has_a_counter_of_its_own(
-    kind: str, limiter: Limiter
-) -> None:
+def test_spellings_of_the_mount_path_share_a_counter(kind: str, limiter: Limiter) -> None:
     spelled = {
         "int": ["7", "07", "8"],
         "float": ["7", "7.0", "07.00"],
@@ -74,11 +72,11 @@ def test_no_spelling_of_what_an_application_is_mounted_under_has_a_counter_of_it
     inner = FastAPI()
     inner.get("/x", dependencies=[Depends(limit("1/minute", limiter=limiter))])(lambda: "hello")
     app = FastAPI(routes=[Mount(f"/shop/{{place:{kind}}}/in", inner)])
-    statuses = asked(app, *[f"/shop/{place}/in/x" for place in spelled[kind]])
+    statuses = statuses_of(app, *[f"/shop/{segment}/in/x" for segment in spelled[kind]])
     assert statuses == [200] + [429] * (len(statuses) - 1)
 
 
-def test_a_route_knows_who_asks_as_the_middleware_around_does(limiter: Limiter) -> None:
+def test_route_uses_the_identity_of_the_middleware(limiter: Limiter) -> None:
     async def logged_in(request: Any) -> Any:
         return request.headers.get("x-user")
 
@@ -99,5 +97,5 @@ def test_a_route_knows_who_asks_as_the_middleware_around_does(limiter: Limiter) 
     with TestClient(app, client=("192.0.2.1", 4711)) as client:
         assert [client.get("/theirs", headers=caller).status_code for caller in callers] == [200, 200, 429]
         assert [client.get("/own", headers=caller).status_code for caller in callers] == [200, 200, 200]
-        strangers = [{"x-forwarded-for": f"198.51.100.{n}"} for n in (1, 2, 2)]
-        assert [client.get("/own", headers=stranger).status_code for stranger in strangers] == [200, 200, 429]
+        unknowns = [{"x-forwarded-for": f"198.51.100.{n}"} for n in (1, 2, 2)]
+        assert [client.get("/own", headers=unknown).status_code for unknown in unknowns] == [200, 200, 429]

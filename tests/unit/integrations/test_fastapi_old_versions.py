@@ -1,4 +1,4 @@
-"""FastAPI before it knew marked coroutine functions calls such a dependency in a thread. It counts there, too."""
+"""Older FastAPI ignores marked coroutine functions, and calls such a dependency in a thread. It counts there too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crestgate.integrations.fastapi import limit
 from crestgate.testing import FakeClock
 
 
-def test_a_dependency_that_is_called_in_a_thread_is_asked_on_the_loop() -> None:
+def test_dependency_called_in_a_thread_is_checked_on_the_loop() -> None:
     five = limit("1/minute", limiter=AsyncLimiter("memory://", clock=FakeClock(1_700_000_000)))
     response = Response()
 

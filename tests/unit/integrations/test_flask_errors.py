@@ -1,4 +1,4 @@
-"""Slips in Flask, above all those of people who come from Flask-Limiter: each is told what to write."""
+"""Configuration mistakes in Flask, especially those of Flask-Limiter users: the error names the remedy."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def get_remote_address() -> str:
     return "198.51.100.7"
 
 
-def told_by(**config: Any) -> str:
-    """The error about an application with this configuration."""
+def error_of(**config: Any) -> str:
+    """The error for an application with this configuration."""
     app = Flask("site")
     app.config.update(config)
     with pytest.raises(ConfigError) as error:
@@ -28,24 +28,24 @@ def told_by(**config: Any) -> str:
 
 
 @pytest.mark.parametrize("more", [{}, {"app": Flask("site")}], ids=["alone", "with an application"])
-def test_a_key_in_the_place_of_the_application(more: dict[str, Any]) -> None:
+def test_key_passed_as_the_application_is_refused(more: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"; whom to count is said by Crestgate\(app, key=get_remote_address\)$"):
         Crestgate(get_remote_address, **more)  # type: ignore[arg-type]  # that is the slip
 
 
-def test_the_application_by_its_name() -> None:
+def test_application_by_keyword() -> None:
     app = Flask("site")
     assert Crestgate(app=app, limiter=limiter_on()) in app.extensions["crestgate"]
 
 
-def test_an_option_of_the_extension_by_nearly_its_name() -> None:
+def test_misspelt_extension_option_has_a_suggestion() -> None:
     with pytest.raises(
         ConfigError, match=r"no option default_limit \(did you mean default_limits\?\): there are limiter,"
     ):
         site(default_limit="5/minute")
 
 
-def test_an_option_of_a_view_by_nearly_its_name() -> None:
+def test_misspelt_view_option_has_a_suggestion() -> None:
     _, gate = site()
     with pytest.raises(
         ConfigError, match=r"no option permethod \(did you mean per_method\?\): there are limits, scope,"
@@ -54,37 +54,37 @@ def test_an_option_of_a_view_by_nearly_its_name() -> None:
 
 
 @pytest.mark.parametrize(("name", "here"), [("storage_uri", "limiter"), ("on_breach", "on_denied")])
-def test_an_option_of_flask_limiter(name: str, here: str) -> None:
+def test_flask_limiter_option_has_a_hint(name: str, here: str) -> None:
     with pytest.raises(ConfigError, match=rf"^there is no option {name}: here it is {here}\b"):
         site(**{name: "x"})
 
 
-def test_a_setting_by_nearly_its_name() -> None:
-    assert told_by(CRESTGATE_DEFAULT_LIMIT="5/minute") == (
+def test_misspelt_setting_has_a_suggestion() -> None:
+    assert error_of(CRESTGATE_DEFAULT_LIMIT="5/minute") == (
         "app.config has 'CRESTGATE_DEFAULT_LIMIT', which is not read: did you mean CRESTGATE_DEFAULT_LIMITS?"
     )
 
 
-def test_a_setting_by_the_name_of_the_argument() -> None:
-    assert told_by(CRESTGATE_LIMITER="memory://").endswith(": did you mean CRESTGATE_STORE?")
+def test_argument_name_as_setting_has_a_suggestion() -> None:
+    assert error_of(CRESTGATE_LIMITER="memory://").endswith(": did you mean CRESTGATE_STORE?")
 
 
-def test_an_option_as_a_setting() -> None:
-    assert told_by(CRESTGATE_KEY="user").endswith(": write Crestgate(app, key=…)")
+def test_view_option_as_setting_is_refused() -> None:
+    assert error_of(CRESTGATE_KEY="user").endswith(": write Crestgate(app, key=…)")
 
 
-def test_a_setting_like_no_other() -> None:
-    assert ": there are CRESTGATE_STORE, CRESTGATE_DEFAULT_LIMITS, " in told_by(CRESTGATE_XYZZY=1)
+def test_unknown_setting_is_refused() -> None:
+    assert ": there are CRESTGATE_STORE, CRESTGATE_DEFAULT_LIMITS, " in error_of(CRESTGATE_XYZZY=1)
 
 
-def test_variables_of_the_environment_that_were_copied_are_no_slips(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_environment_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRESTGATE_SERVER__PORT", "8080")
     app = Flask("site")
     app.config["CRESTGATE_SERVER__PORT"] = "8080"
     Crestgate(app, limiter=limiter_on())
 
 
-def test_settings_that_flask_limiter_has_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_leftover_flask_limiter_settings_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     app = Flask("site")
     app.config.update(RATELIMIT_DEFAULT="5/minute", RATELIMIT_STORAGE_URI="memory://", RATELIMIT_OF_MY_OWN=1)
     with caplog.at_level(logging.WARNING, "crestgate"):
@@ -95,7 +95,7 @@ def test_settings_that_flask_limiter_has_left_behind(caplog: pytest.LogCaptureFi
     ]
 
 
-def test_settings_of_a_flask_limiter_that_is_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_of_an_installed_flask_limiter_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     app = Flask("site")
     app.extensions["limiter"] = {object()}
     app.config["RATELIMIT_DEFAULT"] = "5/minute"

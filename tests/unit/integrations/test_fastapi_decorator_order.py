@@ -1,4 +1,4 @@
-"""Where the decorator stands, above the route, below it, among others: it limits, or it says why it cannot."""
+"""The decorator above the route, below it, or among others: it limits, or raises an error that explains why not."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from crestgate.testing import FakeClock
 Decorator = Callable[[Any], Any]
 
 
-def telling(function: Any) -> Any:
-    """A decorator that tells what it is made from."""
+def wrapping(function: Any) -> Any:
+    """A decorator that sets `__wrapped__`."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -41,7 +41,7 @@ def telling(function: Any) -> Any:
 
 
 def hiding(function: Any) -> Any:
-    """A decorator that does not."""
+    """A decorator that does not set `__wrapped__`."""
 
     async def inner(name: str) -> Any:
         return await function(name)
@@ -58,7 +58,7 @@ def called(name: str) -> str:
 
 
 def fresh(function: Any) -> Any:
-    """The same function again, that nobody else has."""
+    """A new copy of the same function."""
     made = type(function)(function.__code__, function.__globals__, function.__name__, None, function.__closure__)
     made.__annotations__ = function.__annotations__
     return made
@@ -76,13 +76,13 @@ def limiter() -> Limiter:
 
 @pytest.mark.parametrize("endpoint", [waited, called])
 @pytest.mark.parametrize("order", ["LR", "RL", "LTR", "RTL", "RLT", "LRT", "TLR", "TRL", "TLTRT", "RLR"])
-def test_a_limit_works_wherever_it_stands(endpoint: Any, order: str, limiter: Limiter) -> None:
+def test_limit_works_in_any_decorator_order(endpoint: Any, order: str, limiter: Limiter) -> None:
     """From the top: L is the limit, R the route, T another decorator."""
     app = FastAPI()
     decorators: dict[str, Decorator] = {
         "L": limit("2/minute", limiter=limiter),
         "R": app.get("/hello/{name}"),
-        "T": telling,
+        "T": wrapping,
     }
     functools.reduce(lambda function, letter: decorators[letter](function), reversed(order), fresh(endpoint))
     assert statuses(app) == [200, 200, 429]
@@ -104,7 +104,7 @@ def test_limits_stack_in_any_order(order: str, limiter: Limiter) -> None:
     assert statuses(app) == [200, 429, 429]
 
 
-def test_a_function_with_two_routes_is_limited_on_both(limiter: Limiter) -> None:
+def test_function_with_two_routes_is_limited_on_both(limiter: Limiter) -> None:
     app = FastAPI()
 
     @app.get("/later/{name}")
@@ -118,24 +118,24 @@ def test_a_function_with_two_routes_is_limited_on_both(limiter: Limiter) -> None
 
 
 @pytest.mark.parametrize("included", ["before", "after"])
-def test_a_router_may_be_included_before_or_after(included: str, limiter: Limiter) -> None:
+def test_router_may_be_included_before_or_after(included: str, limiter: Limiter) -> None:
     app, outer, router = FastAPI(), APIRouter(prefix="/outer"), APIRouter(prefix="/inner")
     endpoint = router.get("/{name}")(fresh(waited))
     if included == "before":
         outer.include_router(router)
         app.include_router(outer)
         app.include_router(router, prefix="/again")
-        assert statuses(app, "/outer/inner/{}") == [200, 200, 200]  # and all that is made of it is made
+        assert statuses(app, "/outer/inner/{}") == [200, 200, 200]  # the routes are in use now
     limit("2/minute", limiter=limiter)(endpoint)
     if included == "after":
         outer.include_router(router)
         app.include_router(outer)
         app.include_router(router, prefix="/again")
     assert statuses(app, "/outer/inner/{}") == [200, 200, 429]
-    assert statuses(app, "/again/inner/{}") == [200, 200, 429]  # another route, with a count of its own
+    assert statuses(app, "/again/inner/{}") == [200, 200, 429]  # another route, with its own counter
 
 
-def test_a_method_of_an_object_can_be_an_endpoint(limiter: Limiter) -> None:
+def test_bound_method_can_be_an_endpoint(limiter: Limiter) -> None:
     app = FastAPI()
 
     class Greeter:
@@ -155,7 +155,7 @@ def test_a_method_of_an_object_can_be_an_endpoint(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("above", [False, True])
-def test_a_websocket_is_limited_too(above: bool, limiter: Limiter) -> None:
+def test_websocket_endpoint_is_limited(above: bool, limiter: Limiter) -> None:
     app = FastAPI()
     limited = limit("1/minute", limiter=limiter)
 
@@ -174,7 +174,7 @@ def test_a_websocket_is_limited_too(above: bool, limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("above", [False, True])
-def test_generators_are_endpoints_too(above: bool, limiter: Limiter) -> None:
+def test_generator_endpoints_are_limited(above: bool, limiter: Limiter) -> None:
     app = FastAPI()
     limited = limit("1/minute", limiter=limiter)
     route = app.get("/stream", response_class=StreamingResponse)
@@ -199,13 +199,13 @@ def test_generators_are_endpoints_too(above: bool, limiter: Limiter) -> None:
         assert client.get("/sync").status_code == 429
 
 
-def test_above_a_route_with_a_decorator_that_hides_it_is_refused(limiter: Limiter) -> None:
+def test_limit_above_a_hidden_route_is_refused(limiter: Limiter) -> None:
     app = FastAPI()
     with pytest.raises(ConfigError, match=r"above a route of waited.*functools\.wraps"):
         limit("2/minute", limiter=limiter)(hiding(app.get("/hello/{name}")(fresh(waited))))
 
 
-def test_under_a_decorator_that_hides_it_the_first_request_tells(limiter: Limiter) -> None:
+def test_limit_under_a_hiding_decorator_fails_on_the_first_request(limiter: Limiter) -> None:
     app = FastAPI()
     app.get("/hello/{name}")(hiding(limit("2/minute", limiter=limiter)(fresh(waited))))
     with TestClient(app) as client, pytest.raises(ConfigError, match=r"limits nothing.*right below the route"):
@@ -213,7 +213,7 @@ def test_under_a_decorator_that_hides_it_the_first_request_tells(limiter: Limite
 
 
 @pytest.mark.parametrize("above", [False, True])
-def test_a_plain_starlette_route_is_refused(above: bool, limiter: Limiter) -> None:
+def test_plain_starlette_route_is_refused(above: bool, limiter: Limiter) -> None:
     async def hello(request: Request) -> PlainTextResponse:
         return PlainTextResponse("hello")
 
@@ -228,7 +228,7 @@ def test_a_plain_starlette_route_is_refused(above: bool, limiter: Limiter) -> No
             client.get("/")
 
 
-def test_an_endpoint_that_calls_another_beside_it_is_no_decorator(limiter: Limiter) -> None:
+def test_endpoint_that_calls_another_is_not_a_decorator(limiter: Limiter) -> None:
     app = FastAPI()
 
     @app.get("/other")
@@ -244,7 +244,7 @@ def test_an_endpoint_that_calls_another_beside_it_is_no_decorator(limiter: Limit
     assert statuses(app, "/other") == [200, 200, 200]
 
 
-def test_the_function_can_be_called_as_before(limiter: Limiter) -> None:
+def test_limited_function_can_still_be_called(limiter: Limiter) -> None:
     app = FastAPI()
 
     @app.get("/hello/{name}")
@@ -265,7 +265,7 @@ def test_the_function_can_be_called_as_before(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (type("View", (), {}), "a class"),
         (staticmethod(called), "below @staticmethod"),
@@ -274,13 +274,13 @@ def test_the_function_can_be_called_as_before(limiter: Limiter) -> None:
         (None, "is none"),
     ],
 )
-def test_what_is_no_function_is_refused(given: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_non_functions_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         limit("2/minute")(given)
 
 
 @pytest.mark.parametrize("above", [False, True])
-def test_openapi_and_the_parameters_are_the_same(above: bool, limiter: Limiter) -> None:
+def test_openapi_and_parameters_are_unchanged(above: bool, limiter: Limiter) -> None:
     def made(decorate: Decorator) -> dict[str, Any]:
         app = FastAPI()
         route = app.get("/hello/{name}", summary="Hello")
@@ -301,7 +301,7 @@ def test_openapi_and_the_parameters_are_the_same(above: bool, limiter: Limiter) 
     assert made(limit("9/minute", limiter=limiter)) == made(lambda function: function)
 
 
-def test_one_limit_is_one_count_as_a_dependency_and_as_a_decorator(limiter: Limiter) -> None:
+def test_limit_as_dependency_and_decorator_counts_once(limiter: Limiter) -> None:
     app = FastAPI()
 
     @app.get("/hello/{name}", dependencies=[Depends(limit("2/minute", limiter=limiter))])
@@ -312,7 +312,7 @@ def test_one_limit_is_one_count_as_a_dependency_and_as_a_decorator(limiter: Limi
     assert statuses(app) == [200, 200, 429]
 
 
-def test_a_limit_is_asked_before_the_dependencies_in_the_parameters(limiter: Limiter) -> None:
+def test_limit_is_checked_before_parameter_dependencies(limiter: Limiter) -> None:
     app = FastAPI()
     looked_up = []
 
