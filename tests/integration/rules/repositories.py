@@ -8,13 +8,13 @@ import pytest
 
 from databases import url_of
 
-__all__ = ["KINDS", "place"]
+__all__ = ["KINDS", "repository_url"]
 
 KINDS = ["sqlite", "mariadb", "postgres", "redis"]
 _numbers = itertools.count()
 
 
-def place(kind: str, request: pytest.FixtureRequest) -> str:
+def repository_url(kind: str, request: pytest.FixtureRequest) -> str:
     """The URL of a repository of this kind that nobody else uses; a busy machine is given time."""
     url: str = request.getfixturevalue("redis_server").url if kind == "redis" else url_of(kind, request)
     joint = "&" if "?" in url else "?"

@@ -20,7 +20,7 @@ from crestgate.rules.records import record_of
 from crestgate.rules.rule import Rule
 from crestgate.rules.storage.factory import open_repository
 from integration.child_process import Child
-from integration.rules.repositories import KINDS, place
+from integration.rules.repositories import KINDS, repository_url
 
 CHANGES = 100
 RULES = 20
@@ -107,7 +107,7 @@ def in_a_file(folder: Path) -> Report:
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
     """All kinds at the same time: they wait much more than they do."""
     folders = {kind: tmp_path_factory.mktemp(kind) for kind in (*KINDS, "file")}
-    urls = {kind: place(kind, request) for kind in KINDS}
+    urls = {kind: repository_url(kind, request) for kind in KINDS}
     with ThreadPoolExecutor(len(folders)) as pool:
         told = {kind: pool.submit(in_a_database, url, folders[kind]) for kind, url in urls.items()}
         told["file"] = pool.submit(in_a_file, folders["file"])

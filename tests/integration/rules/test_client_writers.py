@@ -11,7 +11,7 @@ import pytest
 from crestgate.rules.port import AuditEntry, AuditQuery, Repository
 from crestgate.rules.storage.factory import open_repository
 from integration.child_process import Child
-from integration.rules.repositories import KINDS, place
+from integration.rules.repositories import KINDS, repository_url
 
 PROCESSES = 4
 TIMES = 50
@@ -21,7 +21,7 @@ CLIENT = "client-7"
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_writers_never_mix_and_lose_no_audit_entry(kind: str, request: pytest.FixtureRequest) -> None:
-    url = place(kind, request)
+    url = repository_url(kind, request)
     repository = open_repository(url)
     with ExitStack() as stack:
         writers = [

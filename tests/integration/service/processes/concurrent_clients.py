@@ -1,4 +1,4 @@
-"""Many callers at once, each on a connection of its own, and what they were told."""
+"""Concurrent HTTP clients, each on its own connection, and their responses."""
 
 from __future__ import annotations
 
@@ -16,17 +16,26 @@ from typing import Any
 
 from integration.service.service_process import TIMEOUT, Service
 
-__all__ = ["CHECK", "Caller", "Load", "Told", "admitted", "answering_workers", "crowd", "metric", "scrape", "until"]
+__all__ = [
+    "CHECK",
+    "Client",
+    "Load",
+    "Response",
+    "check_concurrently",
+    "count_admitted",
+    "metric_sum",
+    "responding_workers",
+    "scrape",
+    "wait_until",
+]
 
 CHECK = "/api/v1/check"
 FOREVER = 31_536_000
-"""Seconds: in such a window nothing comes back while a test runs."""
+"""Seconds: a window so long that nothing refills while a test runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An answer."""
-
+class Response:
     status: int
     headers: Mapping[str, str]
     text: str
@@ -37,48 +46,50 @@ class Told:
 
     @property
     def worker(self) -> str:
-        """Which worker answered: they begin their request ids each in its own way."""
+        """Which worker responded: each worker has its own request id prefix."""
         return self.headers["x-request-id"].partition("-")[0]
 
 
-class Caller:
-    """One connection, with a key if one is given. A broken one is made anew for the next call."""
+class Client:
+    """One connection, with an API key if one is given. A broken connection is reopened for the next call."""
 
     def __init__(self, service: Service, key: str | None = None) -> None:
         self._connection = http.client.HTTPConnection(service.host, service.port, timeout=TIMEOUT)
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
 
-    def ask(self, method: str, path: str, data: object = None, headers: Mapping[str, str] | None = None) -> Told:
+    def request(
+        self, method: str, path: str, data: object = None, headers: Mapping[str, str] | None = None
+    ) -> Response:
         body = None if data is None else json.dumps(data).encode()
         try:
             self._connection.request(method, path, body, {**self._headers, **(headers or {})})
-            answer = self._connection.getresponse()
-            text = answer.read().decode()
+            raw = self._connection.getresponse()
+            text = raw.read().decode()
         except (OSError, http.client.HTTPException):
             self._connection.close()
             raise
-        return Told(answer.status, {name.lower(): value for name, value in answer.getheaders()}, text)
+        return Response(raw.status, {name.lower(): value for name, value in raw.getheaders()}, text)
 
-    def meet(self) -> str:
-        """Which worker it is connected with."""
-        return self.ask("GET", "/healthz").worker
+    def worker_name(self) -> str:
+        """The worker it is connected to."""
+        return self.request("GET", "/healthz").worker
 
-    def check(self, data: object, headers: Mapping[str, str] | None = None) -> Told:
-        return self.ask("POST", CHECK, data, headers)
+    def check(self, data: object, headers: Mapping[str, str] | None = None) -> Response:
+        return self.request("POST", CHECK, data, headers)
 
-    def limit(self, rule_id: str, limit: int, **more: object) -> Told:
-        """Make or change a rule for every user: so many, once and for all."""
+    def put_rule(self, rule_id: str, limit: int, **more: object) -> Response:
+        """Create or replace a rule for every user, with a limit that does not refill."""
         rule = {"dimension": "user", "limit": limit, "window_seconds": FOREVER, "algorithm": "token_bucket", **more}
-        told = self.ask("PUT", f"/api/v1/rules/{rule_id}", rule)
-        if told.status == 404:
-            told = self.ask("POST", "/api/v1/rules", {"rule_id": rule_id, **rule})
-        assert told.status in (200, 201), told
-        return told
+        response = self.request("PUT", f"/api/v1/rules/{rule_id}", rule)
+        if response.status == 404:
+            response = self.request("POST", "/api/v1/rules", {"rule_id": rule_id, **rule})
+        assert response.status in (200, 201), response
+        return response
 
     def close(self) -> None:
         self._connection.close()
 
-    def __enter__(self) -> Caller:
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(
@@ -87,81 +98,81 @@ class Caller:
         self.close()
 
 
-def crowd(
+def check_concurrently(
     services: Sequence[Service],
     checks: Sequence[object],
-    callers: int = 50,
+    clients: int = 50,
     headers: Mapping[str, str] | None = None,
     workers: int = 1,
-) -> list[Told]:
-    """What each check was told. So many callers, who take turns among the services, all begin at the same moment.
+) -> list[Response]:
+    """Send the checks from `clients` connections, spread over the services, all starting at once; return the responses.
 
-    `workers` is how many take part at least: callers connect anew until they are spread over so many.
+    `workers` is the minimum number of workers that take part: clients reconnect until they are spread over so many.
     """
-    with ExitStack() as stack, ThreadPoolExecutor(callers) as pool:
-        asking = [stack.enter_context(Caller(services[n % len(services)])) for n in range(callers)]
-        met = list(pool.map(Caller.meet, asking))
+    with ExitStack() as stack, ThreadPoolExecutor(clients) as pool:
+        client_list = [stack.enter_context(Client(services[n % len(services)])) for n in range(clients)]
+        names = list(pool.map(Client.worker_name, client_list))
         deadline = time.monotonic() + TIMEOUT
-        while len(set(met)) < workers:
-            assert time.monotonic() < deadline, f"only {len(set(met))} workers take connections"
-            for caller in asking[::2]:
-                caller.close()
-            met = list(pool.map(Caller.meet, asking))
-        begin = threading.Barrier(callers)
+        while len(set(names)) < workers:
+            assert time.monotonic() < deadline, f"only {len(set(names))} workers accept connections"
+            for client in client_list[::2]:
+                client.close()
+            names = list(pool.map(Client.worker_name, client_list))
+        barrier = threading.Barrier(clients)
 
-        def call(number: int) -> list[Told]:
-            begin.wait(TIMEOUT)
-            return [asking[number].check(data, headers) for data in checks[number::callers]]
+        def call(number: int) -> list[Response]:
+            barrier.wait(TIMEOUT)
+            return [client_list[number].check(data, headers) for data in checks[number::clients]]
 
-        told = list(pool.map(call, range(callers)))
-    return [one for several in told for one in several]
+        batches = list(pool.map(call, range(clients)))
+    return [response for batch in batches for response in batch]
 
 
-def admitted(answers: Iterable[Told]) -> int:
-    """How many were let through by a limit. Whoever was let through by anything else makes a test worthless."""
-    decisions = [told.data for told in answers]
-    odd = [decision for decision in decisions if decision["reason"] not in ("ok", "limited")]
-    assert not odd, odd[:3]
+def count_admitted(responses: Iterable[Response]) -> int:
+    """How many were allowed by a limit. A decision with any other reason fails the test."""
+    decisions = [response.data for response in responses]
+    unexpected = [decision for decision in decisions if decision["reason"] not in ("ok", "limited")]
+    assert not unexpected, unexpected[:3]
     return sum(decision["allowed"] for decision in decisions)
 
 
 class Load:
-    """Callers who go on checking until they are told to stop, and take a broken connection for what it is.
+    """Clients that send checks until stopped, and count broken connections.
 
-    `pause` is how many seconds each waits between two checks. They connect anew now and then, as callers do, so that a
-    worker who came later gets its share.
+    `pause` is how many seconds each waits between two checks. They reconnect now and then, so that workers started
+    later get a share of the load.
     """
 
-    def __init__(self, service: Service, data: object, callers: int = 16, pause: float = 0.0) -> None:
-        self.answers: list[Told] = []
-        self.broken = 0
+    def __init__(self, service: Service, data: object, clients: int = 16, pause: float = 0.0) -> None:
+        self.responses: list[Response] = []
+        self.broken_connections = 0
         self.pause = pause
         self._service = service
         self._data = data
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(callers)
-        self._callers: list[Future[None]] = [self._pool.submit(self._call) for _ in range(callers)]
+        self._pool = ThreadPoolExecutor(clients)
+        self._tasks: list[Future[None]] = [self._pool.submit(self._call) for _ in range(clients)]
 
     def _call(self) -> None:
-        with Caller(self._service) as caller:
+        with Client(self._service) as client:
             for number in itertools.count(1):
                 if self._stop.wait(self.pause):
                     return
                 if number % 50 == 0:
-                    caller.close()
+                    client.close()
                 try:
-                    told = caller.check(self._data)
+                    response = client.check(self._data)
                 except (OSError, http.client.HTTPException):
                     with self._lock:
-                        self.broken += 1
+                        self.broken_connections += 1
                 else:
                     with self._lock:
-                        self.answers.append(told)
+                        self.responses.append(response)
 
-    def so_far(self) -> list[Told]:
+    def snapshot(self) -> list[Response]:
         with self._lock:
-            return list(self.answers)
+            return list(self.responses)
 
     def __enter__(self) -> Load:
         return self
@@ -171,39 +182,39 @@ class Load:
     ) -> None:
         self._stop.set()
         self._pool.shutdown()
-        for caller in self._callers:
-            caller.result()
+        for task in self._tasks:
+            task.result()
 
 
-def answering_workers(service: Service, callers: int = 16) -> set[str]:
-    """Those of its workers that take part of a burst of connections."""
+def responding_workers(service: Service, clients: int = 16) -> set[str]:
+    """The workers that respond to a burst of connections."""
 
     def name(_: int) -> str:
-        with Caller(service) as caller:
-            return caller.meet()
+        with Client(service) as client:
+            return client.worker_name()
 
-    with ThreadPoolExecutor(callers) as pool:
-        return set(pool.map(name, range(callers * 2)))
+    with ThreadPoolExecutor(clients) as pool:
+        return set(pool.map(name, range(clients * 2)))
 
 
 def scrape(service: Service, key: str | None = None) -> str:
-    """What /metrics says."""
-    with Caller(service, key) as caller:
-        told = caller.ask("GET", "/metrics")
-    assert told.status == 200, told
-    return told.text
+    """The text of /metrics."""
+    with Client(service, key) as client:
+        response = client.request("GET", "/metrics")
+    assert response.status == 200, response
+    return response.text
 
 
-def metric(text: str, name: str, label: str = "") -> float:
-    """The sum of a metric over its labels, or over those rows that have this one, such as `rule="orders"`."""
+def metric_sum(text: str, name: str, label: str = "") -> float:
+    """The sum of a metric over all series, or over those that have a label such as `rule="orders"`."""
     rows = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
     return sum(float(value) for series, _, value in rows if series.partition("{")[0] == name and label in series)
 
 
-def until(what: str, true: Callable[[], object], patience: float = 30.0) -> float:
-    """Look again and again until it is true: how long that took, in seconds."""
+def wait_until(what: str, condition: Callable[[], object], timeout: float = 30.0) -> float:
+    """Poll until the condition is true; return how many seconds that took."""
     started = time.monotonic()
-    while not true():
-        assert time.monotonic() < started + patience, f"not within {patience:g} s: {what}"
+    while not condition():
+        assert time.monotonic() < started + timeout, f"not within {timeout:g} s: {what}"
         time.sleep(0.01)
     return time.monotonic() - started

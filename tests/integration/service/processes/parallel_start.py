@@ -1,4 +1,4 @@
-"""Several services that start at the same time, because each takes seconds."""
+"""Starts several services in parallel, because each takes seconds."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import ExitStack, contextmanager
 
 from integration.service.service_process import Service
 
-__all__ = ["together"]
+__all__ = ["start_services"]
 
 
 @contextmanager
-def together(*starts: Callable[[], Service]) -> Iterator[list[Service]]:
-    """All of them, and at the end none, also if one did not come up. Those that came up must end as they should."""
+def start_services(*starts: Callable[[], Service]) -> Iterator[list[Service]]:
+    """Start all services, and stop all at the end, even if one failed to start. Each must stop cleanly."""
     with ExitStack() as stack:
         with ThreadPoolExecutor(len(starts)) as pool:
-            coming = [pool.submit(start) for start in starts]
-        for one in coming:
-            if one.exception() is None:
-                stack.enter_context(one.result())
-        services = [one.result() for one in coming]
+            futures = [pool.submit(start) for start in starts]
+        for future in futures:
+            if future.exception() is None:
+                stack.enter_context(future.result())
+        services = [future.result() for future in futures]
         yield services
         for service in services:
             assert service.stop() == 0

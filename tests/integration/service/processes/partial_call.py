@@ -1,4 +1,4 @@
-"""A gRPC call of which the last byte is still to come, frame by frame: no client sends one so slowly."""
+"""A gRPC call whose last byte is held back, frame by frame: no client library sends that slowly."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.frames import frame
 from integration.service.service_process import TIMEOUT, Service
 
-__all__ = ["HalfCall"]
+__all__ = ["PartialCall"]
 
 PATH = "/crestgate.v1.RateLimiter/CheckRateLimit"
 STREAM = 1
-MINE = b"half way"
+PING_DATA = b"half way"
 
 
-class HalfCall:
-    """A check of a key. That a ping was answered, which was sent behind it, shows that it is under way."""
+class PartialCall:
+    """An unfinished check of a key. The reply to a ping sent after it shows that the call is in progress."""
 
     def __init__(self, service: Service, key: str) -> None:
         message = CheckRequest(key=key).SerializeToString()
@@ -42,46 +42,46 @@ class HalfCall:
                 Encoder().encode([*head.items(), ("content-type", "application/grpc")]),
             )
             + frame(frames.DATA, 0, STREAM, data[:-1])
-            + frame(frames.PING, 0, 0, MINE)
+            + frame(frames.PING, 0, 0, PING_DATA)
         )
-        while self._next(frames.PING) != MINE:
+        while self._next(frames.PING) != PING_DATA:
             pass
 
-    def told_to_go(self) -> None:
-        """Until the service has said that it ends."""
+    def await_goaway(self) -> None:
+        """Wait for the GOAWAY frame."""
         assert self._next(frames.GOAWAY)
 
     def finish(self) -> tuple[dict[str, str], CheckResponse]:
-        """Send what is missing: the trailers that follow, and the answer before them."""
+        """Send the last byte; return the trailers and the response."""
         self._connection.sendall(frame(frames.DATA, frames.END_STREAM, STREAM, self._rest))
         self._decoder.decode(self._next(frames.HEADERS))
-        answer = CheckResponse.FromString(self._next(frames.DATA)[5:])
+        response = CheckResponse.FromString(self._next(frames.DATA)[5:])
         trailers = self._decoder.decode(self._next(frames.HEADERS))
-        return {str(name): str(value) for name, value in trailers}, answer
+        return {str(name): str(value) for name, value in trailers}, response
 
-    def cut_off(self) -> bool:
-        """Wait for the end of the connection: whether nothing was answered before."""
+    def closed_without_response(self) -> bool:
+        """Wait until the connection is closed: whether no response came before."""
         try:
             return not [kind for kind, _ in self._frames if kind in (frames.HEADERS, frames.DATA)]
         except ConnectionResetError:
             return True
 
-    def _next(self, wanted: int) -> bytes:
+    def _next(self, frame_type: int) -> bytes:
         for kind, payload in self._frames:
-            if kind == wanted:
+            if kind == frame_type:
                 return payload
-        raise AssertionError(f"the connection was closed before a frame of the kind {wanted} came")
+        raise AssertionError(f"the connection was closed before a frame of type {frame_type}")
 
     def _read(self) -> Iterator[tuple[int, bytes]]:
         with self._connection.makefile("rb") as stream:
             while head := stream.read(frames.FRAME_HEADER_BYTES):
                 yield head[3], stream.read(int.from_bytes(head[:3], "big"))
 
-    def __enter__(self) -> HalfCall:
+    def __enter__(self) -> PartialCall:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._frames.close()  # type: ignore[attr-defined]  # it is a generator
+        self._frames.close()  # type: ignore[attr-defined]  # a generator
         self._connection.close()

@@ -1,4 +1,4 @@
-"""Redis is killed under load: the policy answers, everybody can see it, and when Redis is back limits hold again."""
+"""Redis is killed under load: the failure policy decides, health and metrics show it, limits hold after recovery."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from functools import partial
 
 import pytest
 
-from integration.service.processes.concurrent_clients import Caller, Load, Told, admitted, crowd, metric, scrape, until
-from integration.service.processes.parallel_start import together
+from integration.service.processes.concurrent_clients import (
+    Client,
+    Load,
+    Response,
+    check_concurrently,
+    count_admitted,
+    metric_sum,
+    scrape,
+    wait_until,
+)
+from integration.service.processes.parallel_start import start_services
 from integration.service.service_process import Service
 from servers.redis import RedisServer
 
@@ -37,57 +46,59 @@ def services(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> It
     for policy in POLICIES:
         config = CONFIG.format(url=redis.url, policy=policy, limit=LIMIT)
         starts.append(partial(Service, tmp_path_factory.mktemp(policy), config))
-    with together(*starts) as started:
+    with start_services(*starts) as started:
         yield dict(zip(POLICIES, started, strict=True))
 
 
-def readiness(service: Service) -> Told:
-    with Caller(service) as caller:
-        return caller.ask("GET", "/readyz")
+def readiness(service: Service) -> Response:
+    with Client(service) as client:
+        return client.request("GET", "/readyz")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_redis_is_killed_and_comes_back(
+def test_redis_is_killed_and_restarted(
     policy: str, services: dict[str, Service], redis: RedisServer, report: Report
 ) -> None:
     service, reason = services[policy], REASONS[policy]
     few = {"key": "before", "plans": ["few"]}
-    assert admitted(crowd([service], [few] * (2 * LIMIT), 20)) == LIMIT
+    assert count_admitted(check_concurrently([service], [few] * (2 * LIMIT), 20)) == LIMIT
     with Load(service, {"key": "loud", "plans": ["many"]}, 8, pause=0.005) as load:
-        until("there is load", lambda: len(load.answers) > 50)
+        wait_until("there is load", lambda: len(load.responses) > 50)
         redis.kill()
-        away = until("the policy answers", lambda: load.so_far()[-1].data["reason"] == reason)
-        not_ready = until("it is not ready", lambda: readiness(service).status == 503, 10)
+        outage = wait_until("the policy answers", lambda: load.snapshot()[-1].data["reason"] == reason)
+        not_ready = wait_until("it is not ready", lambda: readiness(service).status == 503, 10)
         assert readiness(service).data["detail"].startswith("not ready: counters: ")
-        while_away(policy, service)
+        check_policy_during_outage(policy, service)
         redis.start()
-        back = until("Redis decides again", lambda: load.so_far()[-1].data["reason"] == "ok")
-        ready = until("it is ready", lambda: readiness(service).status == 200, 10)
-    answers = load.so_far()
-    assert load.broken == 0
-    assert {told.status for told in answers} == {200}
-    assert {told.data["reason"] for told in answers} == {"ok", reason}
-    failed = sum(told.data["reason"] == reason for told in answers)
+        recovered = wait_until("Redis decides again", lambda: load.snapshot()[-1].data["reason"] == "ok")
+        ready = wait_until("it is ready", lambda: readiness(service).status == 200, 10)
+    responses = load.snapshot()
+    assert load.broken_connections == 0
+    assert {response.status for response in responses} == {200}
+    assert {response.data["reason"] for response in responses} == {"ok", reason}
+    failed = sum(response.data["reason"] == reason for response in responses)
     numbers = scrape(service)
-    assert metric(numbers, "crestgate_store_errors_total") >= failed
+    assert metric_sum(numbers, "crestgate_store_errors_total") >= failed
     if policy == "open":
-        assert metric(numbers, "crestgate_fail_open_total") >= failed
+        assert metric_sum(numbers, "crestgate_fail_open_total") >= failed
     else:
-        assert metric(numbers, "crestgate_fail_open_total") == 0
+        assert metric_sum(numbers, "crestgate_fail_open_total") == 0
     assert failed
     assert f"on_store_error={policy}" in service.logged
-    assert admitted(crowd([service], [{"key": "after", "plans": ["few"]}] * (3 * LIMIT), 20)) == LIMIT
+    assert (
+        count_admitted(check_concurrently([service], [{"key": "after", "plans": ["few"]}] * (3 * LIMIT), 20)) == LIMIT
+    )
     report(
-        f"{len(answers)} checks, {failed} answered by the policy, the first {away:.2f} s after Redis was killed, not "
-        f"ready {not_ready:.2f} s later; decided again {back:.2f} s after it was back, and ready {ready:.2f} s later"
+        f"{len(responses)} checks, {failed} decided by the policy, the first {outage:.2f} s after Redis was killed, "
+        f"not ready {not_ready:.2f} s later; recovered {recovered:.2f} s after the restart, ready {ready:.2f} s later"
     )
 
 
-def while_away(policy: str, service: Service) -> None:
-    """Nobody decides but the policy."""
-    answers = crowd([service], [{"key": "meanwhile", "plans": ["few"]}] * (2 * LIMIT), 10)
-    decisions = [told.data for told in answers]
+def check_policy_during_outage(policy: str, service: Service) -> None:
+    """All decisions are made by the policy."""
+    responses = check_concurrently([service], [{"key": "meanwhile", "plans": ["few"]}] * (2 * LIMIT), 10)
+    decisions = [response.data for response in responses]
     assert {decision["reason"] for decision in decisions} == {REASONS[policy]}
     allowed = sum(decision["allowed"] for decision in decisions)
     assert allowed == {"open": 2 * LIMIT, "closed": 0, "local": LIMIT}[policy]
-    assert metric(scrape(service), "crestgate_breaker_state") > 0
+    assert metric_sum(scrape(service), "crestgate_breaker_state") > 0

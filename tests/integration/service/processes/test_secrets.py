@@ -1,9 +1,8 @@
-"""Secrets are nowhere to be read: a service that has one of each kind is driven through what works and what fails.
+"""Secrets never leak: a service with one secret of each kind is driven through successes and failures.
 
-Everything that comes out is kept: what it says and logs (at its most talkative), every answer, the audit log, metrics,
-what other commands print of the same settings. Then all of it is searched for every secret, in each form that it may
-have. What a caller sends of its own accord in a path or a body is the caller's to know, and only the logs must not
-have it.
+All output is collected: standard output, logs at debug level, every response, the audit log, metrics, and the output
+of other commands with the same settings. All of it is then searched for every secret in every encoding. A secret that
+a client sends itself in a path or a body may appear in its response, but not in the logs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import pytest
 
 from crestgate.config.settings import load_settings
 from crestgate.service.preflight import complete_settings
-from integration.service.processes.concurrent_clients import CHECK, Caller, answering_workers, until
+from integration.service.processes.concurrent_clients import CHECK, Client, responding_workers, wait_until
 from integration.service.service_process import ANY_PORTS, TIMEOUT, Service
 from servers.machine import free_port
 from servers.mariadb import MariaDB
@@ -40,7 +39,7 @@ WEBHOOK_PATH = "T0PATH0F0A0W3BH00K"
 WEBHOOK_QUERY = "QU3RY0F0A0W3BH00K"
 ADMIN = "admin-k3y-0f-the-operat0r"
 END_USER = "key-0f-an-end-us3r"
-WRONG = "wr0ng:p@ss/w%rd"
+WRONG_PASSWORD = "wr0ng:p@ss/w%rd"
 WORKERS = 2
 FORMS: tuple[Callable[[str], str], ...] = (
     str,
@@ -55,11 +54,11 @@ FORMS: tuple[Callable[[str], str], ...] = (
 
 
 @dataclass
-class Heard:
-    """All that came out, by where it did."""
+class Outputs:
+    """All collected output, by source."""
 
-    answers: list[str] = field(default_factory=list)
-    """To callers who did not send the secret themselves."""
+    responses: list[str] = field(default_factory=list)
+    """Responses to clients that did not send the secret themselves."""
     printed: dict[str, str] = field(default_factory=dict)
 
 
@@ -69,7 +68,7 @@ class Stage:
     redis: RedisServer
     mariadb: MariaDB
     token: str
-    heard: Heard
+    outputs: Outputs
 
 
 def login(secret: str) -> str:
@@ -92,24 +91,24 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             "rules": [{"rule_id": "per-key", "dimension": "apikey", "limit": 5, "window_seconds": 3600}],
         }
         (folder / "crestgate.yaml").write_text(json.dumps(config))
-        heard = Heard()
+        outputs = Outputs()
         token = re.search(r"cg_[0-9a-f]{12}_\S+", command(folder, "keys", "create", "reader", "--scope", "read"))
         assert token is not None
         with Service(
             folder, environment={"CRESTGATE_ADMIN_KEY": ADMIN}, arguments=("--workers", str(WORKERS)), key=ADMIN
         ) as service:
-            until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
-            yield Stage(service, redis, mariadb, token[0], heard)
+            wait_until("all workers respond", lambda: len(responding_workers(service)) == WORKERS)
+            yield Stage(service, redis, mariadb, token[0], outputs)
 
 
 def command(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> str:
-    """All that a command prints."""
-    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
-    surroundings |= {"PYTHONPATH": os.pathsep.join(place for place in sys.path if place), **(environment or {})}
+    """Run a command and return all of its output."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
+    env |= {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry), **(environment or {})}
     done = subprocess.run(
         [sys.executable, "-m", "crestgate", *words],
         cwd=folder,
-        env=surroundings,
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -126,115 +125,120 @@ PATHS = [
 ]
 
 
-def call(stage: Stage, key: str | None = None, headers: Mapping[str, str] | None = None) -> None:
-    """Call everything, and keep the answers, headers too."""
-    with Caller(stage.service, key) as caller:
+def call_everything(stage: Stage, key: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+    """Call every endpoint and record the responses with their headers."""
+    with Client(stage.service, key) as client:
 
-        def ask(method: str, path: str, data: object = None) -> None:
-            with suppress(OSError, HTTPException):  # of a worker that was killed
-                told = caller.ask(method, path, data, headers)
-                stage.heard.answers.append(f"{method} {path}: {told.status} {told.headers} {told.text}")
+        def send(method: str, path: str, data: object = None) -> None:
+            with suppress(OSError, HTTPException):  # from a killed worker
+                response = client.request(method, path, data, headers)
+                stage.outputs.responses.append(f"{method} {path}: {response.status} {response.headers} {response.text}")
 
         for path in PATHS:
-            ask("GET", path)
+            send("GET", path)
         for key_ in ("one", "two", "one", "one", "one", "one", "one"):
-            ask("POST", CHECK, {"key": key_, "plans": ["few"]})
+            send("POST", CHECK, {"key": key_, "plans": ["few"]})
         rule = {"dimension": "user", "limit": 5, "window_seconds": 60}
-        ask("POST", "/api/v1/rules", {"rule_id": "known", **rule})
-        ask("PUT", "/api/v1/rules/known", {**rule, "limit": "many"})
-        ask("POST", "/api/v1/reset", {"key": "one", "plans": ["few"]})
-        ask("POST", CHECK, {"key": 5})
-        ask("GET", "/api/v1/authorize")
+        send("POST", "/api/v1/rules", {"rule_id": "known", **rule})
+        send("PUT", "/api/v1/rules/known", {**rule, "limit": "many"})
+        send("POST", "/api/v1/reset", {"key": "one", "plans": ["few"]})
+        send("POST", CHECK, {"key": 5})
+        send("GET", "/api/v1/authorize")
 
 
 def send_as_input(stage: Stage, secret: str) -> None:
-    """The caller sends a secret where none belongs: it may be told what it sent, but nobody else may read it."""
-    with Caller(stage.service, ADMIN) as caller:
-        asked = quote(secret, safe="")
-        for path in (f"/api/v1/rules/{asked}", f"/{asked}", f"/api/v1/rules?token={asked}", f"/healthz?key={asked}"):
-            caller.ask("GET", path)
-        caller.ask("POST", CHECK, {"key": "somebody", secret: 1})
-        caller.ask("POST", CHECK, {"key": "somebody", "plans": [secret]})
-        caller.ask("POST", CHECK, secret)
-        caller.ask("POST", "/api/v1/rules", {"rule_id": "bad", "limit": secret})
+    """Send a secret in the wrong place: the response may echo it, but the logs must not contain it."""
+    with Client(stage.service, ADMIN) as client:
+        quoted = quote(secret, safe="")
+        for path in (
+            f"/api/v1/rules/{quoted}",
+            f"/{quoted}",
+            f"/api/v1/rules?token={quoted}",
+            f"/healthz?key={quoted}",
+        ):
+            client.request("GET", path)
+        client.request("POST", CHECK, {"key": "somebody", secret: 1})
+        client.request("POST", CHECK, {"key": "somebody", "plans": [secret]})
+        client.request("POST", CHECK, secret)
+        client.request("POST", "/api/v1/rules", {"rule_id": "bad", "limit": secret})
 
 
 def limit_by_api_key(stage: Stage) -> None:
-    """Somebody else's API key is whom a rule is about, until it is at its limit and its counter is reset."""
+    """Limit an end user by API key until the limit is reached and the counter is reset."""
     about = {"context": {"api_key": END_USER, "path": "/"}}
-    with Caller(stage.service, ADMIN) as caller:
-        assert [caller.check(about).data["allowed"] for _ in range(6)] == [True] * 5 + [False]
-        assert caller.ask("POST", "/api/v1/quota", about).data["remaining"] == 0
-        assert caller.ask("POST", "/api/v1/reset", about).status == 200
-        caller.ask("GET", "/api/v1/authorize", None, {"x-api-key": END_USER, "x-crestgate-key": ADMIN})
+    with Client(stage.service, ADMIN) as client:
+        assert [client.check(about).data["allowed"] for _ in range(6)] == [True] * 5 + [False]
+        assert client.request("POST", "/api/v1/quota", about).data["remaining"] == 0
+        assert client.request("POST", "/api/v1/reset", about).status == 200
+        client.request("GET", "/api/v1/authorize", None, {"x-api-key": END_USER, "x-crestgate-key": ADMIN})
 
 
 def test_secrets_appear_nowhere(stage: Stage, report: Callable[[str], None]) -> None:
-    service, redis, mariadb, heard = stage.service, stage.redis, stage.mariadb, stage.heard
+    service, redis, mariadb, outputs = stage.service, stage.redis, stage.mariadb, stage.outputs
     tokens = {"of the store": REDIS, "of the rules": MARIADB, "admin key": ADMIN, "API key": stage.token}
     tokens |= {"webhook login": WEBHOOK_LOGIN, "webhook path": WEBHOOK_PATH, "webhook query": WEBHOOK_QUERY}
-    call(stage, ADMIN)
-    call(stage, stage.token)
-    call(stage, stage.token, {"x-crestgate-key": ADMIN, "idempotency-key": ADMIN})
-    call(stage, ADMIN + "x")
-    call(stage, None, {"x-api-key": stage.token[:-1]})
+    call_everything(stage, ADMIN)
+    call_everything(stage, stage.token)
+    call_everything(stage, stage.token, {"x-crestgate-key": ADMIN, "idempotency-key": ADMIN})
+    call_everything(stage, ADMIN + "x")
+    call_everything(stage, None, {"x-api-key": stage.token[:-1]})
     limit_by_api_key(stage)
     for secret in tokens.values():
         send_as_input(stage, secret)
-    tokens |= {"end user's key": END_USER}  # which nobody could know for one in a path
+    tokens |= {"end user's key": END_USER}  # not sent as input: in a path it cannot be recognised as a key
     redis.kill()
-    call(stage, ADMIN)
+    call_everything(stage, ADMIN)
     mariadb.kill()
-    call(stage, ADMIN)
+    call_everything(stage, ADMIN)
     os.kill(service.worker_pids[0], signal.SIGKILL)
-    until("a worker cannot start", lambda: "exit code 1" in service.logged)
-    away = command(service.folder, "config", "check", "--connect")
+    wait_until("a worker cannot start", lambda: "exit code 1" in service.logged)
+    during_outage = command(service.folder, "config", "check", "--connect")
     redis.start()
     mariadb.start()
-    until("all is well again", lambda: len(answering_workers(service)) == WORKERS)
+    wait_until("all workers respond again", lambda: len(responding_workers(service)) == WORKERS)
     service.await_ready()
-    until("the webhook was given up", lambda: "cannot deliver a pressure event" in service.logged)
-    call(stage, ADMIN)
-    heard.printed = {
+    wait_until("the webhook was given up", lambda: "cannot deliver a pressure event" in service.logged)
+    call_everything(stage, ADMIN)
+    outputs.printed = {
         "config check": command(service.folder, "config", "check"),
-        "config check, away": away,
+        "config check, away": during_outage,
         "config check, reached": command(service.folder, "config", "check", "--connect"),
         "keys list": command(service.folder, "keys", "list"),
         "rules list": command(service.folder, "rules", "list"),
         "repr": repr(complete_settings(load_settings(str(service.folder / "crestgate.yaml"), {}))),
     }
-    assert "could not" in away or "cannot" in away or "refuses" in away
+    assert "could not" in during_outage or "cannot" in during_outage or "refuses" in during_outage
     for name, wrong in (
         ("CRESTGATE_STORE", "redis://:{}@127.0.0.1:{}/0"),
         ("CRESTGATE_RULES_STORE", "mysql://vault:{}@127.0.0.1:{}/crestgate"),
     ):
-        url = wrong.format(login(WRONG), redis.port if name == "CRESTGATE_STORE" else mariadb.port)
-        surroundings = {name: url, "CRESTGATE_ADMIN_KEY": ADMIN, **ANY_PORTS}
-        heard.printed[f"serve, wrong {name}"] = said = command(service.folder, "serve", environment=surroundings)
-        assert "Traceback" not in said
-        assert said.startswith("crestgate: ")
+        url = wrong.format(login(WRONG_PASSWORD), redis.port if name == "CRESTGATE_STORE" else mariadb.port)
+        env = {name: url, "CRESTGATE_ADMIN_KEY": ADMIN, **ANY_PORTS}
+        outputs.printed[f"serve, wrong {name}"] = output = command(service.folder, "serve", environment=env)
+        assert "Traceback" not in output
+        assert output.startswith("crestgate: ")
     assert service.stop() == 0
-    found = leaks({**tokens, "wrong password": WRONG}, stage)
+    found = leaks({**tokens, "wrong password": WRONG_PASSWORD}, stage)
     report(
-        f"{len(tokens) + 1} secrets in {len(FORMS)} forms each are nowhere in {len(heard.answers)} answers, "
-        f"{len(heard.printed)} outputs of commands, and {len(service.logged):,} characters of logs at debug"
+        f"{len(tokens) + 1} secrets in {len(FORMS)} forms each are not in {len(outputs.responses)} responses, "
+        f"{len(outputs.printed)} outputs of commands, and {len(service.logged):,} characters of logs at debug"
     )
     assert not found, "\n".join(found)
     assert "Traceback" not in service.logged
 
 
 def leaks(secrets: Mapping[str, str], stage: Stage) -> list[str]:
-    """Where a secret stands, with what is around it."""
-    places = [
+    """Every occurrence of a secret, with its context."""
+    sources = [
         ("output", stage.service.output),
         *((f"log {n}", line) for n, line in enumerate(stage.service.logged.splitlines())),
     ]
-    places += [*stage.heard.printed.items(), *(("answer", text) for text in stage.heard.answers)]
+    sources += [*stage.outputs.printed.items(), *(("response", text) for text in stage.outputs.responses)]
     found = []
     for name, secret in secrets.items():
         for form in {form(secret) for form in FORMS}:
-            for place, text in places:
+            for source, text in sources:
                 at = text.find(form)
                 if at >= 0:
-                    found.append(f"{name} as {form!r} in {place}: …{text[max(at - 200, 0) : at + len(form) + 40]}…")
+                    found.append(f"{name} as {form!r} in {source}: …{text[max(at - 200, 0) : at + len(form) + 40]}…")
     return found

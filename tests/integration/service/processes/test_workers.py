@@ -1,4 +1,4 @@
-"""Four workers without any settings: they count as one, tell their numbers as one, and answer a repeat as one."""
+"""Four workers without any settings share counters, metrics and idempotency records."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from integration.service.processes.concurrent_clients import (
-    Caller,
-    admitted,
-    answering_workers,
-    crowd,
-    metric,
+    Client,
+    check_concurrently,
+    count_admitted,
+    metric_sum,
+    responding_workers,
     scrape,
-    until,
+    wait_until,
 )
-from integration.service.processes.replays import REPEATS, told_once
+from integration.service.processes.replays import REPLAYS, assert_decided_once
 from integration.service.service_process import Service
 
 WORKERS = 4
@@ -30,96 +30,98 @@ Report = Callable[[str], None]
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with Service(tmp_path_factory.mktemp("workers"), arguments=("--workers", str(WORKERS))) as started:
-        until("all workers answer", lambda: len(answering_workers(started)) == WORKERS)
-        with Caller(started, started.key) as admin:
+        wait_until("all workers respond", lambda: len(responding_workers(started)) == WORKERS)
+        with Client(started, started.key) as admin:
             for name in ("exact", "counted", "repeated"):
-                admin.limit(name, LIMIT, endpoint_pattern=f"/{name}")
-        until("all workers know the rules", lambda: all_know(started, "/repeated"))
+                admin.put_rule(name, LIMIT, endpoint_pattern=f"/{name}")
+        wait_until("all workers have the rules", lambda: all_have_rule(started, "/repeated"))
         yield started
         assert "Traceback" not in started.logged
 
 
-def all_know(service: Service, endpoint: str) -> bool:
-    """Whether none of them, and one at least, answers a question about an endpoint as if it had no rule."""
+def all_have_rule(service: Service, endpoint: str) -> bool:
+    """Whether every worker has a rule for this endpoint."""
     workers: dict[str, str] = {}
     while len(workers) < WORKERS:
-        with Caller(service) as caller:
-            told = caller.ask("POST", "/api/v1/quota", asked("nobody", endpoint))
-            workers[told.worker] = told.data["reason"]
+        with Client(service) as client:
+            response = client.request("POST", "/api/v1/quota", user_check("nobody", endpoint))
+            workers[response.worker] = response.data["reason"]
     return "no_rule" not in workers.values()
 
 
-def asked(user: str, endpoint: str) -> dict[str, object]:
+def user_check(user: str, endpoint: str) -> dict[str, object]:
     return {"dimension": "user", "identifier": user, "endpoint": endpoint}
 
 
 def test_four_workers_admit_exactly_the_limit(service: Service, report: Report) -> None:
-    answers = crowd([service], [asked("exact", "/exact")] * (3 * LIMIT), CALLERS, workers=WORKERS)
-    shares = Counter(told.worker for told in answers)
+    responses = check_concurrently([service], [user_check("exact", "/exact")] * (3 * LIMIT), CALLERS, workers=WORKERS)
+    shares = Counter(response.worker for response in responses)
     report(
-        f"{len(answers)} checks over {CALLERS} connections, answered by {len(shares)} workers "
-        f"({', '.join(map(str, sorted(shares.values())))}): {admitted(answers)} of {LIMIT} admitted"
+        f"{len(responses)} checks over {CALLERS} connections, answered by {len(shares)} workers "
+        f"({', '.join(map(str, sorted(shares.values())))}): {count_admitted(responses)} of {LIMIT} admitted"
     )
-    assert admitted(answers) == LIMIT
+    assert count_admitted(responses) == LIMIT
     assert len(shares) == WORKERS
-    with Caller(service) as caller:
-        assert caller.check(asked("exact", "/exact")).data["remaining"] == 0
+    with Client(service) as client:
+        assert client.check(user_check("exact", "/exact")).data["remaining"] == 0
 
 
 def test_metrics_are_those_of_all_workers(service: Service, report: Report) -> None:
-    answers = crowd([service], [asked(f"user-{n % 7}", "/counted") for n in range(700)], CALLERS, workers=WORKERS)
-    assert len({told.worker for told in answers}) == WORKERS
-    assert admitted(answers) == 700
+    responses = check_concurrently(
+        [service], [user_check(f"user-{n % 7}", "/counted") for n in range(700)], CALLERS, workers=WORKERS
+    )
+    assert len({response.worker for response in responses}) == WORKERS
+    assert count_admitted(responses) == 700
 
     def counted() -> float:
-        return metric(scrape(service), "crestgate_allowed_total", 'rule="counted"')
+        return metric_sum(scrape(service), "crestgate_allowed_total", 'rule="counted"')
 
-    seconds = until("all are counted", lambda: counted() >= 700, 10)
+    seconds = wait_until("all are counted", lambda: counted() >= 700, 10)
     assert counted() == 700
-    assert metric(scrape(service), "crestgate_workers") == WORKERS
+    assert metric_sum(scrape(service), "crestgate_workers") == WORKERS
     report(f"the checks of {WORKERS} workers were all in one scrape after {seconds:.2f} s")
 
 
 def test_fifty_concurrent_replays_consume_once(service: Service, report: Report) -> None:
-    once = asked("repeated", "/repeated")
-    answers = crowd([service], [once] * REPEATS, REPEATS, {"Idempotency-Key": "workers"}, WORKERS)
-    told_once(answers, LIMIT - 1, service)
-    shares = Counter(told.worker for told in answers)
+    request = user_check("repeated", "/repeated")
+    responses = check_concurrently([service], [request] * REPLAYS, REPLAYS, {"Idempotency-Key": "workers"}, WORKERS)
+    assert_decided_once(responses, LIMIT - 1, service)
+    shares = Counter(response.worker for response in responses)
     assert len(shares) == WORKERS
-    with Caller(service) as caller:
-        assert caller.ask("POST", "/api/v1/quota", once).data["remaining"] == LIMIT - 1
-        other = caller.check({**once, "cost": 2}, {"Idempotency-Key": "workers"})
+    with Client(service) as client:
+        assert client.request("POST", "/api/v1/quota", request).data["remaining"] == LIMIT - 1
+        other = client.check({**request, "cost": 2}, {"Idempotency-Key": "workers"})
         assert (other.status, other.data["status"]) == (422, 422)
-    report(f"{REPEATS} repeats at once, answered by {len(shares)} workers, consumed 1")
+    report(f"{REPLAYS} concurrent replays, handled by {len(shares)} workers, consumed 1")
 
 
 def test_history_has_the_checks_of_all_workers(service: Service, report: Report) -> None:
     denied = 2 * LIMIT + 1
-    with Caller(service, service.key) as admin:
+    with Client(service, service.key) as admin:
 
         def recorded() -> dict[str, Any]:
-            told: dict[str, Any] = admin.ask("GET", "/api/v1/stats?rule=exact&step=minute").data
-            return told
+            stats: dict[str, Any] = admin.request("GET", "/api/v1/stats?rule=exact&step=minute").data
+            return stats
 
-        seconds = until("the history has them", lambda: recorded()["totals"]["denied"] >= denied, 30)
-        told = recorded()
-        assert told["totals"] == {"allowed": LIMIT, "denied": denied, "shadowed": 0}
-        assert sum(minute["allowed"] for minute in told["series"]) == LIMIT
-        top = admin.ask("GET", "/api/v1/stats").data["top"]
+        seconds = wait_until("the history has them", lambda: recorded()["totals"]["denied"] >= denied, 30)
+        stats = recorded()
+        assert stats["totals"] == {"allowed": LIMIT, "denied": denied, "shadowed": 0}
+        assert sum(minute["allowed"] for minute in stats["series"]) == LIMIT
+        top = admin.request("GET", "/api/v1/stats").data["top"]
         assert {"subject": "user:exact", "allowed": LIMIT, "denied": denied} in top
-    report(f"{LIMIT} allowed and {denied} denied by {WORKERS} workers: in the history {seconds:.1f} s after this asked")
+    report(f"{LIMIT} allowed and {denied} denied by {WORKERS} workers: in the history after {seconds:.1f} s of polling")
 
 
 def test_rules_written_through_one_worker_apply_in_the_others(
     tmp_path_factory: pytest.TempPathFactory, report: Report
 ) -> None:
-    """SQLite tells nobody of a change, and here the workers look for one every minute: they tell each other."""
-    folder = tmp_path_factory.mktemp("told")
-    seldom = {"CRESTGATE_REFRESH_SECONDS": "60"}
-    with Service(folder, environment=seldom, arguments=("--workers", str(WORKERS))) as service:
-        until("all workers answer", lambda: len(answering_workers(service)) == WORKERS)
-        with Caller(service, service.key) as admin:
-            admin.limit("told", LIMIT, endpoint_pattern="/told")
+    """SQLite sends no notifications and polling is once a minute here: the workers notify each other."""
+    folder = tmp_path_factory.mktemp("notified")
+    slow_polling = {"CRESTGATE_REFRESH_SECONDS": "60"}
+    with Service(folder, environment=slow_polling, arguments=("--workers", str(WORKERS))) as service:
+        wait_until("all workers respond", lambda: len(responding_workers(service)) == WORKERS)
+        with Client(service, service.key) as admin:
+            admin.put_rule("notified", LIMIT, endpoint_pattern="/notified")
         began = time.monotonic()
-        until("all workers know it", lambda: all_know(service, "/told"), 20)
+        wait_until("all workers have the rule", lambda: all_have_rule(service, "/notified"), 20)
         report(f"a rule made through one of {WORKERS} workers was known to all after {time.monotonic() - began:.2f} s")
