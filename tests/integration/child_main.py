@@ -1,6 +1,6 @@
 """Runs a program in a child: `python -m integration.child_main MODULE.FUNCTION JSON-ARGUMENTS`.
 
-A child that is wedged says where, and ends by itself.
+A child that hangs dumps its traceback and exits.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["hear", "run", "say"]
+__all__ = ["receive", "run", "send"]
 
-LONGEST_LIFE = 1800.0
-
-
-def say(word: object) -> None:
-    """Tell the test something."""
-    os.write(1, json.dumps(word).encode() + b"\n")
+MAX_LIFETIME_SECONDS = 1800.0
 
 
-def hear() -> Any:
-    """What the test says next; None when it has gone away."""
+def send(message: object) -> None:
+    """Send a message to the test."""
+    os.write(1, json.dumps(message).encode() + b"\n")
+
+
+def receive() -> Any:
+    """The next message from the test; None at end of input."""
     line = sys.stdin.readline()
     return json.loads(line) if line else None
 
@@ -34,5 +34,5 @@ def run(program: str, arguments: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(LONGEST_LIFE, exit=True)
+    faulthandler.dump_traceback_later(MAX_LIFETIME_SECONDS, exit=True)
     run(sys.argv[1], json.loads(sys.argv[2]))

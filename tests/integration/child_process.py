@@ -1,7 +1,7 @@
-"""Fresh interpreters that a test starts, talks to, stops and kills. Every wait for them is bounded.
+"""Child processes that a test starts, exchanges messages with, stops and kills. Every wait for them is bounded.
 
-A child runs one of the programs of `participants` (or of the module named with it). It talks in lines of JSON: it
-writes to its standard output what the test hears, and reads from its standard input what the test says.
+A child runs a function of a module of these tests through `child_main`. Messages are lines of JSON: the child writes
+them to its standard output and reads them from its standard input.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["PATIENCE", "Child", "stopped", "until"]
+__all__ = ["TIMEOUT", "ChildProcess", "is_stopped", "wait_until"]
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up on a child. Nothing that works comes near it."""
+TIMEOUT = 60.0
+"""Seconds after which a test gives up on a child. A working child never takes that long."""
 
-_TESTS = Path(__file__).resolve().parent.parent
+TESTS_FOLDER = Path(__file__).resolve().parent.parent
 
 
-class Child:
-    """One running program; killed, if it still runs, at the end of its `with` block."""
+class ChildProcess:
+    """One child process; killed, if it still runs, at the end of its `with` block."""
 
     def __init__(self, program: str, **arguments: object) -> None:
         self.program = program
         environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join([str(_TESTS), *(folder for folder in sys.path if folder)])
+        environment["PYTHONPATH"] = os.pathsep.join([str(TESTS_FOLDER), *(folder for folder in sys.path if folder)])
         self.process = subprocess.Popen(
             [sys.executable, "-m", "integration.child_main", program, json.dumps(arguments)],
             stdin=subprocess.PIPE,
@@ -43,48 +43,48 @@ class Child:
         assert self.process.stdout is not None
         self._in = self.process.stdin.fileno()
         self._out = self.process.stdout.fileno()
-        self._heard = b""
+        self._buffer = b""
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    def say(self, word: object) -> None:
-        os.write(self._in, json.dumps(word).encode() + b"\n")
+    def send(self, message: object) -> None:
+        os.write(self._in, json.dumps(message).encode() + b"\n")
 
-    def hear(self, patience: float = PATIENCE) -> Any:
-        """The next thing the child says."""
-        deadline = time.monotonic() + patience
-        while b"\n" not in self._heard:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._out], [], [], left)[0]:
-                raise AssertionError(f"{self.program} ({self.pid}) said nothing for {patience:g} s")
-            piece = os.read(self._out, 65536)
-            if not piece:
-                raise AssertionError(f"{self.program} ({self.pid}) ended early, with {self.process.wait(PATIENCE)}")
-            self._heard += piece
-        line, _, self._heard = self._heard.partition(b"\n")
+    def receive(self, timeout: float = TIMEOUT) -> Any:
+        """The next message of the child."""
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self._buffer:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0 or not select.select([self._out], [], [], seconds_left)[0]:
+                raise AssertionError(f"{self.program} ({self.pid}) sent nothing for {timeout:g} s")
+            data = os.read(self._out, 65536)
+            if not data:
+                raise AssertionError(f"{self.program} ({self.pid}) ended early, with {self.process.wait(TIMEOUT)}")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return json.loads(line)
 
-    def silent(self, seconds: float) -> bool:
-        """Whether the child says nothing for so long."""
-        return not self._heard and not select.select([self._out], [], [], seconds)[0]
+    def is_silent(self, seconds: float) -> bool:
+        """Whether the child sends nothing for so many seconds."""
+        return not self._buffer and not select.select([self._out], [], [], seconds)[0]
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
     def finish(self) -> Any:
-        """The last thing the child says; it then ends well."""
-        last = self.hear()
-        assert self.process.wait(PATIENCE) == 0, f"{self.program} ({self.pid}) failed"
-        return last
+        """Receive the last message and wait for a successful exit."""
+        result = self.receive()
+        assert self.process.wait(TIMEOUT) == 0, f"{self.program} ({self.pid}) failed"
+        return result
 
     def kill(self) -> None:
-        """SIGKILL, and gone."""
+        """Send SIGKILL and wait for the exit."""
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> ChildProcess:
         return self
 
     def __exit__(
@@ -96,14 +96,14 @@ class Child:
                 stream.close()
 
 
-def stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Whether a process is stopped by a signal."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def until(what: str, true: Any, patience: float = PATIENCE) -> None:
-    """Look again and again, for what no event tells, until it is true."""
-    deadline = time.monotonic() + patience
-    while not true():
-        assert time.monotonic() < deadline, f"not within {patience:g} s: {what}"
+def wait_until(what: str, condition: Any, timeout: float = TIMEOUT) -> None:
+    """Poll until the condition is true."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Fixtures of the integration tests: child processes, counter files, a heap that is not collected."""
+"""Fixtures of the integration tests: child processes, counter files, a frozen heap."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from integration.child_process import Child
+from integration.child_process import ChildProcess
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Child]]:
-    """Starts children, and sees to it that none outlives its test."""
+def start() -> Iterator[Callable[..., ChildProcess]]:
+    """Starts child processes and kills them at the end of the test."""
     with ExitStack() as stack:
 
-        def start_one(program: str, **arguments: object) -> Child:
-            return stack.enter_context(Child(program, **arguments))
+        def start_one(program: str, **arguments: object) -> ChildProcess:
+            return stack.enter_context(ChildProcess(program, **arguments))
 
         yield start_one
 
@@ -34,5 +34,5 @@ def frozen_heap() -> Iterator[None]:
 
 @pytest.fixture
 def counters(tmp_path: Path) -> Path:
-    """Where a test keeps its file of counters, which is not there yet."""
+    """The path of a counter file that does not exist yet."""
     return tmp_path / "counters"

@@ -1,8 +1,8 @@
-"""What every moment of a request would leave behind, were its participant killed then.
+"""Snapshots of the shared file at every line of a request: what a kill at that line would leave.
 
-Random kills hit what takes long; here every line of the store's code is stopped at once, and the file as it is then
-is kept. That is what a kill at this line leaves: the file, and locks that the kernel takes back. Only the uncompiled
-code has lines to stop at.
+Random kills hit slow code; here the store's code is traced at every line, and each change of the file is recorded.
+A kill at that line leaves the same: the file, and locks that the kernel releases. Only the uncompiled code can be
+traced by line.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from crestgate.stores.shared.log_blocks import owner_word
 from crestgate.stores.shared.slot import committed_block_list
 from crestgate.testing import FakeClock
 
-__all__ = ["SCENARIOS", "Scenario", "moments", "opened", "used"]
+__all__ = ["SCENARIOS", "Scenario", "crash_snapshots", "open_limiter", "read_usage"]
 
-WATCHED = ("/stores/shared/", "/stores/decide.py", "/core/state.py")
-READING = {
+TRACED_PATHS = ("/stores/shared/", "/stores/decide.py", "/core/state.py")
+READ_ONLY_FUNCTIONS = {
     *("entry", "after", "positions", "expired", "freed", "charged", "total", "check", "owns", "owner_word"),
     *("find", "is_unused", "is_outdated", "committed_block_list", "meta", "meta_at", "state_at", "is_assigned"),
 }
-"""Functions that only look."""
+"""Functions that write nothing."""
 BUCKET = "1000/year"
 LOG = "1000/hour using sliding_window_log"
 CHAIN = f"{BUCKET}; {LOG}; 500/year using fixed_window; 700/year using gcra"
@@ -42,20 +42,20 @@ Act = Callable[[Limiter, FakeClock], object]
 
 @dataclass
 class Scenario:
-    """What is there, what is done to it `later` seconds later, and which counters to look at."""
+    """The prepared state, the act performed `later` seconds later, and the counters to inspect."""
 
     prepare: Act
     act: Act
     watched: list[tuple[str, str | Limit]]
     later: float = 0
     evicted: tuple[str, ...] = ()
-    """The counter that the act forgets, and the one that it forgets when it is killed and done again."""
+    """The counter that the act evicts, and the one evicted when the act is killed and repeated."""
     reserves: int = 0
-    """What the act takes at first, and does not keep."""
+    """The amount that the act reserves at first."""
     leaks: int = 8
-    """Blocks that may have no use: one for each that was killed while it took one."""
+    """The maximum number of leaked blocks: one for each process killed while allocating."""
     chained: bool = False
-    """Whether the act is one chain, which is counted in all of the counters or in none."""
+    """Whether the act is one chain, which is counted in all counters or in none."""
 
 
 def checks(key: str, limit: str | Limit, times: int = 1) -> Act:
@@ -74,7 +74,7 @@ def settles(key: str, limit: str) -> Act:
 
 
 def many_keys(limiter: Limiter, clock: FakeClock) -> None:
-    """As many counters as there is room for, the first one used least recently."""
+    """As many counters as fit, the first one used least recently."""
     for number in range(50):
         clock.advance(1)
         assert limiter.check(f"old:{number}", LOG if number % 2 == 0 else BUCKET)
@@ -102,7 +102,7 @@ def nearly_small(limiter: Limiter, clock: FakeClock) -> None:
 
 
 def full_region(limiter: Limiter, clock: FakeClock) -> None:
-    """Every log block is taken: by a live log, the one that will want another, and one that expires before that."""
+    """All log blocks are allocated: to a live log, to one that will need another, and to one that expires before."""
     checks("new", LOG, 12)(limiter, clock)
     checks("full", LOG, 31)(limiter, clock)
     checks("brief", BRIEF_LOG, 12)(limiter, clock)
@@ -192,35 +192,35 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-def opened(path: Path, seconds: float) -> tuple[Limiter, FakeClock]:
+def open_limiter(path: Path, seconds: float) -> tuple[Limiter, FakeClock]:
     clock = FakeClock(seconds)
     return Limiter(f"shared://{path}", clock=clock, on_store_error="closed"), clock
 
 
-def used(limiter: Limiter, scenario: Scenario) -> list[int]:
-    found = []
+def read_usage(limiter: Limiter, scenario: Scenario) -> list[int]:
+    usage = []
     for key, limit in scenario.watched:
-        standing = limiter.peek(key, limit, 0)
-        assert standing.reason == "ok", standing
-        found.append(standing.limit - standing.remaining)
-    return found
+        state = limiter.peek(key, limit, 0)
+        assert state.reason == "ok", state
+        usage.append(state.limit - state.remaining)
+    return usage
 
 
-def moments(path: Path, content: bytes, seconds: float, act: Act) -> list[bytes]:
-    """Carry out the act on a file; the file as it was at every line in which it had changed, the last one included."""
+def crash_snapshots(path: Path, content: bytes, seconds: float, act: Act) -> list[bytes]:
+    """Perform the act on a file; return the file at every line where it had changed, including the final state."""
     path.write_bytes(content)
-    limiter, clock = opened(path, seconds)
+    limiter, clock = open_limiter(path, seconds)
     store = limiter.store
     assert isinstance(store, SharedStore)
     memory = store.memory
-    kept = [memory[:]]
+    snapshots = [memory[:]]
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
-        if code.co_name in READING or not any(part in code.co_filename for part in WATCHED):
+        if code.co_name in READ_ONLY_FUNCTIONS or not any(part in code.co_filename for part in TRACED_PATHS):
             return None
-        if memory[:] != kept[-1]:
-            kept.append(memory[:])
+        if memory[:] != snapshots[-1]:
+            snapshots.append(memory[:])
         return trace
 
     before = sys.gettrace()
@@ -229,6 +229,6 @@ def moments(path: Path, content: bytes, seconds: float, act: Act) -> list[bytes]
         act(limiter, clock)
     finally:
         sys.settrace(before)
-    kept.append(memory[:])
+    snapshots.append(memory[:])
     limiter.close()
-    return kept[1:]
+    return snapshots[1:]

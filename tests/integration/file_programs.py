@@ -1,4 +1,4 @@
-"""Programs that open a file of counters, together or one after another."""
+"""Child programs that open a counter file, concurrently or one after another."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ import signal
 
 from crestgate import CrestgateError, Limiter
 from crestgate.stores.shared import SharedStore
-from integration.child_main import hear, say
+from integration.child_main import receive, send
 
-__all__ = ["check", "fill", "open_small", "stay"]
+__all__ = ["check", "check_on_request", "fill", "open_small"]
 
 
 def check(url: str, limit: str, times: int, wait: bool) -> None:
-    """Check one key so many times; says what is used then. With `wait`, opens the file when told to."""
+    """Check one key so many times; sends the usage. With `wait`, opens the file on a message."""
     if wait:
-        say("ready")
-        hear()
+        send("ready")
+        receive()
     with Limiter(url, on_store_error="closed") as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
         for _ in range(times):
             assert limiter.check("key", limit).reason == "ok"
         if wait:
-            say("checked")
-            hear()
-        standing = limiter.peek("key", limit)
-        say({"used": standing.limit - standing.remaining, "salt": store.geometry.salt.hex()})
+            send("checked")
+            receive()
+        state = limiter.peek("key", limit)
+        send({"used": state.limit - state.remaining, "salt": store.geometry.salt.hex()})
 
 
-def stay(url: str, limit: str) -> None:
-    """Open a file, and check whenever told to, in this process and in a forked child; ends when told nothing more."""
+def check_on_request(url: str, limit: str) -> None:
+    """Open a file, and for each message check in this process and in a forked child."""
     with Limiter(url, on_store_error="closed") as limiter:
-        say("ready")
-        while hear() is not None:
-            here = limiter.check("key", limit)
+        send("ready")
+        while receive() is not None:
+            parent = limiter.check("key", limit)
             pid = os.fork()
             if pid == 0:
                 try:
-                    there = limiter.check("key", limit)
-                    say([here.reason, here.remaining, there.reason, there.remaining])
+                    child = limiter.check("key", limit)
+                    send([parent.reason, parent.remaining, child.reason, child.remaining])
                 finally:
                     os._exit(0)
             os.waitpid(pid, 0)
 
 
 def open_small(url: str, max_bytes: int) -> None:
-    """Open a file where files may not be larger than so many bytes; says what was wrong."""
+    """Open a file under a file size limit; sends the error."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
     try:
         Limiter(url)
     except CrestgateError as error:
-        say(f"{type(error).__name__}: {error}")
+        send(f"{type(error).__name__}: {error}")
     else:
-        say("opened")
+        send("opened")
 
 
 def fill(url: str, keys: int) -> None:
-    """Put many counters into a file, and logs; says how often the store failed, if it is still there to say so."""
+    """Fill a file with counters and logs; sends how often the store failed, if the process survives."""
     try:
         limiter = Limiter(url, on_store_error="closed")
     except CrestgateError as error:
-        say(f"{type(error).__name__}: {error}")
+        send(f"{type(error).__name__}: {error}")
         return
     failed = 0
     for i in range(keys):
         limit = "5/year using sliding_window_log" if i % 2 else "5/year"
         failed += limiter.check(f"key:{i}", limit).reason not in ("ok", "limited")
-    say(f"{failed} of {keys} failed")
+    send(f"{failed} of {keys} failed")

@@ -1,4 +1,4 @@
-"""Programs that flood a limiter with keys it has never seen, and watch how much memory they take."""
+"""Child programs that flood a limiter with new keys, and measure their memory."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from collections.abc import Iterator
 
 from crestgate import Limiter
 from crestgate.core.pressure import MAX_COUNTERS
-from integration.child_main import say
+from integration.child_main import send
 
 __all__ = ["fresh_keys", "mixed_limits"]
 
 
-def resident() -> int:
-    """Bytes of memory this process really has."""
+def resident_bytes() -> int:
+    """Resident memory of this process in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def fresh_keys(url: str, limit: str, early: int, least: int, most: int, seconds: float) -> None:
-    """Check keys that never come again: at least and at most so many, as many as fit into the seconds.
+def fresh_keys(url: str, limit: str, early: int, min_keys: int, max_keys: int, seconds: float) -> None:
+    """Check keys that never recur: from `min_keys` to `max_keys`, as many as fit into the seconds.
 
-    Says how many there were, and what the memory was after the `early` first ones, and in the end.
+    Sends how many there were, and the memory after the first `early` keys and at the end.
     """
     limiter = Limiter(url)
     check = limiter.bind(limit).check
     deadline = time.monotonic() + seconds
     checked = 0
-    at_first = 0
-    while checked < least or (checked < most and time.monotonic() < deadline):
+    early_bytes = 0
+    while checked < min_keys or (checked < max_keys and time.monotonic() < deadline):
         for number in range(checked, checked + 50_000):
             check(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
         checked += 50_000
         if checked == early:
             gc.collect()
-            at_first = resident()
+            early_bytes = resident_bytes()
     gc.collect()
-    say({"keys": checked, "early": at_first, "late": resident(), "failures": limiter.store_failures})
+    send({"keys": checked, "early": early_bytes, "late": resident_bytes(), "failures": limiter.store_failures})
 
 
 LIMITS = [
@@ -57,17 +57,17 @@ LIMITS = [
 def mixed_limits(url: str, early: int, late: int) -> None:
     """Fresh keys under limits of all kinds, alone, in chains, denied, reserved and settled."""
     limiter = Limiter(url)
-    for number in range(MAX_COUNTERS):  # as many under pressure as are remembered
+    for number in range(MAX_COUNTERS):  # fill the table of counters under pressure
         limiter.check(f"pressed:{number}", "1/year")
     work = mixed_work(limiter)
     for _ in range(early):
         next(work)
     gc.collect()
-    at_first = resident()
+    early_bytes = resident_bytes()
     for _ in range(late - early):
         next(work)
     gc.collect()
-    say({"keys": late, "early": at_first, "late": resident(), "failures": limiter.store_failures})
+    send({"keys": late, "early": early_bytes, "late": resident_bytes(), "failures": limiter.store_failures})
 
 
 def mixed_work(limiter: Limiter) -> Iterator[None]:
@@ -81,7 +81,7 @@ def mixed_work(limiter: Limiter) -> Iterator[None]:
             limiter.check(key, [limit, "50/hour"])
         elif kind == 2:
             limiter.check(key, "1/year")
-            limiter.check(key, "1/year")  # denied, which is remembered too
+            limiter.check(key, "1/year")  # denied, which is recorded too
         else:
             limiter.reserve(key, limit, 1).settle(0)
         yield

@@ -1,4 +1,4 @@
-"""Programs that fork in the middle of their work. What they find out they tell the test."""
+"""Child programs that fork during their work, and send the results to the test."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from typing import Any
 from crestgate import Limiter
 from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.locks import FIRST_STRIPE
-from integration.child_main import hear, say
+from integration.child_main import receive, send
 
 __all__ = [
-    "crowd",
     "fork_and_hammer",
-    "fork_at_once",
-    "fork_behind_a_stopped_one",
+    "fork_behind_a_stopped_process",
     "fork_between_locks",
+    "fork_concurrently",
     "fork_inside_check",
     "fork_inside_pressure",
     "fork_while_others_wait",
     "lock_in_child",
     "parent_dies",
+    "run_with_timeout",
 ]
 
-LONG = 10.0
-"""Seconds after which a forked child is taken to be stuck."""
+STUCK_SECONDS = 10.0
+"""Seconds after which a forked child counts as stuck."""
 CHAIN = [
     "1000000/year",
     "1000000/year using gcra",
@@ -42,7 +42,7 @@ CHAIN = [
 
 
 class Fork:
-    """A forked child that does one thing, says what came of it, and is gone."""
+    """A forked child that runs a function, writes the result to a pipe, and exits."""
 
     def __init__(self, body: Callable[[], object]) -> None:
         self.pipe, end = os.pipe()
@@ -51,23 +51,23 @@ class Fork:
         if self.pid == 0:
             try:
                 os.write(end, json.dumps(body()).encode())
-            except BaseException as error:  # noqa: BLE001 - said, and then this process ends whatever it was
+            except BaseException as error:  # noqa: BLE001 - reported; this process exits in any case
                 os.write(end, json.dumps(f"{type(error).__name__}: {error}").encode())
             finally:
                 os._exit(0)
-        self.took = time.monotonic() - before
+        self.fork_seconds = time.monotonic() - before
         os.close(end)
 
-    def answer(self) -> Any:
-        """What it says; "stuck" when it says nothing."""
-        heard = b"" if select.select([self.pipe], [], [], LONG)[0] else b'"stuck"'
-        if heard:
+    def result(self) -> Any:
+        """The result of the function; "stuck" if there is none in time."""
+        data = b"" if select.select([self.pipe], [], [], STUCK_SECONDS)[0] else b'"stuck"'
+        if data:
             os.kill(self.pid, signal.SIGKILL)
         else:
-            heard = os.read(self.pipe, 65536)
+            data = os.read(self.pipe, 65536)
         os.close(self.pipe)
         os.waitpid(self.pid, 0)
-        return json.loads(heard)
+        return json.loads(data)
 
 
 def shared(limiter: Limiter) -> SharedStore:
@@ -84,78 +84,78 @@ def admitted(limiter: Limiter, limits: list[str], checks: int) -> int:
 
 
 def fork_and_hammer(url: str, limits: list[str], forks: int, checks: int) -> None:
-    """A thread of the parent checks all the time while the parent forks, and each child checks too."""
+    """A thread of the parent checks continuously while the parent forks; each child checks too."""
     limiter = Limiter(url, on_store_error="closed")
     admitted(limiter, limits, 10)
     counts = [10]
-    over = threading.Event()
+    stop_event = threading.Event()
 
     def work() -> None:
-        while not over.is_set():
+        while not stop_event.is_set():
             counts.append(admitted(limiter, limits, 10))
 
     worker = threading.Thread(target=work)
     worker.start()
     children = [Fork(lambda: admitted(limiter, limits, checks)) for _ in range(forks)]
-    answers = [child.answer() for child in children]
-    over.set()
+    child_results = [child.result() for child in children]
+    stop_event.set()
     worker.join()
-    standing = limiter.peek("key", limits[0])
-    say(
+    state = limiter.peek("key", limits[0])
+    send(
         {
             "parent": sum(counts) if -1 not in counts else -1,
-            "children": answers,
-            "fork": median(child.took for child in children),
-            "used": standing.limit - standing.remaining,
+            "children": child_results,
+            "fork": median(child.fork_seconds for child in children),
+            "used": state.limit - state.remaining,
         }
     )
 
 
 def lock_in_child(url: str) -> None:
-    """A child that holds a lock keeps its parent out, and its parent it: their descriptors are two."""
+    """A lock held by the child excludes the parent and vice versa: each has its own descriptor."""
     limiter = Limiter(url)
     admitted(limiter, CHAIN[:1], 1)
     store = shared(limiter)
-    asked, answer = os.pipe(), os.pipe()
+    go, ack = os.pipe(), os.pipe()
 
     def hold() -> bool:
         store.locks.acquire(FIRST_STRIPE, 1.0)
-        os.write(answer[1], b"held")
-        os.read(asked[0], 1)
+        os.write(ack[1], b"held")
+        os.read(go[0], 1)
         store.locks.release(FIRST_STRIPE)
-        os.write(answer[1], b"free")
-        os.read(asked[0], 1)
+        os.write(ack[1], b"free")
+        os.read(go[0], 1)
         return store.locks.try_acquire(FIRST_STRIPE)
 
     child = Fork(hold)
-    os.read(answer[0], 4)
+    os.read(ack[0], 4)
     while_child_holds = store.locks.try_acquire(FIRST_STRIPE)
-    os.write(asked[1], b".")
-    os.read(answer[0], 4)
+    os.write(go[1], b".")
+    os.read(ack[0], 4)
     when_free = store.locks.try_acquire(FIRST_STRIPE)
-    os.write(asked[1], b".")
-    say({"while child holds": while_child_holds, "when free": when_free, "while parent holds": child.answer()})
+    os.write(go[1], b".")
+    send({"while child holds": while_child_holds, "when free": when_free, "while parent holds": child.result()})
 
 
 def parent_dies(url: str) -> None:
-    """The parent forks, takes every lock, and is killed; the child waits for a word of the test and goes on."""
+    """The parent forks, takes every lock, and is killed; the child waits for a message and continues."""
     limiter = Limiter(url, on_store_error="closed")
     admitted(limiter, CHAIN, 5)
     store = shared(limiter)
     if os.fork() == 0:
         try:
-            if hear() is not None:
-                say(admitted(limiter, CHAIN, 5))
+            if receive() is not None:
+                send(admitted(limiter, CHAIN, 5))
         finally:
             os._exit(0)
     for lock in range(FIRST_STRIPE + store.table.stripes):
         store.locks.acquire(lock, 1.0)
-    say("held")
-    time.sleep(LONG)
+    send("held")
+    time.sleep(STUCK_SECONDS)
 
 
 class GatedClock:
-    """Real time; but a thread that reads it while the gate is armed stays inside until the gate is opened."""
+    """Real time; a thread that reads it while the gate is armed blocks until the gate is opened."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -165,7 +165,7 @@ class GatedClock:
     def ticks(self) -> int:
         if self.armed and threading.current_thread() is not threading.main_thread():
             self.inside.set()
-            self.opened.wait(LONG)
+            self.opened.wait(STUCK_SECONDS)
         return time.time_ns() // 1000
 
     def wait(self, seconds: float) -> float:
@@ -173,24 +173,24 @@ class GatedClock:
 
 
 def fork_inside_check(url: str, after: float) -> None:
-    """Fork while another thread is inside a check, which goes on so many seconds later."""
+    """Fork while another thread is inside a check, which continues so many seconds later."""
     clock = GatedClock()
     limiter = Limiter(url, clock=clock, on_store_error="closed")
     admitted(limiter, CHAIN, 3)
     clock.armed = True
     worker = threading.Thread(target=lambda: admitted(limiter, CHAIN, 1))
     worker.start()
-    clock.inside.wait(LONG)
+    clock.inside.wait(STUCK_SECONDS)
     clock.armed = False
     threading.Timer(after, clock.opened.set).start()
     child = Fork(lambda: admitted(limiter, CHAIN, 3))
-    answer = child.answer()
-    worker.join(LONG)
-    say({"child": answer, "parent": admitted(limiter, CHAIN, 3)})
+    child_result = child.result()
+    worker.join(STUCK_SECONDS)
+    send({"child": child_result, "parent": admitted(limiter, CHAIN, 3)})
 
 
 class GatedKey(str):
-    """A key that, when it is looked up under the lock it watches, stays there until the gate is opened."""
+    """A key whose lookup under the watched lock blocks until the gate is opened."""
 
     lock: Any
     inside: threading.Event
@@ -199,7 +199,7 @@ class GatedKey(str):
     def __hash__(self) -> int:
         if self.lock.locked() and threading.current_thread() is not threading.main_thread():
             self.inside.set()
-            self.opened.wait(LONG)
+            self.opened.wait(STUCK_SECONDS)
         return str.__hash__(self)
 
     def __eq__(self, other: object) -> bool:
@@ -207,86 +207,86 @@ class GatedKey(str):
 
 
 def fork_inside_pressure(url: str) -> None:
-    """Fork while another thread takes note of a counter that has come under pressure."""
+    """Fork while another thread records a counter under pressure."""
     limiter = Limiter(url)
     key = GatedKey("key")
     key.lock = limiter.backend.pressure.lock
     key.inside, key.opened = threading.Event(), threading.Event()
     worker = threading.Thread(target=lambda: limiter.check(key, "1/year"))
     worker.start()
-    key.inside.wait(LONG)
+    key.inside.wait(STUCK_SECONDS)
     threading.Timer(0.3, key.opened.set).start()
     child = Fork(lambda: [limiter.check("other", "1/year").state, limiter.check("other", "1/year").reason])
-    answer = child.answer()
-    worker.join(LONG)
-    say({"child": answer, "parent": limiter.check("third", "1/year").state})
+    child_result = child.result()
+    worker.join(STUCK_SECONDS)
+    send({"child": child_result, "parent": limiter.check("third", "1/year").state})
 
 
 def fork_while_others_wait(url: str) -> None:
-    """Fork while a thread of the parent waits in line for a key; the child waits for its own turn only."""
+    """Fork while a thread of the parent waits in the queue of a key; the child waits only for itself."""
     limiter = Limiter(url)
     limit = "1/500ms"
     limiter.check("key", limit)
     worker = threading.Thread(target=lambda: limiter.acquire("key", limit))
     worker.start()
-    deadline = time.monotonic() + LONG
+    deadline = time.monotonic() + STUCK_SECONDS
     while not limiter.wait_queue.waiting and time.monotonic() < deadline:
         time.sleep(0.001)
 
     def wait() -> str:
         return limiter.acquire("key", limit, timeout=5.0).reason
 
-    answer = Fork(wait).answer()
-    worker.join(LONG)
-    say({"child": answer})
+    child_result = Fork(wait).result()
+    worker.join(STUCK_SECONDS)
+    send({"child": child_result})
 
 
-def fork_behind_a_stopped_one(url: str, key: str) -> None:
-    """Fork while a thread waits long for a lock that a stopped process holds; the test then lets that go on."""
+def fork_behind_a_stopped_process(url: str, key: str) -> None:
+    """Fork while a thread waits for a lock of a stopped process, which the test then resumes."""
     limiter = Limiter(url, on_store_error="closed")
     worker = threading.Thread(target=lambda: limiter.check(key, CHAIN[0]))
     worker.start()
     store = shared(limiter)
     stripe = store.digests.locate(CHAIN[0], key)[1]
-    deadline = time.monotonic() + LONG
+    deadline = time.monotonic() + STUCK_SECONDS
     while not store.locks.threads.locks[FIRST_STRIPE + stripe].locked() and time.monotonic() < deadline:
         time.sleep(0.001)
-    asked, answer = os.pipe()
+    go_start, go_end = os.pipe()
 
     def check() -> str:
-        os.read(asked, 1)
+        os.read(go_start, 1)
         return limiter.check(key, CHAIN[0]).reason
 
     child = Fork(check)
-    say(child.took)
-    hear()
-    os.write(answer, b".")
-    said = child.answer()
-    worker.join(LONG)
-    say({"child": said, "parent": limiter.check(key, CHAIN[0]).reason})
+    send(child.fork_seconds)
+    receive()
+    os.write(go_end, b".")
+    result = child.result()
+    worker.join(STUCK_SECONDS)
+    send({"child": result, "parent": limiter.check(key, CHAIN[0]).reason})
 
 
 def fork_between_locks(url: str, limits: list[str]) -> None:
-    """Fork while a chain waits for the first of its many locks; the test lets that lock go meanwhile."""
+    """Fork while a chain waits for the first of its many locks; the test meanwhile releases that lock."""
     limiter = Limiter(url, on_store_error="closed")
     bound = limiter.bind(limits)
     store = shared(limiter)
     first = FIRST_STRIPE + min(store.digests.locate(name, "key")[1] for name in bound.names)
-    said: list[str] = []
-    worker = threading.Thread(target=lambda: said.append(bound.check("key").reason))
+    results: list[str] = []
+    worker = threading.Thread(target=lambda: results.append(bound.check("key").reason))
     worker.start()
-    deadline = time.monotonic() + LONG
+    deadline = time.monotonic() + STUCK_SECONDS
     while not store.locks.threads.locks[first].locked() and time.monotonic() < deadline:
         time.sleep(0.001)
-    say("waiting")
+    send("waiting")
     child = Fork(lambda: bound.check("key").reason)
-    answer = child.answer()
-    worker.join(LONG)
-    say({"child": answer, "thread": said, "slow": child.took > 0.9})
+    child_result = child.result()
+    worker.join(STUCK_SECONDS)
+    send({"child": child_result, "thread": results, "slow": child.fork_seconds > 0.9})
 
 
-def fork_at_once(url: str, threads: int, forks: int) -> None:
-    """Several threads fork at the same time, again and again, while one checks; they take turns very often."""
+def fork_concurrently(url: str, threads: int, forks: int) -> None:
+    """Several threads fork concurrently and repeatedly while one checks, with a very short switch interval."""
     sys.setswitchinterval(1e-6)
     limiter = Limiter(url, on_store_error="closed")
 
@@ -297,31 +297,31 @@ def fork_at_once(url: str, threads: int, forks: int) -> None:
                 os._exit(0)
             os.waitpid(pid, 0)
 
-    over = threading.Event()
+    stop_event = threading.Event()
 
     def check() -> None:
-        while not over.is_set():
+        while not stop_event.is_set():
             limiter.check("other", CHAIN[0])
 
     workers = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
     for worker in workers:
         worker.start()
     threading.Thread(target=check, daemon=True).start()
-    deadline = time.monotonic() + 2 * LONG
+    deadline = time.monotonic() + 2 * STUCK_SECONDS
     for worker in workers:
         worker.join(max(deadline - time.monotonic(), 0))
-    over.set()
+    stop_event.set()
     stuck = any(worker.is_alive() for worker in workers)
-    child = Fork(lambda: admitted(limiter, CHAIN[:1], 2)).answer()
-    parent = crowd(lambda: admitted(limiter, CHAIN[:1], 2))
-    say({"child": child, "stuck": stuck, "parent": parent})
+    child = Fork(lambda: admitted(limiter, CHAIN[:1], 2)).result()
+    parent = run_with_timeout(lambda: admitted(limiter, CHAIN[:1], 2))
+    send({"child": child, "stuck": stuck, "parent": parent})
     os._exit(0)
 
 
-def crowd(body: Callable[[], object]) -> object:
+def run_with_timeout(body: Callable[[], object]) -> object:
     """What a function returns, or "stuck"."""
-    said: list[object] = []
-    worker = threading.Thread(target=lambda: said.append(body()), daemon=True)
+    results: list[object] = []
+    worker = threading.Thread(target=lambda: results.append(body()), daemon=True)
     worker.start()
-    worker.join(LONG)
-    return said[0] if said else "stuck"
+    worker.join(STUCK_SECONDS)
+    return results[0] if results else "stuck"

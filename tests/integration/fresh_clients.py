@@ -1,4 +1,4 @@
-"""A program that asks in the name of clients that nobody has configured, and watches what becomes of its memory."""
+"""A child program that sends checks of clients that are not configured, and measures its memory."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ import gc
 
 from crestgate import Limiter, RequestContext
 from crestgate.rules.evaluator import RuleEvaluator
-from integration.child_main import say
-from integration.flood_programs import resident
+from integration.child_main import send
+from integration.flood_programs import resident_bytes
 
-__all__ = ["ask"]
+__all__ = ["check_fresh_clients"]
 
-EVERY = 1_000
-"""How often the client that is known asks, too: not so seldom that a bounded store has forgotten it meanwhile."""
+KNOWN_CLIENT_INTERVAL = 1_000
+"""The configured client is checked at this interval, often enough that a bounded store does not evict it."""
 
 
-def ask(config: str, early: int, most: int) -> None:
-    """Ask once for each of `most` clients, under the rules of a configuration.
+def check_fresh_clients(config: str, early: int, clients: int) -> None:
+    """Check once for each of `clients` clients, with the rules of a configuration.
 
-    Says what the memory was after the `early` first ones and in the end, how many clients are remembered, how often
-    the known client was admitted, and how often any was denied that never asked before.
+    Sends the memory after the first `early` clients and at the end, how many clients are remembered, how often the
+    configured client was admitted, and how many first checks were denied.
     """
     limiter = Limiter.from_config(config)
     check = limiter.check_request
-    at_first = known = denied = 0
-    for number in range(most):
+    early_bytes = known_allowed = denied = 0
+    for number in range(clients):
         if not check(RequestContext(client=f"client-{number:07d}", path="/v1/pay", method="POST")).allowed:
             denied += 1
-        if number % EVERY == 0:
-            known += check(RequestContext(client="acme", path="/v1/pay", method="POST")).allowed
+        if number % KNOWN_CLIENT_INTERVAL == 0:
+            known_allowed += check(RequestContext(client="acme", path="/v1/pay", method="POST")).allowed
         if number + 1 == early:
             gc.collect()
-            at_first = resident()
+            early_bytes = resident_bytes()
     gc.collect()
-    told = {
-        "early": at_first,
-        "late": resident(),
+    result = {
+        "early": early_bytes,
+        "late": resident_bytes(),
         "seen": len(limiter.evaluator.seen_clients) if isinstance(limiter.evaluator, RuleEvaluator) else -1,
         "rules": len(limiter.catalog.current.rules),
-        "known": known,
+        "known": known_allowed,
         "denied": denied,
         "failures": limiter.store_failures,
     }
     limiter.close()
-    say(told)
+    send(result)

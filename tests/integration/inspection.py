@@ -1,4 +1,4 @@
-"""Looks into a shared file for what no call tells: which log blocks are owned, and which are in use."""
+"""Reads internals of a shared file that no API exposes: which log blocks are owned, and which are in use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _COPY = struct.Struct(f"@{COPY_WORDS}q")
 
 
 def has_locked(store: SharedStore, pid: int) -> bool:
-    """Whether this process was the last to take one of the locks."""
+    """Whether the process was the last to take one of the locks."""
     first = store.locks.stamps_at
     stamps: list[int] = store.words[first : first + store.locks.threads.count].tolist()
     return any(stamp >> 32 & (1 << 22) - 1 == pid for stamp in stamps)
 
 
 def owned_blocks(store: SharedStore) -> dict[int, int]:
-    """The blocks that belong to a chain that is there: block to slot, counted through all stripes."""
+    """The blocks owned by an existing block list: block to slot, numbered across all stripes."""
     geometry = store.geometry
     owners = struct.unpack_from(f"@{geometry.blocks}q", store.memory, geometry.owners_at)
     found = {}
@@ -39,14 +39,14 @@ def owned_blocks(store: SharedStore) -> dict[int, int]:
 
 
 def committed(store: SharedStore, stripe: int, slot: int) -> tuple[int, ...]:
-    """The copy of a slot's state that holds."""
+    """The committed copy of a slot's state."""
     at = store.table.state_at(stripe, slot)
     commits = struct.unpack_from("@q", store.memory, at)[0]
     return _COPY.unpack_from(store.memory, at + 8 + (commits & 1) * _COPY.size)
 
 
 def used_blocks(store: SharedStore) -> dict[int, int]:
-    """The blocks that the log of a living counter can reach: block to slot. None is reached twice."""
+    """The blocks reachable from the log of a live counter: block to slot. None is reached twice."""
     found: dict[int, int] = {}
     for stripe in range(store.table.stripes):
         for slot in range(store.table.slots):
@@ -74,7 +74,7 @@ def log_entries(store: SharedStore, name: str, key: str) -> int:
 
 
 def leaked_blocks(store: SharedStore) -> list[int]:
-    """Blocks with an owner that no log reaches; a log never reaches a block that it does not own."""
+    """Owned blocks that no log reaches. Asserts that no log reaches a block that it does not own."""
     owned, used = owned_blocks(store), used_blocks(store)
     for block, slot in used.items():
         assert owned.get(block) == slot, f"block {block} is used by slot {slot} and owned by {owned.get(block)}"

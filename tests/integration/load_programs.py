@@ -1,4 +1,4 @@
-"""Programs that put many requests to a store as fast as they can, and count what was admitted."""
+"""Child programs that send many requests to a store as fast as they can, and count the admitted ones."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from collections import Counter
 
 from crestgate import AsyncLimiter, Decision, Limiter
 from crestgate.stores.shared import SharedStore
-from integration.child_main import hear, say
+from integration.child_main import receive, send
 
-__all__ = ["hammer", "hammer_async", "hammer_until_told", "hold", "hold_for", "keep_busy"]
+__all__ = ["hammer", "hammer_async", "hammer_until_message", "hold", "hold_for", "keep_busy"]
 
 
 class Tally:
-    """What a participant was told, by key: how often it was admitted, and what else than a plain answer it got."""
+    """Results by key: how often it was admitted, and the reasons other than ok and limited."""
 
     def __init__(self) -> None:
         self.admitted: Counter[str] = Counter()
         self.others: Counter[str] = Counter()
 
-    def note(self, key: str, decision: Decision) -> None:
+    def record(self, key: str, decision: Decision) -> None:
         if decision.reason not in ("ok", "limited"):
             self.others[decision.reason] += 1
         elif decision.allowed:
             self.admitted[key] += 1
 
-    def said(self) -> dict[str, dict[str, int]]:
+    def as_dict(self) -> dict[str, dict[str, int]]:
         return {"admitted": dict(self.admitted), "others": dict(self.others)}
 
 
 def hammer(url: str, limits: list[str], keys: int, rounds: int, threads: int, seed: int) -> None:
-    """Every thread checks every key so many times, each round in an order of its own."""
+    """Every thread checks every key so many times, each round in its own random order."""
     with Limiter(url, on_store_error="closed") as limiter:
         bound = limiter.bind(limits)
         tallies = [Tally() for _ in range(threads)]
@@ -47,11 +47,11 @@ def hammer(url: str, limits: list[str], keys: int, rounds: int, threads: int, se
             for _ in range(rounds):
                 order.shuffle(names)
                 for name in names:
-                    tallies[number].note(name, bound.check(name))
+                    tallies[number].record(name, bound.check(name))
 
         workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-        say("ready")
-        hear()
+        send("ready")
+        receive()
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -60,7 +60,7 @@ def hammer(url: str, limits: list[str], keys: int, rounds: int, threads: int, se
         for tally in tallies:
             total.admitted += tally.admitted
             total.others += tally.others
-        say(total.said())
+        send(total.as_dict())
 
 
 def hammer_async(url: str, limits: list[str], tasks: int, rounds: int) -> None:
@@ -69,68 +69,68 @@ def hammer_async(url: str, limits: list[str], tasks: int, rounds: int) -> None:
     async def work(limiter: AsyncLimiter, tally: Tally) -> None:
         bound = limiter.bind(limits)
         for _ in range(rounds):
-            tally.note("key:0", await bound.check("key:0"))
+            tally.record("key:0", await bound.check("key:0"))
             await asyncio.sleep(0)
 
-    async def all_of_them() -> Tally:
+    async def run_all() -> Tally:
         tally = Tally()
         async with AsyncLimiter(url, on_store_error="closed") as limiter:
-            say("ready")
-            hear()
+            send("ready")
+            receive()
             await asyncio.gather(*(work(limiter, tally) for _ in range(tasks)))
         return tally
 
-    say(asyncio.run(all_of_them()).said())
+    send(asyncio.run(run_all()).as_dict())
 
 
-def hammer_until_told(url: str, limits: list[str], key: str) -> None:
-    """Check one key until the test says something; tells also how long the slowest check took."""
+def hammer_until_message(url: str, limits: list[str], key: str) -> None:
+    """Check one key until a message arrives; also sends the duration of the slowest check."""
     with Limiter(url, on_store_error="closed") as limiter:
         bound = limiter.bind(limits)
         tally = Tally()
         slowest = 0.0
-        say("ready")
-        hear()
-        say("off")
+        send("ready")
+        receive()
+        send("off")
         while not select.select([0], [], [], 0)[0]:
             for _ in range(20):
                 before = time.monotonic()
-                tally.note(key, bound.check(key))
+                tally.record(key, bound.check(key))
                 slowest = max(slowest, time.monotonic() - before)
-        say({**tally.said(), "slowest": slowest})
+        send({**tally.as_dict(), "slowest": slowest})
 
 
 def hold(url: str, locks: list[int]) -> None:
-    """Take locks of the file and stop while holding them; let go of them when continued."""
+    """Take locks of the file and stop while holding them; release them when resumed."""
     with Limiter(url) as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
         for lock in locks:
             store.locks.acquire(lock, 10.0)
-        say("held")
+        send("held")
         os.kill(os.getpid(), signal.SIGSTOP)
         for lock in locks:
             store.locks.release(lock)
-        say("released")
-        hear()
+        send("released")
+        receive()
 
 
 def hold_for(url: str, lock: int, seconds: float) -> None:
-    """Take a lock of the file and keep it for so long, without being stopped."""
+    """Hold a lock of the file for so many seconds, without being stopped."""
     with Limiter(url) as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
         store.locks.acquire(lock, 10.0)
-        say("held")
+        send("held")
         time.sleep(seconds)
         store.locks.release(lock)
-        say("released")
-        hear()
+        send("released")
+        receive()
 
 
 def keep_busy(seconds: float) -> None:
-    """Use a core until the test says something, or for so long."""
-    say("ready")
+    """Keep a core busy until a message arrives, or for so many seconds."""
+    send("ready")
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not select.select([0], [], [], 0)[0]:
         for _ in range(100_000):

@@ -1,4 +1,4 @@
-"""Programs that hold locks, and a value that is kept beside them: what is read and written under a lock."""
+"""Child programs that hold locks, and a value that is read and written under a lock."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from crestgate.locks import open_locks
 from crestgate.locks.file import FileLocks
 from crestgate.locks.redis import RedisLocks
 from crestgate.locks.sql import SqlLocks
-from integration.child_main import hear, say
+from integration.child_main import receive, send
 
-__all__ = ["make_room", "read", "serve", "write"]
+__all__ = ["create_values_table", "read", "serve", "write"]
 
 
-def make_room(locks: Any) -> None:
-    """A database needs a table for values."""
+def create_values_table(locks: Any) -> None:
+    """Create the table for values, if the locks are in a database."""
     if isinstance(locks, SqlLocks):
         with locks.engine.begin() as connection:
             connection.execute(
@@ -34,8 +34,8 @@ def read(locks: Any, name: str) -> int:
         file = Path(locks.folder, f"{name}.value")
         return int(file.read_text()) if file.exists() else 0
     with locks.engine.connect() as connection:
-        found = connection.execute(text("SELECT value FROM test_values WHERE name = :name"), {"name": name})
-        return int(found.scalar() or 0)
+        row = connection.execute(text("SELECT value FROM test_values WHERE name = :name"), {"name": name})
+        return int(row.scalar() or 0)
 
 
 def write(locks: Any, transaction: Any, name: str, value: int) -> None:
@@ -50,14 +50,14 @@ def write(locks: Any, transaction: Any, name: str, value: int) -> None:
 
 
 def serve() -> None:
-    """Do what the test asks for, one thing after the other: a process serves many tests."""
-    tasks: dict[str, Callable[..., None]] = {"add": add, "write_when_told": write_when_told}
-    while (task := hear()) is not None:
+    """Run the tasks that the test sends: one process serves many tests."""
+    tasks: dict[str, Callable[..., None]] = {"add": add, "write_on_signal": write_on_signal}
+    while (task := receive()) is not None:
         tasks[task.pop("task")](**task)
 
 
 def add(url: str, name: str, times: int) -> None:
-    """Read the value and write one more, so many times. Tells the versions of all takings."""
+    """Increment the value so many times. Sends the versions of all leases."""
     versions = []
     with open_locks(url) as locks:
         for _ in range(times):
@@ -66,22 +66,22 @@ def add(url: str, name: str, times: int) -> None:
                 with locks.guarded(lease) as transaction:
                     write(locks, transaction, name, value + 1)
                 versions.append(lease.version)
-    say(versions)
+    send(versions)
 
 
-def write_when_told(url: str, name: str, lease: float, value: int, inside: bool) -> None:
-    """Take the lock, wait for a word (before, or in the middle of, the guarded block), write, and tell how it went."""
+def write_on_signal(url: str, name: str, lease: float, value: int, inside: bool) -> None:
+    """Take the lock, wait for a message (before or inside the guarded block), write, and send the outcome."""
     outcome = "written"
-    with open_locks(url) as locks, locks.hold(name, wait=10, lease=lease) as taken:
+    with open_locks(url) as locks, locks.hold(name, wait=10, lease=lease) as held_lease:
         try:
             if not inside:
-                say(taken.version)
-                hear()
-            with locks.guarded(taken) as transaction:
+                send(held_lease.version)
+                receive()
+            with locks.guarded(held_lease) as transaction:
                 write(locks, transaction, name, value)
                 if inside:
-                    say(taken.version)
-                    hear()
+                    send(held_lease.version)
+                    receive()
         except (LeaseLostError, StoreError) as error:
             outcome = type(error).__name__
-    say(outcome)
+    send(outcome)

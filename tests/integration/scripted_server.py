@@ -1,4 +1,4 @@
-"""A little HTTP server on loopback that answers as it is told, and the clients that call it: for tests of retrying."""
+"""An HTTP server on loopback with scripted responses, and the HTTP clients that call it: for tests of retries."""
 
 from __future__ import annotations
 
@@ -21,72 +21,72 @@ from crestgate.retry.httpx import AsyncPacedTransport, AsyncRetryTransport, Pace
 from crestgate.retry.requests import PacedAdapter, RetryAdapter
 from crestgate.testing import FakeClock
 
-NO_WAIT = 30.0
-"""Seconds after which a client of these tests gives up on the server: only a mistake takes that long."""
+CLIENT_TIMEOUT = 30.0
+"""Seconds after which a client gives up on the server: only a bug takes that long."""
 
 
-class Got(NamedTuple):
+class ReceivedRequest(NamedTuple):
     method: str
     path: str
     body: bytes
 
 
 @dataclass
-class Answer:
+class ScriptedResponse:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    more: Callable[[], Iterator[bytes]] | None = None
-    """What follows the body, in chunks, as it comes."""
+    chunks: Callable[[], Iterator[bytes]] | None = None
+    """Chunks that follow the body, streamed."""
 
 
-BREAK = Answer(0)
-"""The connection ends without an answer."""
+DISCONNECT = ScriptedResponse(0)
+"""The connection is closed without a response."""
 
 
 class Server:
-    """Answers one request after the other from `answers`, and then with 200. `got` is what it was asked."""
+    """Sends `responses` one after the other, then 200. `requests` are the requests received so far."""
 
-    def __init__(self, *answers: Answer) -> None:
-        self.answers = list(answers)
-        self.got: list[Got] = []
+    def __init__(self, *responses: ScriptedResponse) -> None:
+        self.responses = list(responses)
+        self.requests: list[ReceivedRequest] = []
         self.url = ""
 
-    def answer(self, got: Got) -> Answer:
-        self.got.append(got)
-        return self.answers.pop(0) if self.answers else Answer(body=b"done")
+    def respond(self, request: ReceivedRequest) -> ScriptedResponse:
+        self.requests.append(request)
+        return self.responses.pop(0) if self.responses else ScriptedResponse(body=b"done")
 
 
 @contextmanager
-def serving(server: Server) -> Iterator[Server]:
+def serve(server: Server) -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = NO_WAIT
+        timeout = CLIENT_TIMEOUT
 
         def handle_any(self) -> None:
-            answer = server.answer(Got(self.command, self.path, self._body()))
-            if answer.status == 0:
+            response = server.respond(ReceivedRequest(self.command, self.path, self._body()))
+            if response.status == 0:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            self.send_response_only(answer.status)
-            for name, value in answer.headers.items():
+            self.send_response_only(response.status)
+            for name, value in response.headers.items():
                 self.send_header(name, value)
-            if answer.more is None:
-                self.send_header("Content-Length", str(len(answer.body)))
+            if response.chunks is None:
+                self.send_header("Content-Length", str(len(response.body)))
             else:
                 self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             if self.command == "HEAD":
                 return
-            if answer.more is None:
-                self.wfile.write(answer.body)
+            if response.chunks is None:
+                self.wfile.write(response.body)
                 return
             try:
-                for chunk in filter(None, chain([answer.body], answer.more())):
+                for chunk in filter(None, chain([response.body], response.chunks())):
                     self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
                 self.wfile.write(b"0\r\n\r\n")
-            except OSError:  # the client has had enough
+            except OSError:  # the client has closed the connection
                 self.close_connection = True
 
         do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = handle_any
@@ -102,64 +102,64 @@ def serving(server: Server) -> Iterator[Server]:
             return body
 
         def log_message(self, *args: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        listening.daemon_threads = True
-        server.url = f"http://127.0.0.1:{listening.server_address[1]}"
-        thread = Thread(target=listening.serve_forever, args=(0.01,))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http_server:
+        http_server.daemon_threads = True
+        server.url = f"http://127.0.0.1:{http_server.server_address[1]}"
+        thread = Thread(target=http_server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield server
         finally:
-            listening.shutdown()
+            http_server.shutdown()
             thread.join()
 
 
-class Told(NamedTuple):
-    """What a caller was told in the end."""
+class ClientResponse(NamedTuple):
+    """The final response that a client gets."""
 
     status: int
     body: bytes
 
 
-class Caller(Protocol):
-    """One of the HTTP clients. `limits` paces it inside of the retries."""
+class HttpClient(Protocol):
+    """One of the HTTP clients. `limits` paces each attempt."""
 
-    no_turn: ClassVar[type[Exception]]
-    broken: ClassVar[type[Exception]]
+    timeout_error: ClassVar[type[Exception]]
+    transport_error: ClassVar[type[Exception]]
 
     def __init__(self, retry: Retry, clock: FakeClock, limits: str | None = None, timeout: float = 60.0) -> None: ...
-    def call(self, method: str, url: str, **options: Any) -> Told: ...
+    def call(self, method: str, url: str, **options: Any) -> ClientResponse: ...
     def close(self) -> None: ...
 
 
-class ByHttpx:
-    no_turn: ClassVar[type[Exception]] = httpx.TimeoutException
-    broken: ClassVar[type[Exception]] = httpx.TransportError
+class HttpxClient:
+    timeout_error: ClassVar[type[Exception]] = httpx.TimeoutException
+    transport_error: ClassVar[type[Exception]] = httpx.TransportError
 
     def __init__(self, retry: Retry, clock: FakeClock, limits: str | None = None, timeout: float = 60.0) -> None:
-        # One connection, and no patience for another: an answer that is not closed shows at once.
+        # One connection and a short pool timeout: a response that is not closed fails the next call.
         inner: httpx.BaseTransport = httpx.HTTPTransport(verify=False, limits=httpx.Limits(max_connections=1))
         if limits is not None:
             outbound = Outbound(Limiter("memory://", clock=clock), limits, timeout=timeout, clock=clock)
             inner = PacedTransport(outbound, transport=inner)
-        patience = httpx.Timeout(NO_WAIT, pool=1.0)
+        timeouts = httpx.Timeout(CLIENT_TIMEOUT, pool=1.0)
         self.client = httpx.Client(
-            transport=RetryTransport(retry, transport=inner, clock=clock), timeout=patience, follow_redirects=True
+            transport=RetryTransport(retry, transport=inner, clock=clock), timeout=timeouts, follow_redirects=True
         )
 
-    def call(self, method: str, url: str, **options: Any) -> Told:
+    def call(self, method: str, url: str, **options: Any) -> ClientResponse:
         response = self.client.request(method, url, **options)
-        return Told(response.status_code, response.content)
+        return ClientResponse(response.status_code, response.content)
 
     def close(self) -> None:
         self.client.close()
 
 
-class ByAsyncHttpx:
-    no_turn: ClassVar[type[Exception]] = httpx.TimeoutException
-    broken: ClassVar[type[Exception]] = httpx.TransportError
+class AsyncHttpxClient:
+    timeout_error: ClassVar[type[Exception]] = httpx.TimeoutException
+    transport_error: ClassVar[type[Exception]] = httpx.TransportError
 
     def __init__(self, retry: Retry, clock: FakeClock, limits: str | None = None, timeout: float = 60.0) -> None:
         inner: httpx.AsyncBaseTransport = httpx.AsyncHTTPTransport(verify=False, limits=httpx.Limits(max_connections=1))
@@ -167,24 +167,24 @@ class ByAsyncHttpx:
         if limits is not None:
             outbound = AsyncOutbound(self.limiter, limits, timeout=timeout, clock=clock)
             inner = AsyncPacedTransport(outbound, transport=inner)
-        patience = httpx.Timeout(NO_WAIT, pool=1.0)
+        timeouts = httpx.Timeout(CLIENT_TIMEOUT, pool=1.0)
         self.client = httpx.AsyncClient(
-            transport=AsyncRetryTransport(retry, transport=inner, clock=clock), timeout=patience, follow_redirects=True
+            transport=AsyncRetryTransport(retry, transport=inner, clock=clock), timeout=timeouts, follow_redirects=True
         )
         self.runner = asyncio.Runner()
 
-    def call(self, method: str, url: str, **options: Any) -> Told:
+    def call(self, method: str, url: str, **options: Any) -> ClientResponse:
         response = self.runner.run(self.client.request(method, url, **options))
-        return Told(response.status_code, response.content)
+        return ClientResponse(response.status_code, response.content)
 
     def close(self) -> None:
         self.runner.run(self.client.aclose())
         self.runner.close()
 
 
-class ByRequests:
-    no_turn: ClassVar[type[Exception]] = requests.exceptions.Timeout
-    broken: ClassVar[type[Exception]] = requests.exceptions.ConnectionError
+class RequestsClient:
+    timeout_error: ClassVar[type[Exception]] = requests.exceptions.Timeout
+    transport_error: ClassVar[type[Exception]] = requests.exceptions.ConnectionError
 
     def __init__(self, retry: Retry, clock: FakeClock, limits: str | None = None, timeout: float = 60.0) -> None:
         inner: requests.adapters.BaseAdapter = requests.adapters.HTTPAdapter()
@@ -195,14 +195,14 @@ class ByRequests:
         self.session.trust_env = False
         self.session.mount("http://", RetryAdapter(retry, adapter=inner, clock=clock))
 
-    def call(self, method: str, url: str, **options: Any) -> Told:
+    def call(self, method: str, url: str, **options: Any) -> ClientResponse:
         if "content" in options:
             options["data"] = options.pop("content")
-        response = self.session.request(method, url, timeout=NO_WAIT, **options)
-        return Told(response.status_code, response.content)
+        response = self.session.request(method, url, timeout=CLIENT_TIMEOUT, **options)
+        return ClientResponse(response.status_code, response.content)
 
     def close(self) -> None:
         self.session.close()
 
 
-CALLERS: tuple[type[Caller], ...] = (ByHttpx, ByAsyncHttpx, ByRequests)
+CLIENTS: tuple[type[HttpClient], ...] = (HttpxClient, AsyncHttpxClient, RequestsClient)

@@ -1,4 +1,4 @@
-"""Programs that ask for the same thing at the same time, under a name by which it is decided once."""
+"""Child programs that send the same idempotent requests at the same time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from crestgate import Limiter
 from crestgate.core.algorithms import build
 from crestgate.core.limit import Limit
 from crestgate.stores.port import IdempotencyRecord, Member, Op, Request, Store
-from integration.child_main import hear, say
+from integration.child_main import receive, send
 
-__all__ = ["BODY", "PLENTY", "ask", "fork_and_race", "name_at", "race", "race_for_ever"]
+__all__ = ["BODY", "PLENTY", "fork_and_race", "name_at", "race", "race_forever", "take_once"]
 
 BODY = b"what was asked.."
 PLENTY = build(Limit(1_000_000, 31_536_000, algorithm="fixed_window"), "plenty")
 
 
-def ask(store: Store, name: str, *keys: str) -> tuple[bool, list[int]]:
-    """One request for each key, all decided once: whether they were now, and what remained."""
+def take_once(store: Store, name: str, *keys: str) -> tuple[bool, list[int]]:
+    """One idempotent request for each key: whether they were decided now, and the remaining counts."""
     record = IdempotencyRecord(name, BODY, name.encode())
     replies = store.apply([Request(Op.TAKE, [Member(key, PLENTY, 1)], record) for key in keys])
     assert not record.pending
@@ -32,53 +32,53 @@ def ask(store: Store, name: str, *keys: str) -> tuple[bool, list[int]]:
 
 
 def race(url: str, names: int) -> None:
-    """Ask under each name; says for each whether it was decided here, and what remained."""
+    """Send a request for each name; sends whether it was decided here, and the remaining counts."""
     with Limiter(url) as limiter:
-        say("ready")
-        hear()
-        say([ask(limiter.store, f"n{number}", "a", "b") for number in range(names)])
+        send("ready")
+        receive()
+        send([take_once(limiter.store, f"n{number}", "a", "b") for number in range(names)])
 
 
 def fork_and_race(url: str, names: int, children: int) -> None:
-    """The same in forked children of one process, which has used the store before; says how often it was decided."""
+    """The same in forked children of a process that has used the store; sends how many each decided."""
     with Limiter(url) as limiter:
-        ask(limiter.store, "before", "before")
+        take_once(limiter.store, "before", "before")
         pipes = []
         for _ in range(children):
-            reading, writing = os.pipe()
+            read_end, write_end = os.pipe()
             if os.fork() == 0:
                 try:
-                    decided = [ask(limiter.store, f"n{number}", "a", "b")[0] for number in range(names)]
-                    assert not ask(limiter.store, "before", "before")[0]
-                    os.write(writing, b"%d" % sum(decided))
+                    decided = [take_once(limiter.store, f"n{number}", "a", "b")[0] for number in range(names)]
+                    assert not take_once(limiter.store, "before", "before")[0]
+                    os.write(write_end, b"%d" % sum(decided))
                 finally:
                     os._exit(0)
-            os.close(writing)
-            pipes.append(reading)
-        own = sum(ask(limiter.store, f"n{number}", "a", "b")[0] for number in range(names))
-        theirs = [int(os.read(pipe, 100)) for pipe in pipes]
+            os.close(write_end)
+            pipes.append(read_end)
+        own = sum(take_once(limiter.store, f"n{number}", "a", "b")[0] for number in range(names))
+        by_children = [int(os.read(pipe, 100)) for pipe in pipes]
         for _ in pipes:
             os.wait()
-        say([own, *theirs])
+        send([own, *by_children])
 
 
 def name_at(seconds: float) -> str:
-    """What everybody asks for at an instant of the monotonic clock: something else every half of a millisecond."""
+    """The name that all processes use at a monotonic time: a new one every half millisecond."""
     return f"n{int(seconds * 2000)}"
 
 
-def race_for_ever(url: str, page: str) -> None:
-    """Ask for what everybody asks for, until told to stop or killed; whatever is not as it must be ends the page."""
+def race_forever(url: str, page: str) -> None:
+    """Race on the current name until stopped or killed; any failure is flagged in the control page."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(page, "r+b") as file:
-        told = mmap.mmap(file.fileno(), 2)
+        control = mmap.mmap(file.fileno(), 2)
     try:
         with Limiter(url) as limiter:
-            while not told[0]:
+            while not control[0]:
                 name = name_at(time.monotonic())
-                _, first = ask(limiter.store, name, "key")
-                decided, again = ask(limiter.store, name, "key")
-                assert (decided, again) == (False, first)
+                _, first = take_once(limiter.store, name, "key")
+                decided, replayed = take_once(limiter.store, name, "key")
+                assert (decided, replayed) == (False, first)
     except BaseException:
-        told[1] = 1
+        control[1] = 1
         raise

@@ -1,4 +1,4 @@
-"""A program that asks for the same things as others do at the same time, under the same names."""
+"""A child program that sends the same idempotent requests as others at the same time."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from crestgate.runtime.url_options import Options
 from crestgate.stores.port import IdempotencyRecord, Member, Op, Request
 from crestgate.stores.sql import SqlStore
 from crestgate.stores.sql.factory import open_driver
-from integration.child_main import hear, say
+from integration.child_main import receive, send
 
-__all__ = ["KEYS", "MANY", "ask_once"]
+__all__ = ["KEYS", "LIMIT", "take_once"]
 
 BODY = b"a digest of 16 b"
-MANY = build(Limit(1_000_000, 86_400 * 365, algorithm="fixed_window"), "many")
+LIMIT = build(Limit(1_000_000, 86_400 * 365, algorithm="fixed_window"), "many")
 KEYS = 12
 
 
-def ask_once(url: str, prefix: str, names: int, threads: int, seed: int) -> None:
-    """Each thread asks for every name once, in an order of its own, in batches with other requests beside: for each
-    name two requests on keys in a random order. Says how many were decided, and all remainders that were answered."""
+def take_once(url: str, prefix: str, names: int, threads: int, seed: int) -> None:
+    """Each thread sends every idempotency name once, in its own order, in batches with other requests: for each name
+    two requests on keys in a random order. Sends how many were decided, and all remaining counts."""
     store = SqlStore(open_driver(Options(url)), prefix=prefix, timeout_ms=60_000)
     store.connect()
     decided = [0] * threads
-    besides = [0] * threads
-    answers: list[dict[str, list[int]]] = [{} for _ in range(threads)]
+    other_takes = [0] * threads
+    remaining_by_name: list[dict[str, list[int]]] = [{} for _ in range(threads)]
 
     def work(number: int) -> None:
-        luck = random.Random(f"{seed} {number}")
+        chance = random.Random(f"{seed} {number}")
         order = [f"name {i}" for i in range(names)]
-        luck.shuffle(order)
+        chance.shuffle(order)
         while order:
             batch: list[Request] = []
             records: list[IdempotencyRecord] = []
-            for _ in range(min(luck.randint(1, 4), len(order))):
+            for _ in range(min(chance.randint(1, 4), len(order))):
                 record = IdempotencyRecord(order.pop(), BODY, b"")
                 records.append(record)
-                # What is asked under one name is the same for all; the order of the keys is not.
+                # The requests of one name are the same for all threads; the order of the keys is not.
                 first = int(record.name.split()[1]) % KEYS
-                pair = [Member(f"key {first}", MANY, 1), Member(f"key {(first + 5) % KEYS}", MANY, 1)]
+                pair = [Member(f"key {first}", LIMIT, 1), Member(f"key {(first + 5) % KEYS}", LIMIT, 1)]
                 batch += [Request(Op.TAKE, pair, record), Request(Op.TAKE, pair[::-1], record)]
-                batch.append(Request(Op.TAKE, [Member(f"key {luck.randrange(KEYS)}", MANY, 1)]))
-                besides[number] += 1
+                batch.append(Request(Op.TAKE, [Member(f"key {chance.randrange(KEYS)}", LIMIT, 1)]))
+                other_takes[number] += 1
             replies = store.apply(batch)
             for record, group in zip(records, [replies[i : i + 2] for i in range(0, len(replies), 3)], strict=True):
                 if record.replay is None:
                     decided[number] += 1
-                    answers[number][record.name] = [o.decision.remaining for reply in group for o in reply]
+                    remaining_by_name[number][record.name] = [o.decision.remaining for reply in group for o in reply]
                 else:
                     assert group == [[], []]
-                    answers[number][record.name] = [numbers[1] for numbers in record.replay.numbers]
+                    remaining_by_name[number][record.name] = [numbers[1] for numbers in record.replay.numbers]
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-    say("ready")
-    hear()
+    send("ready")
+    receive()
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
     store.close()
-    say({"decided": sum(decided), "besides": sum(besides), "answers": answers})
+    send({"decided": sum(decided), "other_takes": sum(other_takes), "remaining": remaining_by_name})

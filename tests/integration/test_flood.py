@@ -1,4 +1,4 @@
-"""A flood of keys that never come again (rotating addresses, say) leaves memory as it was."""
+"""A flood of keys that never recur (such as rotating addresses) does not grow memory."""
 
 from __future__ import annotations
 
@@ -12,64 +12,64 @@ from crestgate import Limiter
 from crestgate.cli import version
 from crestgate.stores.memory import MemoryStore
 from crestgate.testing import FakeClock
-from integration.child_process import Child
+from integration.child_process import ChildProcess
 
-Start = Callable[..., Child]
+Start = Callable[..., ChildProcess]
 
 MILLION = 1_000_000
 COMPILED = "(compiled)" in version()
 
 
-def assert_flat(told: dict[str, Any], per_key: int = 0) -> None:
-    """Less than a tenth more in the end. A table that is resized takes its time to settle: where so few keys come
-    that this shows, less than so many bytes a key, which is less than any key could be remembered with.
+def assert_flat(result: dict[str, Any], per_key: int = 0) -> None:
+    """Memory grew by less than a tenth. A resized table takes time to settle: with few keys, allow `per_key` bytes
+    per key, which is less than any stored key needs.
     """
-    assert told["failures"] == 0
-    assert told["early"] > 0
-    assert told["late"] < max(1.1 * told["early"], told["early"] + per_key * told["keys"]), told
+    assert result["failures"] == 0
+    assert result["early"] > 0
+    assert result["late"] < max(1.1 * result["early"], result["early"] + per_key * result["keys"]), result
 
 
 @pytest.mark.slow
 def test_millions_of_fresh_keys(start: Start) -> None:
-    told = start(
+    child = start(
         "flood_programs.fresh_keys",
         url="memory://?max_keys=100000",
         limit="100/minute",
         early=MILLION,
-        least=5 * MILLION if COMPILED else 2 * MILLION,
-        most=5 * MILLION,
+        min_keys=5 * MILLION if COMPILED else 2 * MILLION,
+        max_keys=5 * MILLION,
         seconds=30,
     )
-    assert_flat(told.finish())
+    assert_flat(child.finish())
 
 
 @pytest.mark.slow
-def test_fresh_keys_that_are_used_up_at_once(start: Start) -> None:
-    """Each of them comes under pressure, and the pressure is remembered too."""
-    told = start(
+def test_fresh_keys_exhausted_by_one_check(start: Start) -> None:
+    """Each comes under pressure, which is recorded too."""
+    child = start(
         "flood_programs.fresh_keys",
         url="memory://?max_keys=100000",
         limit="1/hour",
         early=300_000,
-        least=600_000,
-        most=600_000,
+        min_keys=600_000,
+        max_keys=600_000,
         seconds=30,
     )
-    assert_flat(told.finish())
+    assert_flat(child.finish())
 
 
 @pytest.mark.slow
 def test_fresh_keys_in_a_shared_file(counters: Path, start: Start) -> None:
-    told = start(
+    child = start(
         "flood_programs.fresh_keys",
         url=f"shared://{counters}?max_keys=10000",
         limit="100/minute",
         early=50_000,
-        least=200_000,
-        most=200_000,
+        min_keys=200_000,
+        max_keys=200_000,
         seconds=30,
     )
-    assert_flat(told.finish())
+    assert_flat(child.finish())
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_fresh_keys_under_mixed_limits(kind: str, counters: Path, start: Start) 
     assert_flat(start("flood_programs.mixed_limits", url=url, early=early, late=late).finish(), per_key=40)
 
 
-def test_entries_that_are_given_back_go_with_their_period() -> None:
+def test_settled_entries_expire_with_their_period() -> None:
     clock = FakeClock(1_700_000_000)
     with Limiter("memory://", clock=clock) as limiter:
         limit = "10/minute using sliding_window_log"
@@ -92,11 +92,11 @@ def test_entries_that_are_given_back_go_with_their_period() -> None:
         entry = store.table.find(limit, "key")
         if entry is not None:
             assert entry.log is not None
-            assert len(entry.log.cells) <= 2 * 130  # type: ignore[attr-defined]  # its entries, live or about to be cut
+            assert len(entry.log.cells) <= 2 * 130  # type: ignore[attr-defined]  # entries that are live or about to be trimmed
 
 
 @pytest.mark.parametrize("kind", ["memory", "shared"])
-def test_the_touched_survive_a_flood(kind: str, counters: Path) -> None:
+def test_recently_used_keys_survive_a_flood(kind: str, counters: Path) -> None:
     clock = FakeClock(1_700_000_000)
     url = "memory://?max_keys=1000" if kind == "memory" else f"shared://{counters}?max_keys=1000"
     with Limiter(url, clock=clock) as limiter:

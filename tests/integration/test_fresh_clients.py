@@ -1,4 +1,4 @@
-"""A million clients that nobody has configured leave memory and the rule database as they were."""
+"""A million clients that are not configured grow neither memory nor the rule database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from crestgate.rules.compat.clients import MAX_SEEN, ClientLimit
 from crestgate.rules.editor import Editor
 from crestgate.rules.port import Actor
 from crestgate.rules.storage.factory import open_repository
-from integration.child_process import Child
+from integration.child_process import ChildProcess
 
 MILLION = 1_000_000
 CONFIG = """
@@ -32,7 +32,7 @@ def rows(database: Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_million_fresh_clients(tmp_path: Path, start: Callable[..., Child]) -> None:
+def test_a_million_fresh_clients(tmp_path: Path, start: Callable[..., ChildProcess]) -> None:
     database, config = tmp_path / "rules.db", tmp_path / "crestgate.yaml"
     config.write_text(CONFIG.format(database=database))
     with closing(open_repository(f"sqlite:///{database}")) as repository:
@@ -40,11 +40,13 @@ def test_a_million_fresh_clients(tmp_path: Path, start: Callable[..., Child]) ->
     before = rows(database)
     assert sum(before.values()) > 0
 
-    told = start("fresh_clients.ask", config=str(config), early=MILLION // 10, most=MILLION).hear(patience=300)
+    result = start(
+        "fresh_clients.check_fresh_clients", config=str(config), early=MILLION // 10, clients=MILLION
+    ).receive(timeout=300)
 
-    assert told["late"] < 1.1 * told["early"], told
-    assert told["seen"] == MAX_SEEN
-    assert told["rules"] == 2, "a client becomes a rule only when somebody configures it"
-    assert (told["denied"], told["failures"]) == (0, 0), "each of them has limits of its own"
-    assert told["known"] == 5, "who is configured has what it was given, and no more"
+    assert result["late"] < 1.1 * result["early"], result
+    assert result["seen"] == MAX_SEEN
+    assert result["rules"] == 2, "a client becomes a rule only when it is configured"
+    assert (result["denied"], result["failures"]) == (0, 0), "each has its own limits"
+    assert result["known"] == 5, "the configured client has exactly its limit"
     assert rows(database) == before

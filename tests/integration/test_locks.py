@@ -1,4 +1,4 @@
-"""Locks on real servers: what they promise, with processes that are stopped and killed while they hold one."""
+"""Locks on real servers, with processes that are stopped and killed while they hold one."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from crestgate.errors import LeaseLostError, StoreClosedError, StoreError
 from crestgate.locks import Lease, open_locks
 from crestgate.locks.file import FileLocks
 from crestgate.locks.redis import RECORD_TTL_MS
-from integration.child_process import Child, stopped, until
-from integration.lock_programs import make_room, read, write
+from integration.child_process import ChildProcess, is_stopped, wait_until
+from integration.lock_programs import create_values_table, read, write
 from servers.redis import RedisServer
 
 KINDS = ["file", "sqlite", "redis_server", "mariadb", "postgres"]
 TOPOLOGIES = ["redis_sentinels", "redis_cluster"]
 SHORT = 0.2
-"""Seconds of a lease that is to run out."""
+"""Seconds of a lease that should expire."""
 LONG = 60.0
 LOCKS_PAGE = Path(__file__).parents[2] / "docs" / "locks.md"
 _numbers = itertools.count()
 
 
 def url_of(kind: str, request: pytest.FixtureRequest) -> str:
-    """Locks of this kind that no other test uses."""
+    """A URL of locks of this kind that no other test uses."""
     prefix = f"?prefix=locks-{os.getpid()}-{next(_numbers)}"
     if kind in ("file", "sqlite"):
         folder = request.getfixturevalue("tmp_path")
@@ -49,24 +49,24 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def locks(url: str) -> Iterator[Any]:
     with open_locks(url) as locks:
-        make_room(locks)
+        create_values_table(locks)
         yield locks
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[list[Child]]:
-    """Four processes that do what they are told."""
+def workers() -> Iterator[list[ChildProcess]]:
+    """Four processes that run tasks."""
     with ExitStack() as stack:
-        yield [stack.enter_context(Child("lock_programs.serve")) for _ in range(4)]
+        yield [stack.enter_context(ChildProcess("lock_programs.serve")) for _ in range(4)]
 
 
 @pytest.fixture
 def name() -> str:
-    """A lock, and the value that is written under it."""
+    """The name of a lock and of the value written under it."""
     return f"client-{os.getpid()}-{next(_numbers)}"
 
 
-def put(locks: Any, lease: Lease, name: str, value: int) -> None:
+def write_guarded(locks: Any, lease: Lease, name: str, value: int) -> None:
     with locks.guarded(lease) as transaction:
         write(locks, transaction, name, value)
 
@@ -74,81 +74,81 @@ def put(locks: Any, lease: Lease, name: str, value: int) -> None:
 # -- several processes ------------------------------------------------------------------------------------------------
 
 
-def test_no_addition_is_lost(url: str, locks: Any, name: str, workers: list[Child]) -> None:
+def test_no_increment_is_lost(url: str, locks: Any, name: str, workers: list[ChildProcess]) -> None:
     for worker in workers:
-        worker.say({"task": "add", "url": url, "name": name, "times": 50})
-    taken = [version for worker in workers for version in worker.hear()]
+        worker.send({"task": "add", "url": url, "name": name, "times": 50})
+    versions = [version for worker in workers for version in worker.receive()]
     assert read(locks, name) == 200
-    assert len(set(taken)) == 200
+    assert len(set(versions)) == 200
 
 
-def stopped_holder(worker: Child, url: str, name: str, *, inside: bool) -> int:
-    """Have the worker take a lock, and stop it before, or in the middle of, its guarded write. The lock's version."""
-    worker.say({"task": "write_when_told", "url": url, "name": name, "lease": SHORT, "value": 1, "inside": inside})
-    version: int = worker.hear()
+def stop_holder(worker: ChildProcess, url: str, name: str, *, inside: bool) -> int:
+    """Let the worker take a lock and stop it before or during its guarded write; return the lock's version."""
+    worker.send({"task": "write_on_signal", "url": url, "name": name, "lease": SHORT, "value": 1, "inside": inside})
+    version: int = worker.receive()
     worker.signal(signal.SIGSTOP)
-    until("the holder is stopped", lambda: stopped(worker.pid))
+    wait_until("the holder is stopped", lambda: is_stopped(worker.pid))
     return version
 
 
-def awakened(worker: Child) -> str:
-    """How the write went of a holder that now goes on, and gives its lock back."""
-    worker.say("write")
+def resume_holder(worker: ChildProcess) -> str:
+    """Resume a stopped holder; return the outcome of its write. It then releases its lock."""
+    worker.send("write")
     worker.signal(signal.SIGCONT)
-    return str(worker.hear())
+    return str(worker.receive())
 
 
-def test_a_holder_that_was_stopped_cannot_overwrite(url: str, locks: Any, name: str, workers: list[Child]) -> None:
-    version = stopped_holder(workers[0], url, name, inside=False)
+def test_stopped_holder_cannot_overwrite(url: str, locks: Any, name: str, workers: list[ChildProcess]) -> None:
+    version = stop_holder(workers[0], url, name, inside=False)
     with locks.hold(name, wait=20, lease=LONG) as lease:
         assert lease.version > version
-        put(locks, lease, name, 2)
-        assert awakened(workers[0]) == "LeaseLostError"
+        write_guarded(locks, lease, name, 2)
+        assert resume_holder(workers[0]) == "LeaseLostError"
         assert read(locks, name) == 2
-        # And what it gave back at its end was not ours.
+        # Its release has not released our lock.
         with pytest.raises(TimeoutError), locks.hold(name, wait=0):
             pass
-        put(locks, lease, name, 3)
+        write_guarded(locks, lease, name, 3)
     assert read(locks, name) == 3
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [("redis_server", "LeaseLostError"), ("mariadb", "StoreError"), ("postgres", "StoreError")]
+    ("kind", "outcome"), [("redis_server", "LeaseLostError"), ("mariadb", "StoreError"), ("postgres", "StoreError")]
 )
-def test_a_holder_stopped_in_the_middle_of_its_write(
-    kind: str, told: str, name: str, workers: list[Child], request: pytest.FixtureRequest
+def test_holder_stopped_during_its_write(
+    kind: str, outcome: str, name: str, workers: list[ChildProcess], request: pytest.FixtureRequest
 ) -> None:
-    """It keeps the row for the timeout at most; Redis writes all at the end, and so keeps nothing."""
+    """It locks the row for the timeout at most; Redis writes everything at the end and locks nothing."""
     url = url_of(kind, request) + "&timeout_ms=1000"
     with open_locks(url) as locks:
-        make_room(locks)
-        version = stopped_holder(workers[0], url, name, inside=True)
+        create_values_table(locks)
+        version = stop_holder(workers[0], url, name, inside=True)
         with locks.hold(name, wait=20, lease=LONG) as lease:
             assert lease.version > version
-            put(locks, lease, name, 2)
-            assert awakened(workers[0]) == told
+            write_guarded(locks, lease, name, 2)
+            assert resume_holder(workers[0]) == outcome
             assert read(locks, name) == 2
 
 
 @pytest.mark.parametrize("url", KINDS, indirect=True)
-def test_the_lock_of_a_process_that_was_killed_comes_free(url: str, locks: Any, name: str) -> None:
-    with Child("lock_programs.serve") as worker:
-        worker.say({"task": "write_when_told", "url": url, "name": name, "lease": 0.5, "value": 1, "inside": False})
-        version = worker.hear()
+def test_lock_of_a_killed_process_becomes_free(url: str, locks: Any, name: str) -> None:
+    with ChildProcess("lock_programs.serve") as worker:
+        worker.send({"task": "write_on_signal", "url": url, "name": name, "lease": 0.5, "value": 1, "inside": False})
+        version = worker.receive()
         with pytest.raises(TimeoutError), locks.hold(name, wait=0):
             pass
         worker.kill()
     with locks.hold(name, wait=20) as lease:
         assert lease.version > version
-        put(locks, lease, name, 2)
+        write_guarded(locks, lease, name, 2)
     assert read(locks, name) == 2
 
 
-def test_a_fork_has_connections_of_its_own(locks: Any, name: str) -> None:
+def test_forked_child_has_its_own_connections(locks: Any, name: str) -> None:
     def add(times: int) -> None:
         for _ in range(times):
             with locks.hold(name, wait=20) as lease:
-                put(locks, lease, name, read(locks, name) + 1)
+                write_guarded(locks, lease, name, read(locks, name) + 1)
 
     add(1)
     child = os.fork()
@@ -166,7 +166,7 @@ def test_a_fork_has_connections_of_its_own(locks: Any, name: str) -> None:
 # -- one process ------------------------------------------------------------------------------------------------------
 
 
-def test_versions_grow(locks: Any, name: str) -> None:
+def test_versionsgrow(locks: Any, name: str) -> None:
     versions = []
     for _ in range(5):
         with locks.hold(name) as lease:
@@ -175,14 +175,14 @@ def test_versions_grow(locks: Any, name: str) -> None:
 
 
 def test_threads_wait_for_each_other(locks: Any, name: str) -> None:
-    inside, most = 0, 0
+    inside, max_inside = 0, 0
 
     def work() -> None:
-        nonlocal inside, most
+        nonlocal inside, max_inside
         for _ in range(3):
             with locks.hold(name, wait=60, lease=30):
                 inside += 1
-                most = max(most, inside)
+                max_inside = max(max_inside, inside)
                 time.sleep(0.001)
                 inside -= 1
 
@@ -191,11 +191,11 @@ def test_threads_wait_for_each_other(locks: Any, name: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == 1
+    assert max_inside == 1
 
 
-def test_waiting_ends(locks: Any, name: str) -> None:
-    """Also for who holds the lock and takes it again: it waits for itself."""
+def test_waiting_times_out(locks: Any, name: str) -> None:
+    """Locks are not reentrant: a holder that takes its lock again waits for itself."""
     with locks.hold(name, lease=LONG):
         for wait in (0, 0.2):
             began = time.monotonic()
@@ -206,22 +206,22 @@ def test_waiting_ends(locks: Any, name: str) -> None:
             pass
 
 
-def test_a_lease_that_ran_out_still_writes_until_another_takes_the_lock(locks: Any, name: str) -> None:
+def test_expired_lease_still_writes_until_another_takes_the_lock(locks: Any, name: str) -> None:
     with locks.hold(name, lease=0.01) as first:
         time.sleep(0.05)
-        put(locks, first, name, 1)
+        write_guarded(locks, first, name, 1)
         with locks.hold(name, wait=20, lease=LONG) as second:
             assert second.version > first.version
             with pytest.raises(LeaseLostError, match=f"lock '{name}': the lease of version {first.version} ran out"):
-                put(locks, first, name, 2)
+                write_guarded(locks, first, name, 2)
             assert read(locks, name) == 1
-            put(locks, second, name, 3)
+            write_guarded(locks, second, name, 3)
     assert read(locks, name) == 3
     with locks.hold(name, wait=0):
         pass
 
 
-def test_what_fails_writes_nothing_and_frees_the_lock(locks: Any, name: str) -> None:
+def test_failure_writes_nothing_and_releases_the_lock(locks: Any, name: str) -> None:
     def fail() -> None:
         with locks.hold(name, lease=LONG) as lease, locks.guarded(lease) as transaction:
             if not isinstance(locks, FileLocks):  # files have no transactions
@@ -235,7 +235,7 @@ def test_what_fails_writes_nothing_and_frees_the_lock(locks: Any, name: str) -> 
         pass
 
 
-def test_names_are_never_shared(locks: Any) -> None:
+def test_distinct_names_are_distinct_locks(locks: Any) -> None:
     long = "x" * 1024
     names = ["a", "A", "á", "a ", " a", "a:b", "a/b", "..", "{a}", "}{", "a%2Fb", "\0", "a\nb", "😀", "\ud800"]
     names += [long, long + "y", "x" * 255, "x" * 256, "sha256:", "é" * 128]
@@ -260,7 +260,7 @@ def test_prefixes_keep_locks_apart(url: str, locks: Any, name: str) -> None:
         pass
 
 
-def test_closed(url: str, name: str) -> None:
+def test_closed_locks_raise(url: str, name: str) -> None:
     locks = open_locks(url)
     with locks.hold(name) as lease:
         pass
@@ -288,13 +288,13 @@ def test_every_key_expires_and_has_the_tag_of_the_prefix(kind: str, name: str, r
                 assert sorted(locks.client.keys(f"*{name}*")) == [key.encode() for key in keys]
 
 
-def test_a_version_that_was_forgotten_is_still_surpassed(name: str, request: pytest.FixtureRequest) -> None:
+def test_versions_grow_after_a_flush(name: str, request: pytest.FixtureRequest) -> None:
     with open_locks(url_of("redis_server", request)) as opened:
         locks: Any = opened
         with locks.hold(name) as first:
             locks.client.flushdb()
             with pytest.raises(LeaseLostError):
-                put(locks, first, name, 1)
+                write_guarded(locks, first, name, 1)
         with locks.hold(name) as second:
             assert second.version > first.version
 
@@ -312,19 +312,19 @@ def test_tls_passwords_and_sockets(name: str) -> None:
             assert "wrong" not in str(raised.value).replace("WRONGPASS", "")
 
 
-def test_the_documented_rights_of_a_redis_user_are_enough(name: str) -> None:
+def test_documented_redis_permissions_are_sufficient(name: str) -> None:
     (line,) = re.findall(r"ACL SETUSER locker .*", LOCKS_PAGE.read_text())
     with RedisServer() as server:
         server.cli(*line.split())
         with open_locks(server.url.replace("//", "//locker:password@")) as opened:
             locks: Any = opened
             with locks.hold(name) as lease:
-                put(locks, lease, name, read(locks, name) + 1)
+                write_guarded(locks, lease, name, read(locks, name) + 1)
                 with pytest.raises(KeyError), locks.guarded(lease):
                     raise KeyError
             with locks.hold(name, wait=0, lease=SHORT) as late:
                 time.sleep(SHORT * 1.5)
                 with locks.hold(name, wait=0), pytest.raises(LeaseLostError):
-                    put(locks, late, name, 7)
+                    write_guarded(locks, late, name, 7)
             assert read(locks, name) == 1
-            assert locks.client.get(f"{locks.tag}:lock:{name}") is None, "it was given back"
+            assert locks.client.get(f"{locks.tag}:lock:{name}") is None, "it was released"

@@ -1,4 +1,4 @@
-"""Locks whose server goes away, hangs or breaks off: every call ends, says where, and does not claim what it cannot."""
+"""Locks whose server dies, hangs or cuts connections: every call ends in time with an error that names the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from crestgate.errors import StoreError
 from crestgate.locks import open_locks
-from integration.lock_programs import make_room, read, write
+from integration.lock_programs import create_values_table, read, write
 from servers.machine import free_port
 from servers.mariadb import MariaDB
 from servers.postgres import Postgres
@@ -36,7 +36,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def value() -> str:
-    """What is written under the lock, by a name that no other test uses."""
+    """The name of the value written under the lock, unique to the test."""
     return f"value-{os.getpid()}-{next(_numbers)}"
 
 
@@ -50,14 +50,14 @@ def proxy(url: str) -> Iterator[CuttingProxy]:
 
 @pytest.fixture
 def locks(url: str, proxy: CuttingProxy) -> Iterator[Any]:
-    """Through the proxy."""
+    """Locks through the proxy."""
     with open_locks(url.replace(f":{urlsplit(url).port}/", f":{proxy.port}/")) as locks:
-        make_room(locks)
+        create_values_table(locks)
         yield locks
 
 
-def only_ours(error: StoreError) -> None:
-    """Nothing of the libraries below is shown with it."""
+def assert_no_library_traceback(error: StoreError) -> None:
+    """The error shows no traceback of the libraries below."""
     assert error.__cause__ is None
     assert error.__suppress_context__
     assert not re.search("pymysql|psycopg|sqlalchemy|/redis/", "".join(traceback.format_exception(error)))
@@ -76,30 +76,28 @@ def only_ours(error: StoreError) -> None:
         ("file:///proc/self/{port}", "lock files in /proc/self/{port}: "),
     ],
 )
-def test_nobody_there(url: str, where: str) -> None:
+def test_unreachable_server_is_named(url: str, where: str) -> None:
     port = str(free_port())
     with pytest.raises(StoreError, match=re.escape(where.replace("{port}", port))) as raised:
         open_locks(url.replace("{port}", port))
     assert "secret" not in str(raised.value)
-    only_ours(raised.value)
+    assert_no_library_traceback(raised.value)
 
 
-def test_a_wrong_password_is_not_shown(url: str) -> None:
+def test_wrong_password_is_redacted(url: str) -> None:
     wrong = re.sub(r"//.*@|//", "//crestgate:wrong-secret@", url, count=1)
     with pytest.raises(StoreError, match=rf"at 127.0.0.1:{urlsplit(url).port}") as raised:
         open_locks(wrong)
     assert "wrong-secret" not in str(raised.value)
-    only_ours(raised.value)
+    assert_no_library_traceback(raised.value)
 
 
-def test_a_server_that_dies_while_a_lock_is_held(
-    locks: Any, proxy: CuttingProxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_server_dies_while_a_lock_is_held(locks: Any, proxy: CuttingProxy, caplog: pytest.LogCaptureFixture) -> None:
     with locks.hold(NAME, lease=0.2) as lease:
         proxy.refuse()
         with pytest.raises(StoreError, match=f"at 127.0.0.1:{proxy.port}") as raised, locks.guarded(lease):
             pytest.fail("it cannot have been compared")
-        only_ours(raised.value)
+        assert_no_library_traceback(raised.value)
         with pytest.raises(StoreError, match=f"at 127.0.0.1:{proxy.port}"), locks.hold("another"):
             pytest.fail("it cannot have been taken")
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
@@ -109,7 +107,7 @@ def test_a_server_that_dies_while_a_lock_is_held(
         assert again.version > lease.version
 
 
-def test_connections_that_were_cut_are_made_anew(locks: Any, value: str, proxy: CuttingProxy) -> None:
+def test_cut_connections_are_reopened(locks: Any, value: str, proxy: CuttingProxy) -> None:
     with locks.hold(NAME):
         pass
     proxy.cut()
@@ -120,22 +118,20 @@ def test_connections_that_were_cut_are_made_anew(locks: Any, value: str, proxy: 
     assert read(locks, value) == 1
 
 
-def test_a_server_that_hangs(locks: Any, proxy: CuttingProxy) -> None:
+def test_hanging_server_times_out(locks: Any, proxy: CuttingProxy) -> None:
     with locks.hold(NAME, lease=0.2):
         proxy.hang()
         began = time.monotonic()
         with pytest.raises(StoreError, match=f"at 127.0.0.1:{proxy.port}"), locks.hold("another", wait=0):
             pytest.fail("it cannot have been taken")
-        assert time.monotonic() - began < 5  # an answer's time, and that of a new connection
+        assert time.monotonic() - began < 5  # a response timeout and a connection timeout
     proxy.cut()
     proxy.pass_all()
     with locks.hold(NAME, wait=20):
         pass
 
 
-def test_an_answer_that_is_lost_at_the_end_leaves_a_doubt(
-    url: str, locks: Any, value: str, proxy: CuttingProxy
-) -> None:
+def test_lost_commit_response_is_reported_as_unknown(url: str, locks: Any, value: str, proxy: CuttingProxy) -> None:
     def write_in_doubt() -> None:
         with locks.hold(NAME, lease=0.3) as lease, locks.guarded(lease) as transaction:
             write(locks, transaction, value, 1)
@@ -149,7 +145,7 @@ def test_an_answer_that_is_lost_at_the_end_leaves_a_doubt(
         assert read(direct, value) == 1
 
 
-def test_a_command_that_redis_refuses_is_told_as_it_is(redis_server: RedisServer | GivenServer) -> None:
+def test_redis_command_errors_are_passed_on(redis_server: RedisServer | GivenServer) -> None:
     def refused() -> None:
         with open_locks(redis_server.url) as locks, locks.hold(NAME) as lease, locks.guarded(lease) as pipeline:
             pipeline.execute_command("NO-SUCH-COMMAND")
@@ -160,15 +156,17 @@ def test_a_command_that_redis_refuses_is_told_as_it_is(redis_server: RedisServer
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgres"])
-def test_an_account_that_may_not_make_tables_is_told_what_to_do(kind: str) -> None:
+def test_missing_create_permission_is_explained(kind: str) -> None:
     with MariaDB() if kind == "mariadb" else Postgres() as server:
         if isinstance(server, MariaDB):
             server.sql("CREATE USER weak IDENTIFIED BY 'secret'; GRANT SELECT ON crestgate.* TO weak")
         else:
             server.sql("CREATE USER weak PASSWORD 'secret'; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         weak = re.sub("//.*@", "//weak:secret@", server.url)
-        shown = re.escape(weak.replace("secret", "***"))
-        told = rf"denied.*: run `crestgate db upgrade --store '{shown}'` once, with an account that may create tables"
-        with pytest.raises(StoreError, match=told) as raised:
+        redacted = re.escape(weak.replace("secret", "***"))
+        message = (
+            rf"denied.*: run `crestgate db upgrade --store '{redacted}'` once, with an account that may create tables"
+        )
+        with pytest.raises(StoreError, match=message) as raised:
             open_locks(weak)
-        only_ours(raised.value)
+        assert_no_library_traceback(raised.value)

@@ -22,9 +22,9 @@ from crestgate import ConfigError, Limiter, StoreError
 from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.layout import VERSION
 from crestgate.testing import FakeClock
-from integration.child_process import PATIENCE, Child
+from integration.child_process import TIMEOUT, ChildProcess
 
-Start = Callable[..., Child]
+Start = Callable[..., ChildProcess]
 
 LIMIT = "1000/year"
 VERSION_AT = 8
@@ -253,9 +253,9 @@ def test_concurrent_creators_share_one_file(tmp_path: Path, start: Start) -> Non
     ]
     for word in ("ready", "checked"):
         for child in children:
-            assert child.hear() == word
+            assert child.receive() == word
         for child in children:
-            child.say("go")
+            child.send("go")
     message = [child.finish() for child in children]
     assert [each["used"] for each in message] == [20] * 4
     assert len({each["salt"] for each in message}) == 1
@@ -348,27 +348,27 @@ def test_named_store_of_another_user_is_rejected(name: str) -> None:
 
 def test_unlinked_file_stays_usable(made: Path, start: Start) -> None:
     """Whoever has it open goes on, and so do the children they fork; whoever comes later has another file."""
-    child = start("file_programs.stay", url=at(made), limit=LIMIT)
-    assert child.hear() == "ready"
+    child = start("file_programs.check_on_request", url=at(made), limit=LIMIT)
+    assert child.receive() == "ready"
     with Limiter(at(made)) as limiter:
         made.unlink()
-        child.say("check")
-        assert child.hear() == ["ok", 996, "ok", 995]
+        child.send("check")
+        assert child.receive() == ["ok", 996, "ok", 995]
         assert limiter.check("key", LIMIT).remaining == 994
         with Limiter(at(made)) as another:
             assert another.check("key", LIMIT).remaining == 999
-        child.say("check")
-        assert child.hear() == ["ok", 993, "ok", 992]
+        child.send("check")
+        assert child.receive() == ["ok", 993, "ok", 992]
 
 
 def test_replaced_file_is_a_separate_store(made: Path, start: Start) -> None:
     """The path leads to another file of counters by now: a forked child goes on with the one its parent has."""
-    child = start("file_programs.stay", url=at(made), limit=LIMIT)
-    assert child.hear() == "ready"
+    child = start("file_programs.check_on_request", url=at(made), limit=LIMIT)
+    assert child.receive() == "ready"
     made.unlink()
     with Limiter(f"{at(made)}?max_keys=3000") as another:
-        child.say("check")
-        assert child.hear() == ["ok", 996, "ok", 995]
+        child.send("check")
+        assert child.receive() == ["ok", 996, "ok", 995]
         assert another.check("key", LIMIT).remaining == 999
 
 
@@ -393,7 +393,7 @@ def test_closing_while_threads_check(made: Path) -> None:
         going = threading.Barrier(5)
 
         def work(limiter: Limiter = limiter, odd: list[BaseException] = odd, going: threading.Barrier = going) -> None:
-            going.wait(PATIENCE)
+            going.wait(TIMEOUT)
             try:
                 while True:
                     limiter.check("key", LIMIT)
@@ -406,10 +406,10 @@ def test_closing_while_threads_check(made: Path) -> None:
         threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
         for thread in threads:
             thread.start()
-        going.wait(PATIENCE)
+        going.wait(TIMEOUT)
         time.sleep(0.002)
         limiter.close()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         assert odd == []
         assert not any(thread.is_alive() for thread in threads)

@@ -1,4 +1,4 @@
-"""A process that has used a store forks: parent and child both go on, and count as two participants."""
+"""A process that has used a store forks: parent and child both continue, as two users of the store."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from crestgate import Limiter
 from crestgate.runtime.fork_safety import MAX_WAIT
 from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.locks import FIRST_STRIPE
-from integration.child_process import Child, stopped, until
+from integration.child_process import ChildProcess, is_stopped, wait_until
 from integration.fork_programs import CHAIN
 
-Start = Callable[..., Child]
+Start = Callable[..., ChildProcess]
 
 
 def at(path: Path, timeout_ms: int = 10_000) -> str:
@@ -24,7 +24,7 @@ def at(path: Path, timeout_ms: int = 10_000) -> str:
 
 @pytest.mark.parametrize("limits", [CHAIN[:1], CHAIN], ids=["one limit", "a chain"])
 def test_fork_while_a_thread_checks(limits: list[str], counters: Path, start: Start) -> None:
-    """Before a fork all locks are taken, in the one order in which everybody takes them."""
+    """A fork takes all locks before, in the global lock order."""
     result = start("fork_programs.fork_and_hammer", url=at(counters, 3000), limits=limits, forks=30, checks=50).finish()
     assert result["children"] == [50] * 30
     assert result["parent"] > 0
@@ -48,17 +48,17 @@ def test_forked_child_has_its_own_locks(counters: Path, start: Start) -> None:
 def test_parent_is_killed_with_all_locks(counters: Path, start: Start) -> None:
     with Limiter(at(counters, 50), on_store_error="closed") as limiter:
         parent = start("fork_programs.parent_dies", url=at(counters, 1000))
-        assert parent.hear() == "held"
+        assert parent.receive() == "held"
         assert limiter.check("key", CHAIN[0]).reason == "fail_closed", "the parent holds the lock"
         parent.kill()
         assert limiter.check("key", CHAIN[0]).reason == "ok"
-    parent.say("go")  # heard by the child, which has the same pipes
-    assert parent.hear() == 5
+    parent.send("go")  # read by the child, which has the same pipes
+    assert parent.receive() == 5
     with Limiter(at(counters)) as limiter:
         assert limiter.peek("key", CHAIN[0]).remaining == 1_000_000 - 11
 
 
-@pytest.mark.parametrize("after", [0.2, 1.5], ids=["briefly", "for long"])
+@pytest.mark.parametrize("after", [0.2, 1.5], ids=["briefly", "long"])
 @pytest.mark.parametrize("kind", ["memory", "shared"])
 def test_fork_while_a_thread_is_inside_a_check(kind: str, after: float, counters: Path, start: Start) -> None:
     url = "memory://" if kind == "memory" else at(counters)
@@ -84,35 +84,35 @@ def test_fork_while_a_thread_waits_for_a_stopped_process(counters: Path, start: 
         assert isinstance(store, SharedStore)
         stripe = store.digests.locate(CHAIN[0], "key")[1]
     holder = start("load_programs.hold", url=at(counters), locks=[FIRST_STRIPE + stripe])
-    assert holder.hear() == "held"
-    until("the holder is stopped", lambda: stopped(holder.pid))
-    forking = start("fork_programs.fork_behind_a_stopped_one", url=at(counters), key="key")
-    assert forking.hear() < 5.0, "a fork does not wait for ever"
+    assert holder.receive() == "held"
+    wait_until("the holder is stopped", lambda: is_stopped(holder.pid))
+    forking = start("fork_programs.fork_behind_a_stopped_process", url=at(counters), key="key")
+    assert forking.receive() < 5.0, "a fork does not wait forever"
     holder.signal(signal.SIGCONT)
-    assert holder.hear() == "released"
-    forking.say("go")
+    assert holder.receive() == "released"
+    forking.send("go")
     assert forking.finish() == {"child": "ok", "parent": "ok"}
 
 
 def test_fork_while_a_thread_holds_some_of_its_locks(counters: Path, start: Start) -> None:
-    """A chain has its first lock and wants the others; the fork wants them all. Both must want them in one order."""
+    """A chain holds its first lock and waits for the others; the fork needs all. Both must use one lock order."""
     chain = [f"{count}/year" for count in range(1000, 1012)]
     with Limiter(at(counters)) as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
         first = min(store.digests.locate(name, "key")[1] for name in limiter.bind(chain).names)
     holder = start("load_programs.hold", url=at(counters), locks=[FIRST_STRIPE + first])
-    assert holder.hear() == "held"
-    until("the holder is stopped", lambda: stopped(holder.pid))
+    assert holder.receive() == "held"
+    wait_until("the holder is stopped", lambda: is_stopped(holder.pid))
     forking = start("fork_programs.fork_between_locks", url=at(counters), limits=chain)
-    assert forking.hear() == "waiting"
-    assert forking.silent(0.2), "the fork waits for the thread, which waits for the holder"
+    assert forking.receive() == "waiting"
+    assert forking.is_silent(0.2), "the fork waits for the thread, which waits for the holder"
     holder.signal(signal.SIGCONT)
     assert forking.finish() == {"child": "ok", "thread": ["ok"], "slow": False}
 
 
 @pytest.mark.parametrize("kind", ["memory", "shared"])
-def test_two_threads_fork_at_once(kind: str, counters: Path, start: Start) -> None:
+def test_threads_fork_concurrently(kind: str, counters: Path, start: Start) -> None:
     url = "memory://" if kind == "memory" else at(counters)
-    result = start("fork_programs.fork_at_once", url=url, threads=4, forks=250).finish()
+    result = start("fork_programs.fork_concurrently", url=url, threads=4, forks=250).finish()
     assert result == {"child": 2, "stuck": False, "parent": 2}

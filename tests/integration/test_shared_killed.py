@@ -1,4 +1,4 @@
-"""Participants are killed with SIGKILL in the middle of their work: nothing is lost, doubled or stuck."""
+"""Processes are killed with SIGKILL during requests: nothing is lost, counted twice or stuck."""
 
 from __future__ import annotations
 
@@ -20,122 +20,122 @@ from crestgate import Limit, Limiter
 from crestgate.cli import version
 from crestgate.stores.shared import SharedStore
 from crestgate.testing import FakeClock
-from integration.child_process import Child, until
-from integration.crash_points import SCENARIOS, Scenario, moments, opened, used
+from integration.child_process import ChildProcess, wait_until
+from integration.crash_points import SCENARIOS, Scenario, crash_snapshots, open_limiter, read_usage
 from integration.inspection import has_locked, leaked_blocks, owned_blocks
 from integration.kill_programs import BRIEF, CHAIN, KINDS, RESERVED, USED
 
-Start = Callable[..., Child]
+Start = Callable[..., ChildProcess]
 
 ROUNDS = int(os.environ.get("CRESTGATE_KILL_ROUNDS", "200"))
 PER_EPOCH = max(10, -(-ROUNDS // 250))
 """Rounds on the same counters."""
-AT_ONCE = 5.0
-"""Seconds within which whoever is alive must have gone on. A lock that stays taken holds them up for ten."""
+MAX_STALL = 5.0
+"""Seconds within which the surviving processes must make progress. A stale lock would block them for ten."""
 
 
-class Books:
-    """What all workers together were granted, and what is not known of those that were killed; by counter."""
+class Ledger:
+    """What all workers were granted, and what is unknown because of kills; by counter."""
 
     def __init__(self) -> None:
         self.admitted: Counter[str] = Counter()
-        self.perhaps_more: Counter[str] = Counter()
-        self.perhaps_less: Counter[str] = Counter()
-        self.interrupted = 0  # workers that were killed in the middle of a request
+        self.maybe_extra: Counter[str] = Counter()
+        self.maybe_returned: Counter[str] = Counter()
+        self.interrupted = 0  # workers killed during a request
 
 
 class Worker:
-    """One participant, as its notes tell of it."""
+    """One worker process, followed through its notes."""
 
-    def __init__(self, nursery: Child, folder: Path, number: int, url: str, books: Books) -> None:
-        self.books = books
+    def __init__(self, fork_server: ChildProcess, folder: Path, number: int, url: str, ledger: Ledger) -> None:
+        self.ledger = ledger
         pipe = folder / f"pipe-{number}"
         os.mkfifo(pipe)
         self.notes = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         arguments = {"url": url, "pipe": str(pipe), "page": str(folder / "page"), "seed": number}
-        nursery.say({"program": "kill_programs.worker", "arguments": arguments})
-        self.pid: int = nursery.hear()
-        self.request = ""  # what it is about to do
+        fork_server.send({"program": "kill_programs.worker", "arguments": arguments})
+        self.pid: int = fork_server.receive()
+        self.request = ""  # the request in progress
         self.counter = ""
-        self.half = b""  # of a note that has not all come yet
-        self.answers = 0
+        self.partial_note = b""  # an incomplete note
+        self.results = 0
 
-    def read(self, patience: float) -> bool:
-        """Take in what it has noted; False when nothing new has come within so many seconds."""
-        if not select.select([self.notes], [], [], patience)[0]:
+    def read(self, timeout: float) -> bool:
+        """Read its notes; False if nothing arrives within the timeout."""
+        if not select.select([self.notes], [], [], timeout)[0]:
             return False
-        notes = self.half + os.read(self.notes, 1 << 20)
-        self.half = b""
+        notes = self.partial_note + os.read(self.notes, 1 << 20)
+        self.partial_note = b""
         at = 0
         while at < len(notes):
             code = chr(notes[at])
             if code in "+->!":
-                self.answered(code)
+                self.result_noted(code)
                 at += 1
             elif at + 1 < len(notes):
-                self.asks(code, notes[at + 1])
+                self.request_noted(code, notes[at + 1])
                 at += 2
             else:
-                self.half = notes[at:]
+                self.partial_note = notes[at:]
                 break
         return at > 0
 
-    def asks(self, code: str, epoch: int) -> None:
+    def request_noted(self, code: str, epoch: int) -> None:
         assert not self.request
         self.request = code
         if code != "<":
             self.counter = f"{KINDS[ord(code.lower()) - ord('a')].name}:{epoch}"
 
-    def answered(self, code: str) -> None:
+    def result_noted(self, code: str) -> None:
         assert code != "!", "the store failed"
         if self.request == "<":
-            self.books.admitted[self.counter] -= RESERVED - USED
+            self.ledger.admitted[self.counter] -= RESERVED - USED
         elif code == "+":
-            self.books.admitted[self.counter] += 1 if self.request.islower() else RESERVED
+            self.ledger.admitted[self.counter] += 1 if self.request.islower() else RESERVED
         self.request = ""
-        self.answers += 1
+        self.results += 1
 
-    def goes_on(self) -> None:
-        """It answers something new, soon."""
+    def assert_progress(self) -> None:
+        """Assert that it gets a new result soon."""
         while self.read(0):
             pass
-        answers, deadline = self.answers, time.monotonic() + AT_ONCE
-        while self.answers == answers:
+        results, deadline = self.results, time.monotonic() + MAX_STALL
+        while self.results == results:
             assert self.read(deadline - time.monotonic()), f"worker {self.pid} is stuck"
 
-    def ends(self) -> None:
-        """Read all it has noted before it died or stopped, and what follows from it."""
-        while self.read(AT_ONCE):
+    def read_to_end(self) -> None:
+        """Read all remaining notes of a dead or stopped worker, and record the open request."""
+        while self.read(MAX_STALL):
             pass
         os.close(self.notes)
-        self.books.interrupted += bool(self.request)
+        self.ledger.interrupted += bool(self.request)
         if self.request == "<":
-            self.books.perhaps_less[self.counter] += RESERVED - USED
+            self.ledger.maybe_returned[self.counter] += RESERVED - USED
         elif self.request:
-            self.books.perhaps_more[self.counter] += 1 if self.request.islower() else RESERVED
+            self.ledger.maybe_extra[self.counter] += 1 if self.request.islower() else RESERVED
 
 
 class Crew:
-    """Three workers on one file: one is killed at a random moment, the others go on, a new one takes its place."""
+    """Three workers on one file: one is killed at a random time, the others continue, a new one replaces it."""
 
-    def __init__(self, nursery: Child, folder: Path, seed: int) -> None:
-        self.nursery = nursery
+    def __init__(self, fork_server: ChildProcess, folder: Path, seed: int) -> None:
+        self.fork_server = fork_server
         self.folder = folder
         self.url = f"shared://{folder / 'counters'}?max_keys={20 * ROUNDS}&timeout_ms=10000"
         self.chance = random.Random(seed)
-        self.books = Books()
+        self.ledger = Ledger()
         (folder / "page").write_bytes(bytes(2))
         with open(folder / "page", "r+b") as file:
             self.page = mmap.mmap(file.fileno(), 2)
-        self.hired = 0
+        self.started = 0
         self.workers: list[Worker] = []
         for _ in range(3):
-            self.hire()
+            self.start_worker()
 
-    def hire(self) -> None:
-        self.workers.append(Worker(self.nursery, self.folder, self.hired, self.url, self.books))
-        self.hired += 1
-        self.workers[-1].goes_on()
+    def start_worker(self) -> None:
+        self.workers.append(Worker(self.fork_server, self.folder, self.started, self.url, self.ledger))
+        self.started += 1
+        self.workers[-1].assert_progress()
 
     def round(self, epoch: int) -> None:
         self.page[0] = epoch
@@ -145,16 +145,16 @@ class Crew:
                 worker.read(0.0005)
         victim = self.workers.pop(self.chance.randrange(3))
         os.kill(victim.pid, signal.SIGKILL)
-        victim.ends()
+        victim.read_to_end()
         for worker in self.workers:
-            worker.goes_on()
-        self.hire()
+            worker.assert_progress()
+        self.start_worker()
 
     def stop(self) -> None:
-        """All finish what they are at."""
+        """Let all workers finish their request and exit."""
         self.page[1] = 1
         for worker in self.workers:
-            worker.ends()
+            worker.read_to_end()
         self.workers.clear()
 
     def __enter__(self) -> Crew:
@@ -171,23 +171,23 @@ class Crew:
 
 def test_random_kills(tmp_path: Path, start: Start) -> None:
     began = time.monotonic()
-    with Crew(start("kill_programs.nursery"), tmp_path, seed=20_240_229) as crew:
+    with Crew(start("kill_programs.fork_server"), tmp_path, seed=20_240_229) as crew:
         for number in range(ROUNDS):
             crew.round(number // PER_EPOCH)
         crew.stop()
     took = time.monotonic() - began
-    books, epochs = crew.books, (ROUNDS - 1) // PER_EPOCH + 1
-    assert books.interrupted > ROUNDS // 4, "most were killed in the middle of a request"
+    ledger, epochs = crew.ledger, (ROUNDS - 1) // PER_EPOCH + 1
+    assert ledger.interrupted > ROUNDS // 4, "most were killed during a request"
     with Limiter(crew.url) as limiter:
         for kind in KINDS:
             for epoch in range(epochs):
                 counter = f"{kind.name}:{epoch}"
-                recorded = books.admitted[counter]
+                recorded = ledger.admitted[counter]
                 assert recorded > 0, "a round without work proves nothing"
                 if kind.lasting:
                     standing = limiter.peek(counter, kind.limit)
-                    used, maximum = standing.limit - standing.remaining, recorded + books.perhaps_more[counter]
-                    assert recorded - books.perhaps_less[counter] <= used <= maximum, counter
+                    used, maximum = standing.limit - standing.remaining, recorded + ledger.maybe_extra[counter]
+                    assert recorded - ledger.maybe_returned[counter] <= used <= maximum, counter
                 else:
                     limit = Limit.parse(kind.limit)
                     assert recorded <= limit.count * (took / limit.period + 1)
@@ -206,67 +206,67 @@ def test_random_kills(tmp_path: Path, start: Start) -> None:
 
 
 def test_chains_are_whole_after_kills(tmp_path: Path, start: Start, report: Callable[[str], None]) -> None:
-    """Whoever is killed in the middle of a chain has counted it in all of its limits, or in none."""
+    """A kill during a chain leaves it counted in all of its limits, or in none."""
     url = f"shared://{tmp_path / 'counters'}?max_keys=5000&timeout_ms=10000"
     chance = random.Random(20_261_116)
-    nursery = start("kill_programs.nursery")
+    fork_server = start("kill_programs.fork_server")
     pids: list[int] = []
     with Limiter(url) as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
         refs_at = store.locks.refs_at
         for number in range(ROUNDS + 3):
-            nursery.say(
-                {"program": "kill_programs.chain_for_ever", "arguments": {"url": url, "keys": 20, "seed": number}}
+            fork_server.send(
+                {"program": "kill_programs.chain_forever", "arguments": {"url": url, "keys": 20, "seed": number}}
             )
-            pids.append(nursery.hear())
-            until("it has begun", lambda pid=pids[-1]: has_locked(store, pid))
-            time.sleep(chance.uniform(0.001, 0.02))  # the random moment
+            pids.append(fork_server.receive())
+            wait_until("it has begun", lambda pid=pids[-1]: has_locked(store, pid))
+            time.sleep(chance.uniform(0.001, 0.02))  # a random time
             if len(pids) > 3:
                 os.kill(pids.pop(chance.randrange(3)), signal.SIGKILL)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         for pid in pids:
-            until("it is gone", lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
+            wait_until("it is gone", lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
         totals = []
         for key in range(20):
             used = {limit: 10**6 - limiter.peek(f"key:{key}", limit, 0).remaining for limit in CHAIN}
             assert len(set(used.values())) == 1, used
             totals.append(used[CHAIN[0]])
         assert min(totals) > 0
-        assert not any(store.words[refs_at : refs_at + store.table.stripes].tolist()), "nothing is left to be undone"
+        assert not any(store.words[refs_at : refs_at + store.table.stripes].tolist()), "nothing is left to undo"
     report(f"{ROUNDS} kills, {sum(totals):,} chains of {len(CHAIN)} limits counted, none in part")
 
 
 def test_live_counter_never_looks_free(counters: Path, start: Start) -> None:
-    """Whoever is killed in the middle of a write leaves the old number or the new one, never none.
+    """A kill during a write leaves the old number or the new one, never none.
 
-    The expiry of a counter that is in use is looked at while another process writes it; were it zero for an instant,
-    a kill at that instant would hand the counter's slot to the next newcomer.
+    The expiry of a counter is read while another process writes it. If it were zero for an instant, a kill at that
+    instant would give the counter's slot to the next new key.
     """
-    child = start("kill_programs.use_for_ever", url=f"shared://{counters}?max_keys=50", key="key", limit="1000000/year")
-    assert child.hear() == "ready"
+    child = start("kill_programs.use_forever", url=f"shared://{counters}?max_keys=50", key="key", limit="1000000/year")
+    assert child.receive() == "ready"
     with Limiter(f"shared://{counters}") as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
         digest, stripe = store.digests.locate("1000000/year", "key")
-        assert seen_as_zero(store, store.table.meta_at(stripe, store.table.find(stripe, digest))) == 0
+        assert count_zero_reads(store, store.table.meta_at(stripe, store.table.find(stripe, digest))) == 0
 
 
 def test_live_entry_never_looks_empty(counters: Path, start: Start) -> None:
-    """The same for the entry of a log, from which a settlement takes something back again and again."""
-    child = start("kill_programs.settle_for_ever", url=f"shared://{counters}?max_keys=50", key="key")
-    assert child.hear() == "ready"
+    """The same for a log entry, which settlements reduce repeatedly."""
+    child = start("kill_programs.settle_forever", url=f"shared://{counters}?max_keys=50", key="key")
+    assert child.receive() == "ready"
     with Limiter(f"shared://{counters}") as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
         limit = "1000000000/year using sliding_window_log"
         digest, stripe = store.digests.locate(limit, "key")
-        assert seen_as_zero(store, store.table.ring_at(stripe, store.table.find(stripe, digest))) == 0
+        assert count_zero_reads(store, store.table.ring_at(stripe, store.table.find(stripe, digest))) == 0
 
 
-def seen_as_zero(store: SharedStore, at: int) -> int:
-    """How often the word at this offset is seen to be zero in a second, while another process writes it."""
+def count_zero_reads(store: SharedStore, at: int) -> int:
+    """How often the word at this offset reads as zero in a second, while another process writes it."""
     zeros = 0
     with memoryview(store.memory) as view, view.cast("q") as words:
         position = at // 8
@@ -281,7 +281,7 @@ def seen_as_zero(store: SharedStore, at: int) -> int:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_kill_at_every_line(name: str, tmp_path: Path) -> None:
-    """Wherever somebody is killed, the request was counted or not, and whoever comes next is killed there too."""
+    """A kill at any line leaves the request counted or not counted; so does a second kill after it."""
     if "compiled" in version():
         pytest.skip("compiled code has no lines to stop at; the uncompiled build is stopped at all of them")
     scenario = SCENARIOS[name]
@@ -291,37 +291,37 @@ def test_kill_at_every_line(name: str, tmp_path: Path) -> None:
         scenario.prepare(limiter, clock)
     now = clock.now() + scenario.later
     prepared = path.read_bytes()
-    before = seen(path, prepared, now, scenario)
-    first = moments(path, prepared, now, scenario.act)
-    after = seen(path, first[-1], now, scenario)
+    before = usage_after_kill(path, prepared, now, scenario)
+    first = crash_snapshots(path, prepared, now, scenario.act)
+    after = usage_after_kill(path, first[-1], now, scenario)
     assert len(first) > 2
     for victim in first:
-        left = seen(path, victim, now, scenario)
+        usage = usage_after_kill(path, victim, now, scenario)
         if scenario.chained:
-            assert left in (before, after), "a part of the chain"
+            assert usage in (before, after), "a part of the chain"
         for i, (key, _) in enumerate(scenario.watched):
             allowed = {before[i], after[i]} | ({0} if key in scenario.evicted[:1] else set())
             if scenario.reserves:
-                # Two requests, and of the second a part may have been done: what is given back in pieces.
+                # Two requests; the second, which gives back in pieces, may be partly done.
                 allowed |= set(range(after[i], before[i] + scenario.reserves + 1))
-            assert left[i] in allowed, key
-        for second in moments(path, victim, now, scenario.act):
-            in_the_end = seen(path, second, now, scenario)
+            assert usage[i] in allowed, key
+        for second in crash_snapshots(path, victim, now, scenario.act):
+            final = usage_after_kill(path, second, now, scenario)
             for i, (key, _) in enumerate(scenario.watched):
-                least = 0 if key in scenario.evicted else min(left[i], after[i])
-                maximum = max(before[i], after[i], left[i]) + max(scenario.reserves, 1)
-                assert least <= in_the_end[i] <= maximum, key
+                least = 0 if key in scenario.evicted else min(usage[i], after[i])
+                maximum = max(before[i], after[i], usage[i]) + max(scenario.reserves, 1)
+                assert least <= final[i] <= maximum, key
 
 
-def seen(path: Path, content: bytes, now: float, scenario: Scenario) -> list[int]:
-    """What is used, as the next participant finds it, who can go on and finds the blocks in order."""
+def usage_after_kill(path: Path, content: bytes, now: float, scenario: Scenario) -> list[int]:
+    """The usage that the next process reads. Asserts that it can continue and that no blocks leak."""
     path.write_bytes(content)
-    limiter, _ = opened(path, now)
-    found = used(limiter, scenario)
+    limiter, _ = open_limiter(path, now)
+    usage = read_usage(limiter, scenario)
     for key, limit in scenario.watched:
         assert limiter.check(key, limit).reason == "ok"
     store = limiter.store
     assert isinstance(store, SharedStore)
     assert len(leaked_blocks(store)) <= scenario.leaks
     limiter.close()
-    return found
+    return usage

@@ -1,6 +1,6 @@
-"""Many processes on one file of counters admit together exactly what the limit says, never one more or less.
+"""Many processes on one counter file together admit exactly the limit.
 
-The periods are so long that nothing comes free while a test runs.
+The periods are so long that nothing refills while a test runs.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from crestgate import Limiter
-from integration.child_process import Child
+from integration.child_process import ChildProcess
 
-Start = Callable[..., Child]
+Start = Callable[..., ChildProcess]
 
 ALGORITHMS = [
     "token_bucket",
@@ -30,12 +30,12 @@ def at(path: Path) -> str:
     return f"shared://{path}?timeout_ms=10000"
 
 
-def admitted_by(children: list[Child]) -> Counter[str]:
-    """Let them all go at once; what they were granted together. None of them may have had a store error."""
+def admitted_by(children: list[ChildProcess]) -> Counter[str]:
+    """Start all children together; return what they were granted in total. Asserts that no store error occurred."""
     for child in children:
-        assert child.hear() == "ready"
+        assert child.receive() == "ready"
     for child in children:
-        child.say("go")
+        child.send("go")
     total: Counter[str] = Counter()
     for child in children:
         tally = child.finish()
@@ -89,7 +89,7 @@ def test_chain_is_all_or_nothing(counters: Path, start: Start) -> None:
 
 
 def test_chains_in_both_orders_do_not_deadlock(counters: Path, start: Start) -> None:
-    """Counters of one request lie in different stripes, which are locked in one order whatever the chain's."""
+    """Counters of one request are in different stripes, which are always locked in one order."""
     chain = ["3000/year", "2500/year using gcra", "2000/year using fixed_window", "2200/year using leaky_bucket"]
     orders = [chain, chain[::-1], chain[2:] + chain[:2], chain[1:] + chain[:1]]
     children = [

@@ -25,9 +25,9 @@ from crestgate import AsyncLimiter, Limiter, StoreError
 from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.locks import ARENA, FIRST_STRIPE, HEADER
 from crestgate.testing import FakeClock
-from integration.child_process import PATIENCE, Child, stopped, until
+from integration.child_process import TIMEOUT, ChildProcess, is_stopped, wait_until
 
-Start = Callable[..., Child]
+Start = Callable[..., ChildProcess]
 pytestmark = pytest.mark.usefixtures("frozen_heap")
 
 Policy = Literal["open", "closed", "local"]
@@ -59,16 +59,16 @@ def keys_on(store: SharedStore, stripe: int, name: str = LIMIT, prefix: str = "k
 
 
 @contextmanager
-def holding(start: Start, path: Path, *locks: int) -> Iterator[Child]:
+def holding(start: Start, path: Path, *locks: int) -> Iterator[ChildProcess]:
     """Somebody holds these locks and is stopped; afterwards it goes on and has let go of them."""
     child = start("load_programs.hold", url=at(path), locks=list(locks))
-    assert child.hear() == "held"
-    until("the holder is stopped", lambda: stopped(child.pid))
+    assert child.receive() == "held"
+    wait_until("the holder is stopped", lambda: is_stopped(child.pid))
     try:
         yield child
     finally:
         child.signal(signal.SIGCONT)
-    assert child.hear() == "released"
+    assert child.receive() == "released"
 
 
 async def tick(gaps: list[float]) -> None:
@@ -112,17 +112,17 @@ def test_slow_holder_is_waited_for(asynchronous: bool, counters: Path, start: St
         store = shared(limiter)
         key = next(keys_on(store, 2))
         child = start("load_programs.hold_for", url=at(counters), lock=FIRST_STRIPE + 2, seconds=5 * store.timeout)
-        assert child.hear() == "held"
+        assert child.receive() == "held"
 
         async def check() -> str:
             async with AsyncLimiter(at(counters), on_store_error="closed") as limiter:
                 return (await limiter.check(key, LIMIT)).reason
 
         if asynchronous:
-            assert asyncio.run(asyncio.wait_for(check(), PATIENCE)) == "ok"
+            assert asyncio.run(asyncio.wait_for(check(), TIMEOUT)) == "ok"
         else:
             assert limiter.check(key, LIMIT).reason == "ok"
-        assert child.hear() == "released"
+        assert child.receive() == "released"
 
 
 def test_chain_through_a_stopped_stripe_charges_nothing(counters: Path, start: Start) -> None:
@@ -146,16 +146,16 @@ def test_waiting_chains_do_not_block_others(counters: Path, start: Start) -> Non
         other = "500/year using fixed_window"
         key = next(key for key in keys_on(store, 4) if store.digests.locate(other, key)[1] < 4)
         with holding(start, counters, FIRST_STRIPE + 4):
-            child = start("load_programs.hammer_until_told", url=at(counters), limits=[other, LIMIT], key=key)
-            assert child.hear() == "ready"
-            child.say("go")
-            assert child.hear() == "off"
+            child = start("load_programs.hammer_until_message", url=at(counters), limits=[other, LIMIT], key=key)
+            assert child.receive() == "ready"
+            child.send("go")
+            assert child.receive() == "off"
             reasons, waits = [], []
             for _ in range(50):
                 before = time.monotonic()
                 reasons.append(limiter.check(key, other).reason)
                 waits.append(time.monotonic() - before)
-            child.say("stop")
+            child.send("stop")
             assert child.finish()["admitted"] == {}
         assert reasons == ["ok"] * 50
         assert median(waits) < store.timeout / 2, "each of them waited for a chain that waited"
@@ -188,7 +188,7 @@ def test_event_loop_is_not_blocked(counters: Path, start: Start) -> None:
             decision = await limiter.check(stuck, LIMIT)
             assert (decision.reason, decision.remaining) == ("ok", 998)
 
-    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+    asyncio.run(asyncio.wait_for(body(), TIMEOUT))
 
 
 def test_many_tasks_wait_no_longer_than_one(counters: Path, start: Start) -> None:
@@ -214,7 +214,7 @@ def test_many_tasks_wait_no_longer_than_one(counters: Path, start: Start) -> Non
             assert max(gaps) < 1.0, "400 tasks that block one after the other would take 40 s"
             assert (await limiter.check(key, LIMIT)).remaining == 999
 
-    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+    asyncio.run(asyncio.wait_for(body(), TIMEOUT))
 
 
 def test_event_loop_is_not_blocked_by_the_block_region(counters: Path, start: Start) -> None:
@@ -235,7 +235,7 @@ def test_event_loop_is_not_blocked_by_the_block_region(counters: Path, start: St
             assert max(gaps) < 1.0, "nobody held up the loop for as long as the deadline"
             assert (await limiter.check("key", LOG)).remaining == 1000 - 12
 
-    asyncio.run(asyncio.wait_for(body(), PATIENCE))
+    asyncio.run(asyncio.wait_for(body(), TIMEOUT))
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -253,7 +253,7 @@ def test_interrupted_batch_is_not_counted_twice(asynchronous: bool, counters: Pa
         with holding(start, counters, ARENA):
             before = time.monotonic()
             if asynchronous:
-                reasons = asyncio.run(asyncio.wait_for(check(), PATIENCE))
+                reasons = asyncio.run(asyncio.wait_for(check(), TIMEOUT))
             else:
                 reasons = [d.reason for d in limiter.check_many(batch)]
             assert time.monotonic() - before < SLOW
@@ -332,17 +332,19 @@ def test_failing_lock_call_leaves_no_lock_behind(nth: int, limits: str | list[st
 def test_stops_at_random_moments(counters: Path, start: Start) -> None:
     chance = random.Random(7)
     limit = "10000000/year using fixed_window"
-    children = [start("load_programs.hammer_until_told", url=at(counters), limits=[limit], key="key") for _ in range(3)]
+    children = [
+        start("load_programs.hammer_until_message", url=at(counters), limits=[limit], key="key") for _ in range(3)
+    ]
     for child in children:
-        assert child.hear() == "ready"
-        child.say("go")
-        assert child.hear() == "off"
+        assert child.receive() == "ready"
+        child.send("go")
+        assert child.receive() == "off"
     victim = children[0]
     with Limiter(at(counters), on_store_error="closed") as limiter:
         admitted = 0
         for _ in range(30):
             victim.signal(signal.SIGSTOP)
-            until("the victim is stopped", lambda: stopped(victim.pid))
+            wait_until("the victim is stopped", lambda: is_stopped(victim.pid))
             before = time.monotonic()
             decision = limiter.check("key", limit)
             assert time.monotonic() - before < SLOW
@@ -351,7 +353,7 @@ def test_stops_at_random_moments(counters: Path, start: Start) -> None:
             victim.signal(signal.SIGCONT)
             time.sleep(chance.uniform(0, 0.01))  # the random moment
         for child in children:
-            child.say("stop")
+            child.send("stop")
         tallies = [child.finish() for child in children]
         for tally in tallies:
             assert set(tally["others"]) <= {"fail_closed"}

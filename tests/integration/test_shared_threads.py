@@ -1,6 +1,6 @@
-"""Threads that share a hot key admit exactly what the limit says, at default settings and on a busy machine.
+"""Threads that share a hot key admit exactly the limit, with default settings and on a busy machine.
 
-Nobody may miss a deadline behind a lock that is held for microseconds: the failure policy would then let it pass.
+No check may miss its deadline behind a lock held for microseconds: the failure policy would then let it pass.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 
 from crestgate import AsyncLimiter, Limiter
-from integration.child_process import PATIENCE, Child
+from integration.child_process import TIMEOUT, ChildProcess
 
-Start = Callable[..., Child]
+Start = Callable[..., ChildProcess]
 Report = Callable[[str], None]
 
 CHECKS = 20_000
-"""By all threads of all processes together."""
+"""The total of all threads of all processes."""
 
 
 @pytest.mark.parametrize(("threads", "processes"), [(1, 8), (8, 1), (32, 1), (64, 1), (8, 4), (64, 8)])
 def test_threads_on_a_hot_key(threads: int, processes: int, counters: Path, start: Start, report: Report) -> None:
-    busy = [start("load_programs.keep_busy", seconds=2 * PATIENCE) for _ in range(os.cpu_count() or 1)]
+    busy = [start("load_programs.keep_busy", seconds=2 * TIMEOUT) for _ in range(os.cpu_count() or 1)]
     rounds = max(CHECKS // (threads * processes), 20)
     children = [
         start(
@@ -41,9 +41,9 @@ def test_threads_on_a_hot_key(threads: int, processes: int, counters: Path, star
         for seed in range(processes)
     ]
     for child in (*busy, *children):
-        assert child.hear() == "ready"
+        assert child.receive() == "ready"
     for child in children:
-        child.say("go")
+        child.send("go")
     admitted: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     for child in children:
@@ -61,18 +61,18 @@ def test_threads_on_a_hot_key(threads: int, processes: int, counters: Path, star
 CHAIN = ["100000000/day", "200000000/day", "300000000/day"]
 
 
-@pytest.mark.parametrize("how", ["threads", "batch", "loop"])
-def test_chain_is_not_starved_by_threads_that_use_its_members(how: str, counters: Path) -> None:
-    """They take one lock each, again and again; it needs all of them at the same instant."""
+@pytest.mark.parametrize("mode", ["threads", "batch", "loop"])
+def test_chain_is_not_starved_by_threads_that_use_its_members(mode: str, counters: Path) -> None:
+    """The threads take one lock each repeatedly; the chain needs all locks at the same time."""
     with Limiter(f"shared://{counters}", on_store_error="closed") as limiter:
-        over = threading.Event()
+        stop_event = threading.Event()
 
         def use(limit: str) -> None:
             bound = limiter.bind(limit)
-            while not over.is_set():
+            while not stop_event.is_set():
                 bound.check("key")
 
-        async def ask() -> list[str]:
+        async def check_chain() -> list[str]:
             async with AsyncLimiter(f"shared://{counters}", on_store_error="closed") as other:
                 return [(await other.check("key", CHAIN)).reason for _ in range(20)]
 
@@ -80,15 +80,15 @@ def test_chain_is_not_starved_by_threads_that_use_its_members(how: str, counters
         for thread in threads:
             thread.start()
         try:
-            if how == "threads":
+            if mode == "threads":
                 reasons = [limiter.check("key", CHAIN).reason for _ in range(20)]
-            elif how == "batch":
+            elif mode == "batch":
                 items = [("key", limit) for limit in CHAIN]
                 reasons = [decision.reason for _ in range(20) for decision in limiter.check_many(items)]
             else:
-                reasons = asyncio.run(asyncio.wait_for(ask(), PATIENCE))
+                reasons = asyncio.run(asyncio.wait_for(check_chain(), TIMEOUT))
         finally:
-            over.set()
+            stop_event.set()
             for thread in threads:
-                thread.join(PATIENCE)
+                thread.join(TIMEOUT)
         assert set(reasons) == {"ok"}

@@ -1,5 +1,5 @@
-"""Processes and threads that ask for the same at the same time, on one database: one of them is decided, all get its
-answer, and nobody dead-locks for good."""
+"""Concurrent idempotent requests of processes and threads on one database: one is decided, the others are replays of
+it, and no deadlock lasts."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ import pytest
 
 from crestgate.stores.port import Member, Op, Request
 from databases import KINDS, open_at, url_of
-from integration.child_process import Child
-from integration.sql_idempotency_programs import KEYS, MANY
+from integration.child_process import ChildProcess
+from integration.sql_idempotency_programs import KEYS, LIMIT
 
 NAMES = 40
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_concurrent_retries_are_decided_once(
-    kind: str, request: pytest.FixtureRequest, start: Callable[..., Child]
+    kind: str, request: pytest.FixtureRequest, start: Callable[..., ChildProcess]
 ) -> None:
     url = url_of(kind, request)
     children = [
-        start("sql_idempotency_programs.ask_once", url=url, prefix="race", names=NAMES, threads=3, seed=seed)
+        start("sql_idempotency_programs.take_once", url=url, prefix="race", names=NAMES, threads=3, seed=seed)
         for seed in range(3)
     ]
     for child in children:
-        assert child.hear() == "ready"
+        assert child.receive() == "ready"
     for child in children:
-        child.say("go")
+        child.send("go")
     results = [child.finish() for child in children]
-    answers = [answer for one in results for answer in one["answers"]]
-    assert len(answers) == 9
-    assert all(answer == answers[0] for answer in answers), "all get the same answer"
-    assert len(answers[0]) == NAMES
-    assert sum(one["decided"] for one in results) == NAMES
+    remaining = [numbers for result in results for numbers in result["remaining"]]
+    assert len(remaining) == 9
+    assert all(numbers == remaining[0] for numbers in remaining), "all get the same result"
+    assert len(remaining[0]) == NAMES
+    assert sum(result["decided"] for result in results) == NAMES
     store = open_at(url, prefix="race")
-    looks = [Request(Op.PEEK, [Member(f"key {number}", MANY, 0)]) for number in range(KEYS)]
-    left = sum(reply[0].decision.remaining for reply in store.apply(looks))
+    peeks = [Request(Op.PEEK, [Member(f"key {number}", LIMIT, 0)]) for number in range(KEYS)]
+    left = sum(reply[0].decision.remaining for reply in store.apply(peeks))
     store.close()
-    assert KEYS * 1_000_000 - left == 4 * NAMES + sum(one["besides"] for one in results), "and each is charged once"
+    assert KEYS * 1_000_000 - left == 4 * NAMES + sum(result["other_takes"] for result in results), (
+        "each is charged once"
+    )

@@ -1,4 +1,4 @@
-"""SQL servers that hang, die, cut and dead-lock: every check ends by its deadline, and nothing is counted twice."""
+"""SQL servers that hang, die, cut connections and deadlock: every check meets its deadline, nothing counts twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def prefix() -> str:
 
 @pytest.fixture
 def direct(url: str, prefix: str) -> Iterator[SqlStore]:
-    """The same counters, past the proxy."""
+    """The same counters, bypassing the proxy."""
     store = open_at(url, prefix=prefix)
     yield store
     store.close()
@@ -59,7 +59,7 @@ def proxy(url: str) -> Iterator[CuttingProxy]:
 
 @pytest.fixture
 def store(url: str, prefix: str, proxy: CuttingProxy) -> Iterator[SqlStore]:
-    """Through the proxy, with the deadline that checks usually have."""
+    """Through the proxy, with the default deadline of checks."""
     through = url.replace(f":{urlsplit(url).port}/", f":{proxy.port}/")
     store = open_at(through, prefix=prefix, timeout_ms=200)
     yield store
@@ -67,7 +67,7 @@ def store(url: str, prefix: str, proxy: CuttingProxy) -> Iterator[SqlStore]:
 
 
 def take(store: SqlStore, key: str = "key", limit: Algorithm = LIMIT, cost: int = 1) -> int:
-    """Take, and say what remains."""
+    """Take, and return the remaining count."""
     return store.apply([Request(Op.TAKE, [Member(key, limit, cost)])])[0][0].decision.remaining
 
 
@@ -75,8 +75,8 @@ def used(store: SqlStore) -> int:
     return 1000 - store.apply([Request(Op.PEEK, [Member("key", LIMIT, 0)])])[0][0].decision.remaining
 
 
-def fails(store: SqlStore) -> tuple[float, str]:
-    """How long a check takes that cannot be answered, and what it says."""
+def failed_check(store: SqlStore) -> tuple[float, str]:
+    """The duration and the message of a check that must fail."""
     before = time.monotonic()
     with pytest.raises(StoreError) as caught:
         take(store)
@@ -87,13 +87,13 @@ def test_server_that_hangs(store: SqlStore, direct: SqlStore, proxy: CuttingProx
     take(store)
     proxy.hang()
     for _ in range(3):
-        seconds, output = fails(store)
+        seconds, message = failed_check(store)
         assert 0.15 < seconds < 0.2 + NOISE
-        assert "no answer in time" in output
-        assert "secret" not in output
-    seconds, output = fails(store)
+        assert "no answer in time" in message
+        assert "secret" not in message
+    seconds, message = failed_check(store)
     assert seconds < 0.1, "the breaker is open"
-    assert "several times in a row" in output
+    assert "several times in a row" in message
     proxy.cut()
     proxy.pass_all()
     time.sleep(OPEN_SECONDS)
@@ -105,9 +105,9 @@ def test_server_that_hangs(store: SqlStore, direct: SqlStore, proxy: CuttingProx
 def test_server_that_is_gone_and_comes_back(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
     take(store)
     proxy.refuse()
-    seconds, output = fails(store)
+    seconds, message = failed_check(store)
     assert seconds < 0.2 + NOISE
-    assert "127.0.0.1" in output
+    assert "127.0.0.1" in message
     proxy.pass_all()
     take(store)
     assert used(direct) == 2
@@ -116,7 +116,7 @@ def test_server_that_is_gone_and_comes_back(store: SqlStore, direct: SqlStore, p
 def test_dead_idle_connections_are_replaced(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
     take(store)
     proxy.cut()
-    assert take(store) == 998, "nobody hears of it"
+    assert take(store) == 998, "the caller sees no error"
     assert used(direct) == 2
 
 
@@ -148,9 +148,9 @@ def test_lost_commit_result_is_reported_and_not_retried(
         return run(self, statements, deadline)
 
     monkeypatch.setattr(kind, "run", run_and_lose)
-    seconds, output = fails(store)
+    seconds, message = failed_check(store)
     assert seconds < 0.2 + NOISE
-    assert "the requests may have been counted" in output
+    assert "the requests may have been counted" in message
     assert len(commits) == 1
     proxy.pass_all()
     deadline = time.monotonic() + 5
@@ -190,7 +190,7 @@ def test_deadlock_victim_is_retried(direct: SqlStore, monkeypatch: pytest.Monkey
     monkeypatch.setattr(direct, "_round_trips", begin_and_count)
     deadline = time.monotonic() + 20
     other = direct.driver.open(deadline)
-    # The other transaction has written more, so it is not the one that is sacrificed.
+    # The other transaction has written more, so it is not chosen as the victim.
     rows = ", ".join(f"({dialect.bytes_of(f'{i:04x}')}, 0, '', 0)" for i in range(100))
     heavy = f"INSERT INTO crestgate_locks (name, version, holder, expires_us) VALUES {rows}"
     other.run([dialect.begin, heavy, dialect.rows([second], locking=True)], deadline)
@@ -298,6 +298,6 @@ def test_server_ends_the_transaction_of_a_stopped_client(direct: SqlStore) -> No
         stopped.run(["SET idle_in_transaction_session_timeout = 2100"], deadline)
     stopped.run([dialect.begin, dialect.rows([hex_id], locking=True)], deadline)
     before = time.monotonic()
-    assert take(direct) == 998  # MariaDB waits a second for a lock, and the transaction is then begun anew
+    assert take(direct) == 998  # MariaDB waits a second for a lock, then the transaction is restarted
     assert 1.0 < time.monotonic() - before < 8.0
     stopped.close()

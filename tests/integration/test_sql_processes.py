@@ -1,6 +1,6 @@
-"""Many processes, threads and tasks on one database admit together exactly what the limit says.
+"""Many processes, threads and tasks on one database together admit exactly the limit.
 
-The periods are so long that nothing comes free while a test runs.
+The periods are so long that nothing refills while a test runs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import pytest
 
 from crestgate import Limiter
 from databases import KINDS, url_of
-from integration.child_process import Child
+from integration.child_process import ChildProcess
 from integration.test_shared_processes import admitted_by
 
-Start = Callable[..., Child]
+Start = Callable[..., ChildProcess]
 _numbers = itertools.count()
 
 

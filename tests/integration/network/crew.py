@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from types import TracebackType
 
-from integration.child_process import Child
+from integration.child_process import ChildProcess
 from integration.network.history import Check, read
 from integration.network.workers import Target
 
@@ -24,14 +24,14 @@ class Crew:
         self.numbers = count()
         self.files: list[Path] = []
         self.stack = ExitStack()
-        self.children: list[Child] = []
+        self.children: list[ChildProcess] = []
         self.busy = True
 
     def assemble(self) -> None:
         """Wait until all are idle, also after a test that failed."""
         if self.busy:
             self.stack.close()
-            self.children = [self.stack.enter_context(Child("network.workers.work")) for _ in range(self.size)]
+            self.children = [self.stack.enter_context(ChildProcess("network.workers.work")) for _ in range(self.size)]
             self.busy = False
 
     def run(
@@ -66,7 +66,7 @@ class Crew:
         kind: str = "tasks",
         pause: float = 0.0,
         policy: str = "closed",
-        workers: Sequence[Child] | None = None,
+        workers: Sequence[ChildProcess] | None = None,
     ) -> None:
         """Start a load: so many checks by each caller, or until `end`."""
         self.busy = True
@@ -74,18 +74,18 @@ class Crew:
         self.files = [self.folder / f"history-{next(self.numbers)}" for _ in workers]
         for seed, (child, file) in enumerate(zip(workers, self.files, strict=True)):
             order = {"url": url, "targets": targets, "callers": callers, "checks": checks, "pause": pause}
-            child.say({**order, "kind": kind, "policy": policy, "seed": seed, "file": str(file)})
+            child.send({**order, "kind": kind, "policy": policy, "seed": seed, "file": str(file)})
         expect(workers, "ready")
         for child in workers:
-            child.say("go")
+            child.send("go")
 
     def end(self) -> list[Check]:
         """Stop the load; returns its history."""
         for child in self.children:
-            child.say("enough")
+            child.send("enough")
         return self.histories(self.children)
 
-    def histories(self, workers: Sequence[Child]) -> list[Check]:
+    def histories(self, workers: Sequence[ChildProcess]) -> list[Check]:
         expect(workers, "done")
         self.busy = False
         return [check for file in self.files for check in read(file)]
@@ -99,9 +99,9 @@ class Crew:
         self.stack.close()
 
 
-def expect(workers: Sequence[Child], word: str) -> None:
+def expect(workers: Sequence[ChildProcess], word: str) -> None:
     for child in workers:
-        reply = child.hear()
+        reply = child.receive()
         assert reply == word, reply
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from crestgate import AsyncLimiter
-from integration.child_main import say
+from integration.child_main import send
 from integration.fork_programs import Fork
 
 __all__ = ["fork_between_loops", "fork_in_a_loop"]
@@ -24,7 +24,7 @@ def fork_between_loops(url: str, limit: str, checks: int) -> None:
     counts = [asyncio.run(admitted(limiter, limit, checks))]
     child = Fork(lambda: asyncio.run(admitted(limiter, limit, checks)))
     counts.append(asyncio.run(admitted(limiter, limit, checks)))
-    say([*counts, child.answer()])
+    send([*counts, child.result()])
 
 
 def fork_in_a_loop(url: str, limit: str, checks: int) -> None:
@@ -37,6 +37,6 @@ def fork_in_a_loop(url: str, limit: str, checks: int) -> None:
             await asyncio.sleep(0)
             child = Fork(lambda: asyncio.run(admitted(limiter, limit, checks)))
             counts += await asyncio.gather(*under_way)
-            return [*counts, child.answer(), await admitted(limiter, limit, checks)]
+            return [*counts, child.result(), await admitted(limiter, limit, checks)]
 
-    say(asyncio.run(work()))
+    send(asyncio.run(work()))

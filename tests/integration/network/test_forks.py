@@ -8,13 +8,13 @@ from uuid import uuid4
 import pytest
 
 from crestgate import Limiter
-from integration.child_process import Child
+from integration.child_process import ChildProcess
 from integration.network.crew import with_options
 
 STORES = ["redis_server", "redis_cluster", "mariadb", "postgres"]
 LIMIT = "1000000/year using fixed_window"
 
-Start = Callable[..., Child]
+Start = Callable[..., ChildProcess]
 
 
 @pytest.fixture(params=STORES)

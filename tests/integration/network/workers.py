@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from crestgate import AsyncLimiter, Decision, Limiter
 from crestgate.core.decision import combine
 from crestgate.stores.port import Member, Op, Request
-from integration.child_main import hear, say
+from integration.child_main import receive, send
 from integration.network.history import Check, write
 
 __all__ = ["Target", "work"]
@@ -61,7 +61,7 @@ class Load:
         """Set when the test says that it is enough, if the order says nothing of how many checks to make."""
 
     def wait_for_the_end(self) -> None:
-        hear()
+        receive()
         self.over.set()
 
     def steps(self, caller: int) -> Iterator[tuple[Target, int, float]]:
@@ -102,8 +102,8 @@ async def with_tasks(load: Load) -> None:
                 load.note(target, cost, start, await check(limiter, target, cost))
                 await asyncio.sleep(pause)
 
-        say("ready")
-        hear()
+        send("ready")
+        receive()
         if load.checks is None:
             threading.Thread(target=load.wait_for_the_end).start()
         await asyncio.gather(*map(caller, range(load.callers)))
@@ -118,8 +118,8 @@ def with_threads(load: Load) -> None:
                 load.note(target, cost, start, limiter.check(target.key, target.limits, cost))
                 time.sleep(pause)
 
-        say("ready")
-        hear()
+        send("ready")
+        receive()
         threads = [threading.Thread(target=caller, args=(number,)) for number in range(load.callers)]
         for thread in threads:
             thread.start()
@@ -131,7 +131,7 @@ def with_threads(load: Load) -> None:
 
 def work() -> None:
     """Take orders until there are no more."""
-    while (order := hear()) is not None:
+    while (order := receive()) is not None:
         kind = order.pop("kind")
         load = Load(**order)
         try:
@@ -140,8 +140,8 @@ def work() -> None:
             else:
                 with_threads(load)
         except Exception:  # noqa: BLE001 - the test must hear of it
-            say(traceback.format_exc())
+            send(traceback.format_exc())
             continue
         with suppress(OSError):  # the test may have gone
             write(load.file, load.history)
-        say("done")
+        send("done")

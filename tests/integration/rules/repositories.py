@@ -1,4 +1,4 @@
-"""Where the tests keep rules: one place of each kind, empty for each test."""
+"""URLs of rule repositories: one of each kind, empty for each test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _numbers = itertools.count()
 
 
 def repository_url(kind: str, request: pytest.FixtureRequest) -> str:
-    """The URL of a repository of this kind that nobody else uses; a busy machine is given time."""
+    """The URL of an unused repository of this kind, with a timeout for busy machines."""
     url: str = request.getfixturevalue("redis_server").url if kind == "redis" else url_of(kind, request)
     joint = "&" if "?" in url else "?"
     return f"{url}{joint}prefix=rules-{kind}-{next(_numbers)}&timeout_ms=20000"

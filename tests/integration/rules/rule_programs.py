@@ -1,4 +1,4 @@
-"""The programs of the rule tests: one that reads rules as a limiter does, and one that configures clients."""
+"""Child programs of the rule tests: one reads rules as a limiter does, one configures clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crestgate.rules.compat.clients import ClientLimit
 from crestgate.rules.editor import Editor
 from crestgate.rules.port import Actor
 from crestgate.rules.storage.factory import open_repository
-from integration.child_main import hear, say
+from integration.child_main import receive, send
 
 __all__ = ["configure", "watch"]
 
@@ -19,40 +19,40 @@ CONTEXT = RequestContext(user="alice", path="/binding/0")
 
 
 def watch(config: str, rules: int) -> None:
-    """Ask for the same request all the time, and write down when its limit changes and whether a rule set is torn."""
+    """Poll one request, and record when its limit changes and how often a rule set is torn."""
     limiter = Limiter.from_config(config)
-    over = threading.Event()
+    stop_event = threading.Event()
     seen: list[tuple[int, float]] = []
     torn = 0
 
-    def until_told() -> None:
-        hear()
-        over.set()
+    def wait_for_message() -> None:
+        receive()
+        stop_event.set()
 
-    threading.Thread(target=until_told, daemon=True).start()
-    say("ready")
+    threading.Thread(target=wait_for_message, daemon=True).start()
+    send("ready")
     last = -1
-    while not over.is_set():
+    while not stop_event.is_set():
         limit = limiter.peek_request(CONTEXT).limit
         if limit != last:
             seen.append((limit, time.monotonic()))
             last = limit
-        known = limiter.catalog.current.rules
-        if len({known[f"binding-{n}"].limit for n in range(rules)}) != 1:
+        rules_by_id = limiter.catalog.current.rules
+        if len({rules_by_id[f"binding-{n}"].limit for n in range(rules)}) != 1:
             torn += 1
         time.sleep(0.005)
     limiter.close()
-    say({"seen": seen, "torn": torn})
+    send({"seen": seen, "torn": torn})
 
 
 def configure(url: str, client: str, first: int, times: int) -> None:
-    """Configure one client again and again, each time with a number of its own in all of its limits."""
+    """Configure one client repeatedly, each time with a new number in all of its limits."""
     repository = open_repository(url)
     editor = Editor(repository, Actor(f"writer-{first}"), locks=open_locks(url))
-    say("ready")
-    hear()
+    send("ready")
+    receive()
     for number in range(first, first + times):
         names = (("DEFAULT", "GLOBAL", "SEC"), ("API", "/web/test", "HOUR"), ("METHOD", "PUT", "MIN"))
         editor.configure_client(client, [ClientLimit(client, *name, number) for name in names])
     repository.close()
-    say("done")
+    send("done")

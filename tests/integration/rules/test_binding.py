@@ -1,4 +1,4 @@
-"""A change that one process makes binds in another within two seconds, every time, and is never seen by halves."""
+"""A rule change in one process applies in another within two seconds, every time and atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from crestgate.rules.port import Actor
 from crestgate.rules.records import record_of
 from crestgate.rules.rule import Rule
 from crestgate.rules.storage.factory import open_repository
-from integration.child_process import Child
+from integration.child_process import ChildProcess
 from integration.rules.repositories import KINDS, repository_url
 
 CHANGES = 100
@@ -28,7 +28,7 @@ BOUND = 2.0
 
 
 def rules(limit: int) -> list[dict[str, Any]]:
-    """Rules that must always have one limit."""
+    """Rules that must always share one limit."""
     return [
         {
             "rule_id": f"binding-{n}",
@@ -42,35 +42,35 @@ def rules(limit: int) -> list[dict[str, Any]]:
 
 
 Report = tuple[list[float], int]
-"""How long each change took to bind, and how often a torn rule set was seen."""
+"""How long each change took to apply, and how often a torn rule set was seen."""
 
 
-def watched(config: Path, change: Callable[[int], None]) -> Report:
-    """How long each of a hundred changes took to bind in another process, and how often it saw a torn rule set.
+def measure_changes(config: Path, change: Callable[[int], None]) -> Report:
+    """Measure how long each change takes to apply in another process, and how often that sees a torn rule set.
 
-    They come at random distances, some while the one before is still on its way: a change binds when it, or a later
-    one, is seen.
+    Changes come at random intervals, some before the previous one has applied: a change has applied when it or a later
+    one is seen.
     """
     chance = random.Random(4)
-    with Child("rules.rule_programs.watch", config=str(config), rules=RULES) as child:
-        assert child.hear() == "ready"
-        made: list[tuple[int, float]] = []
+    with ChildProcess("rules.rule_programs.watch", config=str(config), rules=RULES) as child:
+        assert child.receive() == "ready"
+        changes: list[tuple[int, float]] = []
         for limit in range(1001, 1001 + CHANGES):
             time.sleep(chance.random() * 0.3)
             change(limit)
-            made.append((limit, time.monotonic()))
+            changes.append((limit, time.monotonic()))
         time.sleep(BOUND)
-        child.say("enough")
+        child.send("enough")
         report = child.finish()
-    seen: list[tuple[int, float]] = [(limit, at) for limit, at in report["seen"]]
+    seen_limits: list[tuple[int, float]] = [(limit, at) for limit, at in report["seen"]]
     waits = []
-    for limit, at in made:
-        bound = next((when for other, when in seen if other >= limit), None)
+    for limit, at in changes:
+        bound = next((when for other, when in seen_limits if other >= limit), None)
         waits.append(float("inf") if bound is None else max(bound - at, 0.0))
     return waits, report["torn"]
 
 
-def in_a_database(url: str, folder: Path) -> Report:
+def measure_database(url: str, folder: Path) -> Report:
     repository = open_repository(url)
     editor = Editor(repository, Actor("operator"))
 
@@ -82,13 +82,13 @@ def in_a_database(url: str, folder: Path) -> Report:
     config = folder / "crestgate.yaml"
     config.write_text(f"store: memory://\nrules_store: '{url}'\n")
     try:
-        return watched(config, change)
+        return measure_changes(config, change)
     finally:
         repository.close()
 
 
-def in_a_file(folder: Path) -> Report:
-    """In a folder that is included, whose file is replaced by another each time, as editors and deployments do."""
+def measure_file(folder: Path) -> Report:
+    """In an included folder whose file is replaced atomically each time, as editors and deployments do."""
     included = folder / "rules.d"
     included.mkdir()
     config = folder / "crestgate.yaml"
@@ -100,18 +100,18 @@ def in_a_file(folder: Path) -> Report:
         os.replace(new, included / "binding.json")
 
     change(1000)
-    return watched(config, change)
+    return measure_changes(config, change)
 
 
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
-    """All kinds at the same time: they wait much more than they do."""
+    """All kinds in parallel: they mostly wait."""
     folders = {kind: tmp_path_factory.mktemp(kind) for kind in (*KINDS, "file")}
     urls = {kind: repository_url(kind, request) for kind in KINDS}
     with ThreadPoolExecutor(len(folders)) as pool:
-        told = {kind: pool.submit(in_a_database, url, folders[kind]) for kind, url in urls.items()}
-        told["file"] = pool.submit(in_a_file, folders["file"])
-        return {kind: report.result() for kind, report in told.items()}
+        futures = {kind: pool.submit(measure_database, url, folders[kind]) for kind, url in urls.items()}
+        futures["file"] = pool.submit(measure_file, folders["file"])
+        return {kind: report.result() for kind, report in futures.items()}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "file"])
@@ -125,6 +125,6 @@ def test_every_change_binds_within_two_seconds(
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "file"])
-def test_no_change_is_ever_seen_by_halves(kind: str, reports: dict[str, Report]) -> None:
+def test_changes_are_atomic(kind: str, reports: dict[str, Report]) -> None:
     _, torn = reports[kind]
     assert torn == 0

@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from integration.child_process import until
+from integration.child_process import wait_until
 from integration.service.api_helpers import problem
 
 RULE_FIELDS = {
@@ -235,7 +235,7 @@ def test_a_short_override_ends_by_itself(admin: httpx.Client, name: str) -> None
     body = {"dimension": "user", "identifier": name, "endpoint": f"/{name}/1"}
     made = admin.post(f"/api/v1/users/{name}/override", json={"rule_id": name, "limit": 50, "duration_seconds": 0.5})
     assert made.status_code == 201
-    until("it has ended", lambda: admin.post("/api/v1/quota", json=body).json()["limit"] == 5)
+    wait_until("it has ended", lambda: admin.post("/api/v1/quota", json=body).json()["limit"] == 5)
 
 
 # -- audit and statistics -------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_what_was_decided_is_in_the_statistics(admin: httpx.Client, name: str) -
         stats: dict[str, Any] = admin.get("/api/v1/stats", params={"rule": name, "top": 100}).json()
         return stats
 
-    until("they are there", lambda: counted()["totals"]["allowed"] == 2)
+    wait_until("they are there", lambda: counted()["totals"]["allowed"] == 2)
     stats = counted()
     assert set(stats) == {"since", "until", "step", "rule", "totals", "series", "rules", "top"}
     assert stats["totals"] == {"allowed": 2, "denied": 1, "shadowed": 0}

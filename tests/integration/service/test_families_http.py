@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from integration.child_process import until
+from integration.child_process import wait_until
 from integration.service.api_helpers import problem
 
 
@@ -116,7 +116,7 @@ def test_keys_that_were_seen_are_listed_with_those_that_have_policies(admin: htt
             url = response.links["next"]["url"] if "next" in response.links else None
         return [key for key in found if key.startswith(name)]
 
-    until("they are known", lambda: keys(1000) == [f"{name} a", f"{name} b", f"{name} c"])
+    wait_until("they are known", lambda: keys(1000) == [f"{name} a", f"{name} b", f"{name} c"])
     assert keys(7) == [f"{name} a", f"{name} b", f"{name} c"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from integration.child_process import until
+from integration.child_process import wait_until
 from integration.service.api_helpers import problem
 from integration.service.service_process import Service
 
@@ -211,7 +211,7 @@ def test_every_answer_has_a_request_id(service: Service, admin: httpx.Client, me
     assert response.headers["x-request-id"] == mine
     assert response.headers.get_list("x-request-id") == [mine]
     if path == "/api/v1/rules":
-        until("it is in the log", lambda: mine in service.logged)
+        wait_until("it is in the log", lambda: mine in service.logged)
 
 
 def test_no_answer_names_the_program_behind(admin: httpx.Client) -> None:

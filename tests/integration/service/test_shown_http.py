@@ -19,7 +19,7 @@ import pytest
 from crestgate.core.redaction import client_of_api_key, digest
 from crestgate.history.factory import open_history
 from crestgate.service.observability.usage import short_subject
-from integration.child_process import until
+from integration.child_process import wait_until
 from integration.service.service_process import Service
 from unit.service.observability.test_webhook import Receiver
 
@@ -52,12 +52,12 @@ class Asked:
             self.proxied(anyone)
             self.metrics = anyone.get("/metrics").text
             self.seen = b""
-            until("clients are on the board", lambda: self.look_at(service.folder))
+            wait_until("clients are on the board", lambda: self.look_at(service.folder))
             self.limits = {
                 client: admin.get("/ratelimiter/client-limits", params={"clientId": client}).json()["limits"]
                 for client in (API_KEY, CONFIGURED)
             }
-        until("all is posted", lambda: len(receiver.events) >= 6)
+        wait_until("all is posted", lambda: len(receiver.events) >= 6)
         assert service.stop() == 0
         self.events = receiver.events
         self.logged = service.logged

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from integration.child_process import until
+from integration.child_process import wait_until
 from integration.service.api_helpers import make_key, problem, revoke_key
 from integration.service.service_process import Service
 
@@ -57,7 +57,7 @@ def keys(service: Service) -> dict[str, str]:
     """A key of each scope, known to the service."""
     made = {scope: make_key(service, f"for {scope}", "--scope", scope)[1] for scope in ("check", "read", "write")}
     for token in made.values():
-        until("it is known", lambda token=token: reaches(service, token))
+        wait_until("it is known", lambda token=token: reaches(service, token))
     return made
 
 
@@ -119,9 +119,9 @@ def test_a_key_that_was_changed_by_one_letter(anyone: httpx.Client, keys: dict[s
 def test_a_key_that_is_revoked(service: Service, anyone: httpx.Client) -> None:
     key_id, token = make_key(service, "to be revoked", "--scope", "read")
     headers = {"x-api-key": token}
-    until("it opens", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 200)
+    wait_until("it opens", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 200)
     revoke_key(service, key_id)
-    until("it does not", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 401)
+    wait_until("it does not", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 401)
     problem(anyone.get("/api/v1/rules", headers=headers), 401, "revoked")
 
 
@@ -129,8 +129,8 @@ def test_a_key_that_expires(service: Service, anyone: httpx.Client) -> None:
     _, token = make_key(service, "for seconds", "--scope", "read", "--expires", "5s")
     headers = {"x-api-key": token}
     late = time.monotonic() + 5  # on a machine so busy that it is not seen before
-    until("it opens", lambda: anyone.get("/api/v1/rules", headers=headers).is_success or time.monotonic() > late)
-    until("it has expired", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 401)
+    wait_until("it opens", lambda: anyone.get("/api/v1/rules", headers=headers).is_success or time.monotonic() > late)
+    wait_until("it has expired", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 401)
     problem(anyone.get("/api/v1/rules", headers=headers), 401, "expired")
 
 
