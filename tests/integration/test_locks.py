@@ -166,7 +166,7 @@ def test_forked_child_has_its_own_connections(locks: Any, name: str) -> None:
 # -- one process ------------------------------------------------------------------------------------------------------
 
 
-def test_versionsgrow(locks: Any, name: str) -> None:
+def test_versions_grow(locks: Any, name: str) -> None:
     versions = []
     for _ in range(5):
         with locks.hold(name) as lease:

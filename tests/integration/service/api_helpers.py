@@ -1,4 +1,4 @@
-"""What every answer of the service has in common."""
+"""Helpers for calls of the service: assertions on problem responses, and API keys."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ MEMBERS = ("type", "title", "status", "detail", "error", "message", "timestamp")
 
 
 def problem(response: httpx.Response, status: int, *words: str) -> dict[str, Any]:
-    """The members of an error, all of which it has; `words` are in what it says."""
+    """Assert a problem response with all its members; `words` must be in its detail. Returns the body."""
     assert response.status_code == status, response.text[:500]
     assert response.headers["content-type"] == "application/problem+json"
-    told: dict[str, Any] = response.json()
-    assert [name for name in MEMBERS if name not in told] == []
-    assert told["status"] == status
-    assert told["error"] == told["title"] != ""
-    assert told["message"] == told["detail"] != ""
-    assert datetime.fromisoformat(told["timestamp"]).utcoffset() is not None
+    body: dict[str, Any] = response.json()
+    assert [name for name in MEMBERS if name not in body] == []
+    assert body["status"] == status
+    assert body["error"] == body["title"] != ""
+    assert body["message"] == body["detail"] != ""
+    assert datetime.fromisoformat(body["timestamp"]).utcoffset() is not None
     for word in words:
-        assert word in told["detail"]
-    return told
+        assert word in body["detail"]
+    return body
 
 
 def make_key(service: Service, name: str, *options: str) -> tuple[str, str]:
-    """A key from a shell beside the service: its id and its token."""
-    made = json.loads(_crestgate(service, "keys", "create", name, "--json", *options))
-    return made["id"] if "id" in made else made["key_id"], made["token"]
+    """Create an API key with the command line; return its id and its token."""
+    key = json.loads(_crestgate(service, "keys", "create", name, "--json", *options))
+    return key["id"] if "id" in key else key["key_id"], key["token"]
 
 
 def revoke_key(service: Service, key_id: str) -> None:
@@ -44,9 +44,9 @@ def revoke_key(service: Service, key_id: str) -> None:
 
 
 def _crestgate(service: Service, *arguments: str) -> str:
-    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
-    surroundings["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
+    env["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
     command = [sys.executable, "-m", "crestgate", *arguments]
-    done = subprocess.run(command, cwd=service.folder, env=surroundings, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = subprocess.run(command, cwd=service.folder, env=env, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr
+    return process.stdout

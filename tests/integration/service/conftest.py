@@ -1,4 +1,4 @@
-"""One service for all tests that need none of their own: a start takes seconds."""
+"""One service shared by the tests that need no own one: a start takes seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from integration.service.service_process import GENEROUS, Service
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service without any settings, except that its own limits are out of the tests' way."""
+    """A service with default settings, except for generous own limits."""
     with Service(tmp_path_factory.mktemp("service"), environment=GENEROUS) as started:
         yield started
         _, found, rest = started.logged.partition("Traceback")
@@ -21,13 +21,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="session")
 def admin(service: Service) -> Iterator[httpx.Client]:
-    """Somebody who may do everything there."""
+    """A client with the admin key."""
     with service.client(service.key) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def anyone(service: Service) -> Iterator[httpx.Client]:
-    """Somebody without a key."""
+    """A client without a key."""
     with service.client() as client:
         yield client

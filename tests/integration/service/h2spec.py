@@ -1,9 +1,8 @@
 """h2spec, the conformance suite for HTTP/2 servers, against the gRPC listener. Run by `make h2spec`, which builds it.
 
-It sends GET requests, as it is made for web servers. The listener answers each of them with 405 and no body as soon as
-it has the headers, so the cases that look for a body, or at what comes after the headers, see that answer instead. Our
-own tests cover these with gRPC calls. The expected differences are listed, so that a new one fails, and one that is
-gone, too.
+It sends GET requests, because it is made for web servers. The listener responds to each with 405 and no body as soon
+as it has the headers, so cases that need a body, or frames after the headers, see that response instead. Our own tests
+cover these with gRPC calls. The expected differences are listed exactly: a new or a missing one fails the test.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NO_BODY = {
     ("http2/6.9.2", "Sends a SETTINGS frame for window size to be negative"),
 }
 """Skipped by h2spec: they need a response with a body."""
-ANSWERED_EARLY = {
+RESPONDED_EARLY = {
     ("generic/2", "Sends a WINDOW_UPDATE frame on half-closed (remote) stream"),
     ("generic/2", "Sends a PRIORITY frame on half-closed (remote) stream"),
     (
@@ -48,9 +47,12 @@ ANSWERED_EARLY = {
         "DATA frames payload length",
     ),
 }
-"""See above: 405 has been sent before what the case is about."""
+"""See above: 405 has been sent before the case begins."""
 BY_CHOICE = {
-    ("http2/3.5", "Sends invalid connection preface"),  # HTTP/1 is answered with a sentence in plain text, then closed
+    (
+        "http2/3.5",
+        "Sends invalid connection preface",
+    ),  # HTTP/1 gets a plain text response, then the connection is closed
     ("http2/5.3.1", "Sends HEADERS frame that depend on itself"),  # priorities are ignored, as RFC 9113 allows
     ("http2/5.3.1", "Sends PRIORITY frame that depend on itself"),
 }
@@ -70,7 +72,7 @@ def test_listener_conforms_to_http2(
     failed = {name(case) for case in cases if case.find("error") is not None or case.find("failure") is not None}
     assert len(cases) == CASES
     assert skipped == NO_BODY
-    assert failed == ANSWERED_EARLY | BY_CHOICE, run.stdout
+    assert failed == RESPONDED_EARLY | BY_CHOICE, run.stdout
     report(f"{len(cases) - len(skipped) - len(failed)} of {len(cases)} cases pass, the others differ as expected")
 
 

@@ -1,6 +1,6 @@
-"""Three clients of the service's gRPC that share nothing with it: grpcio's, grpclib's, and one that knows no .proto.
+"""Three gRPC clients that share no code with the service: grpcio, grpclib, and one that uses reflection only.
 
-All of them take the fields of a message as a dictionary and give those of the answer, so that one test can call every
+All take the fields of the request as a dictionary and return those of the response, so that one test can call every
 method with each of them.
 """
 
@@ -26,7 +26,7 @@ from grpc_tools import protoc
 
 __all__ = ["ENVOY", "HEALTH", "LIMITER", "REFLECTION", "REFLECTION_ALPHA", "Client", "Grpcio", "Grpclib", "Reflected"]
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 PROTO = Path(__file__).parents[3] / "proto"
 LIMITER = "crestgate.v1.RateLimiter"
 ENVOY = "envoy.service.ratelimit.v3.RateLimitService"
@@ -36,37 +36,37 @@ REFLECTION_ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 
 
 class Client(Protocol):
-    """What a test asks of each."""
+    """The interface of the three clients."""
 
     def call(self, service: str, method: str, fields: dict[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
-        """The answer to a unary call."""
+        """The response to a unary call."""
 
-    def first(self, service: str, method: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """The first answer of a call that streams, which is then given up."""
+    def first_response(self, service: str, method: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """The first response of a streaming call, which is then cancelled."""
 
     def close(self) -> None: ...
 
 
 @cache
-def generated() -> dict[str, tuple[Any, Any]]:
-    """The messages and the stubs of each service: ours as grpcio's compiler makes them from the .proto file, health and
-    reflection as grpcio's packages bring them, and Envoy's without stubs."""
-    sys.path.append(str(PROTO / "crestgate" / "v1"))  # and not from above, where `crestgate` is a package already
+def generated_modules() -> dict[str, tuple[Any, Any]]:
+    """Messages and stubs by service: ours compiled by grpcio from the .proto file, health and reflection from grpcio's
+    packages, Envoy's without stubs."""
+    sys.path.append(str(PROTO / "crestgate" / "v1"))  # not its parent, where `crestgate` would shadow the package
     try:
         limiter = grpc.protos_and_services("rate_limiter.proto")
     finally:
         sys.path.pop()
     return {
         LIMITER: limiter,
-        ENVOY: (compiled("envoy/service/ratelimit/v3/rls.proto"), None),  # `envoy` is a package, too
+        ENVOY: (compile_proto("envoy/service/ratelimit/v3/rls.proto"), None),  # `envoy` is a package too
         HEALTH: (health_pb2, health_pb2_grpc),
         REFLECTION_ALPHA: (reflection_pb2, reflection_pb2_grpc),
-        REFLECTION: (compiled("grpc/reflection/v1/reflection.proto"), None),  # for which grpcio has none
+        REFLECTION: (compile_proto("grpc/reflection/v1/reflection.proto"), None),  # grpcio has no stubs for it
     }
 
 
-def compiled(name: str) -> Any:
-    """What a module has that is generated from a .proto file: its description."""
+def compile_proto(name: str) -> Any:
+    """Compile a .proto file; return its descriptor like a generated module does."""
     google = Path(grpc_tools.__file__).parent / "_proto"
     with NamedTemporaryFile() as output:
         arguments = [f"-I{PROTO}", f"-I{google}", "--include_imports", f"--descriptor_set_out={output.name}", name]
@@ -79,17 +79,17 @@ def compiled(name: str) -> Any:
 
 
 def classes_of(service: str, method: str) -> tuple[Any, Any]:
-    """The classes of a method's request and answer, out of what was generated."""
-    messages = generated()[service][0]
-    described = messages.DESCRIPTOR.services_by_name[service.rpartition(".")[2]].methods_by_name[method]
-    return tuple(message_factory.GetMessageClass(kind) for kind in (described.input_type, described.output_type))  # type: ignore[return-value]
+    """The request and response classes of a method."""
+    messages = generated_modules()[service][0]
+    descriptor = messages.DESCRIPTOR.services_by_name[service.rpartition(".")[2]].methods_by_name[method]
+    return tuple(message_factory.GetMessageClass(kind) for kind in (descriptor.input_type, descriptor.output_type))  # type: ignore[return-value]
 
 
-def as_dict(answer: Any) -> dict[str, Any]:
-    told: dict[str, Any] = json_format.MessageToDict(
-        answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+def as_dict(response: Any) -> dict[str, Any]:
+    message: dict[str, Any] = json_format.MessageToDict(
+        response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    return told
+    return message
 
 
 class Grpcio:
@@ -99,23 +99,23 @@ class Grpcio:
         self.channel = grpc.insecure_channel(address)
 
     def call(self, service: str, method: str, fields: dict[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
-        asked = json_format.ParseDict(fields, classes_of(service, method)[0]())
-        return as_dict(self._stub(service, method)(asked, timeout=PATIENCE, metadata=list(metadata.items())))
+        payload = json_format.ParseDict(fields, classes_of(service, method)[0]())
+        return as_dict(self._stub(service, method)(payload, timeout=TIMEOUT, metadata=list(metadata.items())))
 
-    def first(self, service: str, method: str, fields: dict[str, Any]) -> dict[str, Any]:
-        asked = json_format.ParseDict(fields, classes_of(service, method)[0]())
-        sent = iter([asked]) if method == "ServerReflectionInfo" else asked
-        answers = self._stub(service, method)(sent, timeout=PATIENCE)
-        answer = as_dict(next(answers))
-        answers.cancel()
-        return answer
+    def first_response(self, service: str, method: str, fields: dict[str, Any]) -> dict[str, Any]:
+        payload = json_format.ParseDict(fields, classes_of(service, method)[0]())
+        sent = iter([payload]) if method == "ServerReflectionInfo" else payload
+        responses = self._stub(service, method)(sent, timeout=TIMEOUT)
+        response = as_dict(next(responses))
+        responses.cancel()
+        return response
 
     def _stub(self, service: str, method: str) -> Callable[..., Any]:
-        stubs = generated()[service][1]
+        stubs = generated_modules()[service][1]
         if stubs is None:
-            request, answer = classes_of(service, method)
+            request, response = classes_of(service, method)
             kind = self.channel.unary_unary if service == ENVOY else self.channel.stream_stream
-            return kind(f"/{service}/{method}", request.SerializeToString, answer.FromString)  # type: ignore[no-any-return]
+            return kind(f"/{service}/{method}", request.SerializeToString, response.FromString)  # type: ignore[no-any-return]
         return getattr(getattr(stubs, service.rpartition(".")[2] + "Stub")(self.channel), method)  # type: ignore[no-any-return]
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Grpcio:
 
 
 class Grpclib:
-    """grpclib: HTTP/2 and gRPC of another make, in Python alone."""
+    """grpclib: an independent HTTP/2 and gRPC implementation in pure Python."""
 
     def __init__(self, address: str) -> None:
         self.runner = asyncio.Runner()
@@ -135,31 +135,31 @@ class Grpclib:
         self.channel = self.runner.run(connect())
 
     def call(self, service: str, method: str, fields: dict[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
-        request, answer = classes_of(service, method)
-        calling = grpclib.client.UnaryUnaryMethod(self.channel, f"/{service}/{method}", request, answer)
-        asked = json_format.ParseDict(fields, request())
+        request, response = classes_of(service, method)
+        stub = grpclib.client.UnaryUnaryMethod(self.channel, f"/{service}/{method}", request, response)
+        payload = json_format.ParseDict(fields, request())
 
-        async def ask() -> Any:
-            return await calling(asked, timeout=PATIENCE, metadata=dict(metadata))
+        async def run() -> Any:
+            return await stub(payload, timeout=TIMEOUT, metadata=dict(metadata))
 
-        return as_dict(self.runner.run(ask()))
+        return as_dict(self.runner.run(run()))
 
-    def first(self, service: str, method: str, fields: dict[str, Any]) -> dict[str, Any]:
-        request, answer = classes_of(service, method)
-        both = method == "ServerReflectionInfo"
-        kind = grpclib.client.StreamStreamMethod if both else grpclib.client.UnaryStreamMethod
-        calling = kind(self.channel, f"/{service}/{method}", request, answer)
-        asked = json_format.ParseDict(fields, request())
+    def first_response(self, service: str, method: str, fields: dict[str, Any]) -> dict[str, Any]:
+        request, response = classes_of(service, method)
+        bidirectional = method == "ServerReflectionInfo"
+        kind = grpclib.client.StreamStreamMethod if bidirectional else grpclib.client.UnaryStreamMethod
+        stub = kind(self.channel, f"/{service}/{method}", request, response)
+        payload = json_format.ParseDict(fields, request())
 
-        async def ask() -> Any:
-            async with calling.open(timeout=PATIENCE) as stream:
-                await stream.send_message(asked, end=True)
-                told = await stream.recv_message()
-                if not both:  # the other one ends by itself
+        async def run() -> Any:
+            async with stub.open(timeout=TIMEOUT) as stream:
+                await stream.send_message(payload, end=True)
+                message = await stream.recv_message()
+                if not bidirectional:  # a bidirectional stream ends by itself
                     await stream.cancel()
-                return told
+                return message
 
-        return as_dict(self.runner.run(ask()))
+        return as_dict(self.runner.run(run()))
 
     def close(self) -> None:
         self.channel.close()
@@ -167,7 +167,7 @@ class Grpclib:
 
 
 class Reflected:
-    """A client that has asked the service what there is, and knows nothing else."""
+    """A client that knows the service only through reflection."""
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address)
@@ -175,7 +175,7 @@ class Reflected:
         self.pool: Any = descriptor_pool.DescriptorPool(self.database)
 
     def methods(self) -> set[tuple[str, str]]:
-        """Everything that can be called."""
+        """All methods that can be called."""
         return {
             (service, method.name)
             for service in self.database.get_services()
@@ -183,30 +183,30 @@ class Reflected:
         }
 
     def call(self, service: str, method: str, fields: dict[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
-        asked, calling = self._calling(service, method, fields)
-        return as_dict(calling(asked, timeout=PATIENCE, metadata=list(metadata.items())))
+        payload, stub = self._prepare(service, method, fields)
+        return as_dict(stub(payload, timeout=TIMEOUT, metadata=list(metadata.items())))
 
-    def first(self, service: str, method: str, fields: dict[str, Any]) -> dict[str, Any]:
-        asked, calling = self._calling(service, method, fields)
-        described = self.pool.FindServiceByName(service).methods_by_name[method]
-        answers = calling(iter([asked]) if described.client_streaming else asked, timeout=PATIENCE)
-        answer = as_dict(next(answers))
-        answers.cancel()
-        return answer
+    def first_response(self, service: str, method: str, fields: dict[str, Any]) -> dict[str, Any]:
+        payload, stub = self._prepare(service, method, fields)
+        descriptor = self.pool.FindServiceByName(service).methods_by_name[method]
+        responses = stub(iter([payload]) if descriptor.client_streaming else payload, timeout=TIMEOUT)
+        response = as_dict(next(responses))
+        responses.cancel()
+        return response
 
-    def _calling(self, service: str, method: str, fields: dict[str, Any]) -> tuple[Any, Any]:
-        described = self.pool.FindServiceByName(service).methods_by_name[method]
-        request = message_factory.GetMessageClass(described.input_type)
-        answer = message_factory.GetMessageClass(described.output_type)
-        kind = f"{'stream' if described.client_streaming else 'unary'}_" + (
-            "stream" if described.server_streaming else "unary"
+    def _prepare(self, service: str, method: str, fields: dict[str, Any]) -> tuple[Any, Any]:
+        descriptor = self.pool.FindServiceByName(service).methods_by_name[method]
+        request = message_factory.GetMessageClass(descriptor.input_type)
+        response = message_factory.GetMessageClass(descriptor.output_type)
+        kind = f"{'stream' if descriptor.client_streaming else 'unary'}_" + (
+            "stream" if descriptor.server_streaming else "unary"
         )
-        calling = getattr(self.channel, kind)(
+        stub = getattr(self.channel, kind)(
             f"/{service}/{method}",
             request_serializer=request.SerializeToString,
-            response_deserializer=answer.FromString,
+            response_deserializer=response.FromString,
         )
-        return json_format.ParseDict(fields, request()), calling
+        return json_format.ParseDict(fields, request()), stub
 
     def close(self) -> None:
         self.channel.close()

@@ -25,12 +25,12 @@ def name() -> str:
     return uuid4().hex
 
 
-def rule_of(of: str, **fields: Any) -> dict[str, Any]:
+def build_rule(base: str, **fields: Any) -> dict[str, Any]:
     return {
-        "rule_id": of,
-        "name": f"Rule {of}",
+        "rule_id": base,
+        "name": f"Rule {base}",
         "dimension": "user",
-        "endpoint_pattern": f"/{of}/*",
+        "endpoint_pattern": f"/{base}/*",
         "limit": 5,
         "window_seconds": 3600,
         **fields,
@@ -47,8 +47,8 @@ def create(admin: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
 # -- rules ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_rule_from_beginning_to_end(admin: httpx.Client, name: str) -> None:
-    response = admin.post("/api/v1/rules", json=rule_of(name))
+def test_rule_lifecycle(admin: httpx.Client, name: str) -> None:
+    response = admin.post("/api/v1/rules", json=build_rule(name))
     assert response.status_code == 201
     assert response.headers["location"] == f"/api/v1/rules/{name}"
     assert response.headers["etag"] == '"1"'
@@ -65,95 +65,95 @@ def test_a_rule_from_beginning_to_end(admin: httpx.Client, name: str) -> None:
     assert datetime.fromisoformat(rule["created_at"]).utcoffset() is not None
     read = admin.get(f"/api/v1/rules/{name}")
     assert (read.status_code, read.json(), read.headers["etag"]) == (200, rule, '"1"')
-    written = admin.put(f"/api/v1/rules/{name}", json=rule_of(name, limit=9))
-    assert (written.status_code, written.json()["limit"], written.json()["version"]) == (200, 9, 2)
-    assert written.json()["created_at"] == rule["created_at"]
-    assert written.json()["updated_at"] > rule["updated_at"]
-    gone = admin.delete(f"/api/v1/rules/{name}")
-    assert (gone.status_code, gone.content) == (204, b"")
+    updated = admin.put(f"/api/v1/rules/{name}", json=build_rule(name, limit=9))
+    assert (updated.status_code, updated.json()["limit"], updated.json()["version"]) == (200, 9, 2)
+    assert updated.json()["created_at"] == rule["created_at"]
+    assert updated.json()["updated_at"] > rule["updated_at"]
+    deleted = admin.delete(f"/api/v1/rules/{name}")
+    assert (deleted.status_code, deleted.content) == (204, b"")
     problem(admin.get(f"/api/v1/rules/{name}"), 404, name)
     problem(admin.delete(f"/api/v1/rules/{name}"), 404, name)
-    problem(admin.put(f"/api/v1/rules/{name}", json=rule_of(name)), 404, name)
+    problem(admin.put(f"/api/v1/rules/{name}", json=build_rule(name)), 404, name)
 
 
-def test_a_rule_applies_at_once(admin: httpx.Client, name: str) -> None:
+def test_rule_applies_immediately(admin: httpx.Client, name: str) -> None:
     body = {"dimension": "user", "identifier": name, "endpoint": f"/{name}/x"}
     for limit in (1, 4, 2):
         if limit == 1:
-            create(admin, rule_of(name, limit=limit))
+            create(admin, build_rule(name, limit=limit))
         else:
-            assert admin.put(f"/api/v1/rules/{name}", json=rule_of(name, limit=limit)).status_code == 200
+            assert admin.put(f"/api/v1/rules/{name}", json=build_rule(name, limit=limit)).status_code == 200
         assert admin.post("/api/v1/quota", json=body).json()["limit"] == limit
     admin.delete(f"/api/v1/rules/{name}")
     assert admin.post("/api/v1/quota", json=body).json()["reason"] == "no_rule"
 
 
-def test_a_changed_rule_keeps_what_was_used(admin: httpx.Client, name: str) -> None:
-    create(admin, rule_of(name, limit=5, algorithm="fixed_window", window_seconds=86400))
+def test_changed_rule_keeps_usage(admin: httpx.Client, name: str) -> None:
+    create(admin, build_rule(name, limit=5, algorithm="fixed_window", window_seconds=86400))
     body = {"dimension": "user", "identifier": name, "endpoint": f"/{name}/x"}
     admin.post("/api/v1/check", json={**body, "cost": 3})
-    admin.put(f"/api/v1/rules/{name}", json=rule_of(name, limit=50, algorithm="fixed_window", window_seconds=86400))
+    admin.put(f"/api/v1/rules/{name}", json=build_rule(name, limit=50, algorithm="fixed_window", window_seconds=86400))
     assert admin.post("/api/v1/quota", json=body).json()["remaining"] == 47
 
 
-def test_a_rule_may_be_made_without_an_id(admin: httpx.Client, name: str) -> None:
-    body = rule_of(name, name=f"Orders {name}!")
+def test_rule_without_an_id_gets_one(admin: httpx.Client, name: str) -> None:
+    body = build_rule(name, name=f"Orders {name}!")
     del body["rule_id"]
-    made = create(admin, body)
-    assert name in made["rule_id"]
-    assert admin.get(f"/api/v1/rules/{quote(made['rule_id'], safe='')}").status_code == 200
+    created = create(admin, body)
+    assert name in created["rule_id"]
+    assert admin.get(f"/api/v1/rules/{quote(created['rule_id'], safe='')}").status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"), [("API_KEY", "apikey"), ("User", "user"), ("GLOBAL", "global"), ("KEY", "key"), ("Ip", "ip")]
+    ("given", "stored"), [("API_KEY", "apikey"), ("User", "user"), ("GLOBAL", "global"), ("KEY", "key"), ("Ip", "ip")]
 )
-def test_dimensions_and_algorithms_by_other_names(admin: httpx.Client, name: str, told: str, kept: str) -> None:
-    made = create(admin, rule_of(name, dimension=told, algorithm="sliding_window"))
-    assert (made["dimension"], made["algorithm"]) == (kept, "sliding_window_counter")
+def test_aliases_of_dimensions_and_algorithms(admin: httpx.Client, name: str, given: str, stored: str) -> None:
+    created = create(admin, build_rule(name, dimension=given, algorithm="sliding_window"))
+    assert (created["dimension"], created["algorithm"]) == (stored, "sliding_window_counter")
 
 
-def test_two_rules_of_one_place_conflict(admin: httpx.Client, name: str) -> None:
-    create(admin, rule_of(name))
-    problem(admin.post("/api/v1/rules", json=rule_of(name)), 409, name)
-    problem(admin.post("/api/v1/rules", json=rule_of(name, rule_id=f"{name}-2", limit=6)), 409, name)
-    create(admin, rule_of(name, rule_id=f"{name}-gold", tier="gold"))
-    create(admin, rule_of(name, rule_id=f"{name}-one", identifier="one"))
-    create(admin, rule_of(name, rule_id=f"{name}-day", window_seconds=86400))
-    create(admin, rule_of(name, rule_id=f"{name}-shadow", mode="shadow"))
+def test_rules_of_the_same_slot_conflict(admin: httpx.Client, name: str) -> None:
+    create(admin, build_rule(name))
+    problem(admin.post("/api/v1/rules", json=build_rule(name)), 409, name)
+    problem(admin.post("/api/v1/rules", json=build_rule(name, rule_id=f"{name}-2", limit=6)), 409, name)
+    create(admin, build_rule(name, rule_id=f"{name}-gold", tier="gold"))
+    create(admin, build_rule(name, rule_id=f"{name}-one", identifier="one"))
+    create(admin, build_rule(name, rule_id=f"{name}-day", window_seconds=86400))
+    create(admin, build_rule(name, rule_id=f"{name}-shadow", mode="shadow"))
 
 
-def test_a_write_may_say_which_version_it_read(admin: httpx.Client, name: str) -> None:
-    create(admin, rule_of(name))
+def test_if_match_detects_stale_versions(admin: httpx.Client, name: str) -> None:
+    create(admin, build_rule(name))
     path = f"/api/v1/rules/{name}"
-    assert admin.put(path, json=rule_of(name, limit=6), headers={"if-match": '"1"'}).status_code == 200
+    assert admin.put(path, json=build_rule(name, limit=6), headers={"if-match": '"1"'}).status_code == 200
     for stale in ('"1"', "1", '"7"', "nonsense"):
-        problem(admin.put(path, json=rule_of(name, limit=7), headers={"if-match": stale}), 412)
+        problem(admin.put(path, json=build_rule(name, limit=7), headers={"if-match": stale}), 412)
         problem(admin.delete(path, headers={"if-match": stale}), 412)
     assert admin.get(path).json()["limit"] == 6
-    assert admin.put(path, json=rule_of(name, limit=8), headers={"if-match": "*"}).status_code == 200
+    assert admin.put(path, json=build_rule(name, limit=8), headers={"if-match": "*"}).status_code == 200
     assert admin.delete(path, headers={"if-match": 'W/"3"'}).status_code == 204
 
 
-def test_all_mistakes_are_told_at_once(admin: httpx.Client, name: str) -> None:
-    body = rule_of(name, limit=-1, window_seconds=0, mode="maybe", nonsense=1)
-    told = problem(admin.post("/api/v1/rules", json=body), 400)
-    assert {entry["field"] for entry in told["problems"]} >= {"limit", "window_seconds", "mode", "nonsense"}
+def test_all_errors_are_reported_together(admin: httpx.Client, name: str) -> None:
+    body = build_rule(name, limit=-1, window_seconds=0, mode="maybe", nonsense=1)
+    error = problem(admin.post("/api/v1/rules", json=body), 400)
+    assert {entry["field"] for entry in error["problems"]} >= {"limit", "window_seconds", "mode", "nonsense"}
     problem(admin.get(f"/api/v1/rules/{name}"), 404)
 
 
-def test_a_list_of_rules_is_paged(admin: httpx.Client, name: str) -> None:
+def test_rule_list_is_paged(admin: httpx.Client, name: str) -> None:
     ids = [f"{name}-{number}" for number in range(7)]
     for rule_id in ids:
-        create(admin, rule_of(rule_id, tier=name))
-    seen: list[str] = []
+        create(admin, build_rule(rule_id, tier=name))
+    listed: list[str] = []
     after: str | None = ""
     while after is not None:
         page = admin.get("/api/v1/rules", params={"limit": 3, "after": after, "tier": name}).json()
         assert set(page) == {"rules", "next"}
         assert len(page["rules"]) <= 3
-        seen += [rule["rule_id"] for rule in page["rules"]]
+        listed += [rule["rule_id"] for rule in page["rules"]]
         after = page["next"]
-    assert seen == ids
+    assert listed == ids
     one = admin.get("/api/v1/rules", params={"dimension": "USER", "tier": name, "mode": "enforce", "identifier": "*"})
     assert len(one.json()["rules"]) == 7
 
@@ -161,7 +161,7 @@ def test_a_list_of_rules_is_paged(admin: httpx.Client, name: str) -> None:
 # -- plans ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_from_beginning_to_end(admin: httpx.Client, name: str) -> None:
+def test_plan_lifecycle(admin: httpx.Client, name: str) -> None:
     response = admin.post("/api/v1/plans", json={"name": name, "limits": ["10/second burst 20", "5000 per day"]})
     assert response.status_code == 201
     assert response.headers["location"] == f"/api/v1/plans/{name}"
@@ -182,18 +182,18 @@ def test_a_plan_from_beginning_to_end(admin: httpx.Client, name: str) -> None:
 # -- users ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_holds_for_a_user(admin: httpx.Client, name: str) -> None:
+def test_limits_of_a_user(admin: httpx.Client, name: str) -> None:
     user = f"user/{name}"
     path = f"/api/v1/users/{quote(user, safe='')}"
-    create(admin, rule_of(name, limit=5))
-    create(admin, rule_of(name, rule_id=f"{name}-gold", tier="gold", limit=50))
+    create(admin, build_rule(name, limit=5))
+    create(admin, build_rule(name, rule_id=f"{name}-gold", tier="gold", limit=50))
     admin.post("/api/v1/check", json={"dimension": "user", "identifier": user, "endpoint": f"/{name}/1", "cost": 2})
 
     def limits() -> list[dict[str, Any]]:
-        told = admin.get(f"{path}/limits").json()
-        assert set(told) == {"user_id", "tier", "limits"}
-        assert told["user_id"] == user
-        return [limit for limit in told["limits"] if limit["endpoint_pattern"] == f"/{name}/*"]
+        response_body = admin.get(f"{path}/limits").json()
+        assert set(response_body) == {"user_id", "tier", "limits"}
+        assert response_body["user_id"] == user
+        return [limit for limit in response_body["limits"] if limit["endpoint_pattern"] == f"/{name}/*"]
 
     (limit,) = limits()
     assert (limit["rule"], limit["limit"], limit["remaining"], limit["current_count"]) == (name, 5, 3, 2)
@@ -204,12 +204,12 @@ def test_what_holds_for_a_user(admin: httpx.Client, name: str) -> None:
     (limit,) = limits()
     assert (limit["rule"], limit["limit"], limit["remaining"]) == (f"{name}-gold", 50, 48)
 
-    made = admin.post(f"{path}/override", json={"rule_id": name, "limit": 7, "duration_seconds": 600})
-    assert made.status_code == 201, made.text
-    override = made.json()
+    created = admin.post(f"{path}/override", json={"rule_id": name, "limit": 7, "duration_seconds": 600})
+    assert created.status_code == 201, created.text
+    override = created.json()
     assert (override["identifier"], override["limit"]) == (user, 7)
     assert 0 < datetime.fromisoformat(override["expires_at"]).timestamp() - time.time() <= 600
-    assert made.headers["location"].startswith("/api/v1/rules/")
+    assert created.headers["location"].startswith("/api/v1/rules/")
     (limit,) = limits()
     assert (limit["limit"], limit["remaining"], limit["expires_at"]) == (7, 5, override["expires_at"])
 
@@ -217,24 +217,24 @@ def test_what_holds_for_a_user(admin: httpx.Client, name: str) -> None:
     assert admin.post(f"{path}/override", json=slot).status_code == 201
     (limit,) = limits()
     assert limit["limit"] == 9
-    assert admin.delete(made.headers["location"]).status_code == 204
+    assert admin.delete(created.headers["location"]).status_code == 204
     assert admin.put(f"{path}/tier", json={"tier": None}).json()["tier"] == "free"
 
 
-def test_overrides_that_cannot_be(admin: httpx.Client, name: str) -> None:
+def test_invalid_overrides_are_refused(admin: httpx.Client, name: str) -> None:
     path = f"/api/v1/users/{name}/override"
     problem(admin.post(path, json={"rule_id": name, "limit": 7, "duration_seconds": 600}), 404, name)
     problem(admin.post(path, json={"limit": 7, "duration_seconds": 600}), 400, "rule_id")
     problem(admin.post(path, json={"endpoint_pattern": "/a", "limit": 7, "duration_seconds": 6}), 400, "window_seconds")
-    create(admin, rule_of(name, dimension="ip"))
+    create(admin, build_rule(name, dimension="ip"))
     problem(admin.post(path, json={"rule_id": name, "limit": 7, "duration_seconds": 600}), 400)
 
 
-def test_a_short_override_ends_by_itself(admin: httpx.Client, name: str) -> None:
-    create(admin, rule_of(name, limit=5))
+def test_override_expires(admin: httpx.Client, name: str) -> None:
+    create(admin, build_rule(name, limit=5))
     body = {"dimension": "user", "identifier": name, "endpoint": f"/{name}/1"}
-    made = admin.post(f"/api/v1/users/{name}/override", json={"rule_id": name, "limit": 50, "duration_seconds": 0.5})
-    assert made.status_code == 201
+    created = admin.post(f"/api/v1/users/{name}/override", json={"rule_id": name, "limit": 50, "duration_seconds": 0.5})
+    assert created.status_code == 201
     wait_until("it has ended", lambda: admin.post("/api/v1/quota", json=body).json()["limit"] == 5)
 
 
@@ -242,14 +242,14 @@ def test_a_short_override_ends_by_itself(admin: httpx.Client, name: str) -> None
 
 
 def test_every_write_is_in_the_audit_log(admin: httpx.Client, name: str) -> None:
-    begun = time.time() - 1
-    create(admin, rule_of(name))
-    admin.put(f"/api/v1/rules/{name}", json=rule_of(name, limit=6))
+    started = time.time() - 1
+    create(admin, build_rule(name))
+    admin.put(f"/api/v1/rules/{name}", json=build_rule(name, limit=6))
     admin.delete(f"/api/v1/rules/{name}")
-    admin.post("/api/v1/rules", json=rule_of(name, limit=-1))  # changes nothing, and is not there
-    told = admin.get("/api/v1/audit", params={"subject": f"rule:{name}"}).json()
-    assert set(told) == {"entries", "next"}
-    entries = told["entries"]
+    admin.post("/api/v1/rules", json=build_rule(name, limit=-1))  # changes nothing, and is not logged
+    page = admin.get("/api/v1/audit", params={"subject": f"rule:{name}"}).json()
+    assert set(page) == {"entries", "next"}
+    entries = page["entries"]
     assert [entry["action"] for entry in entries] == ["delete", "update", "create"]
     deleted, updated, created = entries
     assert set(created) == {"id", "at", "actor", "address", "action", "subject", "before", "after"}
@@ -258,34 +258,34 @@ def test_every_write_is_in_the_audit_log(admin: httpx.Client, name: str) -> None
     assert created["before"] is None
     assert (updated["before"]["limit"], updated["after"]["limit"]) == (5, 6)
     assert deleted["after"] is None
-    assert begun < datetime.fromisoformat(created["at"]).timestamp() < time.time() + 1
+    assert started < datetime.fromisoformat(created["at"]).timestamp() < time.time() + 1
 
-    def found(**query: Any) -> list[str]:
+    def audit_ids(**query: Any) -> list[str]:
         params = {"subject": f"rule:{name}", **query}
         return [entry["id"] for entry in admin.get("/api/v1/audit", params=params).json()["entries"]]
 
-    assert found(actor="key:first") == [entry["id"] for entry in entries]
-    assert found(actor="key:nobody") == []
-    assert found(until=begun) == []
-    assert found(since=begun) == [entry["id"] for entry in entries]
-    assert found(since=created["at"], until=updated["at"]) == [created["id"]]
+    assert audit_ids(actor="key:first") == [entry["id"] for entry in entries]
+    assert audit_ids(actor="key:nobody") == []
+    assert audit_ids(until=started) == []
+    assert audit_ids(since=started) == [entry["id"] for entry in entries]
+    assert audit_ids(since=created["at"], until=updated["at"]) == [created["id"]]
     first = admin.get("/api/v1/audit", params={"subject": f"rule:{name}", "limit": 2}).json()
     assert [entry["id"] for entry in first["entries"]] == [deleted["id"], updated["id"]]
-    assert found(before=first["next"]) == [created["id"]]
+    assert audit_ids(before=first["next"]) == [created["id"]]
 
 
-def test_what_was_decided_is_in_the_statistics(admin: httpx.Client, name: str) -> None:
-    create(admin, rule_of(name, limit=2))
+def test_decisions_are_in_the_statistics(admin: httpx.Client, name: str) -> None:
+    create(admin, build_rule(name, limit=2))
     body = {"dimension": "user", "identifier": name, "endpoint": f"/{name}/x"}
     for _ in range(3):
         admin.post("/api/v1/check", json=body)
 
-    def counted() -> dict[str, Any]:
+    def read_stats() -> dict[str, Any]:
         stats: dict[str, Any] = admin.get("/api/v1/stats", params={"rule": name, "top": 100}).json()
         return stats
 
-    wait_until("they are there", lambda: counted()["totals"]["allowed"] == 2)
-    stats = counted()
+    wait_until("they are there", lambda: read_stats()["totals"]["allowed"] == 2)
+    stats = read_stats()
     assert set(stats) == {"since", "until", "step", "rule", "totals", "series", "rules", "top"}
     assert stats["totals"] == {"allowed": 2, "denied": 1, "shadowed": 0}
     assert stats["rules"] == [{"rule": name, "allowed": 2, "denied": 1, "shadowed": 0}]

@@ -1,4 +1,4 @@
-"""A service as the store of programs: its counters, its plans and its rules, asked by limiters in many places."""
+"""A service as the store of remote limiters: its counters, plans and rules."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from crestgate.testing.conformance import STRANGE_KEYS
 from integration.service.api_helpers import make_key
 from integration.service.service_process import Service
 
-PATIENCE = "timeout_ms=30000"
+TIMEOUT_OPTION = "timeout_ms=30000"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def known(admin: httpx.Client) -> Iterator[None]:
-    """Plans and rules that only the service knows."""
+def plans_and_rules(admin: httpx.Client) -> Iterator[None]:
+    """Plans and rules that exist only in the service."""
     plans = {
         "lot": ["1000/day using fixed_window"],
         "pair": ["5/day using fixed_window", "3/hour using sliding_window_log"],
@@ -52,20 +52,20 @@ def known(admin: httpx.Client) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def url(service: Service) -> str:
-    return f"crestgate://127.0.0.1:{service.port}?{PATIENCE}"
+    return f"crestgate://127.0.0.1:{service.port}?{TIMEOUT_OPTION}"
 
 
 @pytest.fixture(scope="module")
 def limiter(url: str) -> Iterator[Limiter]:
-    with Limiter(url) as made:
-        yield made
+    with Limiter(url) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
-def mighty(service: Service) -> Iterator[Limiter]:
-    """One with a key that may reset."""
-    with Limiter(f"crestgate://:{service.key}@127.0.0.1:{service.port}?{PATIENCE}") as made:
-        yield made
+def admin_limiter(service: Service) -> Iterator[Limiter]:
+    """A limiter with a key that may reset."""
+    with Limiter(f"crestgate://:{service.key}@127.0.0.1:{service.port}?{TIMEOUT_OPTION}") as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def key() -> str:
 
 
 def batches(anyone: httpx.Client) -> tuple[int, int]:
-    """How many batches the service was sent, and how many checks were in them."""
+    """How many batches the service received, and how many checks were in them."""
     lines = anyone.get("/metrics").text.splitlines()
     count, total = (
         next(line for line in lines if line.startswith(f"crestgate_batch_size_{what} ")) for what in ("count", "sum")
@@ -82,8 +82,8 @@ def batches(anyone: httpx.Client) -> tuple[int, int]:
     return int(float(count.split()[1])), int(float(total.split()[1]))
 
 
-def once_known(url: str) -> Limiter:
-    """A limiter with a key that was made just now, as soon as the service has heard of it."""
+def open_when_key_is_known(url: str) -> Limiter:
+    """A limiter with a new key, as soon as the service knows the key."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -98,33 +98,33 @@ def once_known(url: str) -> Limiter:
 
 @pytest.mark.parametrize("limits", ["40/day", "lot"])
 def test_clients_of_all_kinds_together_admit_exactly_the_limit(url: str, key: str, limits: str) -> None:
-    most = 40 if limits != "lot" else 1000
-    each = most // 2
+    limit = 40 if limits != "lot" else 1000
+    share = limit // 2
 
     async def tasks() -> int:
         async with AsyncLimiter(url) as other:
-            return sum(d.allowed for d in await asyncio.gather(*[other.check(key, limits) for _ in range(each)]))
+            return sum(d.allowed for d in await asyncio.gather(*[other.check(key, limits) for _ in range(share)]))
 
     with Limiter(url) as first, Limiter(url) as second, ThreadPoolExecutor(17) as pool:
         on_loop = pool.submit(lambda: asyncio.run(tasks()))
-        asked = [pool.submit((first, second)[n % 2].check, key, limits) for n in range(most)]
-        assert sum(one.result().allowed for one in asked) + on_loop.result() == most
+        futures = [pool.submit((first, second)[n % 2].check, key, limits) for n in range(limit)]
+        assert sum(future.result().allowed for future in futures) + on_loop.result() == limit
 
 
-def test_concurrent_checks_leave_together(url: str, key: str, anyone: httpx.Client) -> None:
+def test_concurrent_checks_share_batches(url: str, key: str, anyone: httpx.Client) -> None:
     async def tasks() -> list[Decision]:
         async with AsyncLimiter(url) as other:
             calls, checks = batches(anyone)
-            told = await asyncio.gather(*[other.check(f"{key}{n}", "10/day") for n in range(2000)])
+            decisions = await asyncio.gather(*[other.check(f"{key}{n}", "10/day") for n in range(2000)])
             more_calls, more_checks = batches(anyone)
             assert more_checks - checks == 2000
             assert more_calls - calls <= 20
-            return told
+            return decisions
 
     assert all(asyncio.run(tasks()))
 
 
-def test_threads_share_calls_too(url: str, key: str, anyone: httpx.Client) -> None:
+def test_threads_share_batches(url: str, key: str, anyone: httpx.Client) -> None:
     with Limiter(f"{url}&pool_size=1") as one, ThreadPoolExecutor(32) as pool:
         calls, checks = batches(anyone)
         assert sum(pool.map(lambda _: bool(one.check(key, "600/day")), range(640))) == 600
@@ -139,11 +139,11 @@ def test_different_keys_never_share(limiter: Limiter, key: str) -> None:
     assert not any(limiter.check(strange, limit) for strange in STRANGE_KEYS)
 
 
-def test_half_a_surrogate_pair_is_refused_for_its_caller_alone(url: str, key: str) -> None:
+def test_lone_surrogate_is_refused_for_its_caller_only(url: str, key: str) -> None:
     async def tasks() -> None:
         async with AsyncLimiter(url) as other:
-            asked = [other.check(key, "50/day"), other.check("\ud800", "50/day"), other.check(key, "50/day")]
-            first, second, third = await asyncio.gather(*asked, return_exceptions=True)
+            calls = [other.check(key, "50/day"), other.check("\ud800", "50/day"), other.check(key, "50/day")]
+            first, second, third = await asyncio.gather(*calls, return_exceptions=True)
             assert isinstance(second, ConfigError)
             assert "half of a surrogate pair" in str(second)
             assert isinstance(first, Decision)
@@ -153,7 +153,7 @@ def test_half_a_surrogate_pair_is_refused_for_its_caller_alone(url: str, key: st
     asyncio.run(tasks())
 
 
-def test_what_clients_make_up_is_one_label(limiter: Limiter, key: str, anyone: httpx.Client) -> None:
+def test_inline_limits_share_one_label(limiter: Limiter, key: str, anyone: httpx.Client) -> None:
     for count in range(50, 60):
         limiter.check(key, Limit(count, 3600, name=f"made-up-{count}"))
     text = anyone.get("/metrics").text
@@ -161,7 +161,7 @@ def test_what_clients_make_up_is_one_label(limiter: Limiter, key: str, anyone: h
     assert 'crestgate_allowed_total{dimension="key",rule="inline"}' in text
 
 
-def test_a_chain_of_all_kinds_is_all_or_nothing(limiter: Limiter, key: str) -> None:
+def test_mixed_chain_is_all_or_nothing(limiter: Limiter, key: str) -> None:
     chain = ["lot", "2/day", "pair"]
     first = limiter.check(key, chain)
     assert [part.name for part in first.parts] == ["lot", "2/day", "pair", "pair#2"]
@@ -172,42 +172,42 @@ def test_a_chain_of_all_kinds_is_all_or_nothing(limiter: Limiter, key: str) -> N
     assert [limiter.peek(key, limits).remaining for limits in ("lot", "2/day", "pair")] == [998, 0, 1]
 
 
-def test_a_plan_that_is_named_twice_counts_once(limiter: Limiter, key: str) -> None:
+def test_duplicate_plan_counts_once(limiter: Limiter, key: str) -> None:
     assert [part.remaining for part in limiter.check(key, ["pair", "pair"]).parts] == [4, 2]
 
 
-def test_many_at_once(limiter: Limiter, key: str) -> None:
-    told = limiter.check_many([(key, "pair", 2), (f"{key}'", "lot"), (key, "pair", 2), (key, "7/day")])
-    assert [decision.allowed for decision in told] == [True, True, False, True]
-    assert told[2].name == "pair#2"
+def test_check_many(limiter: Limiter, key: str) -> None:
+    decisions = limiter.check_many([(key, "pair", 2), (f"{key}'", "lot"), (key, "pair", 2), (key, "7/day")])
+    assert [decision.allowed for decision in decisions] == [True, True, False, True]
+    assert decisions[2].name == "pair#2"
 
 
-def test_plans_of_the_service_are_those_of_its_other_callers(limiter: Limiter, key: str, anyone: httpx.Client) -> None:
+def test_plans_are_shared_with_http_callers(limiter: Limiter, key: str, anyone: httpx.Client) -> None:
     limiter.check(key, "pair")
     answer = anyone.post("/api/v1/quota", json={"key": key, "plans": ["pair"]}).json()
     assert [part["remaining"] for part in answer["parts"]] == [4, 2]
 
 
-def test_a_plan_of_ones_own_comes_first(url: str, key: str) -> None:
+def test_local_plan_takes_precedence(url: str, key: str) -> None:
     with Limiter(url, plans={"pair": "7/day"}) as own:
         assert own.check(key, "pair").limit == 7
         assert own.check(key, "lot").limit == 1000
 
 
-def test_nobody_knows_this_plan(url: str, key: str) -> None:
+def test_unknown_plan_is_an_error(url: str, key: str) -> None:
     async def tasks() -> None:
         async with AsyncLimiter(url) as other:
-            asked = [other.check(key, "pair"), other.check(key, "golf"), other.reset(key, "golf")]
-            first, second, third = await asyncio.gather(*asked, return_exceptions=True)
+            calls = [other.check(key, "pair"), other.check(key, "golf"), other.reset(key, "golf")]
+            first, second, third = await asyncio.gather(*calls, return_exceptions=True)
             assert isinstance(first, Decision)
-            for told in (second, third):
-                assert isinstance(told, ConfigError)
-                assert str(told).endswith("there is no plan 'golf': make it with POST /api/v1/plans")
+            for error in (second, third):
+                assert isinstance(error, ConfigError)
+                assert str(error).endswith("there is no plan 'golf': make it with POST /api/v1/plans")
 
     asyncio.run(tasks())
 
 
-def test_what_is_nearly_a_limit_is_not_sent(limiter: Limiter, key: str) -> None:
+def test_malformed_limit_is_not_sent(limiter: Limiter, key: str) -> None:
     with pytest.raises(ConfigError, match="5/minutte"):
         limiter.check(key, "5/minutte")
     with pytest.raises(ConfigError):
@@ -219,35 +219,35 @@ def test_what_is_nearly_a_limit_is_not_sent(limiter: Limiter, key: str) -> None:
 
 def test_rules_of_the_service_decide_a_request(limiter: Limiter, key: str) -> None:
     context = RequestContext(user=key, path="/far")
-    told = [limiter.check_request(context) for _ in range(3)]
-    assert [(d.allowed, d.reason, d.name) for d in told] == [
+    decisions = [limiter.check_request(context) for _ in range(3)]
+    assert [(d.allowed, d.reason, d.name) for d in decisions] == [
         (True, "ok", "far-users"),
         (True, "shadow", "far-users"),
         (False, "limited", "far-users"),
     ]
-    assert [shadow.name for shadow in told[0].shadows] == ["far-watched"]
-    assert [len(d.parts) for d in told] == [1, 1, 1]
+    assert [shadow.name for shadow in decisions[0].shadows] == ["far-watched"]
+    assert [len(d.parts) for d in decisions] == [1, 1, 1]
     peeked = limiter.peek_request(context)
     assert (peeked.allowed, peeked.remaining) == (False, 0)
 
 
-def test_nothing_limits_this_request(limiter: Limiter) -> None:
-    told = limiter.check_request(RequestContext(ip="10.0.0.1", path="/elsewhere"))
-    assert (told.allowed, told.reason, told.parts) == (True, "no_rule", ())
+def test_request_without_a_rule_is_allowed(limiter: Limiter) -> None:
+    decision = limiter.check_request(RequestContext(ip="10.0.0.1", path="/elsewhere"))
+    assert (decision.allowed, decision.reason, decision.parts) == (True, "no_rule", ())
 
 
-def test_requests_on_a_loop(url: str, key: str) -> None:
+def test_requests_on_an_event_loop(url: str, key: str) -> None:
     async def tasks() -> None:
         async with AsyncLimiter(url) as other:
             contexts = [RequestContext(user=f"{key}{n % 10}", path="/far") for n in range(50)]
-            told = await asyncio.gather(*[other.check_request(context) for context in contexts])
-            assert sum(decision.allowed for decision in told) == 20
+            decisions = await asyncio.gather(*[other.check_request(context) for context in contexts])
+            assert sum(decision.allowed for decision in decisions) == 20
             assert (await other.peek_request(contexts[0])).remaining == 0
 
     asyncio.run(tasks())
 
 
-def test_a_context_that_makes_no_sense(limiter: Limiter) -> None:
+def test_invalid_context_is_refused(limiter: Limiter) -> None:
     with pytest.raises(ValueError, match="user must not be empty"):
         limiter.check_request(RequestContext(user=""))
     with pytest.raises(ValueError, match="cost must be"):
@@ -257,14 +257,14 @@ def test_a_context_that_makes_no_sense(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("path", ["/" * 9000 + "far", "/far/." + "/." * 9000])
-def test_a_path_that_is_too_long_for_a_service_is_under_its_rules(limiter: Limiter, key: str, path: str) -> None:
+def test_too_long_path_matches_the_rules(limiter: Limiter, key: str, path: str) -> None:
     allowed = [limiter.check_request(RequestContext(user=key, path=path)).allowed for _ in range(3)]
     assert allowed == [True, True, False]
-    told = limiter.check_request(RequestContext(user=key, path="/" + "a" * 9000))
-    assert told.reason == "no_rule"
+    decision = limiter.check_request(RequestContext(user=key, path="/" + "a" * 9000))
+    assert decision.reason == "no_rule"
 
 
-def test_what_a_request_has_taken_can_be_given_back(limiter: Limiter, key: str) -> None:
+def test_held_request_can_be_released(limiter: Limiter, key: str) -> None:
     from crestgate.stores.port import Op
 
     context = RequestContext(user=key, path="/far")
@@ -277,8 +277,8 @@ def test_what_a_request_has_taken_can_be_given_back(limiter: Limiter, key: str) 
 # -- resets ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reset_needs_the_scope_for_it(
-    service: Service, limiter: Limiter, mighty: Limiter, key: str, admin: httpx.Client
+def test_reset_needs_the_write_scope(
+    service: Service, limiter: Limiter, admin_limiter: Limiter, key: str, admin: httpx.Client
 ) -> None:
     context = RequestContext(user=key, path="/far")
     limiter.check(key, "pair")
@@ -286,34 +286,34 @@ def test_a_reset_needs_the_scope_for_it(
     with pytest.raises(StoreError, match="this needs a key: write it into the URL, crestgate://:KEY@host:8080"):
         limiter.reset(key, "pair")
     _, token = make_key(service, f"checks-{key}", "--scope", "check")
-    with once_known(f"crestgate://:{token}@127.0.0.1:{service.port}?{PATIENCE}") as weak:
+    with open_when_key_is_known(f"crestgate://:{token}@127.0.0.1:{service.port}?{TIMEOUT_OPTION}") as weak:
         assert weak.check(key, "pair").remaining == 1
         with pytest.raises(StoreError, match="has scope check, and this call needs write"):
             weak.reset_request(context)
-    mighty.reset(key, "pair")
-    mighty.reset_request(context)
+    admin_limiter.reset(key, "pair")
+    admin_limiter.reset_request(context)
     assert [limiter.peek(key, "pair").remaining, limiter.peek_request(context).remaining] == [3, 2]
-    noted = admin.get("/api/v1/audit", params={"limit": 50}).json()["entries"]
-    subjects = [entry["subject"] for entry in noted if entry["action"] == "reset"]
+    entries = admin.get("/api/v1/audit", params={"limit": 50}).json()["entries"]
+    subjects = [entry["subject"] for entry in entries if entry["action"] == "reset"]
     assert key in subjects
     assert f"user:{key}" in subjects
 
 
-def test_a_reset_among_checks_is_refused_alone(url: str, key: str) -> None:
+def test_reset_among_checks_is_refused_separately(url: str, key: str) -> None:
     async def tasks() -> None:
         async with AsyncLimiter(url) as other:
-            asked = [other.check(key, "50/day"), other.reset(key, "50/day"), other.check(key, "50/day")]
-            told = await asyncio.gather(*asked, return_exceptions=True)
-            assert [type(one) for one in (told[0], told[2])] == [Decision, Decision]
-            assert isinstance(told[1], StoreError)
+            calls = [other.check(key, "50/day"), other.reset(key, "50/day"), other.check(key, "50/day")]
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(one) for one in (results[0], results[2])] == [Decision, Decision]
+            assert isinstance(results[1], StoreError)
 
     asyncio.run(tasks())
 
 
-# -- later -----------------------------------------------------------------------------------------------------------
+# -- reservations, queues, cancellation -------------------------------------------------------------------------------
 
 
-def test_what_was_not_used_is_given_back_to_every_limit_of_a_plan(limiter: Limiter, key: str) -> None:
+def test_unused_cost_is_returned_to_every_limit_of_a_plan(limiter: Limiter, key: str) -> None:
     with limiter.reserve(key, "pair", cost=3) as held:
         assert [part.remaining for part in held.decision.parts] == [2, 0]
         held.settle(1)
@@ -323,7 +323,7 @@ def test_what_was_not_used_is_given_back_to_every_limit_of_a_plan(limiter: Limit
     assert [part.remaining for part in limiter.peek(key, "pair", cost=0).parts] == [1, 0]
 
 
-def test_an_exception_gives_a_reservation_back(url: str, key: str) -> None:
+def test_exception_releases_a_reservation(url: str, key: str) -> None:
     async def tasks() -> None:
         async with AsyncLimiter(url) as other:
             with pytest.raises(KeyError):
@@ -334,7 +334,7 @@ def test_an_exception_gives_a_reservation_back(url: str, key: str) -> None:
     asyncio.run(tasks())
 
 
-def test_who_waits_too_long_gives_back_a_place_in_the_queue(limiter: Limiter, key: str) -> None:
+def test_timed_out_waiter_leaves_the_queue(limiter: Limiter, key: str) -> None:
     assert limiter.acquire(key, "queue", timeout=0).allowed
     with pytest.raises(TimeoutError):
         limiter.acquire(key, "queue", timeout=1)
@@ -343,7 +343,7 @@ def test_who_waits_too_long_gives_back_a_place_in_the_queue(limiter: Limiter, ke
     assert limiter.check(key, "queue").delay > 3000
 
 
-def test_a_cancelled_caller_gets_its_cost_back(url: str, key: str) -> None:
+def test_cancelled_check_is_refunded(url: str, key: str) -> None:
     async def tasks() -> None:
         async with AsyncLimiter(url) as other:
             for _ in range(20):
@@ -358,7 +358,7 @@ def test_a_cancelled_caller_gets_its_cost_back(url: str, key: str) -> None:
     asyncio.run(asyncio.wait_for(tasks(), 30))
 
 
-def test_a_cancelled_reservation_stays_charged_until_it_is_released(url: str, key: str) -> None:
+def test_cancelled_reservation_stays_charged_until_released(url: str, key: str) -> None:
     async def tasks() -> None:
         async with AsyncLimiter(url) as other:
             inside = asyncio.Event()
@@ -385,13 +385,17 @@ def test_a_cancelled_reservation_stays_charged_until_it_is_released(url: str, ke
     asyncio.run(asyncio.wait_for(tasks(), 30))
 
 
-def test_rules_in_a_program_and_counters_in_the_service(url: str, key: str, tmp_path: Path) -> None:
+def test_local_rules_with_counters_in_the_service(url: str, key: str, tmp_path: Path) -> None:
     config = tmp_path / "crestgate.yaml"
     config.write_text(
         f"store: {url}\nmode: embedded\nplans: {{small: 2/day}}\n"
         "rules:\n- {name: own users, dimension: user, limit: 3, window_seconds: 86400}\n"
     )
     with Limiter.from_config(config) as first, Limiter.from_config(config) as second:
-        told = [each.check_request(RequestContext(user=key)) for each in (first, second, first, second)]
-        assert [(d.allowed, d.name) for d in told] == [(True, "own-users")] * 3 + [(False, "own-users")]
-        assert [each.check(key, ["small", "pair"]).allowed for each in (first, second, first)] == [True, True, False]
+        decisions = [limiter.check_request(RequestContext(user=key)) for limiter in (first, second, first, second)]
+        assert [(d.allowed, d.name) for d in decisions] == [(True, "own-users")] * 3 + [(False, "own-users")]
+        assert [limiter.check(key, ["small", "pair"]).allowed for limiter in (first, second, first)] == [
+            True,
+            True,
+            False,
+        ]

@@ -1,4 +1,4 @@
-"""A service that is away, hangs, lies or comes back: its clients answer by their own policy, within the deadline."""
+"""A service that is down, hangs or restarts: its clients apply their own failure policy within the deadline."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from integration.service.service_process import GENEROUS, Service
 from servers.redis import self_signed
 
 CONFIG = "plans: {pair: [5/day using fixed_window, 3/hour]}\n"
-AWHILE = 30.0
+TIMEOUT = 30.0
 
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        number: int = listening.getsockname()[1]
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        number: int = listener.getsockname()[1]
         return number
 
 
 @pytest.fixture
 def start(tmp_path: Path, port: int) -> Callable[[], Service]:
-    """Starts a service, or one in its place: on the same port, in the same folder."""
+    """Starts or restarts a service on the same port, in the same folder."""
     key = "cg_of_the_operator"
 
-    def started() -> Service:
+    def start_service() -> Service:
         environment = {**GENEROUS, "CRESTGATE_SERVER__HTTP": f"127.0.0.1:{port}", "CRESTGATE_ADMIN_KEY": key}
         return Service(tmp_path, CONFIG, environment=environment, key=key)
 
-    return started
+    return start_service
 
 
 @pytest.fixture
-def hung() -> Iterator[int]:
-    """The port of somebody who accepts and never says a word."""
-    with closing(socket.create_server(("127.0.0.1", 0), backlog=50)) as listening:
-        yield listening.getsockname()[1]
+def silent_port() -> Iterator[int]:
+    """The port of a server that accepts connections and never responds."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=50)) as listener:
+        yield listener.getsockname()[1]
 
 
-def test_a_service_that_was_killed_and_comes_back(start: Callable[[], Service], port: int) -> None:
+def test_service_is_killed_and_restarted(start: Callable[[], Service], port: int) -> None:
     key = uuid4().hex
     url = f"crestgate://127.0.0.1:{port}?timeout_ms=5000"
     context = RequestContext(user="42", path="/orders")
@@ -59,31 +59,31 @@ def test_a_service_that_was_killed_and_comes_back(start: Callable[[], Service], 
         for limiter in limiters.values():
             assert limiter.check(key, ["4/day using fixed_window", "pair"]).allowed
         first.kill()
-    far = {policy: limiter.check(key, "pair") for policy, limiter in limiters.items()}
-    assert {policy: (d.allowed, d.reason, d.parts) for policy, d in far.items()} == {
+    plan_decisions = {policy: limiter.check(key, "pair") for policy, limiter in limiters.items()}
+    assert {policy: (d.allowed, d.reason, d.parts) for policy, d in plan_decisions.items()} == {
         "open": (True, "fail_open", ()),
         "closed": (False, "fail_closed", ()),
         "local": (True, "fail_open", ()),
     }
-    assert [rate_limit_headers(decision, HeaderStyle(), 0) for decision in far.values()] == [[], [], []]
-    asked = {policy: limiter.check_request(context) for policy, limiter in limiters.items()}
-    assert [d.reason for d in asked.values()] == ["fail_open", "fail_closed", "fail_open"]
-    assert [d.parts for d in asked.values()] == [(), (), ()]
-    mixed = {policy: limiter.check(key, ["pair", "1/day"]) for policy, limiter in limiters.items()}
-    assert [[part.name for part in d.parts] for d in mixed.values()] == [["1/day"]] * 3
-    assert [d.reason for d in mixed.values()] == ["fail_open", "fail_closed", "fallback"]
-    assert not limiters["local"].check(key, ["pair", "1/day"]), "what is known here is limited here"
+    assert [rate_limit_headers(decision, HeaderStyle(), 0) for decision in plan_decisions.values()] == [[], [], []]
+    request_decisions = {policy: limiter.check_request(context) for policy, limiter in limiters.items()}
+    assert [d.reason for d in request_decisions.values()] == ["fail_open", "fail_closed", "fail_open"]
+    assert [d.parts for d in request_decisions.values()] == [(), (), ()]
+    mixed_decisions = {policy: limiter.check(key, ["pair", "1/day"]) for policy, limiter in limiters.items()}
+    assert [[part.name for part in d.parts] for d in mixed_decisions.values()] == [["1/day"]] * 3
+    assert [d.reason for d in mixed_decisions.values()] == ["fail_open", "fail_closed", "fallback"]
+    assert not limiters["local"].check(key, ["pair", "1/day"]), "local limits are applied locally"
     with limiters["open"].reserve(key, "pair", cost=3) as held:
-        held.settle(1)  # nothing was charged, so nothing is given back
+        held.settle(1)  # nothing was charged, so nothing is returned
     with pytest.raises(StoreError):
         limiters["open"].reset(key, "pair")
     with start():
-        deadline = time.monotonic() + AWHILE
+        deadline = time.monotonic() + TIMEOUT
         for limiter in limiters.values():
-            while (told := limiter.peek(key, "pair", cost=0)).reason != "ok":
-                assert time.monotonic() < deadline, told
+            while (state := limiter.peek(key, "pair", cost=0)).reason != "ok":
+                assert time.monotonic() < deadline, state
                 time.sleep(OPEN_SECONDS / 20)
-        assert [part.remaining for part in told.parts] == [2, 0]
+        assert [part.remaining for part in state.parts] == [2, 0]
         assert [limiter.check(key, "4/day using fixed_window").allowed for limiter in limiters.values()] == [
             True,
             False,
@@ -93,48 +93,48 @@ def test_a_service_that_was_killed_and_comes_back(start: Callable[[], Service], 
         limiter.close()
 
 
-def test_a_service_that_hangs_costs_no_more_than_the_deadline(hung: int) -> None:
+def test_hanging_service_costs_at_most_the_deadline(silent_port: int) -> None:
     with pytest.raises(StoreError, match="no answer in time"):
-        connect(hung)
+        connect(silent_port)
 
     async def on_loop() -> None:
-        limiter = AsyncLimiter(f"crestgate://127.0.0.1:{hung}?timeout_ms=50")
+        limiter = AsyncLimiter(f"crestgate://127.0.0.1:{silent_port}?timeout_ms=50")
         limiter.driver.connected.add(asyncio.get_running_loop())
-        told = await asyncio.gather(*[limiter.check(f"user:{n}", "gold") for n in range(100)])
-        assert {decision.reason for decision in told} == {"fail_open"}
+        decisions = await asyncio.gather(*[limiter.check(f"user:{n}", "gold") for n in range(100)])
+        assert {decision.reason for decision in decisions} == {"fail_open"}
         for n in range(5):
             assert (await limiter.check(f"user:{n}", "5/day")).reason == "fail_open"
-        assert limiter.breakers() == {f"Crestgate at 127.0.0.1:{hung}": "open"}
+        assert limiter.breakers() == {f"Crestgate at 127.0.0.1:{silent_port}": "open"}
         await limiter.aclose()
 
-    asyncio.run(asyncio.wait_for(on_loop(), AWHILE))
+    asyncio.run(asyncio.wait_for(on_loop(), TIMEOUT))
 
 
-def connect(port: int, monkeypatched: float = 0.2) -> None:
-    """Connect as a limiter does at its start, with less patience."""
+def connect(port: int, timeout: float = 0.2) -> None:
+    """Connect as a limiter does at its start, with a shorter timeout."""
     from crestgate.stores.remote import store as module
 
-    usual = module.CONNECT_SECONDS
-    module.CONNECT_SECONDS = monkeypatched
+    original = module.CONNECT_SECONDS
+    module.CONNECT_SECONDS = timeout
     try:
         Limiter(f"crestgate://127.0.0.1:{port}").close()
     finally:
-        module.CONNECT_SECONDS = usual
+        module.CONNECT_SECONDS = original
 
 
-def test_nobody_is_there() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        port = listening.getsockname()[1]
+def test_unreachable_service_is_an_error() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
     with pytest.raises(StoreError, match=f"Crestgate at 127.0.0.1:{port}: Connection refused"):
         Limiter(f"crestgate://127.0.0.1:{port}")
     with pytest.raises(StoreError, match=r"Crestgate at nowhere\.invalid:8080: "):
         Limiter("crestgate://nowhere.invalid")
 
 
-def test_a_wrong_key_shows_at_the_start(service: Service) -> None:
-    with pytest.raises(StoreError, match="unknown API key") as told:
+def test_wrong_key_is_an_error_at_the_start(service: Service) -> None:
+    with pytest.raises(StoreError, match="unknown API key") as error:
         Limiter(f"crestgate://:cg_made_up@127.0.0.1:{service.port}")
-    assert "made_up" not in str(told.value)
+    assert "made_up" not in str(error.value)
 
 
 def test_checks_that_need_a_key(serve: Callable[..., Service]) -> None:
@@ -157,7 +157,7 @@ def test_tls(serve: Callable[..., Service], tmp_path: Path) -> None:
         Limiter(f"crestgate://localhost:{port}")
 
 
-def test_tls_with_somebody_who_does_not_speak_it(service: Service) -> None:
+def test_tls_to_a_plain_server_is_an_error(service: Service) -> None:
     with pytest.raises(StoreError, match=r"no TLS there .*: crestgates:// speaks TLS, crestgate:// does not"):
         Limiter(f"crestgates://127.0.0.1:{service.port}")
 
@@ -175,19 +175,19 @@ def test_two_services_share_the_keys(serve: Callable[..., Service], service: Ser
         assert reasons == {"limited", "fail_open"}
 
 
-def test_the_deadline_is_for_all_of_an_answer_together(service: Service) -> None:
-    """Somebody who says a byte now and then is as good as somebody who says nothing."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+def test_deadline_covers_the_whole_response(service: Service) -> None:
+    """A server that sends single bytes slowly is treated like one that sends nothing."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
         def dribble() -> None:
             with suppress(OSError):
                 while True:
-                    caller, _ = listening.accept()
-                    caller.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+                    connection, _ = listener.accept()
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
                     while True:
-                        caller.sendall(b" ")
+                        connection.sendall(b" ")
                         time.sleep(0.01)
 
         Thread(target=dribble, daemon=True).start()
         with pytest.raises(StoreError, match="no answer in time; the requests may have been counted"):
-            connect(listening.getsockname()[1])
+            connect(listener.getsockname()[1])

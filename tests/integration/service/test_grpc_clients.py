@@ -1,4 +1,4 @@
-"""Every method of a real service, called by clients of three kinds."""
+"""Every gRPC method of a real service, called by three kinds of clients."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ def reflected(service: Service) -> Iterator[Reflected]:
 
 
 class Calls:
-    """Calls methods, and remembers which."""
+    """Calls methods and records which."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.made: set[tuple[str, str]] = set()
+        self.called: set[tuple[str, str]] = set()
 
     def __call__(
         self, service: str, method: str, fields: dict[str, Any], metadata: Mapping[str, str] = {}
     ) -> dict[str, Any]:
-        self.made.add((service, method))
+        self.called.add((service, method))
         return self.client.call(service, method, fields, metadata)
 
-    def first(self, service: str, method: str, fields: dict[str, Any]) -> dict[str, Any]:
-        self.made.add((service, method))
-        return self.client.first(service, method, fields)
+    def first_response(self, service: str, method: str, fields: dict[str, Any]) -> dict[str, Any]:
+        self.called.add((service, method))
+        return self.client.first_response(service, method, fields)
 
 
 @pytest.mark.parametrize("kind", [Grpcio, Grpclib, Reflected])
@@ -80,22 +80,22 @@ def test_every_method_can_be_called(
         call_reflection(calls)
     finally:
         client.close()
-    assert calls.made == reflected.methods()
+    assert calls.called == reflected.methods()
 
 
-def call_limiter(calls: Calls, who: str, admin: Mapping[str, str]) -> None:
-    asked = {"dimension": "USER", "identifier": who, "endpoint": "/orders"}
-    decision = calls(LIMITER, "CheckRateLimit", asked)
-    told = {name: decision[name] for name in ("allowed", "limit", "remaining", "current_count", "rule", "reason")}
-    assert told == {
+def call_limiter(calls: Calls, user: str, admin: Mapping[str, str]) -> None:
+    request = {"dimension": "USER", "identifier": user, "endpoint": "/orders"}
+    decision = calls(LIMITER, "CheckRateLimit", request)
+    fields = {name: decision[name] for name in ("allowed", "limit", "remaining", "current_count", "rule", "reason")}
+    assert fields == {
         "allowed": True,
-        "limit": "3",  # how JSON of protobuf writes numbers of 64 bits
+        "limit": "3",  # protobuf JSON writes 64-bit numbers as strings
         "remaining": "2",
         "current_count": "1",
         "rule": "per-user",
         "reason": "ok",
     }
-    decisions = calls(LIMITER, "CheckRateLimitBatch", {"checks": [asked, {**asked, "cost": 0}, asked, asked]})
+    decisions = calls(LIMITER, "CheckRateLimitBatch", {"checks": [request, {**request, "cost": 0}, request, request]})
     assert [(one["allowed"], one["remaining"]) for one in decisions["decisions"]] == [
         (True, "1"),
         (True, "1"),
@@ -103,21 +103,21 @@ def call_limiter(calls: Calls, who: str, admin: Mapping[str, str]) -> None:
         (False, "0"),
     ]
     assert int(decisions["decisions"][-1]["retry_after"]) > 0
-    quota = calls(LIMITER, "GetRemainingQuota", asked)
+    quota = calls(LIMITER, "GetRemainingQuota", request)
     assert (quota["allowed"], quota["remaining"], quota["state"]) == (False, "0", "throttled")
-    gone = calls(LIMITER, "ResetLimit", asked, admin)
-    assert gone == {"reset_count": "1", "reset": [{"key": f"user:{who}", "rule": "per-user"}]}
-    assert calls(LIMITER, "GetRemainingQuota", asked)["remaining"] == "3"
+    reset = calls(LIMITER, "ResetLimit", request, admin)
+    assert reset == {"reset_count": "1", "reset": [{"key": f"user:{user}", "rule": "per-user"}]}
+    assert calls(LIMITER, "GetRemainingQuota", request)["remaining"] == "3"
 
 
-def call_envoy(calls: Calls, who: str, admin: Mapping[str, str]) -> None:
-    asked = {"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": who}]}]}
-    codes = [calls(ENVOY, "ShouldRateLimit", asked)["overall_code"] for _ in range(3)]
+def call_envoy(calls: Calls, user: str, admin: Mapping[str, str]) -> None:
+    request = {"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": user}]}]}
+    codes = [calls(ENVOY, "ShouldRateLimit", request)["overall_code"] for _ in range(3)]
     assert codes == ["OK", "OK", "OVER_LIMIT"]
-    assert calls(LIMITER, "ResetLimit", asked, admin)["reset_count"] == "1"
-    answer = calls(ENVOY, "ShouldRateLimit", asked)
-    (status,) = answer["statuses"]
-    assert (answer["overall_code"], status["code"], status["limit_remaining"]) == ("OK", "OK", 1)
+    assert calls(LIMITER, "ResetLimit", request, admin)["reset_count"] == "1"
+    response = calls(ENVOY, "ShouldRateLimit", request)
+    (status,) = response["statuses"]
+    assert (response["overall_code"], status["code"], status["limit_remaining"]) == ("OK", "OK", 1)
     assert status["current_limit"] == {"requests_per_unit": 2, "unit": "HOUR", "name": ""}
 
 
@@ -125,14 +125,14 @@ def call_health(calls: Calls) -> None:
     assert calls(HEALTH, "Check", {})["status"] == "SERVING"
     assert calls(HEALTH, "Check", {"service": ENVOY})["status"] == "SERVING"
     statuses = calls(HEALTH, "List", {})["statuses"]
-    assert {told["status"] for told in statuses.values()} == {"SERVING"}
+    assert {entry["status"] for entry in statuses.values()} == {"SERVING"}
     assert set(statuses) == {"", LIMITER, ENVOY, HEALTH, REFLECTION, REFLECTION_ALPHA}
-    assert calls.first(HEALTH, "Watch", {"service": LIMITER})["status"] == "SERVING"
-    assert calls.first(HEALTH, "Watch", {"service": "planet.Mars"})["status"] == "SERVICE_UNKNOWN"
+    assert calls.first_response(HEALTH, "Watch", {"service": LIMITER})["status"] == "SERVING"
+    assert calls.first_response(HEALTH, "Watch", {"service": "planet.Mars"})["status"] == "SERVICE_UNKNOWN"
 
 
 def call_reflection(calls: Calls) -> None:
     for version in (REFLECTION, REFLECTION_ALPHA):
-        answer = calls.first(version, "ServerReflectionInfo", {"list_services": "*"})
-        listed = [service["name"] for service in answer["list_services_response"]["service"]]
+        response = calls.first_response(version, "ServerReflectionInfo", {"list_services": "*"})
+        listed = [service["name"] for service in response["list_services_response"]["service"]]
         assert listed == sorted([LIMITER, ENVOY, HEALTH, REFLECTION, REFLECTION_ALPHA])

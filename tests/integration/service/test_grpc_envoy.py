@@ -1,4 +1,4 @@
-"""ShouldRateLimit of real services, by grpcio's own client: exact in one worker, in two that share memory, on Redis."""
+"""ShouldRateLimit of real services with grpcio's client: exact with one worker, two workers on shared memory, Redis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from crestgate.protobuf import messages
 from integration.service.service_process import GENEROUS, Service
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 RESET = "/crestgate.v1.RateLimiter/ResetLimit"
 DESCRIPTORS = """
@@ -29,27 +29,27 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 10}
 """
 OK, OVER_LIMIT = 1, 2
-CALLERS = 8
+CLIENTS = 8
 EACH = 20
 
 
-class Caller:
-    """A connection of its own: with several workers, perhaps to another one."""
+class Client:
+    """A client with its own connection, so that several workers take part."""
 
     def __init__(self, service: Service) -> None:
         self.channel = grpc.insecure_channel(service.rpc, options=[("grpc.use_local_subchannel_pool", 1)])
-        self.ask = self.method(METHOD, messages.RateLimitRequest, messages.RateLimitResponse)
+        self.should_rate_limit = self.method(METHOD, messages.RateLimitRequest, messages.RateLimitResponse)
 
-    def method(self, path: str, asked: Any, answered: Any) -> Any:
-        return self.channel.unary_unary(path, asked.SerializeToString, answered.FromString)
+    def method(self, path: str, request_type: Any, response_type: Any) -> Any:
+        return self.channel.unary_unary(path, request_type.SerializeToString, response_type.FromString)
 
     def codes(self, *descriptors: dict[str, Any]) -> list[int]:
         request = messages.RateLimitRequest(domain="edge", descriptors=descriptors)
-        answer = self.ask(request, timeout=PATIENCE)
-        return [answer.overall_code, *(status.code for status in answer.statuses)]
+        response = self.should_rate_limit(request, timeout=TIMEOUT)
+        return [response.overall_code, *(status.code for status in response.statuses)]
 
 
-def one(key: str, value: str, **more: Any) -> dict[str, Any]:
+def descriptor(key: str, value: str, **more: Any) -> dict[str, Any]:
     return {"entries": [{"key": key, "value": value}], **more}
 
 
@@ -70,48 +70,50 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         assert "Traceback" not in started.logged
 
 
-def test_as_many_pass_as_there_are_whoever_asks_and_the_others_lose_nothing(service: Service) -> None:
+def test_concurrent_clients_get_exactly_the_limit_and_denials_consume_nothing(service: Service) -> None:
     def call(_: int) -> list[list[int]]:
-        caller = Caller(service)
+        client = Client(service)
         try:
-            return [caller.codes(one("all", "x"), one("user", "a")) for _ in range(EACH)]
+            return [client.codes(descriptor("all", "x"), descriptor("user", "a")) for _ in range(EACH)]
         finally:
-            caller.channel.close()
+            client.channel.close()
 
-    with ThreadPoolExecutor(CALLERS) as threads:
-        told = [codes for answers in threads.map(call, range(CALLERS)) for codes in answers]
-    assert Counter(map(tuple, told)) == {(OK, OK, OK): 50, (OVER_LIMIT, OK, OVER_LIMIT): CALLERS * EACH - 50}
-    caller = Caller(service)
-    answer = caller.ask(
-        messages.RateLimitRequest(domain="edge", descriptors=[one("all", "x", hits_addend={"value": 0})])
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        results = [codes for batch in threads.map(call, range(CLIENTS)) for codes in batch]
+    assert Counter(map(tuple, results)) == {(OK, OK, OK): 50, (OVER_LIMIT, OK, OVER_LIMIT): CLIENTS * EACH - 50}
+    client = Client(service)
+    response = client.should_rate_limit(
+        messages.RateLimitRequest(domain="edge", descriptors=[descriptor("all", "x", hits_addend={"value": 0})])
     )
-    assert answer.statuses[0].limit_remaining == 1000 - 50
-    caller.channel.close()
+    assert response.statuses[0].limit_remaining == 1000 - 50
+    client.channel.close()
 
 
-def test_looks_and_what_is_given_back_hold_in_every_store(service: Service) -> None:
-    caller = Caller(service)
-    look = one("tokens", "a", hits_addend={"value": 0})
-    assert caller.codes(look, one("user", "b")) == [OK, OK, OK]
-    assert caller.codes(one("tokens", "a", hits_addend={"value": 10})) == [OK, OK]
-    assert caller.codes(one("user", "b"), look) == [OVER_LIMIT, OK, OVER_LIMIT]
-    back = one("tokens", "a", hits_addend={"value": 4}, is_negative_hits=True)
-    assert caller.codes(back) == [OK, OK]
-    answer = caller.ask(messages.RateLimitRequest(domain="edge", descriptors=[look, one("user", "b")]))
-    assert [status.limit_remaining for status in answer.statuses] == [4, 48], "of the one that was denied nothing went"
-    caller.channel.close()
+def test_peeks_and_negative_hits_work_on_every_store(service: Service) -> None:
+    client = Client(service)
+    peek = descriptor("tokens", "a", hits_addend={"value": 0})
+    assert client.codes(peek, descriptor("user", "b")) == [OK, OK, OK]
+    assert client.codes(descriptor("tokens", "a", hits_addend={"value": 10})) == [OK, OK]
+    assert client.codes(descriptor("user", "b"), peek) == [OVER_LIMIT, OK, OVER_LIMIT]
+    give_back = descriptor("tokens", "a", hits_addend={"value": 4}, is_negative_hits=True)
+    assert client.codes(give_back) == [OK, OK]
+    response = client.should_rate_limit(
+        messages.RateLimitRequest(domain="edge", descriptors=[peek, descriptor("user", "b")])
+    )
+    assert [status.limit_remaining for status in response.statuses] == [4, 48], "the denied request consumed nothing"
+    client.channel.close()
 
 
-def test_a_reset_and_a_mistake_are_told_as_grpc_does(service: Service) -> None:
-    caller = Caller(service)
-    assert caller.codes(one("tokens", "b", hits_addend={"value": 10})) == [OK, OK]
-    assert caller.codes(one("tokens", "b")) == [OVER_LIMIT, OVER_LIMIT]
-    reset = messages.ResetRequest(domain="edge", descriptors=[one("tokens", "b")])
-    call = caller.method(RESET, messages.ResetRequest, messages.ResetResponse)
-    assert call(reset, metadata=[("authorization", f"Bearer {service.key}")], timeout=PATIENCE).reset_count == 1
-    assert caller.codes(one("tokens", "b")) == [OK, OK]
-    with pytest.raises(grpc.RpcError) as refused:
-        caller.ask(messages.RateLimitRequest(descriptors=[one("user", "a")]), timeout=PATIENCE)
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert refused.value.details().startswith("domain: ")
-    caller.channel.close()
+def test_reset_and_errors_use_grpc_statuses(service: Service) -> None:
+    client = Client(service)
+    assert client.codes(descriptor("tokens", "b", hits_addend={"value": 10})) == [OK, OK]
+    assert client.codes(descriptor("tokens", "b")) == [OVER_LIMIT, OVER_LIMIT]
+    reset = messages.ResetRequest(domain="edge", descriptors=[descriptor("tokens", "b")])
+    call = client.method(RESET, messages.ResetRequest, messages.ResetResponse)
+    assert call(reset, metadata=[("authorization", f"Bearer {service.key}")], timeout=TIMEOUT).reset_count == 1
+    assert client.codes(descriptor("tokens", "b")) == [OK, OK]
+    with pytest.raises(grpc.RpcError) as error:
+        client.should_rate_limit(messages.RateLimitRequest(descriptors=[descriptor("user", "a")]), timeout=TIMEOUT)
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.value.details().startswith("domain: ")
+    client.channel.close()

@@ -1,4 +1,4 @@
-"""Errors and deadlines as a client sees them: over a real connection to a listener, with the worker in this process."""
+"""gRPC errors and deadlines over a real connection to a listener, with the worker in this process."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ from slow_store import SlowStore
 from unit.service.worker import ADMIN, MESSAGES, Worker
 
 RECORDS = {("rule", "r"): {"rule_id": "r", "dimension": "user", "limit": 3, "window_seconds": 60}}
-ASKED = messages.CheckRequest(dimension=1, identifier="42")
-RESET = messages.ResetRequest(dimension=1, identifier="42")
-CHECK, RESETS = "crestgate.v1.RateLimiter/CheckRateLimit", "crestgate.v1.RateLimiter/ResetLimit"
+CHECK_REQUEST = messages.CheckRequest(dimension=1, identifier="42")
+RESET_REQUEST = messages.ResetRequest(dimension=1, identifier="42")
+CHECK, RESET = "crestgate.v1.RateLimiter/CheckRateLimit", "crestgate.v1.RateLimiter/ResetLimit"
 HEALTH = "grpc.health.v1.Health/Check"
 KEY = {"authorization": f"Bearer {ADMIN}"}
 NAMES = {status.value[0]: status.name for status in grpc.StatusCode}
 
 
-class Caller:
+class Client:
     """A channel to a worker's listener."""
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
 
     async def __call__(
-        self, path: str, asked: Any, metadata: Mapping[str, str] | None = None, timeout: float = 30.0
+        self, path: str, payload: Any, metadata: Mapping[str, str] | None = None, timeout: float = 30.0
     ) -> tuple[str, Any, dict[str, str]]:
-        """The name of the status, the answer or what is said in place of it, and the trailers."""
-        answer = MESSAGES.get(path, (None, messages.CheckResponse))[1]
-        call = self.channel.unary_unary(f"/{path}", lambda told: told, answer.FromString)
-        sent = asked if isinstance(asked, bytes) else asked.SerializeToString()
-        calling = call(sent, timeout=timeout, metadata=list((metadata or {}).items()))
+        """The name of the status, the response or the error details, and the metadata."""
+        response_type = MESSAGES.get(path, (None, messages.CheckResponse))[1]
+        call = self.channel.unary_unary(f"/{path}", lambda raw: raw, response_type.FromString)
+        data = payload if isinstance(payload, bytes) else payload.SerializeToString()
+        pending = call(data, timeout=timeout, metadata=list((metadata or {}).items()))
         try:
-            told = await calling
+            result = await pending
         except grpc.aio.AioRpcError as error:
-            said = [*(error.initial_metadata() or ()), *(error.trailing_metadata() or ())]
-            return error.code().name, error.details(), dict(said)
-        return "OK", told, dict(await calling.initial_metadata())
+            response_metadata = [*(error.initial_metadata() or ()), *(error.trailing_metadata() or ())]
+            return error.code().name, error.details(), dict(response_metadata)
+        return "OK", result, dict(await pending.initial_metadata())
 
 
 @pytest.fixture
-def talk() -> Iterator[Callable[..., Any]]:
-    """Has a test talk to a worker: `talk(worker, talking)` runs `talking(caller)` beside its listener."""
+def run_with_client() -> Iterator[Callable[..., Any]]:
+    """`run_with_client(worker, scenario)` runs `scenario(client)` while the worker's listener is open."""
     workers: list[Worker] = []
 
-    async def with_shadows(worker: Worker, talking: Callable[[Caller], Awaitable[Any]]) -> Any:
-        listening = socket.create_server(("127.0.0.1", 0))
+    async def serve_and_run(worker: Worker, scenario: Callable[[Client], Awaitable[Any]]) -> Any:
+        server_socket = socket.create_server(("127.0.0.1", 0))
         listener = Listener(worker.methods)
-        await listener.start(listening)
+        await listener.start(server_socket)
         try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{listening.getsockname()[1]}") as channel:
-                return await talking(Caller(channel))
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{server_socket.getsockname()[1]}") as channel:
+                return await scenario(Client(channel))
         finally:
             await listener.close(0)
 
-    def run(worker: Worker, talking: Callable[[Caller], Awaitable[Any]]) -> Any:
+    def run(worker: Worker, scenario: Callable[[Client], Awaitable[Any]]) -> Any:
         workers.append(worker)
-        return worker.runner.run(with_shadows(worker, talking))
+        return worker.runner.run(serve_and_run(worker, scenario))
 
     yield run
     for worker in workers:
@@ -75,14 +75,14 @@ def talk() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize(
-    ("path", "asked", "metadata", "expected"),
+    ("path", "payload", "metadata", "expected"),
     [
-        (CHECK, ASKED, {}, "UNAUTHENTICATED"),
-        (CHECK, ASKED, {"x-api-key": "cg_nothing"}, "UNAUTHENTICATED"),
-        (CHECK, ASKED, KEY, "OK"),
-        (RESETS, RESET, {}, "UNAUTHENTICATED"),
-        (RESETS, RESET, {"checking": "yes"}, "PERMISSION_DENIED"),
-        (RESETS, RESET, KEY, "OK"),
+        (CHECK, CHECK_REQUEST, {}, "UNAUTHENTICATED"),
+        (CHECK, CHECK_REQUEST, {"x-api-key": "cg_nothing"}, "UNAUTHENTICATED"),
+        (CHECK, CHECK_REQUEST, KEY, "OK"),
+        (RESET, RESET_REQUEST, {}, "UNAUTHENTICATED"),
+        (RESET, RESET_REQUEST, {"checking": "yes"}, "PERMISSION_DENIED"),
+        (RESET, RESET_REQUEST, KEY, "OK"),
         (CHECK, messages.CheckRequest(), KEY, "INVALID_ARGUMENT"),
         (CHECK, b"\xff\xff", KEY, "INVALID_ARGUMENT"),
         (HEALTH, messages.HealthCheckRequest(), {}, "OK"),
@@ -91,81 +91,83 @@ def talk() -> Iterator[Callable[..., Any]]:
         ("planet.Mars/Nothing", b"", KEY, "UNIMPLEMENTED"),
     ],
 )
-def test_what_is_wrong_has_its_status(
-    talk: Callable[..., Any], path: str, asked: Any, metadata: dict[str, str], expected: str
+def test_errors_have_their_status(
+    run_with_client: Callable[..., Any], path: str, payload: Any, metadata: dict[str, str], expected: str
 ) -> None:
     worker = Worker(RECORDS, server={"grpc": Address("192.0.2.1", 8081)})
     if "checking" in metadata:
         metadata = {"authorization": f"Bearer {worker.key('check')}"}
-    status, told, said = talk(worker, lambda call: call(path, asked, {**metadata, "x-request-id": "mine"}))
-    assert status == expected, told
+    status, result, response_metadata = run_with_client(
+        worker, lambda call: call(path, payload, {**metadata, "x-request-id": "mine"})
+    )
+    assert status == expected, result
     if expected != "UNIMPLEMENTED":
-        assert said["x-request-id"] == "mine"
+        assert response_metadata["x-request-id"] == "mine"
         assert {NAMES[number]: count for number, count in worker.requests().items()} == {expected: 1}
 
 
-def test_a_message_comes_whole_whatever_is_in_it(talk: Callable[..., Any]) -> None:
-    asked = messages.CheckRequest(key="a", plans=["100 % größer\n\U0001f600"])
-    status, told, _ = talk(Worker(RECORDS), lambda call: call(CHECK, asked))
-    assert (status, told) == (
+def test_error_message_is_transmitted_unchanged(run_with_client: Callable[..., Any]) -> None:
+    payload = messages.CheckRequest(key="a", plans=["100 % größer\n\U0001f600"])
+    status, result, _ = run_with_client(Worker(RECORDS), lambda call: call(CHECK, payload))
+    assert (status, result) == (
         "INVALID_ARGUMENT",
         "plans[0]: there is no plan '100 % größer\\n\U0001f600': make it with POST /api/v1/plans",
     )
 
 
-def test_who_asks_too_often_is_told_when_to_come_back(talk: Callable[..., Any]) -> None:
-    async def ask_twice(call: Caller) -> Any:
-        assert (await call(CHECK, ASKED))[0] == "OK"
-        return await call(CHECK, ASKED)
+def test_too_many_checks_get_retry_after(run_with_client: Callable[..., Any]) -> None:
+    async def call_twice(call: Client) -> Any:
+        assert (await call(CHECK, CHECK_REQUEST))[0] == "OK"
+        return await call(CHECK, CHECK_REQUEST)
 
-    status, told, said = talk(Worker(RECORDS, limits={"checks": Limit(1, 60)}), ask_twice)
-    assert (status, said["retry-after"]) == ("RESOURCE_EXHAUSTED", "60")
-    assert told.startswith("too many checks on this node")
+    status, result, response_metadata = run_with_client(Worker(RECORDS, limits={"checks": Limit(1, 60)}), call_twice)
+    assert (status, response_metadata["retry-after"]) == ("RESOURCE_EXHAUSTED", "60")
+    assert result.startswith("too many checks on this node")
 
 
-def test_a_store_that_is_away_is_unavailable(talk: Callable[..., Any]) -> None:
+def test_store_outage_is_unavailable(run_with_client: Callable[..., Any]) -> None:
     store = Flaky()
     worker = Worker(RECORDS, store)
     store.broken = True
-    status, told, _ = talk(worker, lambda call: call(RESETS, RESET, KEY))
-    assert (status, told) == ("UNAVAILABLE", "the store at nowhere does not answer")
+    status, result, _ = run_with_client(worker, lambda call: call(RESET, RESET_REQUEST, KEY))
+    assert (status, result) == ("UNAVAILABLE", "the store at nowhere does not answer")
 
 
-def test_a_deadline_ends_a_call_and_nothing_hangs(talk: Callable[..., Any]) -> None:
-    """The store never answers the first call. Whichever side notices first, both have ended it."""
+def test_deadline_ends_a_call_on_both_sides(run_with_client: Callable[..., Any]) -> None:
+    """The store never completes the first call. Whichever side notices first, both end it."""
     store = SlowStore()
     worker = Worker(RECORDS, store)
 
-    async def ask(call: Caller) -> None:
-        status, _, _ = await call(CHECK, ASKED, timeout=0.05)
+    async def check_twice(call: Client) -> None:
+        status, _, _ = await call(CHECK, CHECK_REQUEST, timeout=0.05)
         assert status == "DEADLINE_EXCEEDED"
         while not worker.requests():
             await asyncio.sleep(0.005)
-        later = asyncio.ensure_future(call(CHECK, ASKED))
+        later = asyncio.ensure_future(call(CHECK, CHECK_REQUEST))
         while not later.done():
             if store.held:
                 store.answer()
             await asyncio.sleep(0.001)
         assert (await later)[0] == "OK"
 
-    talk(worker, ask)
+    run_with_client(worker, check_twice)
     counted = {NAMES[number]: count for number, count in worker.requests().items()}
     assert counted.pop("OK") == 1
     assert counted in ({"DEADLINE_EXCEEDED": 1}, {"CANCELLED": 1})
 
 
-def test_a_caller_that_goes_away_ends_its_call(talk: Callable[..., Any]) -> None:
+def test_cancelled_client_ends_its_call(run_with_client: Callable[..., Any]) -> None:
     store = SlowStore()
     worker = Worker(RECORDS, store)
 
-    async def leave(call: Caller) -> None:
-        asking = asyncio.ensure_future(call(CHECK, ASKED))
+    async def cancel_call(call: Client) -> None:
+        pending = asyncio.ensure_future(call(CHECK, CHECK_REQUEST))
         while not store.held:
             await asyncio.sleep(0.001)
-        asking.cancel()
+        pending.cancel()
         while not worker.requests():
             await asyncio.sleep(0.001)
         await store.answer_all()
 
-    talk(worker, leave)
+    run_with_client(worker, cancel_call)
     assert worker.requests() == {int(grpc.StatusCode.CANCELLED.value[0]): 1}

@@ -1,4 +1,4 @@
-"""Batches that ask for very much: refused in words before anything is counted, and never let through uncounted."""
+"""Too large batches: refused with an error before anything is counted, and never admitted uncounted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMITS = 15
 
 
 @pytest.fixture(scope="module", autouse=True)
-def wide(admin: httpx.Client) -> Iterator[None]:
+def wide_plan(admin: httpx.Client) -> Iterator[None]:
     """A plan of many limits."""
     limits = [f"{100_000 + number}/day using fixed_window" for number in range(LIMITS)]
     assert admin.post("/api/v1/plans", json={"name": "wide", "limits": limits}).status_code == 201
@@ -32,10 +32,10 @@ def used(client: httpx.Client, key: str) -> int:
     return count
 
 
-def test_what_cannot_be_kept_for_a_repeat_is_refused(anyone: httpx.Client) -> None:
+def test_batch_too_large_for_an_idempotency_record_is_refused(anyone: httpx.Client) -> None:
     key = uuid4().hex
-    told = batch(anyone, key, 500, **{"idempotency-key": key})
-    problem(told, 413, "send fewer checks in one batch with an idempotency key")
+    response = batch(anyone, key, 500, **{"idempotency-key": key})
+    problem(response, 413, "send fewer checks in one batch with an idempotency key")
     assert used(anyone, key) == 0
     first, again = (batch(anyone, key, 17, **{"idempotency-key": key}) for _ in range(2))
     assert {decision["reason"] for decision in first.json()["decisions"]} == {"ok"}
@@ -43,16 +43,16 @@ def test_what_cannot_be_kept_for_a_repeat_is_refused(anyone: httpx.Client) -> No
     assert used(anyone, key) == 17
 
 
-@pytest.mark.parametrize("repeats", [False, True])
-def test_one_call_asks_about_so_many_counters(anyone: httpx.Client, repeats: bool) -> None:
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_counters_of_one_call_are_bounded(anyone: httpx.Client, idempotent: bool) -> None:
     key = uuid4().hex
-    headers = {"idempotency-key": key} if repeats else {}
-    told = batch(anyone, key, 1000, **headers)
-    problem(told, 413, "the first 667 checks have more than 10,000 limits: send fewer in one batch")
+    headers = {"idempotency-key": key} if idempotent else {}
+    response = batch(anyone, key, 1000, **headers)
+    problem(response, 413, "the first 667 checks have more than 10,000 limits: send fewer in one batch")
     assert used(anyone, key) == 0
 
 
-def test_without_a_key_for_repeats_a_batch_may_be_larger(anyone: httpx.Client) -> None:
+def test_batch_without_idempotency_key_may_be_larger(anyone: httpx.Client) -> None:
     key = uuid4().hex
     assert batch(anyone, key, 500).status_code == 200
     assert used(anyone, key) == 500

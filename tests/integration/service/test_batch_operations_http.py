@@ -1,4 +1,4 @@
-"""Batches that do more than check: counters by name, other operations, and answers in whole numbers."""
+"""Batches beyond checks: counters by name, other operations, and exact responses in whole numbers."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def key() -> str:
     return uuid4().hex
 
 
-def sent(
-    client: httpx.Client, *checks: dict[str, Any], exact: bool = True, repeat: str | None = None
+def post_batch(
+    client: httpx.Client, *checks: dict[str, Any], exact: bool = True, idempotency_key: str | None = None
 ) -> httpx.Response:
-    headers = {} if repeat is None else {"idempotency-key": repeat}
+    headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
     return client.post("/api/v1/check/batch", json={"checks": checks, "exact": exact}, headers=headers)
 
 
-def told(client: httpx.Client, *checks: dict[str, Any], exact: bool = True) -> list[Any]:
-    response = sent(client, *checks, exact=exact)
+def check_batch(client: httpx.Client, *checks: dict[str, Any], exact: bool = True) -> list[Any]:
+    response = post_batch(client, *checks, exact=exact)
     assert response.status_code == 200, response.text
     decisions: list[Any] = response.json()["decisions"]
     return decisions
 
 
-def test_exact_answers_have_whole_numbers_for_every_counter(anyone: httpx.Client, key: str) -> None:
+def test_exact_responses_have_whole_numbers_for_every_counter(anyone: httpx.Client, key: str) -> None:
     named = {"key": key, "name": "api", "limit": "4/day using fixed_window"}
-    (answer,) = told(anyone, {"counters": [named, {"key": key, "plan": "pair-op", "cost": 2}]})
-    first, second, third = answer["counters"]
+    (decision,) = check_batch(anyone, {"counters": [named, {"key": key, "plan": "pair-op", "cost": 2}]})
+    first, second, third = decision["counters"]
     assert {name: first[name] for name in ("at", "allowed", "remaining", "wait", "reason")} == {
         "at": 0,
         "allowed": True,
@@ -61,9 +61,9 @@ def test_exact_answers_have_whole_numbers_for_every_counter(anyone: httpx.Client
         "wait": 0,
         "reason": "ok",
     }
-    assert "key" not in first, "what the check has said is not repeated"
+    assert "key" not in first, "fields of the request are not repeated"
     described = [
-        {name: one[name] for name in ("at", "key", "name", "label", "limit", "binds")} for one in (second, third)
+        {name: entry[name] for name in ("at", "key", "name", "label", "limit", "binds")} for entry in (second, third)
     ]
     assert described == [
         {
@@ -79,21 +79,21 @@ def test_exact_answers_have_whole_numbers_for_every_counter(anyone: httpx.Client
             ("pair-op#2", "3/hour using sliding_window_log"),
         )
     ]
-    assert [one["remaining"] for one in (second, third)] == [3, 1]
-    assert all(type(one[name]) is int for one in answer["counters"] for name in ("wait", "reset", "tick"))
+    assert [entry["remaining"] for entry in (second, third)] == [3, 1]
+    assert all(type(entry[name]) is int for entry in decision["counters"] for name in ("wait", "reset", "tick"))
 
 
-def test_exact_answers_to_the_other_forms(anyone: httpx.Client, key: str) -> None:
-    nobody = {"context": {"ip": "10.9.8.7", "path": "/nothing"}}
-    plans, policy, nothing = told(anyone, {"key": key, "plans": ["pair-op"]}, {"key": key}, nobody)
-    assert [one["name"] for one in plans["counters"]] == ["pair-op", "pair-op#2"]
-    assert [one["label"] for one in policy["counters"]] == ["default-policy"]
+def test_exact_responses_to_the_other_forms(anyone: httpx.Client, key: str) -> None:
+    unlimited = {"context": {"ip": "10.9.8.7", "path": "/nothing"}}
+    plans, policy, nothing = check_batch(anyone, {"key": key, "plans": ["pair-op"]}, {"key": key}, unlimited)
+    assert [entry["name"] for entry in plans["counters"]] == ["pair-op", "pair-op#2"]
+    assert [entry["label"] for entry in policy["counters"]] == ["default-policy"]
     assert nothing == {"counters": []}
 
 
 def test_every_operation(anyone: httpx.Client, admin: httpx.Client, key: str) -> None:
     counter = {"key": key, "limit": "10/day using fixed_window"}
-    (taken,) = told(anyone, {"counters": [{**counter, "cost": 4}]})
+    (taken,) = check_batch(anyone, {"counters": [{**counter, "cost": 4}]})
     tick = taken["counters"][0]["tick"]
     checks: list[dict[str, Any]] = [
         {"op": "peek", "counters": [counter]},
@@ -103,8 +103,8 @@ def test_every_operation(anyone: httpx.Client, admin: httpx.Client, key: str) ->
         {"op": "reset", "counters": [counter]},
         {"op": "peek", "counters": [{**counter, "cost": 0}]},
     ]
-    numbers = [answer["counters"][0] for answer in told(admin, *checks)]
-    assert [(one["allowed"], one["remaining"]) for one in numbers] == [
+    numbers = [decision["counters"][0] for decision in check_batch(admin, *checks)]
+    assert [(entry["allowed"], entry["remaining"]) for entry in numbers] == [
         (True, 6),
         (True, 0),
         (True, 0),
@@ -112,16 +112,16 @@ def test_every_operation(anyone: httpx.Client, admin: httpx.Client, key: str) ->
         (True, 10),
         (True, 10),
     ]
-    plain = told(
+    plain = check_batch(
         admin, {"op": "peek", "key": key, "plans": ["pair-op"]}, {"op": "peek", "counters": [counter]}, exact=False
     )
-    assert [(one["rule"], one["remaining"]) for one in plain] == [("pair-op#2", 3), ("inline", 10)]
+    assert [(entry["rule"], entry["remaining"]) for entry in plain] == [("pair-op#2", 3), ("inline", 10)]
 
 
-def test_a_counter_that_does_not_bind(anyone: httpx.Client, key: str) -> None:
+def test_non_binding_counter_does_not_deny(anyone: httpx.Client, key: str) -> None:
     counters = [{"key": key, "limit": "9/day"}, {"key": key, "limit": "1/day", "binds": False}]
-    answers = [told(anyone, {"counters": counters}, exact=False)[0] for _ in range(2)]
-    assert [(one["allowed"], one["reason"], one["remaining"]) for one in answers] == [
+    decisions = [check_batch(anyone, {"counters": counters}, exact=False)[0] for _ in range(2)]
+    assert [(entry["allowed"], entry["reason"], entry["remaining"]) for entry in decisions] == [
         (True, "ok", 8),
         (True, "shadow", 7),
     ]
@@ -154,56 +154,60 @@ def test_a_counter_that_does_not_bind(anyone: httpx.Client, key: str) -> None:
         ({"op": "charge", "key": "a"}, "op: 'charge' goes with counters"),
     ],
 )
-def test_mistakes_name_the_field(anyone: httpx.Client, key: str, check: dict[str, Any], message: str) -> None:
-    fine = {"key": key, "plans": ["pair-op"]}
-    refused = problem(sent(anyone, fine, check, exact=False), 400)
-    assert refused["detail"].startswith("checks[1].")
-    assert message in refused["detail"]
-    assert "\n" not in refused["detail"]
-    first, second = told(anyone, fine, check)
-    assert first["counters"][0]["remaining"] == 4, "the other is decided, once: a refused batch has counted nothing"
+def test_errors_name_the_field(anyone: httpx.Client, key: str, check: dict[str, Any], message: str) -> None:
+    valid = {"key": key, "plans": ["pair-op"]}
+    error = problem(post_batch(anyone, valid, check, exact=False), 400)
+    assert error["detail"].startswith("checks[1].")
+    assert message in error["detail"]
+    assert "\n" not in error["detail"]
+    first, second = check_batch(anyone, valid, check)
+    assert first["counters"][0]["remaining"] == 4, "the valid check is decided once: a refused batch counts nothing"
     assert second["error"]["status"] == 400
-    assert second["error"]["detail"] == refused["detail"]
+    assert second["error"]["detail"] == error["detail"]
 
 
-def test_a_check_alone_has_neither(anyone: httpx.Client) -> None:
+def test_single_checks_have_no_operations_or_counters(anyone: httpx.Client) -> None:
     problem(anyone.post("/api/v1/check", json={"key": "a", "op": "peek"}), 400, "op: goes into a batch")
     body = {"counters": [{"key": "a", "limit": "5/s"}]}
     for path in ("check", "quota"):
         problem(anyone.post(f"/api/v1/{path}", json=body), 400, "counters: goes into a batch")
 
 
-def test_a_repeat_is_for_checks_alone(anyone: httpx.Client, key: str) -> None:
-    problem(sent(anyone, {"key": key}, repeat=key), 400, "Idempotency-Key: goes with checks alone")
-    problem(sent(anyone, {"op": "peek", "key": key}, exact=False, repeat=key), 400, "goes with checks alone")
-    assert sent(anyone, {"key": key}, exact=False, repeat=key).status_code == 200
+def test_idempotency_key_is_for_checks_only(anyone: httpx.Client, key: str) -> None:
+    problem(post_batch(anyone, {"key": key}, idempotency_key=key), 400, "Idempotency-Key: goes with checks alone")
+    problem(
+        post_batch(anyone, {"op": "peek", "key": key}, exact=False, idempotency_key=key), 400, "goes with checks alone"
+    )
+    assert post_batch(anyone, {"key": key}, exact=False, idempotency_key=key).status_code == 200
 
 
-def test_who_may_not_reset_resets_nothing(anyone: httpx.Client, key: str) -> None:
+def test_reset_without_permission_resets_nothing(anyone: httpx.Client, key: str) -> None:
     counter = {"key": key, "limit": "5/day"}
-    told(anyone, {"counters": [counter]})
-    refused = problem(sent(anyone, {"op": "reset", "counters": [counter]}, exact=False), 401)
-    assert "checks[0]: API key required" in refused["detail"]
-    wrong, fine = told(anyone, {"op": "reset", "counters": [counter]}, {"op": "peek", "counters": [counter]})
+    check_batch(anyone, {"counters": [counter]})
+    error = problem(post_batch(anyone, {"op": "reset", "counters": [counter]}, exact=False), 401)
+    assert "checks[0]: API key required" in error["detail"]
+    wrong, valid = check_batch(anyone, {"op": "reset", "counters": [counter]}, {"op": "peek", "counters": [counter]})
     assert wrong["error"]["status"] == 401
-    assert fine["counters"][0]["remaining"] == 4
+    assert valid["counters"][0]["remaining"] == 4
 
 
 # -- a service whose own store fails ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceHere]:
+def local_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceHere]:
     service = ServiceHere(tmp_path_factory.mktemp("here"), RULES)
     yield service
     service.close()
 
 
 @pytest.mark.parametrize(("policy", "allowed"), [("open", True), ("closed", False), ("local", True)])
-def test_its_own_policy_is_heard_through_it(here: ServiceHere, policy: OnStoreError, allowed: bool) -> None:
+def test_failure_policy_of_the_service_applies_to_its_clients(
+    local_service: ServiceHere, policy: OnStoreError, allowed: bool
+) -> None:
     reason = {"open": "fail_open", "closed": "fail_closed", "local": "fallback"}[policy]
     flaky = Flaky()
-    with Limiter(here.on(flaky, policy)) as limiter:
+    with Limiter(local_service.on(flaky, policy)) as limiter:
         held = limiter.reserve("user:1", "pair", cost=1)
         flaky.broken = True
         for decision in (
@@ -212,10 +216,10 @@ def test_its_own_policy_is_heard_through_it(here: ServiceHere, policy: OnStoreEr
             limiter.check_request(RequestContext(user="1")),
         ):
             assert (decision.allowed, decision.reason) == (allowed, reason)
-            assert len(decision.parts) >= 1, "these limits are known: the service tells of them"
+            assert len(decision.parts) >= 1, "the service returns the limits, which are known"
         if allowed:
             with limiter.reserve("user:1", "pair") as taken:
-                taken.settle(0)  # by nobody's store, so there is nobody to tell
+                taken.settle(0)  # no store has charged it, so nothing is sent
         held.settle(0)  # lost
         assert limiter.store_failures == 1
         with pytest.raises(StoreError, match="the store at nowhere does not answer"):
@@ -224,19 +228,25 @@ def test_its_own_policy_is_heard_through_it(here: ServiceHere, policy: OnStoreEr
         assert [part.remaining for part in limiter.peek("user:1", "pair").parts] == [4, 2], "nothing was given back"
 
 
-def test_what_fails_for_one_kind_does_not_for_another(here: ServiceHere) -> None:
-    """Checks, settlements and resets of many callers are in one batch, and each is answered in its own way."""
+def test_failures_are_separate_for_each_operation(local_service: ServiceHere) -> None:
+    """Checks, settlements and resets of many callers share one batch, and each has its own result."""
     flaky = Flaky()
 
     async def main() -> None:
-        async with AsyncLimiter(here.on(flaky)) as limiter:
+        async with AsyncLimiter(local_service.on(flaky)) as limiter:
             async with limiter.reserve("user:1", "pair", cost=2) as held:
                 flaky.broken = True
-                asked = [limiter.check("user:1", "pair"), held.settle(1), limiter.check("user:2", "5/day")]
-                asked += [limiter.reset("user:1", "pair"), limiter.check("user:3", "5/day")]
-                told = await asyncio.gather(*asked, return_exceptions=True)
-            assert [getattr(one, "reason", None) for one in told] == ["fail_open", None, "fail_open", None, "fail_open"]
-            assert told[1] is None
-            assert isinstance(told[3], StoreError)
+                calls = [limiter.check("user:1", "pair"), held.settle(1), limiter.check("user:2", "5/day")]
+                calls += [limiter.reset("user:1", "pair"), limiter.check("user:3", "5/day")]
+                results = await asyncio.gather(*calls, return_exceptions=True)
+            assert [getattr(entry, "reason", None) for entry in results] == [
+                "fail_open",
+                None,
+                "fail_open",
+                None,
+                "fail_open",
+            ]
+            assert results[1] is None
+            assert isinstance(results[3], StoreError)
 
     asyncio.run(main())

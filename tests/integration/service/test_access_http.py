@@ -1,4 +1,4 @@
-"""Who may call over HTTP: keys and their scopes, addresses, and the limits of the admin API itself."""
+"""Access over HTTP: API keys and their scopes, addresses, and the limits of the admin API itself."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ WRITES = [
     ("PATCH", "/api/v1/rules/that/is/not/there"),
 ]
 OPEN = ["/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"]
-WRONG = ["nonsense", "cg_", "cg_0123456789ab_" + "x" * 43, "x" * 10_000, "cg_\xff_\xfe"]
+INVALID_TOKENS = ["nonsense", "cg_", "cg_0123456789ab_" + "x" * 43, "x" * 10_000, "cg_\xff_\xfe"]
 
 
 @pytest.fixture(scope="module")
@@ -57,21 +57,21 @@ def keys(service: Service) -> dict[str, str]:
     """A key of each scope, known to the service."""
     made = {scope: make_key(service, f"for {scope}", "--scope", scope)[1] for scope in ("check", "read", "write")}
     for token in made.values():
-        wait_until("it is known", lambda token=token: reaches(service, token))
+        wait_until("it is known", lambda token=token: is_known_key(service, token))
     return made
 
 
-def reaches(service: Service, token: str) -> bool:
-    """Whether a token is a key there: it is told so by an open call, which looks at it all the same."""
+def is_known_key(service: Service, token: str) -> bool:
+    """Whether a token is a known key: open endpoints check it too."""
     response = httpx.post(f"{service.url}/api/v1/quota", json={"key": "a"}, headers={"x-api-key": token})
     return response.status_code != 401
 
 
 @pytest.mark.parametrize("path", READS)
-def test_reads_need_a_key_that_may_read(anyone: httpx.Client, keys: dict[str, str], path: str) -> None:
-    told = anyone.get(path)
-    problem(told, 401, "key")
-    assert told.headers["www-authenticate"].startswith("Bearer")
+def test_reads_need_the_read_scope(anyone: httpx.Client, keys: dict[str, str], path: str) -> None:
+    response = anyone.get(path)
+    problem(response, 401, "key")
+    assert response.headers["www-authenticate"].startswith("Bearer")
     problem(anyone.get(path, headers={"x-api-key": keys["check"]}), 403, "scope", "read")
     for scope in ("read", "write"):
         for headers in ({"x-api-key": keys[scope]}, {"authorization": f"bearer {keys[scope]}"}):
@@ -80,56 +80,58 @@ def test_reads_need_a_key_that_may_read(anyone: httpx.Client, keys: dict[str, st
 
 
 @pytest.mark.parametrize(("method", "path"), WRITES)
-def test_writes_need_a_key_that_may_write(anyone: httpx.Client, keys: dict[str, str], method: str, path: str) -> None:
+def test_writes_need_the_write_scope(anyone: httpx.Client, keys: dict[str, str], method: str, path: str) -> None:
     problem(anyone.request(method, path, json={}), 401, "key")
     for scope in ("check", "read"):
         problem(anyone.request(method, path, json={}, headers={"x-api-key": keys[scope]}), 403, "scope", "write")
-    told = anyone.request(method, path, json={}, headers={"x-api-key": keys["write"]})
-    assert told.status_code in (200, 400, 404, 405)
+    response = anyone.request(method, path, json={}, headers={"x-api-key": keys["write"]})
+    assert response.status_code in (200, 400, 404, 405)
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_what_is_open(anyone: httpx.Client, path: str) -> None:
+def test_open_endpoints(anyone: httpx.Client, path: str) -> None:
     assert anyone.get(path).status_code == 200
 
 
-@pytest.mark.parametrize("token", WRONG)
-def test_a_wrong_key_opens_nothing(anyone: httpx.Client, token: str) -> None:
+@pytest.mark.parametrize("token", INVALID_TOKENS)
+def test_unknown_key_is_refused(anyone: httpx.Client, token: str) -> None:
     for headers in ({"x-api-key": token}, {"authorization": f"Bearer {token}"}):
-        sent = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
-        told = anyone.get("/api/v1/rules", headers=sent)
-        problem(told, 401, "unknown API key")
-        assert "invalid_token" in told.headers["www-authenticate"]
-        # Who sends a key means to be known, also where none is needed.
-        problem(anyone.post("/api/v1/check", json={"key": "a"}, headers=sent), 401)
+        encoded = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
+        response = anyone.get("/api/v1/rules", headers=encoded)
+        problem(response, 401, "unknown API key")
+        assert "invalid_token" in response.headers["www-authenticate"]
+        # A key is checked even where none is required.
+        problem(anyone.post("/api/v1/check", json={"key": "a"}, headers=encoded), 401)
 
 
 @pytest.mark.parametrize("header", ["Basic dXNlcjpwYXNz", "Bearer", "", "Token x"])
-def test_what_is_no_key_is_none(anyone: httpx.Client, header: str) -> None:
+def test_other_credentials_count_as_no_key(anyone: httpx.Client, header: str) -> None:
     problem(anyone.get("/api/v1/rules", headers={"authorization": header}), 401, "API key required")
     assert anyone.post("/api/v1/check", json={"key": "a"}, headers={"authorization": header}).status_code == 200
 
 
-def test_a_key_that_was_changed_by_one_letter(anyone: httpx.Client, keys: dict[str, str]) -> None:
+def test_modified_key_is_refused(anyone: httpx.Client, keys: dict[str, str]) -> None:
     token = keys["write"]
     for changed in (token[:-1] + ("a" if token[-1] != "a" else "b"), token + "a", token[:-1], token.upper()):
         problem(anyone.get("/api/v1/rules", headers={"x-api-key": changed}), 401)
 
 
-def test_a_key_that_is_revoked(service: Service, anyone: httpx.Client) -> None:
+def test_revoked_key_is_refused(service: Service, anyone: httpx.Client) -> None:
     key_id, token = make_key(service, "to be revoked", "--scope", "read")
     headers = {"x-api-key": token}
-    wait_until("it opens", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 200)
+    wait_until("it is accepted", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 200)
     revoke_key(service, key_id)
-    wait_until("it does not", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 401)
+    wait_until("it is refused", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 401)
     problem(anyone.get("/api/v1/rules", headers=headers), 401, "revoked")
 
 
-def test_a_key_that_expires(service: Service, anyone: httpx.Client) -> None:
+def test_expired_key_is_refused(service: Service, anyone: httpx.Client) -> None:
     _, token = make_key(service, "for seconds", "--scope", "read", "--expires", "5s")
     headers = {"x-api-key": token}
-    late = time.monotonic() + 5  # on a machine so busy that it is not seen before
-    wait_until("it opens", lambda: anyone.get("/api/v1/rules", headers=headers).is_success or time.monotonic() > late)
+    expiry = time.monotonic() + 5  # a busy machine may miss the time before expiry
+    wait_until(
+        "it is accepted", lambda: anyone.get("/api/v1/rules", headers=headers).is_success or time.monotonic() > expiry
+    )
     wait_until("it has expired", lambda: anyone.get("/api/v1/rules", headers=headers).status_code == 401)
     problem(anyone.get("/api/v1/rules", headers=headers), 401, "expired")
 
@@ -137,15 +139,15 @@ def test_a_key_that_expires(service: Service, anyone: httpx.Client) -> None:
 def test_keys_are_in_the_audit_log_without_their_tokens(
     service: Service, admin: httpx.Client, keys: dict[str, str]
 ) -> None:
-    told = admin.get("/api/v1/audit", params={"limit": 1000})
-    assert [entry for entry in told.json()["entries"] if entry["subject"].startswith("key:")]
+    response = admin.get("/api/v1/audit", params={"limit": 1000})
+    assert [entry for entry in response.json()["entries"] if entry["subject"].startswith("key:")]
     for token in (*keys.values(), service.key):
-        assert token not in told.text
-        assert token.split("_", 2)[2] not in told.text
+        assert token not in response.text
+        assert token.split("_", 2)[2] not in response.text
         assert token not in service.logged
 
 
-def test_a_first_key_from_the_environment(serve: Callable[..., Service]) -> None:
+def test_first_key_from_the_environment(serve: Callable[..., Service]) -> None:
     service = serve(environment={"CRESTGATE_ADMIN_KEY": "a-first-key-of-my-own"})
     assert service.key == "a-first-key-of-my-own"
     assert "a-first-key-of-my-own" not in service.output
@@ -155,7 +157,7 @@ def test_a_first_key_from_the_environment(serve: Callable[..., Service]) -> None
     assert "a-first-key-of-my-own" not in service.logged
 
 
-def test_the_admin_api_is_limited_itself(serve: Callable[..., Service]) -> None:
+def test_admin_api_is_rate_limited(serve: Callable[..., Service]) -> None:
     service = serve(
         environment={
             "CRESTGATE_SERVER__LIMITS__READS": "5/minute",
@@ -166,31 +168,29 @@ def test_the_admin_api_is_limited_itself(serve: Callable[..., Service]) -> None:
     )
     with service.client(service.key) as admin, service.client() as anyone:
         reads = [admin.get("/api/v1/rules") for _ in range(6)]
-        assert [told.status_code for told in reads] == [200] * 5 + [429]
+        assert [response.status_code for response in reads] == [200] * 5 + [429]
         problem(reads[-1], 429, "reads")
         assert 0 < int(reads[-1].headers["retry-after"]) <= 60
         writes = [admin.delete("/api/v1/rules/nobody") for _ in range(4)]
-        assert [told.status_code for told in writes] == [404] * 3 + [429]
+        assert [response.status_code for response in writes] == [404] * 3 + [429]
         problem(writes[-1], 429, "writes")
         assert 0 < int(writes[-1].headers["retry-after"]) <= 60
 
         failed = [anyone.get("/api/v1/rules", headers={"x-api-key": f"wrong {n}"}) for n in range(5)]
-        assert [told.status_code for told in failed] == [401] * 4 + [429]
+        assert [response.status_code for response in failed] == [401] * 4 + [429]
         problem(failed[-1], 429)
         assert int(failed[-1].headers["retry-after"]) > 0
-        problem(
-            admin.get("/api/v1/rules"), 429, "reads"
-        )  # a right key is not locked out by that: it has read too often
+        problem(admin.get("/api/v1/rules"), 429, "reads")  # not locked out by failed logins: its reads are used up
 
         checks = [anyone.post("/api/v1/check", json={"key": "a"}) for _ in range(11)]
-        assert [told.status_code for told in checks] == [200] * 10 + [429]
+        assert [response.status_code for response in checks] == [200] * 10 + [429]
         problem(checks[-1], 429, "checks")
         assert int(checks[-1].headers["retry-after"]) > 0
         problem(anyone.post("/api/v1/check/batch", json={"checks": [{"key": "a"}] * 20}), 429, "smaller batches")
         assert anyone.get("/healthz").status_code == 200
 
 
-def test_admin_calls_from_named_networks_only(serve: Callable[..., Service]) -> None:
+def test_admin_calls_from_allowed_networks_only(serve: Callable[..., Service]) -> None:
     service = serve(config="server: {admin_from: [10.1.0.0/16], trusted_proxies: [127.0.0.1]}\n")
     with service.client(service.key) as admin:
         problem(admin.get("/api/v1/rules"), 403, "address")

@@ -1,7 +1,6 @@
-"""Whatever the description allows, and what it does not, sent to a running service: each answer is one it describes.
+"""Valid and invalid requests generated from the OpenAPI document: each response of a running service conforms to it.
 
-The service is one of its own, because what is made up includes rules that block everybody. The examples are the same
-in every run.
+The tests use their own service, because generated rules may block everything. The examples are the same in every run.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ CALLS = [(path, method) for path, methods in CONTROL_PLANE.items() for method in
 CALLS += [(path, method) for path, item in DATA_PATHS.items() for method in item]
 EXAMPLES = 20
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-PROXYS = "/api/v1/authorize"
+AUTHORIZE_PATH = "/api/v1/authorize"
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def own_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with Service(tmp_path_factory.mktemp("described"), environment=GENEROUS) as started:
         yield started
         _, found, rest = started.logged.partition("Traceback")
@@ -41,16 +40,16 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def described(own: Service) -> Any:
-    return schemathesis.openapi.from_url(f"{own.url}/openapi.json")
+def schema(own_service: Service) -> Any:
+    return schemathesis.openapi.from_url(f"{own_service.url}/openapi.json")
 
 
 @pytest.mark.parametrize(("path", "method"), CALLS)
-def test_anything_is_answered_as_described(own: Service, described: Any, path: str, method: str) -> None:
-    operation = described[path][method.upper()]
+def test_responses_conform_to_openapi(own_service: Service, schema: Any, path: str, method: str) -> None:
+    operation = schema[path][method.upper()]
     modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
     cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in modes))
-    key = {"X-Crestgate-Key": own.key} if path == PROXYS else own.admin
+    key = {"X-Crestgate-Key": own_service.key} if path == AUTHORIZE_PATH else own_service.admin
 
     @settings(
         max_examples=EXAMPLES,
@@ -61,14 +60,16 @@ def test_anything_is_answered_as_described(own: Service, described: Any, path: s
         suppress_health_check=list(HealthCheck),
     )
     @given(cases)
-    def answered(case: Any) -> None:
+    def check_case(case: Any) -> None:
         response = case.call(headers=key)
-        denied = path == PROXYS and response.status_code >= 500 and b"#quota-exceeded" in response.content
+        denied = path == AUTHORIZE_PATH and response.status_code >= 500 and b"#quota-exceeded" in response.content
         checks = CHECKS[1:] if denied else CHECKS  # a proxy may ask to be denied with 5xx
         try:
             case.validate_response(response, checks=checks)
         except FailureGroup as group:
-            raise AssertionError("\n".join(f"{type(one).__name__}: {one}" for one in group.exceptions)) from None
+            raise AssertionError(
+                "\n".join(f"{type(failure).__name__}: {failure}" for failure in group.exceptions)
+            ) from None
 
-    answered()
-    assert own.process.poll() is None
+    check_case()
+    assert own_service.process.poll() is None

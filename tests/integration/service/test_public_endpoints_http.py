@@ -1,4 +1,4 @@
-"""Health, metrics, the description and what is not there, over HTTP; and what every answer says."""
+"""Health, metrics, OpenAPI, unknown paths over HTTP, and headers of every response."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_alive_and_ready(anyone: httpx.Client) -> None:
     assert ready.json()["checks"] == {"counters": "ok", "rule_database": "ok", "rules": "ok"}
 
 
-def test_metrics_have_their_names(anyone: httpx.Client, admin: httpx.Client) -> None:
+def test_metrics_have_documented_names(anyone: httpx.Client, admin: httpx.Client) -> None:
     name = uuid4().hex
     rule = {
         "rule_id": name,
@@ -81,11 +81,11 @@ def test_metrics_have_their_names(anyone: httpx.Client, admin: httpx.Client) -> 
         admin.delete(f"/api/v1/rules/{body['rule_id']}")
 
 
-def test_metrics_in_the_other_format(anyone: httpx.Client) -> None:
+def test_metrics_in_openmetrics_format(anyone: httpx.Client) -> None:
     response = anyone.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     assert response.text.endswith("# EOF\n")
-    families = openmetrics(response.text)  # type: ignore[no-untyped-call]  # it has no types
+    families = openmetrics(response.text)  # type: ignore[no-untyped-call]  # untyped
     assert {family.name for family in families} >= set(METRICS)
 
 
@@ -108,17 +108,17 @@ def test_metrics_do_not_go_backwards(anyone: httpx.Client) -> None:
             sample.value for family in families if family.name == "crestgate_requests" for sample in family.samples
         )
 
-    seen = [allowed() for _ in range(5)]
-    assert seen == sorted(seen)
-    assert seen[-1] > seen[0]
+    counts = [allowed() for _ in range(5)]
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0]
 
 
-def test_the_description_tells_of_every_call(anyone: httpx.Client) -> None:
+def test_openapi_documents_every_call(anyone: httpx.Client) -> None:
     response = anyone.get("/openapi.json")
     assert response.headers["content-type"] == "application/json"
-    described = response.json()
-    assert described["openapi"].startswith("3.1")
-    called = {(method.upper(), path) for path, item in described["paths"].items() for method in item}
+    schema = response.json()
+    assert schema["openapi"].startswith("3.1")
+    documented = {(method.upper(), path) for path, item in schema["paths"].items() for method in item}
     expected = """
         POST /api/v1/check, POST /api/v1/check/batch, POST /api/v1/quota, POST /api/v1/reset, GET /api/v1/authorize,
         GET /api/v1/rules, POST /api/v1/rules, GET /api/v1/rules/{rule_id}, PUT /api/v1/rules/{rule_id},
@@ -131,11 +131,11 @@ def test_the_description_tells_of_every_call(anyone: httpx.Client) -> None:
         GET /ratelimiter/configured-limits, DELETE /ratelimiter/delete-limits, DELETE /ratelimiter/delete-client,
         GET /healthz, GET /readyz, GET /metrics
     """
-    wanted = {(method, path) for method, path in re.findall(r"([A-Z]+) (/[^,\s]+)", expected)}
-    assert wanted - called == set()
+    expected_calls = {(method, path) for method, path in re.findall(r"([A-Z]+) (/[^,\s]+)", expected)}
+    assert expected_calls - documented == set()
 
 
-def test_the_page_for_people(anyone: httpx.Client) -> None:
+def test_docs_page(anyone: httpx.Client) -> None:
     response = anyone.get("/docs")
     assert response.headers["content-type"].startswith("text/html")
     assert "content-security-policy" in response.headers
@@ -149,8 +149,8 @@ def test_the_page_for_people(anyone: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "path", ["/nothing", "/api/v1", "/api/v1/check/", "/api/v2/rules", "/docs2", "/favicon.ico", "/.env"]
 )
-def test_what_is_not_there(admin: httpx.Client, anyone: httpx.Client, path: str) -> None:
-    for client in (admin, anyone):  # who has mistyped a path is not told to bring a key
+def test_unknown_path_is_404(admin: httpx.Client, anyone: httpx.Client, path: str) -> None:
+    for client in (admin, anyone):  # a mistyped path is not reported as a missing key
         problem(client.get(path), 404, "/docs")
         problem(client.post(path, json={}), 404)
 
@@ -176,7 +176,7 @@ def test_what_is_not_there(admin: httpx.Client, anyone: httpx.Client, path: str)
         ("TRACE", "/api/v1/rules", {"GET", "HEAD", "POST"}),
     ],
 )
-def test_what_is_there_by_another_method(admin: httpx.Client, method: str, path: str, allowed: set[str]) -> None:
+def test_wrong_method_is_405_with_allow(admin: httpx.Client, method: str, path: str, allowed: set[str]) -> None:
     response = admin.request(method, path)
     assert set(response.headers["allow"].replace(" ", "").split(",")) == allowed
     if method == "HEAD":
@@ -194,7 +194,7 @@ def test_head_is_get_without_its_body(admin: httpx.Client, path: str) -> None:
         assert head.headers.get("content-length") == get.headers.get("content-length")
 
 
-def test_head_of_what_is_not_there(admin: httpx.Client) -> None:
+def test_head_of_unknown_rule_is_404(admin: httpx.Client) -> None:
     response = admin.head("/api/v1/rules/nobody")
     assert (response.status_code, response.content) == (404, b"")
 
@@ -203,17 +203,17 @@ def test_head_of_what_is_not_there(admin: httpx.Client) -> None:
     ("method", "path"),
     [("GET", "/healthz"), ("POST", "/api/v1/check"), ("GET", "/api/v1/rules"), ("GET", "/nothing"), ("GET", "/docs")],
 )
-def test_every_answer_has_a_request_id(service: Service, admin: httpx.Client, method: str, path: str) -> None:
-    given = [admin.request(method, path).headers["x-request-id"] for _ in range(3)]
-    assert len(set(given)) == 3
-    mine = f"mine-{uuid4()}"
-    response = admin.request(method, path, headers={"x-request-id": mine})
-    assert response.headers["x-request-id"] == mine
-    assert response.headers.get_list("x-request-id") == [mine]
+def test_every_response_has_a_request_id(service: Service, admin: httpx.Client, method: str, path: str) -> None:
+    request_ids = [admin.request(method, path).headers["x-request-id"] for _ in range(3)]
+    assert len(set(request_ids)) == 3
+    own_id = f"mine-{uuid4()}"
+    response = admin.request(method, path, headers={"x-request-id": own_id})
+    assert response.headers["x-request-id"] == own_id
+    assert response.headers.get_list("x-request-id") == [own_id]
     if path == "/api/v1/rules":
-        wait_until("it is in the log", lambda: mine in service.logged)
+        wait_until("it is in the log", lambda: own_id in service.logged)
 
 
-def test_no_answer_names_the_program_behind(admin: httpx.Client) -> None:
+def test_no_response_names_the_server_software(admin: httpx.Client) -> None:
     for path in ("/healthz", "/api/v1/rules", "/nothing"):
         assert "uvicorn" not in admin.get(path).headers.get("server", "")

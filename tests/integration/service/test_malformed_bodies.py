@@ -1,4 +1,4 @@
-"""Bodies that nobody should send: each is refused with the field it is about, and nothing has changed afterwards."""
+"""Malformed bodies: each is refused with an error that names the field, and changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from integration.service.service_process import Service
 
-NO_JSON = {
+INVALID_JSON = {
     "nothing": b"",
     "blanks": b" \n ",
     "half of it": b'{"key": "canary"',
@@ -46,7 +46,7 @@ NO_JSON = {
     "a text": b'"canary"',
     "a list": b'[{"key": "canary"}]',
 }
-WITH_BODIES = [
+ENDPOINTS_WITH_BODY = [
     ("POST", "/api/v1/check"),
     ("POST", "/api/v1/check/batch"),
     ("POST", "/api/v1/quota"),
@@ -93,9 +93,9 @@ POLICY = {"key": "new", "type": "TOKEN_BUCKET", "capacity": 5, "refillRate": 1, 
 
 TEXT: list[Any] = [5, 1.5, True, [], {}, ["a"], {"a": 1}]
 WHOLE: list[Any] = ["x", "5 apples", True, [], {}, -1, 1.5, 10**30, "1e400", "-1e400", "9" * 400]
-"""What is no whole number; the last three as numbers, not as texts."""
+"""Values that are not whole numbers; the last three are sent as numbers, not as strings."""
 NUMBER: list[Any] = ["x", True, [], {}, "1e400"]
-MADE_UP: list[Any] = ["nonsense", "\0", "é" * 2000]
+UNKNOWN: list[Any] = ["nonsense", "\0", "é" * 2000]
 
 FIELDS: list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = [
     ("POST", "/api/v1/check", CHECK, {"key": [*TEXT, ""], "plans": [5, "canary", [5], [None], {}, []], "cost": WHOLE}),
@@ -109,14 +109,14 @@ FIELDS: list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = [
     ("POST", "/ratelimiter/verify-api-limit", {"clientId": "canary", "apiName": "a", "methodName": "GET"},
      {"clientId": [*TEXT, "", None], "apiName": TEXT, "methodName": TEXT, "nonsense": [1]}),
     ("POST", "/api/v1/rules", RULE, {
-        "rule_id": [*TEXT, "é" * 2000], "name": [*TEXT, "n" * 5000], "dimension": [*TEXT, None, *MADE_UP],
+        "rule_id": [*TEXT, "é" * 2000], "name": [*TEXT, "n" * 5000], "dimension": [*TEXT, None, *UNKNOWN],
         "identifier": TEXT, "endpoint_pattern": [*TEXT, "/a/**/b", "/" + "a" * 10_000], "method": TEXT,
-        "tier": TEXT, "algorithm": [*TEXT, *MADE_UP], "limit": [*WHOLE, None],
-        "window_seconds": [*NUMBER, None, 0, -5, "9" * 400], "burst": WHOLE, "mode": [*TEXT, *MADE_UP],
-        "on_store_error": [*TEXT, *MADE_UP], "expires_at": [True, [], {}, "tomorrow", -5, "1e400"], "nonsense": [1],
+        "tier": TEXT, "algorithm": [*TEXT, *UNKNOWN], "limit": [*WHOLE, None],
+        "window_seconds": [*NUMBER, None, 0, -5, "9" * 400], "burst": WHOLE, "mode": [*TEXT, *UNKNOWN],
+        "on_store_error": [*TEXT, *UNKNOWN], "expires_at": [True, [], {}, "tomorrow", -5, "1e400"], "nonsense": [1],
     }),
     ("PUT", "/api/v1/rules/canary", {**RULE, "rule_id": "canary"}, {
-        "rule_id": ["another"], "limit": WHOLE, "window_seconds": [*NUMBER, 0], "nonsense": [1], "mode": [*MADE_UP, 5],
+        "rule_id": ["another"], "limit": WHOLE, "window_seconds": [*NUMBER, 0], "nonsense": [1], "mode": [*UNKNOWN, 5],
     }),
     ("POST", "/api/v1/plans", {"name": "new", "limits": ["5/minute"]}, {
         "name": [*TEXT, "", None, "n" * 5000], "nonsense": [1],
@@ -129,7 +129,7 @@ FIELDS: list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = [
         "endpoint_pattern": [5, "/a"], "window_seconds": [60, "x"], "nonsense": [1],
     }),
     ("POST", "/admin/policies", POLICY, {
-        "key": [*TEXT, "", None, "k" * 1025], "type": [*TEXT, *MADE_UP], "capacity": [*WHOLE, 0],
+        "key": [*TEXT, "", None, "k" * 1025], "type": [*TEXT, *UNKNOWN], "capacity": [*WHOLE, 0],
         "refillRate": [*WHOLE, 0], "windowSeconds": [*WHOLE, 0], "nonsense": [1], "policyKey": ["x"],
     }),
     ("PUT", "/admin/policies/canary", {"capacity": 5}, {"capacity": [*WHOLE, 0], "key": [5, "another"], "type": ["x"]}),
@@ -147,30 +147,30 @@ FIELDS: list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = [
         "clientId": [*TEXT, "", None], "limits": [5, None, "x", [5], [{}], [{"limitType": "NOBODY"}]], "nonsense": [1],
     }),
 ]  # fmt: skip
-WRONG = [
-    pytest.param(method, path, body, name, values, id=f"{method} {path} {name} {place}")
-    for place, (method, path, body, fields) in enumerate(FIELDS)
+INVALID_FIELDS = [
+    pytest.param(method, path, body, name, values, id=f"{method} {path} {name} {index}")
+    for index, (method, path, body, fields) in enumerate(FIELDS)
     for name, values in fields.items()
 ]
 
 
-def as_json(value: Any) -> bytes:
-    """Also of numbers that Python's own writer does not write."""
+def encode_json(value: Any) -> bytes:
+    """Like json.dumps, with numbers that Python does not write."""
     return json.dumps(value).encode().replace(b'"1e400"', b"1e400").replace(b'"-1e400"', b"-1e400")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def canaries(admin: httpx.Client) -> Iterator[None]:
-    """Something of each kind, which must stay as it is."""
+    """One object of each kind, which must stay unchanged."""
     rule = {"rule_id": "canary", "name": "Canary", "dimension": "user", "limit": 50, "window_seconds": 86400}
     limit = {"limitType": "DEFAULT", "limitName": "GLOBAL", "timeIntervalLimit": {"timeUnit": "DAY", "maxRequests": 50}}
-    made = [
+    created = [
         ("/api/v1/rules", rule),
         ("/api/v1/plans", {"name": "canary", "limits": ["50/day using fixed_window"]}),
         ("/admin/policies", {"key": "canary", "type": "SLIDING_WINDOW", "capacity": 50, "windowSeconds": 86400}),
         ("/ratelimiter/configure-client", {"clientId": "canary", "limits": [limit]}),
     ]
-    for path, body in made:
+    for path, body in created:
         response = admin.post(path, json=body)
         assert response.status_code in (200, 201), response.text
     assert admin.put("/api/v1/users/canary/tier", json={"tier": "silver"}).status_code == 200
@@ -180,9 +180,9 @@ def canaries(admin: httpx.Client) -> Iterator[None]:
     assert admin.delete("/ratelimiter/delete-client", params={"clientId": "canary"}).status_code in (200, 204)
 
 
-def everything(admin: httpx.Client) -> list[Any]:
-    """What is configured, what was written down about it, and how the counters of the canaries stand."""
-    seen = [
+def read_all_state(admin: httpx.Client) -> list[Any]:
+    """The configuration, the audit log, and the counters of the canaries."""
+    configuration = [
         admin.get(path).json()
         for path in (
             "/api/v1/rules",
@@ -198,64 +198,66 @@ def everything(admin: httpx.Client) -> list[Any]:
         {"dimension": "user", "identifier": "canary"},
         {"dimension": "client", "identifier": "canary"},
     ]
-    return [*seen, *(admin.post("/api/v1/quota", json=body).json()["current_count"] for body in counted)]
+    return [*configuration, *(admin.post("/api/v1/quota", json=body).json()["current_count"] for body in counted)]
 
 
 @pytest.fixture
 def unchanged(admin: httpx.Client) -> Iterator[None]:
-    before = everything(admin)
+    before = read_all_state(admin)
     yield
-    assert everything(admin) == before
+    assert read_all_state(admin) == before
 
 
-def refusal(response: httpx.Response) -> dict[str, Any]:
+def assert_bad_request(response: httpx.Response) -> dict[str, Any]:
     assert response.headers["content-type"] == "application/problem+json"
-    told: dict[str, Any] = response.json()
-    assert told["status"] == response.status_code == 400, (response.request.content[:300], response.text[:300])
-    assert told["error"] == told["title"] == "Bad Request"
-    assert told["message"] == told["detail"] != ""
-    assert "Traceback" not in told["detail"]
-    return told
+    error: dict[str, Any] = response.json()
+    assert error["status"] == response.status_code == 400, (response.request.content[:300], response.text[:300])
+    assert error["error"] == error["title"] == "Bad Request"
+    assert error["message"] == error["detail"] != ""
+    assert "Traceback" not in error["detail"]
+    return error
 
 
-@pytest.mark.parametrize(("method", "path"), WITH_BODIES)
-def test_what_is_no_json_is_refused(admin: httpx.Client, unchanged: None, method: str, path: str) -> None:
-    for name, body in NO_JSON.items():
+@pytest.mark.parametrize(("method", "path"), ENDPOINTS_WITH_BODY)
+def test_invalid_json_is_refused(admin: httpx.Client, unchanged: None, method: str, path: str) -> None:
+    for name, body in INVALID_JSON.items():
         response = admin.request(method, path, content=body, headers={"content-type": "application/json"})
         assert response.status_code == 400, name
-        refusal(response)
+        assert_bad_request(response)
 
 
-@pytest.mark.parametrize(("method", "path", "body", "name", "values"), WRONG)
-def test_a_field_that_cannot_be_used_is_named(
+@pytest.mark.parametrize(("method", "path", "body", "name", "values"), INVALID_FIELDS)
+def test_invalid_field_is_named(
     admin: httpx.Client, unchanged: None, method: str, path: str, body: dict[str, Any], name: str, values: list[Any]
 ) -> None:
     for value in values:
-        content = as_json({**body, name: value})
-        told = refusal(admin.request(method, path, content=content, headers={"content-type": "application/json"}))
-        fields = [problem["field"] for problem in told["problems"]]
-        named = name in told["detail"] or any(field.split(".")[0].split("[")[0] == name for field in fields)
-        assert named, (value, told)
+        content = encode_json({**body, name: value})
+        error = assert_bad_request(
+            admin.request(method, path, content=content, headers={"content-type": "application/json"})
+        )
+        fields = [problem["field"] for problem in error["problems"]]
+        named = name in error["detail"] or any(field.split(".")[0].split("[")[0] == name for field in fields)
+        assert named, (value, error)
 
 
 @pytest.mark.parametrize("name", CONTEXT)
-def test_a_field_of_a_context_that_cannot_be_used_is_named(admin: httpx.Client, unchanged: None, name: str) -> None:
+def test_invalid_context_field_is_named(admin: httpx.Client, unchanged: None, name: str) -> None:
     for value in [*TEXT, ""] if name != "path" else TEXT:  # an empty path is none
-        told = refusal(admin.post("/api/v1/check", json={"context": {**CONTEXT, name: value}}))
-        assert name in told["detail"]
+        error = assert_bad_request(admin.post("/api/v1/check", json={"context": {**CONTEXT, name: value}}))
+        assert name in error["detail"]
 
 
-def test_one_wrong_check_of_a_batch_is_named_and_none_is_made(admin: httpx.Client, unchanged: None) -> None:
+def test_invalid_check_of_a_batch_is_named_and_nothing_is_counted(admin: httpx.Client, unchanged: None) -> None:
     good = {"key": "canary", "plans": ["canary"]}
     for wrong in ({}, {"key": "canary", "cost": -1}, {"key": 5}, {**good, "plans": ["nobody"]}, {**good, "more": 1}):
-        told = refusal(admin.post("/api/v1/check/batch", json={"checks": [good, good, wrong]}))
-        assert "checks[2]" in told["detail"]
+        error = assert_bad_request(admin.post("/api/v1/check/batch", json={"checks": [good, good, wrong]}))
+        assert "checks[2]" in error["detail"]
 
 
 @pytest.mark.parametrize("checks", [None, 5, "x", {}, [5], [None], [[]], [{}] * 1001, [{"key": "canary"}] * 1001])
-def test_checks_that_are_none(admin: httpx.Client, unchanged: None, checks: Any) -> None:
-    told = refusal(admin.post("/api/v1/check/batch", json={"checks": checks}))
-    assert "checks" in told["detail"]
+def test_invalid_check_lists_are_refused(admin: httpx.Client, unchanged: None, checks: Any) -> None:
+    error = assert_bad_request(admin.post("/api/v1/check/batch", json={"checks": checks}))
+    assert "checks" in error["detail"]
 
 
 @pytest.mark.parametrize(
@@ -266,14 +268,12 @@ def test_checks_that_are_none(admin: httpx.Client, unchanged: None, checks: Any)
         ("POST", "/admin/policies", b'{"key": "a", "capacity": 1, "capacity": 2}'),
     ],
 )
-def test_a_field_written_twice_is_refused(
-    admin: httpx.Client, unchanged: None, method: str, path: str, body: bytes
-) -> None:
-    refusal(admin.request(method, path, content=body, headers={"content-type": "application/json"}))
+def test_duplicate_field_is_refused(admin: httpx.Client, unchanged: None, method: str, path: str, body: bytes) -> None:
+    assert_bad_request(admin.request(method, path, content=body, headers={"content-type": "application/json"}))
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data", "application/json; charset=utf-16"])
-def test_a_body_of_another_kind_is_refused(admin: httpx.Client, unchanged: None, kind: str) -> None:
+def test_other_content_types_are_refused(admin: httpx.Client, unchanged: None, kind: str) -> None:
     response = admin.post("/api/v1/plans", content=b'{"name": "x", "limits": ["1/s"]}', headers={"content-type": kind})
     assert response.status_code == 415
     assert response.headers["content-type"] == "application/problem+json"
@@ -311,19 +311,19 @@ def test_a_body_of_another_kind_is_refused(admin: httpx.Client, unchanged: None,
         "/ratelimiter/configured-limits?limit=0",
     ],
 )
-def test_a_query_that_cannot_be_used_is_named(admin: httpx.Client, query: str) -> None:
+def test_invalid_query_is_named(admin: httpx.Client, query: str) -> None:
     name = query.partition("?")[2].partition("=")[0] or "clientId"
-    told = refusal(admin.get(query))
-    assert name in told["detail"], told
+    error = assert_bad_request(admin.get(query))
+    assert name in error["detail"], error
 
 
 @pytest.mark.parametrize(
     "name", ["a\0b", "é" * 400, "a/b", "..", "%", "x" * 1024, "\U0001f4a9", "'; DROP TABLE rules; --"]
 )
-def test_strange_names_are_names(admin: httpx.Client, service: Service, name: str) -> None:
-    """Any characters: what is made under a name is found, counted and deleted under it."""
-    made = admin.post("/admin/policies", json={"key": name, "capacity": 5, "refillRate": 1})
-    assert made.status_code == 201, made.text
+def test_unusual_names_work(admin: httpx.Client, service: Service, name: str) -> None:
+    """Names may contain any character: create, read, count and delete."""
+    response = admin.post("/admin/policies", json={"key": name, "capacity": 5, "refillRate": 1})
+    assert response.status_code == 201, response.text
     encoded = quote(name, safe="").replace(".", "%2E")
     path = f"/admin/policies/{encoded}"
     assert admin.get(path).json()["policyKey"] == name

@@ -1,4 +1,4 @@
-"""The families `/admin` and `/ratelimiter` over HTTP: names and shapes of other programs."""
+"""The compatibility endpoints `/admin` and `/ratelimiter` over HTTP: names and shapes of other programs."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def name() -> str:
 
 
 def test_status(admin: httpx.Client) -> None:
-    told = admin.get("/admin/status").json()
-    assert {"status", "version", "uptimeSeconds", "stores"} <= set(told)
-    assert told["status"] == "OK"
-    assert isinstance(told["uptimeSeconds"], int)
-    assert len(told["stores"]) >= 1
+    status = admin.get("/admin/status").json()
+    assert {"status", "version", "uptimeSeconds", "stores"} <= set(status)
+    assert status["status"] == "OK"
+    assert isinstance(status["uptimeSeconds"], int)
+    assert len(status["stores"]) >= 1
 
 
 @pytest.mark.parametrize("shape", ["{}", "user:{}", "user:{}|route:/v1/pay", "a/{}/b", "{} ü?#%"])
-def test_a_policy_from_beginning_to_end(admin: httpx.Client, name: str, shape: str) -> None:
+def test_policy_lifecycle(admin: httpx.Client, name: str, shape: str) -> None:
     key = shape.format(name)
     path = f"/admin/policies/{quote(key, safe='')}"
     problem(admin.get(path), 404)
     body = {"key": key, "type": "TOKEN_BUCKET", "capacity": 20, "refillRate": 2, "windowSeconds": 30}
-    made = admin.post("/admin/policies", json=body)
-    assert made.status_code == 201, made.text
-    policy = made.json()
+    created = admin.post("/admin/policies", json=body)
+    assert created.status_code == 201, created.text
+    policy = created.json()
     assert policy == {
         "id": policy["id"],
         "policyKey": key,
@@ -49,7 +49,7 @@ def test_a_policy_from_beginning_to_end(admin: httpx.Client, name: str, shape: s
         "windowSeconds": 30,
     }
     assert isinstance(policy["id"], int)
-    assert made.headers["location"] == path
+    assert created.headers["location"] == path
     assert admin.get(path).json() == policy
     assert policy in admin.get("/admin/policies", params={"limit": 1000}).json()
     problem(admin.post("/admin/policies", json=body), 409)
@@ -67,18 +67,23 @@ def test_a_policy_from_beginning_to_end(admin: httpx.Client, name: str, shape: s
     assert admin.post("/api/v1/quota", json={"key": key}).json()["limit"] == 100
 
 
-def test_a_policy_without_numbers_is_the_usual_one(admin: httpx.Client, name: str) -> None:
-    told = admin.post("/admin/policies", json={"key": name}).json()
-    assert (told["type"], told["capacity"], told["refillRate"], told["windowSeconds"]) == ("TOKEN_BUCKET", 100, 10, 60)
+def test_policy_defaults(admin: httpx.Client, name: str) -> None:
+    policy = admin.post("/admin/policies", json={"key": name}).json()
+    assert (policy["type"], policy["capacity"], policy["refillRate"], policy["windowSeconds"]) == (
+        "TOKEN_BUCKET",
+        100,
+        10,
+        60,
+    )
 
 
-def test_how_a_key_stands(admin: httpx.Client, name: str) -> None:
+def test_key_metrics(admin: httpx.Client, name: str) -> None:
     admin.post("/admin/policies", json={"key": name, "type": "SLIDING_WINDOW", "capacity": 5, "windowSeconds": 3600})
     path = f"/admin/metrics/{name}"
     states = []
     for _ in range(6):
-        told = admin.get(path).json()
-        assert set(told) == {
+        metrics = admin.get(path).json()
+        assert set(metrics) == {
             "key",
             "algorithm",
             "currentTokens",
@@ -87,20 +92,19 @@ def test_how_a_key_stands(admin: httpx.Client, name: str) -> None:
             "windowSeconds",
             "status",
         }
-        assert (told["key"], told["algorithm"], told["capacity"]) == (name, "SLIDING_WINDOW", 5)
-        assert told["windowRequestCount"] == 5 - told["currentTokens"]
-        assert told["windowSeconds"] == 3600
-        states.append((told["currentTokens"], told["status"]))
+        assert (metrics["key"], metrics["algorithm"], metrics["capacity"]) == (name, "SLIDING_WINDOW", 5)
+        assert metrics["windowRequestCount"] == 5 - metrics["currentTokens"]
+        assert metrics["windowSeconds"] == 3600
+        states.append((metrics["currentTokens"], metrics["status"]))
         admin.post("/api/v1/check", json={"key": name})
     assert states == [(5, "OK"), (4, "OK"), (3, "OK"), (2, "OK"), (1, "OK"), (0, "THROTTLED")]
-    told = admin.post(f"/admin/reset/{name}")
-    assert told.status_code == 200
+    assert admin.post(f"/admin/reset/{name}").status_code == 200
     assert admin.get(path).json()["currentTokens"] == 5
     entries = admin.get("/api/v1/audit", params={"subject": f"key:{name}"}).json()["entries"]
     assert [entry["action"] for entry in entries] == ["reset", "reset requested"]
 
 
-def test_keys_that_were_seen_are_listed_with_those_that_have_policies(admin: httpx.Client, name: str) -> None:
+def test_seen_keys_are_listed_with_configured_keys(admin: httpx.Client, name: str) -> None:
     admin.post("/admin/policies", json={"key": f"{name} a"})
     admin.post("/api/v1/check", json={"key": f"{name} b"})
     admin.post("/api/v1/check", json={"dimension": "KEY", "identifier": f"{name} c"})
@@ -123,8 +127,12 @@ def test_keys_that_were_seen_are_listed_with_those_that_have_policies(admin: htt
 # -- /ratelimiter ---------------------------------------------------------------------------------------------------
 
 
-def limit_of(kind: str, named: str, unit: str, most: int) -> dict[str, Any]:
-    return {"limitType": kind, "limitName": named, "timeIntervalLimit": {"timeUnit": unit, "maxRequests": most}}
+def limit_of(kind: str, limit_name: str, unit: str, max_requests: int) -> dict[str, Any]:
+    return {
+        "limitType": kind,
+        "limitName": limit_name,
+        "timeIntervalLimit": {"timeUnit": unit, "maxRequests": max_requests},
+    }
 
 
 @pytest.fixture
@@ -142,10 +150,10 @@ def configured(admin: httpx.Client, client_id: str) -> list[dict[str, Any]]:
     return sorted(found[0]["limits"], key=lambda limit: (limit["limitType"], limit["limitName"]))
 
 
-def test_a_client_from_beginning_to_end(admin: httpx.Client, client_id: str) -> None:
+def test_client_lifecycle(admin: httpx.Client, client_id: str) -> None:
     first = [limit_of("DEFAULT", "GLOBAL", "HOUR", 50), limit_of("API", "getUsers", "MIN", 5)]
-    told = admin.post("/ratelimiter/configure-client", json={"clientId": client_id, "limits": first})
-    assert (told.status_code, told.json()["status"]) == (200, "SUCCESS")
+    response = admin.post("/ratelimiter/configure-client", json={"clientId": client_id, "limits": first})
+    assert (response.status_code, response.json()["status"]) == (200, "SUCCESS")
     assert configured(admin, client_id) == [first[1], first[0]]
     more = [
         limit_of("API", "getUsers", "DAY", 7),
@@ -158,9 +166,9 @@ def test_a_client_from_beginning_to_end(admin: httpx.Client, client_id: str) -> 
     before_ms = time.time() * 1000 - 1000
     call = {"clientId": client_id, "apiName": "getUsers", "methodName": "GET"}
     assert admin.post("/ratelimiter/verify-api-limit", json=call).status_code == 200
-    told = admin.get("/ratelimiter/client-limits", params={"clientId": client_id})
-    assert told.json()["clientId"] == client_id
-    live = {(limit["limitType"], limit["limitName"]): limit for limit in told.json()["limits"]}
+    response = admin.get("/ratelimiter/client-limits", params={"clientId": client_id})
+    assert response.json()["clientId"] == client_id
+    live = {(limit["limitType"], limit["limitName"]): limit for limit in response.json()["limits"]}
     users = live["API", "getUsers"]
     assert (users["availablePermits"], users["maxPermits"]) == (6, 7)
     assert users["timeIntervalLimit"] == {"timeUnit": "DAY", "maxRequests": 7}
@@ -171,8 +179,8 @@ def test_a_client_from_beginning_to_end(admin: httpx.Client, client_id: str) -> 
     names = [{"limitType": "API", "limitName": "getUsers"}, {"limitType": "METHOD", "limitName": "DELETE"}]
     problem(admin.request("DELETE", "/ratelimiter/delete-limits", json={"clientId": client_id, "limits": names}), 404)
     assert len(configured(admin, client_id)) == 4  # all or nothing
-    told = admin.request("DELETE", "/ratelimiter/delete-limits", json={"clientId": client_id, "limits": names[:1]})
-    assert (told.status_code, told.json()["status"]) == (200, "SUCCESS")
+    response = admin.request("DELETE", "/ratelimiter/delete-limits", json={"clientId": client_id, "limits": names[:1]})
+    assert (response.status_code, response.json()["status"]) == (200, "SUCCESS")
     assert len(configured(admin, client_id)) == 3
     assert admin.delete("/ratelimiter/delete-client", params={"clientId": client_id}).status_code == 200
     assert configured(admin, client_id) == []
@@ -180,19 +188,19 @@ def test_a_client_from_beginning_to_end(admin: httpx.Client, client_id: str) -> 
     problem(admin.request("DELETE", "/ratelimiter/delete-limits", json={"clientId": client_id, "limits": names}), 404)
 
 
-def test_a_client_that_was_only_seen_has_the_default_limits(admin: httpx.Client, name: str) -> None:
+def test_seen_client_has_the_default_limits(admin: httpx.Client, name: str) -> None:
     problem(admin.get("/ratelimiter/client-limits", params={"clientId": name}), 404, name)
     admin.post("/ratelimiter/verify-api-limit", json={"clientId": name, "apiName": "a"})
-    told = admin.get("/ratelimiter/client-limits", params={"clientId": name})
-    assert told.status_code == 200
-    (limit,) = told.json()["limits"]
+    response = admin.get("/ratelimiter/client-limits", params={"clientId": name})
+    assert response.status_code == 200
+    (limit,) = response.json()["limits"]
     assert (limit["limitType"], limit["limitName"]) == ("DEFAULT", "GLOBAL")
     assert limit["timeIntervalLimit"] == {"timeUnit": "MIN", "maxRequests": 100}
     assert limit["maxPermits"] == 100
     assert configured(admin, name) == []
 
 
-def test_a_path_pattern_of_a_client(admin: httpx.Client, client_id: str) -> None:
+def test_path_pattern_of_a_client(admin: httpx.Client, client_id: str) -> None:
     limits = [limit_of("API", "/web/*", "DAY", 1)]
     admin.post("/ratelimiter/configure-client", json={"clientId": client_id, "limits": limits})
     statuses = [

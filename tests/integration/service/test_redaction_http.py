@@ -1,7 +1,7 @@
-"""Whom requests are about is not to be read where it need not be: a service is asked about several callers, each in
-another way, and then its log, its events, its metrics, its history and its files are searched for their names.
+"""Redaction of subjects: a service gets requests about several callers, each identified in another way. Then its log,
+events, metrics, history and files are searched for their names.
 
-Once with keys by a digest, and once with plain ones, where API keys must be hidden all the same.
+Once with hashed keys, and once with plain keys, where API keys must be redacted too.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ rules:
   - {{rule_id: per-user, dimension: user, endpoint_pattern: /orders, limit: 5, window_seconds: 3600}}
 default_client_limits: 3/hour
 """
-SHOWN: dict[str, Callable[[str], str]] = {"hashed": digest, "plain": str}
-"""How a key comes out."""
+FORMATS: dict[str, Callable[[str], str]] = {"hashed": digest, "plain": str}
+"""How a key is written."""
 
 
-class Asked:
-    """What came out of a service that was asked about everybody."""
+class Traffic:
+    """Sends requests about all callers, and collects all output of the service."""
 
     def __init__(self, service: Service, receiver: Receiver) -> None:
         with service.client(service.key) as admin, service.client() as anyone:
@@ -51,13 +51,13 @@ class Asked:
             self.checks(anyone)
             self.proxied(anyone)
             self.metrics = anyone.get("/metrics").text
-            self.seen = b""
-            wait_until("clients are on the board", lambda: self.look_at(service.folder))
+            self.snapshot_bytes = b""
+            wait_until("clients are in the worker snapshots", lambda: self.read_snapshots(service.folder))
             self.limits = {
                 client: admin.get("/ratelimiter/client-limits", params={"clientId": client}).json()["limits"]
                 for client in (API_KEY, CONFIGURED)
             }
-        wait_until("all is posted", lambda: len(receiver.events) >= 6)
+        wait_until("all events are posted", lambda: len(receiver.events) >= 6)
         assert service.stop() == 0
         self.events = receiver.events
         self.logged = service.logged
@@ -90,7 +90,7 @@ class Asked:
         assert admin.get(f"/no/such/{USER}").status_code == 404
 
     def checks(self, anyone: httpx.Client) -> None:
-        self.answers: dict[str, list[tuple[bool, str]]] = {}
+        self.decisions: dict[str, list[tuple[bool, str]]] = {}
         bodies: dict[str, Any] = {
             "policy": {"key": POLICY},
             "long": {"key": LONG},
@@ -99,120 +99,126 @@ class Asked:
             "nobody": {"context": {"path": "/nothing"}},
         }
         for name, body in bodies.items():
-            told = [anyone.post("/api/v1/check", json=body).json() for _ in range(2)]
-            self.answers[name] = [(one["allowed"], one["rule"]) for one in told]
+            results = [anyone.post("/api/v1/check", json=body).json() for _ in range(2)]
+            self.decisions[name] = [(one["allowed"], one["rule"]) for one in results]
 
     def proxied(self, anyone: httpx.Client) -> None:
-        self.passed: dict[str, list[int]] = {}
+        self.statuses: dict[str, list[int]] = {}
         for api_key in (API_KEY, CONFIGURED):
             headers = {"x-api-key": api_key, "x-original-uri": "/"}
-            told = [anyone.get("/api/v1/authorize", headers=headers) for _ in range(3)]
-            self.passed[api_key] = [response.status_code for response in told]
+            responses = [anyone.get("/api/v1/authorize", headers=headers) for _ in range(3)]
+            self.statuses[api_key] = [response.status_code for response in responses]
 
-    def look_at(self, folder: Path) -> bool:
-        self.seen = b"".join(file.read_bytes() for file in folder.rglob("worker-*.*") if file.is_file())
-        return client_of_api_key(CONFIGURED).encode() in self.seen
+    def read_snapshots(self, folder: Path) -> bool:
+        self.snapshot_bytes = b"".join(file.read_bytes() for file in folder.rglob("worker-*.*") if file.is_file())
+        return client_of_api_key(CONFIGURED).encode() in self.snapshot_bytes
 
 
 @pytest.fixture(scope="module", params=["hashed", "plain"])
-def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Asked]]:
+def traffic_case(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Traffic]]:
     keys: str = request.param
     folder = tmp_path_factory.mktemp(keys)
     receiver = Receiver()
     config = CONFIG.format(keys=keys, webhook=receiver.url)
     with Service(folder, config=config, environment={"TMPDIR": str(folder)}) as service:
-        yield keys, Asked(service, receiver)
+        yield keys, Traffic(service, receiver)
     receiver.close()
 
 
-def test_rules_go_by_the_keys_themselves(asked: tuple[str, Asked]) -> None:
-    _, told = asked
-    assert told.answers["policy"] == [(True, f"policy:{POLICY}"), (False, f"policy:{POLICY}")], (
-        "the rule as it is called"
+def test_rules_match_the_original_keys(traffic_case: tuple[str, Traffic]) -> None:
+    _, traffic = traffic_case
+    assert traffic.decisions["policy"] == [(True, f"policy:{POLICY}"), (False, f"policy:{POLICY}")], (
+        "the rule by its own name"
     )
-    assert [allowed for allowed, _ in told.answers["client"]] == [True, False]
-    assert [allowed for allowed, _ in told.answers["user"]] == [True, False]
-    assert told.passed == {API_KEY: [200, 200, 200], CONFIGURED: [200, 429, 429]}, "a client configured by its API key"
-    assert [limit["availablePermits"] for limit in told.limits[API_KEY]] == [0], "seen, and its counter found"
-    assert [limit["availablePermits"] for limit in told.limits[CONFIGURED]] == [0]
-    assert all(limit["lastRequestTimeStamp"] for limits in told.limits.values() for limit in limits)
+    assert [allowed for allowed, _ in traffic.decisions["client"]] == [True, False]
+    assert [allowed for allowed, _ in traffic.decisions["user"]] == [True, False]
+    assert traffic.statuses == {API_KEY: [200, 200, 200], CONFIGURED: [200, 429, 429]}, (
+        "a client configured by its API key"
+    )
+    assert [limit["availablePermits"] for limit in traffic.limits[API_KEY]] == [0], "seen, and its counter found"
+    assert [limit["availablePermits"] for limit in traffic.limits[CONFIGURED]] == [0]
+    assert all(limit["lastRequestTimeStamp"] for limits in traffic.limits.values() for limit in limits)
 
 
-def test_api_keys_are_nowhere(asked: tuple[str, Asked]) -> None:
-    _, told = asked
-    places = {
-        "log": told.logged,
-        "events": json.dumps(told.events),
-        "metrics": told.metrics,
-        "board": told.seen.decode("latin-1"),
-        "history": repr((told.usage, told.top)),
+def test_api_keys_appear_nowhere(traffic_case: tuple[str, Traffic]) -> None:
+    _, traffic = traffic_case
+    sources = {
+        "log": traffic.logged,
+        "events": json.dumps(traffic.events),
+        "metrics": traffic.metrics,
+        "snapshots": traffic.snapshot_bytes.decode("latin-1"),
+        "history": repr((traffic.usage, traffic.top)),
     }
     assert [
-        (place, secret) for secret in (API_KEY, CONFIGURED) for place, text in places.items() if secret in text
+        (source, secret) for secret in (API_KEY, CONFIGURED) for source, text in sources.items() if secret in text
     ] == []
 
 
-def test_nobody_is_named_where_keys_are_hashed(asked: tuple[str, Asked]) -> None:
-    keys, told = asked
-    text = told.logged + json.dumps(told.events) + told.metrics + repr(told.usage)
+def test_hashed_keys_hide_all_names(traffic_case: tuple[str, Traffic]) -> None:
+    keys, traffic = traffic_case
+    text = traffic.logged + json.dumps(traffic.events) + traffic.metrics + repr(traffic.usage)
     names = [POLICY, LONG[:19], CLIENT, USER]
     if keys == "hashed":
         assert [name for name in names if name in text] == []
     else:
-        rules = "".join(re.findall(r'rule="[^"]*"|"rule": "[^"]*"', text)) + repr(told.usage)
+        rules = "".join(re.findall(r'rule="[^"]*"|"rule": "[^"]*"', text)) + repr(traffic.usage)
         assert [name for name in names if name in rules] == []
 
 
-def test_what_is_counted_by_rule(asked: tuple[str, Asked]) -> None:
-    _, told = asked
-    slot = "rule%7Cuser%7C*%7C3600%7C/orders"
-    assert told.usage == {
+def test_usage_is_counted_by_rule(traffic_case: tuple[str, Traffic]) -> None:
+    _, traffic = traffic_case
+    rule_slot = "rule%7Cuser%7C*%7C3600%7C/orders"
+    assert traffic.usage == {
         "policy": (2, 2),
         "client:DEFAULT:GLOBAL": (2, 3),
-        f"override:{slot}": (1, 1),
+        f"override:{rule_slot}": (1, 1),
         "default-client-limits": (3, 0),
         "no_rule": (2, 0),
     }
-    counted = dict(re.findall(r'^crestgate_allowed_total\{dimension="(\w+)",rule="([^"]*)"\}', told.metrics, re.M))
+    counted = dict(re.findall(r'^crestgate_allowed_total\{dimension="(\w+)",rule="([^"]*)"\}', traffic.metrics, re.M))
     assert counted["none"] == "no_rule"
-    assert 'rule=""' not in told.metrics
-    assert 'key=""' not in told.metrics
+    assert 'rule=""' not in traffic.metrics
+    assert 'key=""' not in traffic.metrics
 
 
-def test_who_asked_most(asked: tuple[str, Asked]) -> None:
-    _, told = asked
-    assert told.top == {
+def test_top_subjects(traffic_case: tuple[str, Traffic]) -> None:
+    _, traffic = traffic_case
+    assert traffic.top == {
         f"client:{client_of_api_key(API_KEY)}": (3, 0),
         f"client:{client_of_api_key(CONFIGURED)}": (1, 2),
         f"client:{CLIENT}": (1, 1),
         f"user:{USER}": (1, 1),
         f"key:{POLICY}": (1, 1),
         short_subject(f"key:{LONG}"): (1, 1),
-    }, "and nobody without a name"
+    }, "no entry without a name"
 
 
-def test_lines_about_one_client_have_one_key(asked: tuple[str, Asked]) -> None:
-    keys, told = asked
-    key = SHOWN[keys](f"client:{client_of_api_key(CONFIGURED)}")
-    assert sum(line["event"] == "check" and line.get("key") == key for line in told.lines) == 3
-    assert any(line["event"] == "pressure" and line["key"] == key for line in told.lines)
-    assert any(event["key"] == key for event in told.events)
-    assert f'key="{key}"' in told.metrics
+def test_log_lines_of_one_client_share_a_key(traffic_case: tuple[str, Traffic]) -> None:
+    keys, traffic = traffic_case
+    key = FORMATS[keys](f"client:{client_of_api_key(CONFIGURED)}")
+    assert sum(line["event"] == "check" and line.get("key") == key for line in traffic.lines) == 3
+    assert any(line["event"] == "pressure" and line["key"] == key for line in traffic.lines)
+    assert any(event["key"] == key for event in traffic.events)
+    assert f'key="{key}"' in traffic.metrics
 
 
-def test_paths_of_calls(asked: tuple[str, Asked]) -> None:
-    keys, told = asked
-    shown = SHOWN[keys]
+def test_logged_paths_are_redacted(traffic_case: tuple[str, Traffic]) -> None:
+    keys, traffic = traffic_case
+    format_key = FORMATS[keys]
     calls = [
         tuple(line.get(name) for name in ("method", "path", "status", "key", "rule"))
-        for line in told.lines
+        for line in traffic.lines
         if line["event"] == "request"
     ]
-    api_key = shown(f"key:apikey:{API_KEY}") if keys == "hashed" else f"key:apikey:{digest(f'key:apikey:{API_KEY}')}"
+    api_key = (
+        format_key(f"key:apikey:{API_KEY}") if keys == "hashed" else f"key:apikey:{digest(f'key:apikey:{API_KEY}')}"
+    )
     for call in (
         ("POST", "/ratelimiter/configure-client", 200, None, None),
         ("POST", "/admin/policies", 201, None, None),
-        ("POST", "/api/v1/users/{user_id}/override", 201, shown(f"user:{USER}"), None),
+        ("POST", "/api/v1/users/{user_id}/override", 201, format_key(f"user:{USER}"), None),
         ("POST", "/admin/reset/{key}", 200, api_key, None),
         ("HEAD", "/admin/metrics/…", 200, None, None),
         ("GET", "/api/v1/rules/{rule_id}", 200, None, "policy"),
@@ -221,6 +227,6 @@ def test_paths_of_calls(asked: tuple[str, Asked]) -> None:
         ("GET", "/ratelimiter/client-limits", 200, None, None),
     ):
         assert call in calls
-    assert {line["path"] for line in told.lines if line["event"] == "check"} == {
+    assert {line["path"] for line in traffic.lines if line["event"] == "check"} == {
         *("/api/v1/check", "/api/v1/authorize", "/metrics", "/readyz"),
     }

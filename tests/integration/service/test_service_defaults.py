@@ -1,4 +1,4 @@
-"""The service as it comes up with no settings at all."""
+"""The service with no settings at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 from integration.service.service_process import Service
 
 
-def test_a_service_without_settings_answers_and_ends_when_told(serve: Callable[..., Service]) -> None:
+def test_service_without_settings_starts_and_stops(serve: Callable[..., Service]) -> None:
     service = serve()
     assert service.key.startswith("cg_")
     assert (service.folder / ".crestgate" / "counters").exists()
@@ -20,7 +20,7 @@ def test_a_service_without_settings_answers_and_ends_when_told(serve: Callable[.
     assert "Traceback" not in service.logged
 
 
-def test_the_key_is_shown_once_and_still_opens_after_a_restart(serve: Callable[..., Service]) -> None:
+def test_admin_key_is_printed_once_and_valid_after_a_restart(serve: Callable[..., Service]) -> None:
     first = serve()
     key = first.key
     first.stop()
