@@ -1,7 +1,7 @@
-"""Limits in the frameworks people use: a middleware, an extension or an interceptor for each, and all alike.
+"""Rate limits for web frameworks and gRPC: a middleware, an extension or an interceptor for each.
 
-`crestgate.integrations.asgi`, `fastapi`, `wsgi`, `flask`, `django` and `grpc` each import their own framework and no
-other. What is here is the same in all of them.
+`crestgate.integrations.asgi`, `fastapi`, `wsgi`, `flask`, `django` and `grpc` each import only their own framework. The
+names exported here are common to all of them.
 """
 
 from crestgate.http.header_options import HeaderStyle

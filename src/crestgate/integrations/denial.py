@@ -1,4 +1,4 @@
-"""The response to a denial, as every framework gives it: 429, the headers, and the problem as JSON."""
+"""The response to a denied request: 429 with a JSON problem document, unless `on_denied` returns another."""
 
 from __future__ import annotations
 
@@ -9,26 +9,22 @@ from crestgate.http.problem import CONTENT_TYPE, encode_problem, exceeded
 
 __all__ = ["Denial", "default_denial"]
 
-RawHeaders = list[tuple[bytes, bytes]]
-
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """A response, in no framework's words: what `on_denied` may return to shape a denial."""
+    """A framework-independent response, which `on_denied` may return."""
 
     status: int = 429
     body: bytes = b""
     content_type: str = CONTENT_TYPE
     headers: tuple[tuple[str, str], ...] = ()
-    """Further headers: those that tell of the limits are added."""
+    """Additional headers. The rate limit headers are added separately."""
 
-    def raw_headers(self, limits: RawHeaders) -> RawHeaders:
-        """All headers, with names in small letters, as ASGI has them."""
-        own = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self.headers]
-        content = [(b"content-type", self.content_type.encode("latin-1")), (b"content-length", b"%d" % len(self.body))]
-        return [*content, *limits, *own]
+    def all_headers(self) -> list[tuple[str, str]]:
+        """The content headers and the additional ones, with names in lower case."""
+        content = [("content-type", self.content_type), ("content-length", str(len(self.body)))]
+        return content + [(name.lower(), value) for name, value in self.headers]
 
 
 def default_denial(decision: Decision) -> Denial:
-    """The usual one."""
     return Denial(429, encode_problem(exceeded(decision)))

@@ -1,11 +1,13 @@
 # mypyc: compile
-"""A request passes a layer: asked before it is handled, and settled when its response is known.
+"""Check a request against one layer, and settle the check when the response is known.
 
-The same for threads and for event loops, apart from the calls that wait.
+The sync and async functions differ only in the calls that wait.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Generic
 
 from crestgate.core.decision import Decision
@@ -20,7 +22,7 @@ __all__ = ["Admission", "check_async", "check_sync", "give_back", "settle", "set
 
 
 class Admission(Generic[L]):
-    """What came of one request at one layer."""
+    """The result of one request's check at one layer."""
 
     __slots__ = ("decision", "holding", "index", "layer", "refused", "request_state")
 
@@ -31,24 +33,24 @@ class Admission(Generic[L]):
         self.request_state = request_state
         self.decision = decision
         self.holding = holding
-        """What is given back if the response does not count; None when it is settled, or always counts."""
+        """The charge to give back if the response does not count; None when it is settled or always counts."""
         self.index = len(request_state.decisions)
         allowed = decision.allowed
         self.refused = not allowed and layer.denies(decision)
-        """Whether the request is not to be handled."""
-        if allowed or self.refused:  # what a dry run denies is nobody's business but the log's
+        """Whether the request must be denied."""
+        if allowed or self.refused:  # a dry run's denial is only logged
             request_state.decisions.append(decision)
 
     def take_hold(self, response: Response) -> Hold | None:
-        """What is to be given back now that the response is known. Asked once."""
+        """The charge to give back for this response, if any. Returned once."""
         holding, self.holding = self.holding, None
         when = self.layer.when
         if holding is None or when is None or self.refused or when(response):
             return None
         return holding
 
-    def settled(self, decision: Decision) -> None:
-        """How the counters stand after that."""
+    def replace_decision(self, decision: Decision) -> None:
+        """Replace the decision by that after a charge was given back, so that the headers show it."""
         if self.index < len(self.request_state.decisions) and self.request_state.decisions[self.index] is self.decision:
             self.request_state.decisions[self.index] = decision
         self.decision = decision
@@ -61,67 +63,86 @@ def check_sync(
     route: str | None = None,
     *,
     hold: bool = False,
+    wait: bool = True,
 ) -> Admission[Limiter] | None:
-    """Ask about a request from a thread. None when the layer leaves it alone. To `hold` is to be able to give back."""
-    ask = layer.ask(request, request_state, route)
-    if ask is None:
+    """Check a request in a thread; None when the layer does not limit it.
+
+    With `hold` the charge can be given back. With `wait` a leaky bucket's delay has passed on return.
+    """
+    check = layer.build_check(request, request_state, route)
+    if check is None:
         return None
     if hold or layer.when is not None:
-        holding = layer.limiter.hold(layer.prepared(ask))
-        return _passed(layer, request_state, ask, holding.decision, holding)
-    if ask.bound is not None:
-        return _passed(layer, request_state, ask, ask.bound.check(ask.key, ask.cost), None)
-    assert ask.context is not None
-    return _passed(layer, request_state, ask, layer.limiter.check_request(ask.context, ask.cost), None)
+        holding = layer.limiter.hold(layer.prepare(check))
+        admission = _admission(layer, request_state, check, holding.decision, holding)
+    elif check.bound is not None:
+        admission = _admission(layer, request_state, check, check.bound.check(check.key, check.cost), None)
+    else:
+        assert check.context is not None
+        decision = layer.limiter.check_request(check.context, check.cost)
+        admission = _admission(layer, request_state, check, decision, None)
+    if wait:
+        delay = layer.delay(admission.decision)
+        if delay:
+            time.sleep(delay)
+    return admission
 
 
 async def check_async(
     layer: LimitLayer[AsyncLimiter], request: Request, request_state: RequestState, route: str | None = None
 ) -> Admission[AsyncLimiter] | None:
-    """The same on an event loop."""
+    """Check a request on an event loop; None when the layer does not limit it. A leaky bucket's delay has passed on
+    return."""
     if layer.coroutines:
         await layer.resolve_coroutines(request)
-    ask = layer.ask(request, request_state, route)
-    if ask is None:
+    check = layer.build_check(request, request_state, route)
+    if check is None:
         return None
     limiter = layer.limiter
+    holding: Hold | None = None
     if layer.when is not None:
-        holding = await limiter.hold(layer.prepared(ask))
-        return _passed(layer, request_state, ask, holding.decision, holding)
-    if ask.bound is not None:
-        decision = ask.bound.try_check(ask.key, ask.cost)
-        if decision is None:
-            decision = await limiter.check_bound(ask.bound, ask.key, ask.cost)
-        return _passed(layer, request_state, ask, decision, None)
-    assert ask.context is not None
-    return _passed(layer, request_state, ask, await limiter.check_request(ask.context, ask.cost), None)
+        holding = await limiter.hold(layer.prepare(check))
+        decision = holding.decision
+    elif check.bound is not None:
+        local_decision = check.bound.try_check(check.key, check.cost)
+        if local_decision is None:
+            local_decision = await limiter.check_bound(check.bound, check.key, check.cost)
+        decision = local_decision
+    else:
+        assert check.context is not None
+        decision = await limiter.check_request(check.context, check.cost)
+    admission = _admission(layer, request_state, check, decision, holding)
+    delay = layer.delay(decision)
+    if delay:
+        await asyncio.sleep(delay)
+    return admission
 
 
-def _passed(
-    layer: LimitLayer[L], request_state: RequestState, ask: LayerCheck, decision: Decision, holding: Hold | None
+def _admission(
+    layer: LimitLayer[L], request_state: RequestState, check: LayerCheck, decision: Decision, holding: Hold | None
 ) -> Admission[L]:
     admission = Admission(layer, request_state, decision, holding)
-    if not decision.allowed and not admission.refused:  # a dry run: where it is none, the denial is carried out
-        layer.unmark_counted(ask, request_state)
+    if not decision.allowed and not admission.refused:  # a dry run: another layer may still deny the request
+        layer.unmark_counted(check, request_state)
     return admission
 
 
 def settle(admission: Admission[Limiter], response: Response) -> None:
-    """The response is known: what it does not count for is given back, and the headers tell of it."""
+    """Give the charge back if this response does not count."""
     holding = admission.take_hold(response)
     if holding is not None:
-        admission.settled(admission.layer.limiter.release(holding))
+        admission.replace_decision(admission.layer.limiter.release(holding))
 
 
 def give_back(admission: Admission[Limiter]) -> None:
-    """Another layer has denied the request, so this one has not let it in."""
+    """Give the charge back because another layer has denied the request."""
     holding, admission.holding = admission.holding, None
     if holding is not None and not admission.refused:
-        admission.settled(admission.layer.limiter.release(holding))
+        admission.replace_decision(admission.layer.limiter.release(holding))
 
 
 async def settle_async(admission: Admission[AsyncLimiter], response: Response) -> None:
-    """The same on an event loop."""
+    """Give the charge back if this response does not count."""
     holding = admission.take_hold(response)
     if holding is not None:
-        admission.settled(await admission.layer.limiter.release(holding))
+        admission.replace_decision(await admission.layer.limiter.release(holding))

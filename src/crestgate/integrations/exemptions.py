@@ -1,7 +1,6 @@
-"""Which requests a layer leaves alone: by path, by address, or by a callable.
+"""Requests that a layer does not limit: by path, by address, or by a callable.
 
-A path is exempt only when it is in every way that it can be read: `/healthz/../admin` is not the way around a limit
-on `/admin`.
+A path is exempt only if all its possible readings are: `/healthz/../admin` must not bypass a limit on `/admin`.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from crestgate.rules.matching.trie import Trie, TrieEditor
 __all__ = ["Exempt", "build_exemption", "is_preflight"]
 
 Exempt: TypeAlias = "Callable[..., Any] | str | Iterable[str] | None"
-"""What `exempt=` takes: paths and patterns (`/healthz`, `/static/*`), networks (`10.0.0.0/8`), or a callable."""
+"""The type of `exempt=`: paths and patterns (`/healthz`, `/static/*`), networks (`10.0.0.0/8`), or a callable."""
 
 
 def build_exemption(exempt: Exempt) -> Callable[[Any], Any] | None:
-    """Whether a request is exempt, as one function; None when none ever is."""
+    """A function that tells whether a request is exempt; None when none ever is."""
     if exempt is None:
         return None
     if callable(exempt):
@@ -47,15 +46,15 @@ def build_exemption(exempt: Exempt) -> Callable[[Any], Any] | None:
     def exempted(request: Request) -> bool:
         if networks and request.address in networks:
             return True
-        paths_read = readings(request.path)  # none of what is no path, such as the * of OPTIONS
+        paths_read = readings(request.path)  # empty for the * of OPTIONS, which is no path
         return bool(paths_read) and all(trie.matches(reading) for reading in paths_read)
 
     return exempted
 
 
 def is_preflight(request: Request) -> bool:
-    """Whether a browser only asks if it may ask (CORS). What answers that is no handler of the application, and to deny
-    it would hide from the page why the request that follows is denied."""
+    """Whether this is a CORS preflight request. No handler of the application answers it, and denying it would hide
+    from the page why the actual request is denied."""
     if request.method != "OPTIONS":
         return False
     headers = request.headers

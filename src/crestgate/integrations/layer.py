@@ -1,7 +1,7 @@
 """The limits of one layer: which check a request needs, and what its decision means.
 
-A layer is a middleware, or the limits of one route. Every framework has its own way in and out, and nothing else: what
-is checked is decided here, without I/O; the two functions in drivers.py send it, with and without `await`.
+A layer is a middleware, or the limits of one route. The modules of the frameworks only convert requests and responses.
+This module builds the check, without I/O; the functions in drivers.py perform it, with and without `await`.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from crestgate.limiter.limiter import Limiter
 from crestgate.limiter.pending_check import PendingCheck
 from crestgate.stores.port import Op
 
-__all__ = ["LayerCheck", "LayerLimits", "LayerOptions", "LimitLayer", "no_limits"]
+__all__ = ["LayerCheck", "LayerLimits", "LayerOptions", "LimitLayer", "coroutine_error", "no_limits"]
 
 L = TypeVar("L", bound="Limiter | AsyncLimiter")
 LayerLimits: TypeAlias = "Limits | Callable[..., Limits | None] | None"
-"""Limits as a check takes them, or a callable that tells them for a request (None: it is not limited)."""
+"""Limits as `check` takes them, or a callable that returns them for a request (None: not limited)."""
 
 
 class LayerOptions(TypedDict, total=False):
-    """What every integration takes, under the same names."""
+    """The options that all integrations have in common."""
 
     key: Key
-    """Whom a request is counted for: see keys.py. The client's address unless said."""
+    """Which caller a request is counted for: see keys.py. Default: the client's address."""
     cost: int | Callable[..., int]
     exempt: Exempt
     methods: Collection[str] | None
-    """The methods that are limited; all unless said."""
+    """The methods that are limited. Default: all."""
     when: Callable[[Any], object] | None
-    """Given the Response, which may be a framework's own kind of one: which count. What others have taken is given
+    """Called with the Response (some frameworks pass a subclass): whether it counts. Otherwise the charge is given
     back."""
     dry_run: bool
-    """Count and log, and deny nobody."""
+    """Count and log, but deny no request."""
     wait: bool
     """Whether an admitted request waits out the delay of a leaky bucket."""
     on_denied: Callable[..., Any] | None
-    """Given the request and the Decision: the response to a denial, in the framework's own way. None: the usual one."""
+    """Called with the request and the Decision: returns the framework's response to a denial. None: the default."""
     headers: HeaderStyle | bool
     trusted_proxies: Iterable[str] | int
     user: Callable[..., Any] | None
-    """The user's id; what the framework's own authentication says unless said."""
+    """The user's id. Default: the user of the framework's authentication."""
     tier: Callable[..., Any] | None
     client: Callable[..., Any] | None
     api_key_header: str
 
 
 class LayerCheck:
-    """What is to be asked about one request: a key under a chain, or a request under rules."""
+    """The check of one request: a key against a chain of limits, or a request context against rules."""
 
     __slots__ = ("bound", "context", "cost", "key")
 
@@ -76,7 +76,7 @@ class LayerCheck:
 
 
 class LimitLayer(Generic[L]):
-    """One layer's limits, on one limiter. Without `limits` the limiter's rules decide."""
+    """One layer's limits, on one limiter. Without `limits`, the limiter's rules apply."""
 
     def __init__(
         self,
@@ -123,9 +123,9 @@ class LimitLayer(Generic[L]):
         self.exempt = build_exemption(exempt)
         self.limits = with_one_argument(limits) if callable(limits) else limits if limits is None else reusable(limits)
         self._bound: Bound | None = None
-        """The chain, if it is always the same."""
+        """The chain of limits, if it is the same for all requests."""
         if not callable(self.limits) and self.limits is not None:
-            chain = limiter.resolve(self.limits)  # what cannot be read is an error now
+            chain = limiter.resolve(self.limits)  # raises ConfigError for invalid limits
             self._bound = chain if limiter.has_fixed_limits else None
         if self.limits is None and not limiter.has_rules:
             raise ConfigError(
@@ -136,28 +136,30 @@ class LimitLayer(Generic[L]):
             if hook is not None:
                 _callable(name, hook)
         if is_coroutine(when):
-            raise ConfigError(f"when must be a plain function: a response waits for it, and {when!r} is a coroutine's")
+            raise ConfigError(
+                f"when must be a plain function: a response waits for it, and {when!r} is a coroutine function"
+            )
         callables_used = [*callables.values(), *self.key.callables, self.cost, self.limits, self.exempt]
         self.coroutines: list[Any] = [one for one in callables_used if is_coroutine(one)]
         self._dry_run = DryRun()
-        self._simple = self._bound if self._is_simple() else None
+        self._fast_bound = self._bound if self._allows_fast_check() else None
 
     def refuse_coroutines(self, where: str) -> None:
-        """For frameworks that cannot wait for them."""
+        """ConfigError if a callable is a coroutine function, for frameworks that cannot await it."""
         if self.coroutines:
-            raise ConfigError(f"{self.coroutines[0]!r} is a coroutine function, and nobody can wait for one in {where}")
+            raise coroutine_error(self.coroutines[0], where)
 
     async def resolve_coroutines(self, request: Request) -> None:
-        """Let coroutines among the callables answer, before the rest is asked without waiting."""
+        """Await the callables that are coroutine functions, and store their results for `build_check`."""
         for function in self.coroutines:
             request.results[function] = await function(request)
 
-    def ask(self, request: Request, request_state: RequestState, route: str | None = None) -> LayerCheck | None:
-        """What is to be asked about a request; None when this layer leaves it alone, or all of it was asked before.
+    def build_check(self, request: Request, request_state: RequestState, route: str | None = None) -> LayerCheck | None:
+        """The check of a request; None when this layer does not limit it, or it was already counted.
 
-        `route` is the route that the limits are of, if they are one's: they count for each caller and route.
+        `route` is given for a route's limits, which count per caller and route.
         """
-        if not self._limits_method(request.method.upper()):  # some frameworks take `post` for POST
+        if not self._limits_method(request.method.upper()):  # some frameworks treat `post` as POST
             return None
         if request.method == "OPTIONS" and is_preflight(request):
             return None
@@ -166,7 +168,7 @@ class LimitLayer(Generic[L]):
         engine = id(self.limiter.backend)
         cost = decorator_cost(request.call(self.cost)) if callable(self.cost) else self.cost
         if self.limits is None:
-            if not request_state.count(engine, "", "rules"):
+            if not request_state.mark_counted(engine, "", "rules"):
                 return None
             return LayerCheck(None, "", self.context(request), cost)
         bound = self._bound
@@ -180,24 +182,24 @@ class LimitLayer(Generic[L]):
         if scope is not None:
             key = bounded_key(f"{key}|route:{scope}")
         if bound.single is not None:
-            return LayerCheck(bound, key, None, cost) if request_state.count(engine, key, bound.single.name) else None
-        fresh = tuple([one for one in bound.algorithms if request_state.count(engine, key, one.name)])
-        if not fresh:
+            counted = request_state.mark_counted(engine, key, bound.single.name)
+            return LayerCheck(bound, key, None, cost) if counted else None
+        uncounted = tuple([one for one in bound.algorithms if request_state.mark_counted(engine, key, one.name)])
+        if not uncounted:
             return None
-        if len(fresh) < len(bound.algorithms):
-            bound = self.limiter.resolve_chain(fresh)
+        if len(uncounted) < len(bound.algorithms):
+            bound = self.limiter.resolve_chain(uncounted)
         return LayerCheck(bound, key, None, cost)
 
     def _limits_method(self, method: str) -> bool:
-        """Whether a method is among those that are limited. A HEAD is a GET without its body, and as much work."""
+        """Whether a method is limited. HEAD is limited with GET: it costs as much."""
         methods = self.methods
         return methods is None or method in methods or (method == "HEAD" and "GET" in methods)
 
     def try_fast_check(self, method: str, peer: str | None, request_state: RequestState) -> Decision | None:
-        """The decision on a request in the usual case, without ceremony: one limit that is always the same, counted by
-        the address of the connection in a store that answers at once. None, and nothing is done, in any other case:
-        then `ask` says what to do."""
-        bound = self._simple
+        """The fast path for the most common case: one fixed limit, counted by the peer's address in a local store.
+        None, without any effect, in all other cases: then use `check_sync` or `check_async`."""
+        bound = self._fast_bound
         if bound is None or method == "OPTIONS" or not peer:
             return None
         assert bound.single is not None
@@ -212,8 +214,7 @@ class LimitLayer(Generic[L]):
             request_state.decisions.append(decision)
         return decision
 
-    def _is_simple(self) -> bool:
-        """Whether requests can be decided simply."""
+    def _allows_fast_check(self) -> bool:
         bound = self._bound
         if bound is None or bound.single is None or bound.local is None or not isinstance(self.cost, int):
             return False
@@ -223,17 +224,17 @@ class LimitLayer(Generic[L]):
             return False
         return self.key.by_address and not self.identity.proxies.any
 
-    def unmark_counted(self, ask: LayerCheck, request_state: RequestState) -> None:
-        """Nothing was taken, and the request goes on all the same: another layer may ask about it."""
+    def unmark_counted(self, check: LayerCheck, request_state: RequestState) -> None:
+        """Undo `mark_counted` for a check that charged nothing, so that another layer may check the request."""
         engine = id(self.limiter.backend)
-        if ask.bound is None:
+        if check.bound is None:
             request_state.counted.discard((engine, "", "rules"))
             return
-        for algorithm in ask.bound.algorithms:
-            request_state.counted.discard((engine, ask.key, algorithm.name))
+        for algorithm in check.bound.algorithms:
+            request_state.counted.discard((engine, check.key, algorithm.name))
 
     def context(self, request: Request) -> RequestContext:
-        """The request as rules see it. Where keys of policies have the route in them, it is the template."""
+        """The request context for rules. Policy keys that contain the route use its template."""
         context = RequestContext(
             ip=_name(request.address),
             user=_name(request.user_id),
@@ -249,15 +250,15 @@ class LimitLayer(Generic[L]):
         key = None if route is None else self.limiter.policy_key(context, route)
         return context if key is None else replace(context, key=bounded_key(key))
 
-    def prepared(self, ask: LayerCheck) -> PendingCheck:
-        """What is asked, in the form that can be given back."""
-        if ask.bound is not None:
-            return ask.bound.prepare(Op.TAKE, ask.key, ask.cost)
-        assert ask.context is not None
-        return self.limiter.prepare_request(Op.TAKE, ask.context, ask.cost)
+    def prepare(self, check: LayerCheck) -> PendingCheck:
+        """The check in the form whose charge can be given back."""
+        if check.bound is not None:
+            return check.bound.prepare(Op.TAKE, check.key, check.cost)
+        assert check.context is not None
+        return self.limiter.prepare_request(Op.TAKE, check.context, check.cost)
 
     def denies(self, decision: Decision) -> bool:
-        """Whether a denial is to be carried out; a dry run only tells of it."""
+        """Whether the request must be denied. A dry run only logs it."""
         if decision.allowed:
             return False
         if not self.dry_run:
@@ -266,19 +267,32 @@ class LimitLayer(Generic[L]):
         return False
 
     def delay(self, decision: Decision) -> float:
-        """The real seconds that an admitted request is to wait."""
+        """The real seconds that an admitted request must wait."""
         if not self.wait or not decision.allowed or (decision.detail is None and not decision.wait_us):
             return 0.0
         delay = decision.delay
         return self.limiter.clock.wait(delay) if delay else 0.0
 
+    def custom_denial(self, request: Request, decision: Decision) -> Any:
+        """The result of `on_denied`; None for the default response."""
+        return None if self.on_denied is None else self.on_denied(request, decision)
+
+    def limit_headers(self, request_state: RequestState) -> list[tuple[str, str]]:
+        """The rate limit headers for the decisions of all layers, with names in lower case."""
+        headers = request_state.headers(self.style, self.limiter.clock.ticks())
+        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+
 
 def no_limits(_: object) -> None:
-    """The limits of a layer that asks nothing itself."""
+    """The `limits` of a layer that checks nothing itself."""
+
+
+def coroutine_error(function: object, where: str) -> ConfigError:
+    return ConfigError(f"{function!r} is a coroutine function, which {where} cannot await: use a plain function")
 
 
 def _name(value: str | None) -> str | None:
-    """A name that rules take, whatever a caller has sent for one."""
+    """A caller's value, bounded to the length that rules accept."""
     return None if value is None else bounded_key(value)
 
 
@@ -293,7 +307,7 @@ def _style(headers: HeaderStyle | bool | None, default: HeaderStyle) -> HeaderSt
 
 
 def _methods(given: Collection[str]) -> frozenset[str]:
-    if isinstance(given, str):  # whose letters would be the methods, and none of them would ever come
+    if isinstance(given, str):  # its letters would be taken for methods
         raise ConfigError(f"methods must be a list such as ['POST', 'PUT'], not {given!r}")
     for name in given:
         if not isinstance(name, str) or not name:

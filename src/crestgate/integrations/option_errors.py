@@ -1,4 +1,4 @@
-"""Errors about options: those that do not exist, and those that would have no effect."""
+"""Errors about options that do not exist, or would have no effect."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from crestgate.errors import ConfigError
 
 __all__ = ["refuse_unused", "unknown_option"]
 
-_ELSEWHERE = {
+_OTHER_LIBRARIES = {
     # of Flask-Limiter
     "deduct_when": "here it is when",
     "error_message": "here it is on_denied, which makes the response",
     "exempt_when": "here it is exempt",
-    "headers_enabled": "here it is headers, and True unless said",
-    "in_memory_fallback_enabled": 'here it is said by the limiter, Limiter(url, on_store_error="local")',
+    "headers_enabled": "here it is headers, and True by default",
+    "in_memory_fallback_enabled": 'here it is set on the limiter, Limiter(url, on_store_error="local")',
     "key_func": "here it is key",
     "key_prefix": "here it is in the store's URL, as in redis://localhost?prefix=shop",
     "on_breach": "here it is on_denied, which makes the response",
     "storage_uri": "here it is limiter",
-    "strategy": "here it is said in the limit, as in '5/minute using fixed_window'",
-    "swallow_errors": 'here it is said by the limiter, Limiter(url, on_store_error="open")',
+    "strategy": "here it is part of the limit, as in '5/minute using fixed_window'",
+    "swallow_errors": 'here it is set on the limiter, Limiter(url, on_store_error="open")',
     # of django-ratelimit
-    "block": "here whoever is over a limit is always denied, except with dry_run=True",
+    "block": "here requests over a limit are always denied, except with dry_run=True",
     "group": "here it is scope",
     "method": "here it is methods, a list",
     "rate": "here it is limits",
@@ -31,9 +31,9 @@ _ELSEWHERE = {
 
 
 def unknown_option(name: str, known: Sequence[str]) -> ConfigError:
-    """The error about an option that is none of those known."""
-    if name in _ELSEWHERE:
-        return ConfigError(f"there is no option {name}: {_ELSEWHERE[name]}")
+    """The error for an option that is not among `known`."""
+    if name in _OTHER_LIBRARIES:
+        return ConfigError(f"there is no option {name}: {_OTHER_LIBRARIES[name]}")
     hint = "".join(f" (did you mean {near}?)" for near in get_close_matches(name, known, n=1))
     return ConfigError(f"there is no option {name}{hint}: there are {', '.join(known)}")
 
@@ -42,7 +42,7 @@ _FOR_LIMITS = ("key", "cost", "exempt", "methods", "when", "dry_run", "wait", "w
 
 
 def refuse_unused(options: Collection[str]) -> None:
-    """ConfigError for options that only matter to limits, given to a middleware that has none."""
+    """ConfigError for options that have no effect in a middleware without limits."""
     for name in _FOR_LIMITS:
         if name in options:
             raise ConfigError(

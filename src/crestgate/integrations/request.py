@@ -1,16 +1,16 @@
-"""A request as limits see it, whatever framework it came through.
+"""The request and the response that callables of the application are given, the same in all frameworks.
 
-Key resolvers, exemptions, costs and hooks are plain callables that are given one of these. It has what limits ask for
-under one name in every framework, and everything else of the framework's own request besides: `request.client.host`,
-`request.user`, `request.META["…"]` are the framework's, as its users know them.
+Key resolvers, exemptions, costs and hooks are plain callables that take a Request. It has the attributes that limits
+need under the same names in all frameworks, and otherwise those of the framework's own request: `request.client.host`,
+`request.user`, `request.META["…"]`.
 
-A framework's module says how to read its own request, by a subclass; nothing is read before somebody asks.
+Each framework has a subclass that reads its own request. Attributes are read only when they are used.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CoroutineType
 from typing import Any
 from urllib.parse import quote
@@ -18,25 +18,30 @@ from urllib.parse import quote
 from crestgate.http.client_address import TrustedProxies, peer_address
 from crestgate.http.field_values import header_name_value, trimmed, trimmed_bytes
 
-__all__ = ["Headers", "Identity", "Request", "Response", "encoded_path", "is_plain_path"]
+__all__ = ["Headers", "Identity", "Request", "Response", "encode_headers", "encoded_path", "is_plain_path"]
 
 RequestCallable = Callable[["Request"], Any]
 is_plain_path = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)+").fullmatch
-"""Whether a path is the same encoded."""
+"""Whether a path needs no percent-encoding."""
 RawHeaders = Sequence[tuple[bytes, bytes]]
 _SEVERAL = "several"
-"""The value of a header that has more than one, where one is wanted."""
+"""The identity for a header with several different values."""
 _UNREAD = "unread"
-"""An address that nobody has asked for yet, by identity: none is this very text."""
+"""Marks an address that was not read yet. Compared by identity."""
 
 
 def encoded_path(raw: bytes) -> str:
-    """A path that a server has decoded once, as a URL has it: a `?` or `%` that was in it is read as what it is."""
+    """Percent-encode a path that a server has decoded, so that a `?` or `%` in it is part of the path."""
     return quote(raw, safe="/~!$&'()*+,;=:@")
 
 
+def encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """A response's headers as bytes, with names in lower case."""
+    return [(name.lower().encode("latin-1", "replace"), value.encode("latin-1", "replace")) for name, value in headers]
+
+
 class Headers(Mapping[str, str]):
-    """The headers of a request or a response by name, in any case; several of one name are joined by commas."""
+    """The headers of a request or a response by case-insensitive name; several values are joined by commas."""
 
     __slots__ = ("_raw",)
 
@@ -50,10 +55,11 @@ class Headers(Mapping[str, str]):
         return b", ".join(map(trimmed_bytes, values)).decode("latin-1")
 
     def identity_in(self, name: str) -> str | None:
-        """Whom a header names; None when it names nobody.
+        """The identity in a header; None when it is absent or empty.
 
-        Applications go by the first of several values, or by the last: whoever sends a true one and one that is new
-        each time would be somebody new each time. All who send several are counted as one.
+        Applications use the first or the last of several values. If each combination were an identity, a caller could
+        create a new one for every request by adding a random value. So all requests with several different values share
+        one identity.
         """
         wanted = name.lower().encode("latin-1", "replace")
         values = {header_name_value(wanted, value) for value in self._values(name)} - {None}
@@ -73,7 +79,7 @@ class Headers(Mapping[str, str]):
 
 
 class Identity:
-    """How a layer finds out who asks: by the address, and by what the application knows."""
+    """How a layer identifies the caller: trusted proxies, callables of the application, and the API key header."""
 
     __slots__ = ("api_key_header", "client", "proxies", "tier", "user")
 
@@ -93,7 +99,7 @@ class Identity:
 
 
 class Request:
-    """What a framework's request is to limits. `native` is that request itself (ASGI: the scope)."""
+    """A request. `native` is the framework's own request (ASGI: the scope)."""
 
     __slots__ = ("_address", "identity", "native", "results")
 
@@ -102,9 +108,9 @@ class Request:
         self.identity = identity
         self._address: str | None = _UNREAD
         self.results: dict[RequestCallable, Any] = {}
-        """What coroutines among the callables have answered already: see `LimitLayer.resolve_coroutines`."""
+        """The results of coroutine functions: see `LimitLayer.resolve_coroutines`."""
 
-    # What each framework tells.
+    # Implemented for each framework.
 
     @property
     def method(self) -> str:
@@ -112,31 +118,30 @@ class Request:
 
     @property
     def path(self) -> str:
-        """The whole path, as it came, with what a sub-application is mounted under."""
+        """The whole path as received, including the mount path of a sub-application."""
         raise NotImplementedError
 
     @property
     def raw_headers(self) -> RawHeaders:
-        """The headers in their order, with names in small letters."""
+        """The headers in their order, with names in lower case."""
         raise NotImplementedError
 
     @property
     def peer(self) -> str | None:
-        """The address of whoever opened the connection; None when it has none (a Unix socket)."""
+        """The address of the connection's other end; None when it has none (a Unix socket)."""
         raise NotImplementedError
 
     @property
     def route(self) -> str | None:
-        """The template of the route that the request is for, such as `/item/{id}`; None when it is for none, or the
-        framework does not tell."""
+        """The template of the request's route, such as `/item/{id}`; None when it has none, or it is unknown."""
         return None
 
     @property
     def principal(self) -> str | None:
-        """Who the framework's own authentication says this is."""
+        """The user id of the framework's own authentication."""
         return None
 
-    # The same everywhere.
+    # The same for all frameworks.
 
     @property
     def headers(self) -> Headers:
@@ -144,7 +149,7 @@ class Request:
 
     @property
     def address(self) -> str | None:
-        """The client's address, seen through trusted proxies."""
+        """The client's address, behind trusted proxies."""
         if self._address is _UNREAD:
             proxies = self.identity.proxies
             self._address = proxies.address(self.peer, self.raw_headers) if proxies.any else peer_address(self.peer)
@@ -152,7 +157,7 @@ class Request:
 
     @property
     def user_id(self) -> str | None:
-        """The user's id: what the layer's `user=` says, else the framework's principal."""
+        """The user's id: the result of the layer's `user=`, else the framework's principal."""
         function = self.identity.user
         return self.principal if function is None else _text(self.call(function))
 
@@ -168,22 +173,22 @@ class Request:
 
     @property
     def api_key(self) -> str | None:
-        """The API key, as its header has it."""
+        """The API key in its header."""
         return self.headers.identity_in(self.identity.api_key_header)
 
     def call(self, function: RequestCallable) -> Any:
-        """What a callable of the application says of this request."""
+        """The result of a callable of the application for this request."""
         results = self.results
         if function in results:
             return results[function]
-        answer = function(self)
-        if isinstance(answer, CoroutineType):  # which is true, and has a name of its own at every request
-            answer.close()
-            raise TypeError(f"{function!r} returned a coroutine: write it as `async def`, or return its answer")
-        return answer
+        result = function(self)
+        if isinstance(result, CoroutineType):  # it would be true, and another key for each request
+            result.close()
+            raise TypeError(f"{function!r} returned a coroutine: write it as `async def`, or return its result")
+        return result
 
     def framework(self) -> Any:
-        """The framework's own request, for what is not asked for here."""
+        """The framework's own request, for all other attributes."""
         return self.native
 
     def __getattr__(self, name: str) -> Any:
@@ -196,7 +201,7 @@ class Request:
 
 
 class Response:
-    """What can be known of a response before it is sent: for `when`, which says whether its request counts."""
+    """Status and headers of a response that is about to be sent, for `when`."""
 
     __slots__ = ("headers", "status")
 
@@ -206,10 +211,10 @@ class Response:
 
     @property
     def status_code(self) -> int:
-        """The status, as many frameworks call it."""
+        """Another name of `status`, which many frameworks use."""
         return self.status
 
 
 def _text(value: object) -> str | None:
-    """A name as text; whoever has a number for a user means its digits."""
+    """A name as text; a number is converted."""
     return None if value is None else trimmed(str(value))

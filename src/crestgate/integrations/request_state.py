@@ -1,8 +1,8 @@
 # mypyc: compile
-"""One request on its way through the layers: what it was counted on so far, and what was decided.
+"""State of one request that all layers share: its counters and its decisions.
 
-It stands with the request (in the ASGI scope, the WSGI environment…), so that two layers that would count it on the
-same counter count it once, and that the outermost layer can say in the headers what all of them have decided.
+It is stored with the request (in the ASGI scope, the WSGI environment…). So two layers with the same counter count a
+request once, and the outermost layer can write headers for the decisions of all layers.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from crestgate.core.decision import Decision, combine
 from crestgate.http.header_options import HeaderStyle
 from crestgate.http.headers import rate_limit_headers
 
-__all__ = ["NAME", "RequestState"]
+__all__ = ["NAME", "RequestState", "request_state_in"]
 
 NAME = "crestgate.request_state"
-"""What it is called where it stands."""
+"""Its key in the ASGI scope or WSGI environment."""
 
 
 class RequestState:
-    """What the layers know of one request."""
+    """What the layers share about one request."""
 
-    __slots__ = ("around", "counted", "decisions", "open", "writer")
+    __slots__ = ("counted", "decisions", "middleware_layer", "unsettled", "writer")
 
     def __init__(self) -> None:
         self.counted: set[tuple[int, str, str]] = set()
+        """The counters on which this request was counted."""
         self.decisions: list[Decision] = []
         self.writer: object = None
-        """The layer that writes the headers, on the response as it leaves: the outermost that can."""
-        self.around: object = None
-        """The innermost middleware: its limiter is that of the routes inside it, unless they have one of their own."""
-        self.open: Sequence[Any] = ()
-        """The admissions that the writer is to settle, as soon as it knows the response."""
+        """The layer that writes the headers to the response: the outermost that can."""
+        self.middleware_layer: Any = None
+        """The layer of the innermost ASGI middleware. Routes inside it use its limiter by default."""
+        self.unsettled: Sequence[Any] = ()
+        """The admissions that the writer settles when the response is known."""
 
-    def count(self, engine: int, key: str, name: str) -> bool:
-        """Whether this request is to be counted on a counter: it is once."""
+    def mark_counted(self, engine: int, key: str, name: str) -> bool:
+        """Mark the request as counted on a counter; False if it already was."""
         counter = (engine, key, name)
         if counter in self.counted:
             return False
@@ -44,12 +45,12 @@ class RequestState:
         return True
 
     def add_decision(self, decision: Decision) -> None:
-        """A decision that no layer has made: the application's own, which it raised. The headers tell of it once."""
+        """Add the decision of a RateLimitExceeded that the application raised, once."""
         if not any(known is decision for known in self.decisions):
             self.decisions.append(decision)
 
     def decision(self) -> Decision | None:
-        """What all layers together say; None when none had anything to say."""
+        """The combined decision of all layers; None when there is none."""
         decisions = self.decisions
         if len(decisions) <= 1:
             return decisions[0] if decisions else None
@@ -57,7 +58,15 @@ class RequestState:
         return combine(parts, all(decision.allowed for decision in decisions)) if parts else None
 
     def headers(self, style: HeaderStyle, now_us: int) -> list[tuple[bytes, bytes]]:
-        """The headers of the response; names are in small letters."""
+        """The rate limit headers of the response, with names in lower case."""
         decisions = self.decisions
         decision = decisions[0] if len(decisions) == 1 else self.decision()
         return [] if decision is None else rate_limit_headers(decision, style, now_us)
+
+
+def request_state_in(container: Any) -> RequestState:
+    """The state stored in an ASGI scope or WSGI environment, created if it is missing."""
+    request_state = container.get(NAME)
+    if not isinstance(request_state, RequestState):
+        request_state = container[NAME] = RequestState()
+    return request_state

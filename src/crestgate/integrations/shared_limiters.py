@@ -1,11 +1,11 @@
-"""The limiter of a layer: given as one, as a store's URL, or as a configuration with rules.
+"""The limiter of a layer: passed as an object, as a store's URL, or as the path of a configuration with rules.
 
-Layers that are given the same URL or file share one limiter, so that they share their counters, also in memory, and a
-request that passes several of them is counted once. A limiter for threads serves event loops too, and the other way
-round: both have the store's own way to wait.
+Layers with the same URL or file share one limiter. So they share their counters, also in memory, and a request that
+passes several of them is counted once. A Limiter can serve event loops, and an AsyncLimiter threads: both use the same
+store.
 
-A store that cannot be reached when the application starts does not keep it from starting: it is logged, and
-`on_store_error` answers until the store is back.
+An application starts even if its store cannot be reached: the error is logged, and `on_store_error` applies until the
+store is back.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ GivenLimiter: TypeAlias = "Limiter | AsyncLimiter | str | os.PathLike[str] | Seq
 
 _log = logging.getLogger("crestgate")
 _lock = fork_safe_lock()
-_opened: dict[object, AsyncLimiter] = {}
+_limiters: dict[object, AsyncLimiter] = {}
 
 
 def async_limiter_for(given: GivenLimiter) -> AsyncLimiter:
-    """The limiter, for event loops. Nothing is connected yet."""
+    """The limiter for event loops. It does not connect yet."""
     if isinstance(given, AsyncLimiter):
         return given
     if isinstance(given, Limiter):
@@ -47,46 +47,46 @@ def async_limiter_for(given: GivenLimiter) -> AsyncLimiter:
     else:
         raise ConfigError(
             "limiter must be a Limiter or AsyncLimiter, a store's URL such as 'redis://localhost', or the path of a "
-            f"configuration such as 'crestgate.yaml', not {_shown(given)}"
+            f"configuration such as 'crestgate.yaml', not {_describe(given)}"
         )
     with _lock:
-        opened = _opened.get(name)
-        if opened is None:
-            opened = _opened[name] = _open(given)
-        return opened
+        limiter = _limiters.get(name)
+        if limiter is None:
+            limiter = _limiters[name] = _open(given)
+        return limiter
 
 
 def sync_limiter_for(given: GivenLimiter) -> Limiter:
-    """The limiter, for threads, connected if it can be."""
+    """The limiter for threads, connected if the store can be reached."""
     if isinstance(given, Limiter):
         return given
     shared = async_limiter_for(given)
     try:
         return Limiter.sharing(shared)
     except StoreError as error:
-        _unreached(error)
+        _log_unreachable(error)
         return Limiter.sharing(shared, connect=False)
 
 
 async def connect(limiter: AsyncLimiter) -> None:
-    """Reach the store, if it can be, before the first request comes."""
+    """Connect to the store before the first request. Failure is logged."""
     try:
         await limiter.connect()
     except StoreError as error:
-        _unreached(error)
+        _log_unreachable(error)
 
 
-def _unreached(error: StoreError) -> None:
-    _log.error("the store of rate limits cannot be reached, and on_store_error answers until it is back: %s", error)
+def _log_unreachable(error: StoreError) -> None:
+    _log.error("the rate limit store cannot be reached, and on_store_error applies until it is back: %s", error)
 
 
-def _shown(given: object) -> str:
-    """What was given, as it may be shown: it may be URLs, in a form that nobody takes, with passwords in them."""
+def _describe(given: object) -> str:
+    """The value for an error message, or its type alone: it may contain URLs with passwords."""
     return repr(given) if isinstance(given, int | float) or not given else type(given).__name__
 
 
 def _is_limit(text: str) -> bool:
-    """Whether somebody has taken the first argument for the limits."""
+    """Whether the first argument was meant as the limits."""
     try:
         Limit.parse_chain(text)
     except ConfigError:

@@ -1,20 +1,19 @@
-"""Limits for any WSGI application: Flask, Bottle, Falcon, Pyramid, or a function of one's own.
+"""Limits for any WSGI application: Flask, Bottle, Falcon, Pyramid, or a plain function.
 
     app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limiter="redis://localhost", limits="100/minute")
 
-An application may answer at once, or not before the server takes the first piece of its body; it may begin an answer
-and replace it; it may return a file that the server sends by itself. So the middleware does its work where the status
-is told, in `start_response`, and the body is the application's own object, which nobody here looks into. Only an
-application that has told no status when it returns (a generator) is followed to its first piece, since it may fail
-until then, and be denied.
+An application may call `start_response` before it returns, or only when the server takes the first chunk of the body.
+It may call it again to replace the response, and it may return a file that the server sends. So the middleware adds the
+headers in `start_response`, and returns the application's body object unchanged. Only the body of an application that
+has not called `start_response` when it returns (a generator) is wrapped up to its first chunk, because until then it
+may raise an error or a denial.
 
-What a response does not count for (`when=`) is given back at the first status that is told.
+A charge for a response that does not count (`when=`) is given back at the first call of `start_response`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -24,29 +23,28 @@ from crestgate.integrations.denial import Denial, default_denial
 from crestgate.integrations.drivers import Admission, check_sync, settle
 from crestgate.integrations.layer import LayerLimits, LayerOptions, LimitLayer, no_limits
 from crestgate.integrations.option_errors import refuse_unused
-from crestgate.integrations.request import Request, Response, encoded_path, is_plain_path
-from crestgate.integrations.request_state import NAME, RequestState
+from crestgate.integrations.request import Request, Response, encode_headers, encoded_path, is_plain_path
+from crestgate.integrations.request_state import RequestState, request_state_in
 from crestgate.integrations.shared_limiters import GivenLimiter, sync_limiter_for
 from crestgate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = ["RateLimitMiddleware", "WsgiRequest", "request_path", "request_state_of"]
+__all__ = ["RateLimitMiddleware", "WsgiRequest", "environ_headers", "request_path"]
 
 RawHeaders = list[tuple[bytes, bytes]]
-_CONTENT = (("CONTENT_TYPE", b"content-type"), ("CONTENT_LENGTH", b"content-length"))
 
 
 class RateLimitMiddleware:
-    """Asks a limiter about every request, and lets the application answer those that are admitted.
+    """Limits the requests to an application.
 
-    `limits` as a check takes them, or a callable that tells them for a request; without any, the limiter's rules. Of a
-    limiter that has none either, nothing is asked: then this is where the headers are written for the limits of inner
-    layers, and where a RateLimitExceeded that the application raises becomes a response.
+    `limits` are as `check` takes them, or a callable that returns them for a request. Without `limits` the limiter's
+    rules apply. Without either, the middleware checks nothing: it only writes the headers for the limits of inner
+    layers, and responds to a RateLimitExceeded that the application raises.
 
-    Callables are given a `Request`; `request["HTTP_…"]` is the WSGI environment. What `on_denied` returns may be a
-    WSGI application.
+    Callables are given a `Request`; `request["HTTP_…"]` reads the WSGI environment. `on_denied` may return a WSGI
+    application.
     """
 
     def __init__(
@@ -59,135 +57,127 @@ class RateLimitMiddleware:
         if not callable(app):
             raise ConfigError(f"app must be a WSGI application, such as app.wsgi_app of Flask, not {app!r}")
         self.app = app
-        opened = sync_limiter_for(limiter)
-        if limits is None and not opened.has_rules:
+        sync_limiter = sync_limiter_for(limiter)
+        if limits is None and not sync_limiter.has_rules:
             refuse_unused(options)
             limits = no_limits
-        self.layer = LimitLayer(opened, limits, **options)
+        self.layer = LimitLayer(sync_limiter, limits, **options)
         self.layer.refuse_coroutines("a WSGI application")
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         layer = self.layer
-        request_state = request_state_of(environ)
+        request_state = request_state_in(environ)
         request = WsgiRequest(environ, layer.identity)
         admission = check_sync(layer, request, request_state)
-        answer = _StartResponse(self, request_state, admission, start_response)
-        if admission is not None:
-            if admission.refused:
-                return self._deny(request, admission.decision, answer)
-            delay = layer.delay(admission.decision)
-            if delay:
-                time.sleep(delay)
+        start = _StartResponse(layer, request_state, admission, start_response)
+        if admission is not None and admission.refused:
+            return self._deny(request, admission.decision, start)
         try:
-            body = self.app(environ, answer)
+            body = self.app(environ, start)
         except Exception as error:
-            denied = self.failed(request, answer, error)
-            if denied is None:
+            denial_body = self.handle_error(request, start, error)
+            if denial_body is None:
                 raise
-            return denied
-        return body if answer.begun else _LazyBody(self, request, answer, body)
+            return denial_body
+        return body if start.started else _LazyBody(self, request, start, body)
 
-    def failed(self, request: Request, answer: _StartResponse, error: Exception) -> Iterable[bytes] | None:
-        """The application raised an error: the answer to it, if it is a denial, and nothing was answered yet."""
-        if answer.begun:
+    def handle_error(self, request: Request, start: _StartResponse, error: Exception) -> Iterable[bytes] | None:
+        """Respond to a RateLimitExceeded of the application, unless its response has started. Returns the body; None
+        for all other errors."""
+        if start.started:
             return None
         if isinstance(error, RateLimitExceeded):
-            answer.request_state.add_decision(error.decision)
-            return self._deny(request, error.decision, answer)
-        answer.settle(Response(500))
+            start.request_state.add_decision(error.decision)
+            return self._deny(request, error.decision, start)
+        start.settle(Response(500))
         return None
 
-    def _deny(self, request: Request, decision: Decision, answer: _StartResponse) -> Iterable[bytes]:
-        on_denied = self.layer.on_denied
-        shaped = None if on_denied is None else on_denied(request, decision)
-        denial = default_denial(decision) if shaped is None else shaped
+    def _deny(self, request: Request, decision: Decision, start: _StartResponse) -> Iterable[bytes]:
+        denial = self.layer.custom_denial(request, decision)
+        if denial is None:
+            denial = default_denial(decision)
         if not isinstance(denial, Denial):
             if not callable(denial):
                 raise TypeError(f"on_denied must return a Denial, a WSGI application or None, not {denial!r}")
-            body: Iterable[bytes] = denial(request.native, answer)
+            body: Iterable[bytes] = denial(request.native, start)
             return body
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in denial.raw_headers([])]
-        answer(_status_line(denial.status), headers)
+        start(_status_line(denial.status), denial.all_headers())
         return [] if request.method == "HEAD" else [denial.body]
 
 
 class _StartResponse:
-    """The `start_response` that the application is given: what it tells is settled, and told on with the headers."""
+    """The application's `start_response`: settles the check, adds the headers, and calls the server's."""
 
-    __slots__ = ("_layer", "_passage", "_start", "_writes", "begun", "request_state")
+    __slots__ = ("_admission", "_layer", "_start", "_writes", "request_state", "started")
 
     def __init__(
         self,
-        layer: RateLimitMiddleware,
+        layer: LimitLayer[Limiter],
         request_state: RequestState,
         admission: Admission[Limiter] | None,
         start: StartResponse,
     ) -> None:
         self._layer = layer
-        self._passage = admission
+        self._admission = admission
         self._start = start
         self._writes = request_state.writer is None
         self.request_state = request_state
-        self.begun = False
+        self.started = False
         if self._writes:
             request_state.writer = layer
 
     def __call__(self, status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
-        """As WSGI has it; `error` is `exc_info`, with which an application may replace what it told before."""
-        self.begun = True
-        admission = self._passage
+        """As WSGI defines it. `error` is `exc_info`, with which an application may replace its response."""
+        self.started = True
+        admission = self._admission
         if admission is not None and admission.holding is not None:
-            raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-            self.settle(Response(int(status[:3]), raw))
+            self.settle(Response(int(status[:3]), encode_headers(headers)))
         if self._writes:
-            layer = self._layer.layer
-            limit_headers = self.request_state.headers(layer.style, layer.limiter.clock.ticks())
+            limit_headers = self._layer.limit_headers(self.request_state)
             if limit_headers:
-                names = {name.decode("latin-1") for name, _ in limit_headers}
+                names = {name for name, _ in limit_headers}
                 headers = [header for header in headers if header[0].lower() not in names]
-                headers += [(name.decode("latin-1"), value.decode("latin-1")) for name, value in limit_headers]
+                headers += limit_headers
         return self._start(status, headers, *error)
 
     def settle(self, response: Response) -> None:
-        """The response is known: what it does not count for is given back."""
-        if self._passage is not None:
-            settle(self._passage, response)
+        if self._admission is not None:
+            settle(self._admission, response)
 
 
 class _LazyBody:
-    """The body of an application that tells its status with its first piece."""
+    """The body of an application that calls `start_response` with its first chunk."""
 
-    __slots__ = ("_answer", "_bodies", "_layer", "_pieces", "_request")
+    __slots__ = ("_bodies", "_chunks", "_middleware", "_request", "_start")
 
     def __init__(
-        self, layer: RateLimitMiddleware, request: Request, answer: _StartResponse, body: Iterable[bytes]
+        self, middleware: RateLimitMiddleware, request: Request, start: _StartResponse, body: Iterable[bytes]
     ) -> None:
-        self._layer = layer
+        self._middleware = middleware
         self._request = request
-        self._answer = answer
+        self._start = start
         self._bodies = [body]
-        self._pieces: Iterator[bytes] | None = None
+        self._chunks: Iterator[bytes] | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
         try:
-            if self._pieces is None:
-                self._pieces = iter(self._bodies[0])
-            return next(self._pieces)
+            if self._chunks is None:
+                self._chunks = iter(self._bodies[0])
+            return next(self._chunks)
         except StopIteration:
             raise
         except Exception as error:
-            denied = self._layer.failed(self._request, self._answer, error)
-            if denied is None:
+            denial_body = self._middleware.handle_error(self._request, self._start, error)
+            if denial_body is None:
                 raise
-            self._bodies.append(denied)
-            self._pieces = iter(denied)
-            return next(self._pieces)
+            self._bodies.append(denial_body)
+            self._chunks = iter(denial_body)
+            return next(self._chunks)
 
     def close(self) -> None:
-        """The server is done with it, whether it took all of it or not."""
         for body in self._bodies:
             close = getattr(body, "close", None)
             if close is not None:
@@ -195,10 +185,10 @@ class _LazyBody:
 
 
 class WsgiRequest(Request):
-    """A request by its WSGI environment.
+    """A request in its WSGI environment.
 
-    Servers join a header's lines with commas, and write `X-Name` and `X_Name` alike: who trusts proxies by a header has
-    a server before the application that lets no header with an underscore pass, as they do unless told otherwise.
+    Servers join repeated headers with commas, and do not distinguish `X-Name` and `X_Name`. With trusted proxies, the
+    server or proxy must drop headers with underscores, which is their default.
     """
 
     __slots__ = ()
@@ -219,17 +209,7 @@ class WsgiRequest(Request):
 
     @property
     def raw_headers(self) -> RawHeaders:
-        environ = self.environ
-        headers = [
-            (name[5:].replace("_", "-").lower().encode("latin-1", "replace"), value.encode("latin-1", "replace"))
-            for name, value in environ.items()
-            if name.startswith("HTTP_")
-        ]
-        for name, header in _CONTENT:
-            value = environ.get(name)
-            if value:
-                headers.append((header, value.encode("latin-1", "replace")))
-        return headers
+        return environ_headers(self.environ)
 
     @property
     def peer(self) -> str | None:
@@ -239,30 +219,29 @@ class WsgiRequest(Request):
         return self.environ[name]
 
 
-def request_state_of(environ: WSGIEnvironment) -> RequestState:
-    """What the layers know of a request; they all find the same in its environment."""
-    request_state = environ.get(NAME)
-    if not isinstance(request_state, RequestState):
-        request_state = environ[NAME] = RequestState()
-    return request_state
+def environ_headers(environ: Mapping[str, Any]) -> RawHeaders:
+    """The request headers in a WSGI environment. Values are text, except perhaps in tests."""
+    headers = [(name[5:], value) for name, value in environ.items() if name.startswith("HTTP_")]
+    headers += [(name, environ[name]) for name in ("CONTENT_TYPE", "CONTENT_LENGTH") if environ.get(name)]
+    return encode_headers([(name.replace("_", "-"), str(value)) for name, value in headers])
 
 
 def request_path(environ: WSGIEnvironment) -> str:
-    """The path that the application is asked for, as a URL has it.
+    """The percent-encoded path of the request.
 
-    It is made of what the application goes by: the server has decoded that once, and is encoded here, so that a `?` or
-    `%` in it is read as what it is. The line that the client sent (REQUEST_URI, RAW_URI) is not looked at: where it
-    says something else, after a rewriting, or because it has a whole URL in it, the application is not asked for that.
+    It is built from the variables that applications route by, which the server has decoded: they are encoded again, so
+    that a `?` or `%` in them is part of the path. The request line (REQUEST_URI, RAW_URI) is not used: after a rewrite,
+    or if it contains a whole URL, the application does not see that path.
     """
     path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     if is_plain_path(path):
         return path
     try:
         raw = path.encode("latin-1")
-    except UnicodeEncodeError:  # no server does that; a test's own environment may
+    except UnicodeEncodeError:  # only in tests: servers decode as Latin-1
         raw = path.encode("utf-8", "surrogatepass")
     quoted = encoded_path(raw)
-    return quoted if quoted.startswith("/") else "/" + quoted  # frameworks take it for the same
+    return quoted if quoted.startswith("/") else "/" + quoted  # as frameworks do
 
 
 def _status_line(status: int) -> str:

@@ -102,7 +102,7 @@ def test_a_view_is_exempt_from_the_first_request_on_which_imports_it(tmp_path: P
         "urlpatterns = [path('free', exempt(lambda request: None))]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(exempt_views, "_freed", set())
+    monkeypatch.setattr(exempt_views, "_used", set())
     with override_settings(CRESTGATE={"LIMITER": limiter(), "LIMITS": "2/minute"}):
         layer = RateLimitMiddleware(lambda request: HttpResponse("yes"))
     request = RequestFactory().get("/free")

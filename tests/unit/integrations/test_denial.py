@@ -8,8 +8,6 @@ from crestgate.integrations import Denial
 from crestgate.integrations.denial import default_denial
 from unit.integrations.plain import limiter_on
 
-LIMITS = [(b"retry-after", b"5")]
-
 
 def test_default_denial_is_a_problem() -> None:
     limiter = limiter_on()
@@ -31,15 +29,14 @@ def test_impossible_cost_has_no_retry_after() -> None:
 
 def test_denial_headers() -> None:
     denial = Denial(503, b"busy", "text/plain", (("X-Why", "crowded"), ("Cache-Control", "no-store")))
-    assert denial.raw_headers(LIMITS) == [
-        (b"content-type", b"text/plain"),
-        (b"content-length", b"4"),
-        (b"retry-after", b"5"),
-        (b"x-why", b"crowded"),
-        (b"cache-control", b"no-store"),
+    assert denial.all_headers() == [
+        ("content-type", "text/plain"),
+        ("content-length", "4"),
+        ("x-why", "crowded"),
+        ("cache-control", "no-store"),
     ]
 
 
 def test_custom_denial_may_be_empty() -> None:
-    assert Denial().raw_headers([]) == [(b"content-type", b"application/problem+json"), (b"content-length", b"0")]
+    assert Denial().all_headers() == [("content-type", "application/problem+json"), ("content-length", "0")]
     assert Denial() == Denial()

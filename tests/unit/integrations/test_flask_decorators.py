@@ -306,5 +306,5 @@ def test_views_of_collected_applications_are_freed() -> None:
 
     made()
     gc.collect()
-    assert gate._written.living() == []
-    assert gate._living() == []
+    assert gate._registry.wrappers() == []
+    assert gate._existing_app_limits() == []

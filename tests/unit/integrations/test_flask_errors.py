@@ -29,7 +29,7 @@ def error_of(**config: Any) -> str:
 
 @pytest.mark.parametrize("more", [{}, {"app": Flask("site")}], ids=["alone", "with an application"])
 def test_key_passed_as_the_application_is_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"; whom to count is said by Crestgate\(app, key=get_remote_address\)$"):
+    with pytest.raises(ConfigError, match=r"; for the key write Crestgate\(app, key=get_remote_address\)$"):
         Crestgate(get_remote_address, **more)  # type: ignore[arg-type]  # that is the slip
 
 

@@ -206,7 +206,7 @@ def test_admitted_request_waits_on_the_clock_of_its_limiter() -> None:
     layer = gate_of("1/second burst 3 using leaky_bucket", limiter=limiter_on(clock))
     waited = []
     for _ in range(3):
-        admission = check_sync(layer, layer_request(layer), RequestState())
+        admission = check_sync(layer, layer_request(layer), RequestState(), wait=False)
         assert admission is not None
         before = clock.now()
         assert layer.delay(admission.decision) == 0.0, "a virtual clock moves on instead"
@@ -309,7 +309,7 @@ class _AsyncCallable:
 def test_async_callables_are_detected_and_refused_in_sync_layers(options: dict[str, Any]) -> None:
     layer = gate_of(**options)
     assert len(layer.coroutines) == 1
-    with pytest.raises(ConfigError, match=r"is a coroutine function, and nobody can wait for one in WSGI$"):
+    with pytest.raises(ConfigError, match=r"is a coroutine function, which WSGI cannot await: use a plain function$"):
         layer.refuse_coroutines("WSGI")
     gate_of(limiter=AsyncLimiter("memory://")).refuse_coroutines("WSGI")
 

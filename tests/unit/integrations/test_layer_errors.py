@@ -68,12 +68,12 @@ def test_misspelt_limits_option_has_a_suggestion(limiter: Limiter) -> None:
     ("name", "hint"),
     [
         ("storage_uri", "here it is limiter"),
-        ("strategy", "here it is said in the limit, as in '5/minute using fixed_window'"),
-        ("headers_enabled", "here it is headers, and True unless said"),
+        ("strategy", "here it is part of the limit, as in '5/minute using fixed_window'"),
+        ("headers_enabled", "here it is headers, and True by default"),
         ("error_message", "here it is on_denied, which makes the response"),
         ("rate", "here it is limits"),
         ("group", "here it is scope"),
-        ("block", "here whoever is over a limit is always denied, except with dry_run=True"),
+        ("block", "here requests over a limit are always denied, except with dry_run=True"),
     ],
 )
 def test_option_name_of_another_library_has_a_hint(name: str, hint: str, limiter: Limiter) -> None:

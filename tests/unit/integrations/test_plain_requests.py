@@ -117,7 +117,7 @@ def test_coroutine_in_a_sync_request_is_an_error() -> None:
         return "alice"
 
     request = plain(identity=Identity(TrustedProxies(), user=lambda request: user(request)))
-    with pytest.raises(TypeError, match=r"returned a coroutine.*: write it as `async def`, or return its answer"):
+    with pytest.raises(TypeError, match=r"returned a coroutine.*: write it as `async def`, or return its result"):
         _ = request.user_id
 
 

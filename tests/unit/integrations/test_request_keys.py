@@ -115,7 +115,7 @@ def test_missing_part_is_replaced_by_the_address() -> None:
 def test_request_without_an_address_is_counted_and_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "_said", set())
+    monkeypatch.setattr(keys, "_warned", set())
     with caplog.at_level(logging.WARNING, "crestgate"):
         made = {build_key_maker("ip")(plain(peer=peer)) for peer in (None, "")}
     assert made == {"ip:unknown"}
@@ -258,7 +258,7 @@ RAISED = "one of ip, user, apikey, client, route, header:NAME"
         ("header:", "key 'header:' names no header: write one such as header:X-Tenant"),
         ("user|header: ", "key 'header:' names no header: write one such as header:X-Tenant"),
         (["user", "usr"], f"there is no key 'usr': write {RAISED}, several joined by '|', or give a callable"),
-        ([], "key names nobody: leave it out for the client's address"),
+        ([], "key is empty: leave it out to count by the client's address"),
         (5, f"key must be {RAISED}, a callable or a list of them, not 5"),
         (None, f"key must be {RAISED}, a callable or a list of them, not None"),
         (["user", 5], f"key must be made of {RAISED} and callables, not 5"),

@@ -22,12 +22,12 @@ def layer_on(limiter: Limiter, limits: str, **options: Any) -> LimitLayer[Limite
 
 def test_counter_is_charged_once_per_request() -> None:
     request_state = RequestState()
-    assert request_state.count(1, "k", "n")
-    assert not request_state.count(1, "k", "n")
-    assert request_state.count(2, "k", "n")
-    assert request_state.count(1, "other", "n")
-    assert request_state.count(1, "k", "other")
-    assert RequestState().count(1, "k", "n")
+    assert request_state.mark_counted(1, "k", "n")
+    assert not request_state.mark_counted(1, "k", "n")
+    assert request_state.mark_counted(2, "k", "n")
+    assert request_state.mark_counted(1, "other", "n")
+    assert request_state.mark_counted(1, "k", "other")
+    assert RequestState().mark_counted(1, "k", "n")
 
 
 def test_two_layers_with_one_limit_count_once() -> None:

@@ -25,7 +25,7 @@ RULES = "rules:\n  - {name: per user, dimension: user, limit: 3, window_seconds:
 def nothing_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test starts without open limiters, and closes those that it opened."""
     opened: dict[object, AsyncLimiter] = {}
-    monkeypatch.setattr(shared_limiters, "_opened", opened)
+    monkeypatch.setattr(shared_limiters, "_limiters", opened)
     monkeypatch.delenv("CRESTGATE_STORE", raising=False)
     yield
     for limiter in opened.values():
@@ -156,7 +156,7 @@ def test_invalid_url_stops_the_start(given: Any) -> None:
 def test_unreachable_store_does_not_stop_the_start(dead_store: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "crestgate"):
         limiter = sync_limiter_for(dead_store)
-    assert "the store of rate limits cannot be reached, and on_store_error answers until it is back" in caplog.text
+    assert "the rate limit store cannot be reached, and on_store_error applies until it is back" in caplog.text
     assert limiter.check("k", "1/minute").reason == "fail_open"
 
 
@@ -164,7 +164,7 @@ def test_unreachable_store_does_not_stop_an_async_start(dead_store: str, caplog:
     async def start() -> None:
         limiter = async_limiter_for(dead_store)
         await connect(limiter)
-        assert "the store of rate limits cannot be reached" in caplog.text
+        assert "the rate limit store cannot be reached" in caplog.text
         assert (await limiter.check("k", "1/minute")).reason == "fail_open"
         await limiter.aclose()
 

@@ -4,10 +4,10 @@
     app = RateLimitMiddleware(Litestar(…), limits="100/minute")                          # Litestar, or any other
     app.asgi_app = RateLimitMiddleware(app.asgi_app, limits="100/minute")                # Quart
 
-A request is asked about before the application sees it. Of its response only the start is touched, to add the headers;
-the rest goes by as it comes, so a stream stays one. What the application receives is not touched at all.
+A request is checked before the application receives it. Headers are added to the start of the response; the other
+messages pass unchanged, so streaming works.
 
-Websockets pass, unless `websockets=True`: then each connection is asked about as a request is.
+Websockets are not limited, unless `websockets=True`: then each connection counts as a request.
 """
 
 from crestgate.integrations.asgi.middleware import RateLimitMiddleware

@@ -1,4 +1,4 @@
-"""The middleware itself: what it does with a scope, and with the messages of a response."""
+"""The ASGI middleware."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
-from crestgate.integrations.asgi.denial import CLOSE, ENDS, Refused, denying, with_headers
+from crestgate.integrations.asgi.denial import CLOSE, FIRST_MESSAGES, denial_app, denial_app_for, with_headers
 from crestgate.integrations.asgi.request import App, AsgiRequest, Message, Scope
 from crestgate.integrations.drivers import check_async, settle_async
 from crestgate.integrations.layer import LayerLimits, LayerOptions, LimitLayer, no_limits
@@ -21,10 +21,10 @@ __all__ = ["RateLimitMiddleware"]
 
 
 class RateLimitMiddleware:
-    """Limits the requests to an application, and tells in the headers of all responses how the limits stand.
+    """Limits the requests to an application, and adds rate limit headers to all responses.
 
-    Without `limits` the rules of the limiter decide (`limiter="crestgate.yaml"`). Without either, nothing is asked
-    here: the middleware then only serves the limits of the routes inside, with its limiter and their headers.
+    Without `limits` the limiter's rules apply (`limiter="crestgate.yaml"`). Without either, the middleware checks
+    nothing: it only provides its limiter to the limits of the routes inside, and writes their headers.
     """
 
     def __init__(
@@ -38,11 +38,12 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self.limiter: AsyncLimiter = async_limiter_for(limiter)
-        self._asks = limits is not None or self.limiter.has_rules
+        self._has_limits = limits is not None or self.limiter.has_rules
         self._websockets = websockets
-        if not self._asks:
+        if not self._has_limits:
             refuse_unused([*options, "websockets"] if websockets else options)
-        self.layer: LimitLayer[AsyncLimiter] = LimitLayer(self.limiter, limits if self._asks else no_limits, **options)
+            limits = no_limits
+        self.layer: LimitLayer[AsyncLimiter] = LimitLayer(self.limiter, limits, **options)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         kind = scope["type"]
@@ -54,18 +55,18 @@ class RateLimitMiddleware:
         request_state: RequestState | None = scope.get(NAME)
         if request_state is None:
             request_state = scope[NAME] = RequestState()
-        request_state.around = self
+        request_state.middleware_layer = self.layer
         app = self.app
-        if self._asks and (kind == "http" or self._websockets):
+        if self._has_limits and (kind == "http" or self._websockets):
             client = scope.get("client")
             decision = self.layer.try_fast_check(
                 scope.get("method", "GET"), client[0] if client else None, request_state
             )
             if decision is None:
-                app = await self._asked(scope, request_state)
+                app = await self._check(scope, request_state)
             elif decision.delay or not decision.allowed:
-                app = await self._decided(scope, decision)
-        if request_state.writer is not None:  # the layer that writes the headers settles everything first
+                app = await self._finish_fast_check(scope, decision)
+        if request_state.writer is not None:  # that layer settles the checks and writes the headers
             await app(scope, receive, send)
             return
         request_state.writer = self
@@ -73,11 +74,11 @@ class RateLimitMiddleware:
 
         async def sender(message: Message) -> None:
             nonlocal started
-            if not started and message["type"] in ENDS:
+            if not started and message["type"] in FIRST_MESSAGES:
                 started = True
-                if request_state.open:
-                    status = message.get("status", ENDS[message["type"]])
-                    await settled(request_state, Response(status, message.get("headers", ())))
+                if request_state.unsettled:
+                    status = message.get("status", FIRST_MESSAGES[message["type"]])
+                    await _settle_all(request_state, Response(status, message.get("headers", ())))
                 message = self._with_headers(message, request_state)
             await send(message)
 
@@ -86,38 +87,34 @@ class RateLimitMiddleware:
         except RateLimitExceeded as error:
             if started:
                 raise
-            answer = await self._answer(error, request_state, scope)
-            await answer(scope, receive, sender)
+            app = await denial_app_for(error, scope, request_state.middleware_layer)
+            await app(scope, receive, sender)
         except Exception:
             if not started:
-                await settled(request_state, Response(500))
+                await _settle_all(request_state, Response(500))
             raise
 
-    async def _asked(self, scope: Scope, request_state: RequestState) -> App:
-        """Ask about a request: what is to answer it, the application or a denial."""
+    async def _check(self, scope: Scope, request_state: RequestState) -> App:
+        """Check a request; returns what responds to it, the application or a denial."""
         layer = self.layer
         request = AsgiRequest(scope, layer.identity)
         admission = await check_async(layer, request, request_state)
         if admission is None:
             return self.app
         if admission.refused:
-            return await denying(layer.on_denied, request, admission.decision)
-        delay = layer.delay(admission.decision)
-        if delay:
-            await asyncio.sleep(delay)
+            return await denial_app(layer.on_denied, request, admission.decision)
         if admission.holding is not None:
-            request_state.open = [*request_state.open, admission]
+            request_state.unsettled = [*request_state.unsettled, admission]
         return self.app
 
-    async def _decided(self, scope: Scope, decision: Decision) -> App:
-        """What is to answer a request that was decided simply: a denial, or the application in its turn."""
+    async def _finish_fast_check(self, scope: Scope, decision: Decision) -> App:
+        """After a fast check: returns a denial, or the application after the delay."""
         if not decision.allowed:
-            return await denying(self.layer.on_denied, AsgiRequest(scope, self.layer.identity), decision)
+            return await denial_app(self.layer.on_denied, AsgiRequest(scope, self.layer.identity), decision)
         await asyncio.sleep(self.layer.delay(decision))
         return self.app
 
     def _with_headers(self, message: Message, request_state: RequestState) -> Message:
-        """The start of a response, with the headers."""
         if not request_state.decisions or message["type"] == CLOSE:
             return message
         style = self.layer.style
@@ -125,17 +122,9 @@ class RateLimitMiddleware:
             message, request_state.headers(style, self.limiter.clock.ticks() if style.reset == "epoch" else 0)
         )
 
-    async def _answer(self, error: RateLimitExceeded, request_state: RequestState, scope: Scope) -> App:
-        """What answers a denial that was raised inside: a route's, or the application's own."""
-        request_state.add_decision(error.decision)
-        if not isinstance(error, Refused):
-            layer = (request_state.around if isinstance(request_state.around, RateLimitMiddleware) else self).layer
-            error = Refused(error.decision, AsgiRequest(scope, layer.identity), layer.on_denied)
-        return await denying(error.on_denied, error.request, error.decision)
 
-
-async def settled(request_state: RequestState, response: Response) -> None:
-    """The response is known: give back what it does not count for, at all layers that wait for it."""
-    waiting, request_state.open = request_state.open, ()
-    for admission in waiting:
+async def _settle_all(request_state: RequestState, response: Response) -> None:
+    """Settle the checks of all layers that use this layer's headers."""
+    unsettled, request_state.unsettled = request_state.unsettled, ()
+    for admission in unsettled:
         await settle_async(admission, response)

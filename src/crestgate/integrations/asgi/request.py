@@ -1,7 +1,7 @@
-"""A request as ASGI has it: the scope, read when somebody asks.
+"""The Request over an ASGI scope.
 
-No framework is needed for any of it. Where Starlette is installed, what is not asked for here is that of its
-connection (`request.client.host`, `request.state.tenant`, `request.cookies`); `request["path"]` is the scope's.
+It needs no framework. If Starlette is installed, all other attributes are those of its HTTPConnection
+(`request.client.host`, `request.state.tenant`, `request.cookies`); `request["path"]` reads the scope.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
-"""Called with a scope, `receive` and `send`, which every framework has types of its own for."""
+"""Called with a scope, `receive` and `send`. Each framework has its own types for these."""
 
-_NAMES = ("identity", "id", "username", "display_name")
-"""Where users of the usual kinds have what tells them apart, the best first."""
+_ID_ATTRIBUTES = ("identity", "id", "username", "display_name")
+"""Attributes of user objects that identify the user, in order of preference."""
 
 
 class AsgiRequest(Request):
-    """What a scope is to limits."""
-
     __slots__ = ()
 
     @property
     def method(self) -> str:
-        method: str = self.native.get("method", "GET")  # a websocket begins as a GET
+        method: str = self.native.get("method", "GET")  # a websocket starts with a GET
         return method
 
     @property
@@ -59,7 +57,7 @@ class AsgiRequest(Request):
     @property
     def principal(self) -> str | None:
         user = self.native.get("user")
-        return None if user is None else _name_of(user)
+        return None if user is None else _user_id(user)
 
     def framework(self) -> Any:
         try:
@@ -69,13 +67,13 @@ class AsgiRequest(Request):
         return HTTPConnection(self.native)
 
 
-def _name_of(user: Any) -> str | None:
-    """A user's id; None for nobody. Users are the application's objects, and some have attributes that only raise."""
+def _user_id(user: Any) -> str | None:
+    """A user's id; None for an anonymous user. Users are the application's objects, whose attributes may raise."""
     if isinstance(user, str | int):
         return str(user) or None
     if not _read(user, "is_authenticated", True):
         return None
-    for name in _NAMES:
+    for name in _ID_ATTRIBUTES:
         value = _read(user, name, None)
         if value is not None and value != "":
             return str(value)
@@ -85,5 +83,5 @@ def _name_of(user: Any) -> str | None:
 def _read(user: Any, name: str, absent: object) -> Any:
     try:
         return user[name] if isinstance(user, dict) else getattr(user, name)
-    except Exception:  # noqa: BLE001 - Starlette's own users raise NotImplementedError where they have no identity
+    except Exception:  # noqa: BLE001 - Starlette's own users raise NotImplementedError if they have no identity
         return absent

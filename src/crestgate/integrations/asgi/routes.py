@@ -1,10 +1,10 @@
-"""The template of the route that a scope is for, such as `/item/{id}`.
+"""The template of a scope's route, such as `/item/{id}`.
 
-FastAPI and Litestar write into the scope what they have found. A middleware stands before that, so there the routes of
-the application are asked, as its router will ask them; only keys with the route in them need it.
+FastAPI and Litestar write the matched route to the scope. A middleware runs before that, so there the scope is matched
+against the application's routes, as its router will do. This is needed only for keys that contain the route.
 
-A sub-application's template begins with what it is mounted under. Where that has parameters (`/shop/{name}`), they are
-shown by their names: whoever asks must not have a counter for each value.
+A sub-application's template starts with its mount path. Its parameters (`/shop/{name}`) are shown by name: otherwise a
+caller would have a counter for each value.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _FULL, _PARTIAL = 2, 1
 
 
 def template_of(scope: Mapping[str, Any]) -> str | None:
-    """The template of the route, with what it is mounted under; None when no route is known."""
+    """The template of the route, including its mount path; None when no route is known."""
     route = chosen_route(scope)
     path = None if route is None else _format(route)
     if path is not None:
         return mounted_under(scope, getattr(route, "param_convertors", {})) + path
-    written = scope.get("path_template")  # Litestar's
-    if isinstance(written, str) and written:
-        return mounted_under(scope, ()) + written
+    template = scope.get("path_template")  # Litestar's
+    if isinstance(template, str) and template:
+        return mounted_under(scope, ()) + template
     routes = getattr(scope.get("app"), "routes", None)
     if not isinstance(routes, Iterable):
         return None
@@ -35,7 +35,7 @@ def template_of(scope: Mapping[str, Any]) -> str | None:
 
 
 def route_name(scope: Mapping[str, Any]) -> str | None:
-    """What limits of a route count by: its methods and its template, for two handlers may share a path."""
+    """The route in the key of a route's limits: methods and template, because two handlers may share a path."""
     template = template_of(scope)
     if template is None:
         return None
@@ -44,7 +44,7 @@ def route_name(scope: Mapping[str, Any]) -> str | None:
 
 
 def chosen_route(scope: Mapping[str, Any]) -> Any:
-    """The route that FastAPI has chosen. Of an included router it is what stands for it there, with the prefix."""
+    """The route that FastAPI has matched. For an included router, its context there, which has the prefix."""
     route = scope.get("route")
     if route is None:
         return None
@@ -56,40 +56,40 @@ def chosen_route(scope: Mapping[str, Any]) -> Any:
 
 
 def mounted_under(scope: Mapping[str, Any], own: Iterable[str]) -> str:
-    """What the application is mounted under, with its parameters by name; `own` are those of the route itself."""
+    """The mount path of the application, with its parameters by name; `own` are the parameters of the route itself."""
     root: str = scope.get("root_path") or ""
     params = scope.get("path_params")
     if not root or not params or not isinstance(params, dict):
         return root.rstrip("/")
     segments = root.rstrip("/").split("/")
     for name in reversed([name for name in params if name not in own]):
-        length = str(params[name]).count("/") + 1  # a parameter of the kind `path` may be several
+        length = str(params[name]).count("/") + 1  # a parameter of type `path` may have several segments
         for end in range(len(segments), length, -1):
-            if _spells("/".join(segments[end - length : end]), params[name]):
+            if _matches_value("/".join(segments[end - length : end]), params[name]):
                 segments[end - length : end] = [f"{{{name}}}"]
                 break
     return "/".join(segments)
 
 
-def _spells(text: str, value: Any) -> bool:
-    """Whether a text is one for this value: 007 is 7, and callers choose how they spell it."""
+def _matches_value(text: str, value: Any) -> bool:
+    """Whether a text can be converted to this value: 007 is 7."""
     if isinstance(value, str):
         return text == value
     try:
         return bool(type(value)(text) == value)
-    except Exception:  # noqa: BLE001 - values are of whatever kind the application's convertors make
+    except Exception:  # noqa: BLE001 - the application's convertors may return any type
         return text == str(value)
 
 
 def _match(routes: Iterable[Any], scope: dict[str, Any]) -> tuple[str, bool] | None:
-    """The template that matches, and whether its methods do too: the first that matches in full, else in part."""
-    partly: tuple[str, bool] | None = None
+    """The first template that matches in full, else the first that matches without its methods; and which it was."""
+    partial: tuple[str, bool] | None = None
     for route in routes:
         template_match = _match_route(route, scope)
         if template_match is not None and template_match[1]:
             return template_match
-        partly = partly or template_match
-    return partly
+        partial = partial or template_match
+    return partial
 
 
 def _match_route(route: Any, scope: dict[str, Any]) -> tuple[str, bool] | None:
@@ -102,9 +102,9 @@ def _match_route(route: Any, scope: dict[str, Any]) -> tuple[str, bool] | None:
     if match.value not in (_FULL, _PARTIAL):
         return None
     path = _format(route)
-    inside = getattr(route, "routes", None)
-    if inside is not None:  # a mount, "/shop/{path}", or a host, which has no path
-        template_match = _match(inside, {**scope, **child})
+    children = getattr(route, "routes", None)
+    if children is not None:  # a mount, "/shop/{path}", or a host, which has no path
+        template_match = _match(children, {**scope, **child})
         if template_match is not None:
             return (path or "").removesuffix("/{path}") + template_match[0], template_match[1]
     return None if path is None else (path, match.value == _FULL)

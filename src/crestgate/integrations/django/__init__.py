@@ -1,4 +1,4 @@
-"""Limits in Django: a middleware for all of a project, and a decorator for single views.
+"""Limits in Django: a middleware for a whole project, and a decorator for single views.
 
     MIDDLEWARE = [..., "crestgate.integrations.django.RateLimitMiddleware"]
     CRESTGATE = {"LIMITER": "redis://localhost", "LIMITS": "100/minute", "KEY": "user"}
@@ -8,9 +8,9 @@
     @limit("5/minute")
     def login(request): ...
 
-The names in `CRESTGATE` are in options.py. The middleware stands after whatever says who asks, and where to
-(`AuthenticationMiddleware`, `LocaleMiddleware`, what sets `request.urlconf`), and before whatever costs something. Both
-serve sync and async views, under WSGI and ASGI, and neither needs a database or an application of `django.contrib`.
+See options.py for the keys of `CRESTGATE`. Put the middleware after those that set the user and the URL configuration
+(`AuthenticationMiddleware`, `LocaleMiddleware`), and before expensive ones. Both serve sync and async views, under WSGI
+and ASGI, and neither needs a database or an application of `django.contrib`.
 """
 
 from crestgate.errors import install_hint

@@ -1,11 +1,11 @@
-"""The decorator: limits of a view, whatever form it has.
+"""The decorator for views of all kinds.
 
     @limit("5/minute")                                      a function, sync or async, above or below other decorators
     @method_decorator(limit("5/minute"), name="dispatch")   a class, or `@limit("5/minute")` on the class itself
     path("item/<int:id>", limit("5/minute")(Item.as_view()))
 
-Which limiter is asked, the one for threads or the one for event loops, goes by the view, and not by the server: Django
-runs sync views in threads, and gives async views a loop.
+The view, not the server, determines whether the sync or the async limiter is used: Django runs sync views in threads,
+and async views on an event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from django.conf import settings
 from django.utils.decorators import method_decorator
 
 from crestgate.errors import StoreError
-from crestgate.integrations.django.drivers import through, through_async
+from crestgate.integrations.django.drivers import handle_async, handle_sync
 from crestgate.integrations.django.layer import DjangoLayer
 from crestgate.integrations.django.request import DjangoRequest
 from crestgate.integrations.layer import LayerLimits, LayerOptions
@@ -39,16 +39,16 @@ def limit(
     scope: str | None = None,
     **options: Unpack[LayerOptions],
 ) -> Callable[[V], V]:
-    """Limit a view: for each caller and route (its template, so `/item/1` and `/item/2` share), or together with all
-    views of the same `scope`. Without `limits` the rules of the limiter decide.
+    """Limit a view: per caller and route (its template, so `/item/1` and `/item/2` share), or together with all views
+    of the same `scope`. Without `limits` the limiter's rules apply.
 
-    What is not said here is as `CRESTGATE` in the settings says: the limiter, the key, the proxies, the headers…
+    `CRESTGATE` in the settings has the defaults: the limiter, the key, the proxies, the headers…
     """
     refuse_missing_brackets(limits, '@limit("5/minute")')
     django_layer = DjangoLayer(limiter, limits, scope, options)
     if settings.configured or limiter is not None:
-        with suppress(StoreError):  # it may not be reached from where this is imported: a build, a migration
-            django_layer.check()
+        with suppress(StoreError):  # the store may be unreachable at import time: a build, a migration
+            django_layer.validate()
 
     def decorate(view: Any) -> Any:
         if isinstance(view, type):
@@ -58,15 +58,15 @@ def limit(
 
         @wraps(view)
         def limited(*args: Any, **kwargs: Any) -> Any:
-            request, owner = _request_in(args, kwargs, view)
-            handle = partial(view, *args, **kwargs)
-            if is_async or getattr(owner, "view_is_async", False):  # whose `dispatch` returns a coroutine
-                async_layer = django_layer.for_loops()
-                seen = DjangoRequest(request, async_layer.identity)
-                return through_async(async_layer, seen, handle, scope or _route(seen, view, owner))
-            layer = django_layer.for_threads()
-            seen = DjangoRequest(request, layer.identity)
-            return through(layer, seen, handle, scope or _route(seen, view, owner))
+            native, owner = _request_in(args, kwargs, view)
+            handler = partial(view, *args, **kwargs)
+            if is_async or getattr(owner, "view_is_async", False):  # its `dispatch` returns a coroutine
+                async_layer = django_layer.async_layer()
+                request = DjangoRequest(native, async_layer.identity)
+                return handle_async(async_layer, request, handler, scope or _route(request, view, owner))
+            layer = django_layer.sync_layer()
+            request = DjangoRequest(native, layer.identity)
+            return handle_sync(layer, request, handler, scope or _route(request, view, owner))
 
         is_async = iscoroutinefunction(view)
         if is_async:
@@ -77,9 +77,9 @@ def limit(
 
 
 def _request_in(args: tuple[Any, ...], kwargs: dict[str, Any], view: Any) -> tuple[Any, Any]:
-    """The request among a view's arguments, and the object whose method the view is, if it is one."""
+    """The request among a view's arguments, and the instance if the view is a method."""
     if args and hasattr(args[0], "META"):
-        return args[0], getattr(getattr(view, "func", None), "__self__", None)  # as `method_decorator` makes them
+        return args[0], getattr(getattr(view, "func", None), "__self__", None)  # a partial of `method_decorator`
     if len(args) > 1 and hasattr(args[1], "META"):
         return args[1], args[0]
     if "request" in kwargs:
@@ -88,11 +88,11 @@ def _request_in(args: tuple[Any, ...], kwargs: dict[str, Any], view: Any) -> tup
 
 
 def _route(request: DjangoRequest, view: Any, owner: Any) -> str:
-    """What the limits of a view are counted for: the view, since methods of a class, or a view that another calls, are
-    at one place; and the route."""
-    made = getattr(view, "view_class", view)
-    name = getattr(made, "__qualname__", type(made).__qualname__)
-    module = getattr(made, "__module__", type(made).__module__)
+    """The route in the key of a view's limits: the view and its template. The methods of a class, or a view that
+    another calls, share a template."""
+    function = getattr(view, "view_class", view)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    module = getattr(function, "__module__", type(function).__module__)
     if owner is not None:
         module, name = type(owner).__module__, f"{type(owner).__qualname__}.{getattr(view, '__name__', name)}"
     template = request.route

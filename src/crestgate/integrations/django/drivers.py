@@ -1,13 +1,8 @@
-"""A request passes the limits of one layer in Django, and its response is told of them.
-
-The middleware and the decorator do the same here: they differ in what they hand the request on to.
-"""
+"""Handle a Django request under the limits of one layer, for the middleware and for the decorator."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,14 +17,14 @@ from crestgate.integrations.denial import Denial, default_denial
 from crestgate.integrations.django.request import DjangoRequest, request_state_of
 from crestgate.integrations.drivers import check_async, check_sync, settle, settle_async
 from crestgate.integrations.layer import LimitLayer
-from crestgate.integrations.request import Response
+from crestgate.integrations.request import Response, encode_headers
 from crestgate.integrations.request_state import RequestState
 from crestgate.limiter.async_limiter import AsyncLimiter
 from crestgate.limiter.limiter import Limiter
 
-__all__ = ["denied", "through", "through_async"]
+__all__ = ["denial_response", "handle_async", "handle_sync"]
 
-Handle = Callable[[], Any]
+Handler = Callable[[], Any]
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (Http404, 404),
     (PermissionDenied, 403),
@@ -37,109 +32,104 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (SuspiciousOperation, 400),
     (MultiPartParserError, 400),
 )
-"""What Django answers to what a view raises; to everything else, 500."""
+"""Django's status for the exceptions of a view; 500 for all others."""
 
 
-def through(
-    layer: LimitLayer[Limiter], request: DjangoRequest, handle: Handle, route: str | None = None, counts: bool = True
+def handle_sync(
+    layer: LimitLayer[Limiter], request: DjangoRequest, handler: Handler, route: str | None = None, limited: bool = True
 ) -> Any:
-    """Have a request handled in a thread if the limits admit it; the response, with headers. One that does not count
-    is handled, and told of the limits of others."""
+    """Handle a request in a thread if the limits admit it; returns the response with headers. With `limited=False` it
+    is not checked, but the headers for inner layers are written."""
     request_state = request_state_of(request.native)
     writes = _claim(request_state, layer)
     try:
-        response = _handled(layer, request, request_state, handle, route, counts)
+        response = _checked_sync(layer, request, request_state, handler, route, limited)
     finally:
         if writes:
             request_state.writer = None
     return _with_headers(response, request_state, layer) if writes else response
 
 
-def _handled(
+def _checked_sync(
     layer: LimitLayer[Limiter],
     request: DjangoRequest,
     request_state: RequestState,
-    handle: Handle,
+    handler: Handler,
     route: str | None,
-    counts: bool,
+    limited: bool,
 ) -> Any:
-    admission = check_sync(layer, request, request_state, route) if counts else None
-    if admission is not None:
-        if admission.refused:
-            return denied(layer, request, admission.decision, _answer(layer, request, admission.decision))
-        delay = layer.delay(admission.decision)
-        if delay:
-            time.sleep(delay)
+    admission = check_sync(layer, request, request_state, route) if limited else None
+    if admission is not None and admission.refused:
+        decision = admission.decision
+        return denial_response(layer, request, decision, layer.custom_denial(request, decision))
     try:
-        response = handle()
+        response = handler()
     except RateLimitExceeded as error:
         request_state.add_decision(error.decision)
-        response = denied(layer, request, error.decision, _answer(layer, request, error.decision))
+        response = denial_response(layer, request, error.decision, layer.custom_denial(request, error.decision))
     except Exception as error:
         if admission is not None:
             settle(admission, Response(_status_of(error)))
         raise
     if admission is not None and admission.holding is not None:
-        settle(admission, _seen(response))
+        settle(admission, _response_view(response))
     return response
 
 
-async def through_async(
+async def handle_async(
     layer: LimitLayer[AsyncLimiter],
     request: DjangoRequest,
-    handle: Handle,
+    handler: Handler,
     route: str | None = None,
-    counts: bool = True,
+    limited: bool = True,
 ) -> Any:
-    """The same on an event loop."""
+    """`handle_sync` on an event loop."""
     request_state = request_state_of(request.native)
     writes = _claim(request_state, layer)
     try:
-        response = await _handled_async(layer, request, request_state, handle, route, counts)
+        response = await _checked_async(layer, request, request_state, handler, route, limited)
     finally:
         if writes:
             request_state.writer = None
     return _with_headers(response, request_state, layer) if writes else response
 
 
-async def _handled_async(
+async def _checked_async(
     layer: LimitLayer[AsyncLimiter],
     request: DjangoRequest,
     request_state: RequestState,
-    handle: Handle,
+    handler: Handler,
     route: str | None,
-    counts: bool,
+    limited: bool,
 ) -> Any:
-    admission = await check_async(layer, request, request_state, route) if counts else None
-    if admission is not None:
-        if admission.refused:
-            return denied(
-                layer, request, admission.decision, await _awaited(_answer(layer, request, admission.decision))
-            )
-        delay = layer.delay(admission.decision)
-        if delay:
-            await asyncio.sleep(delay)
+    admission = await check_async(layer, request, request_state, route) if limited else None
+    if admission is not None and admission.refused:
+        decision = admission.decision
+        return denial_response(layer, request, decision, await _resolve(layer.custom_denial(request, decision)))
     try:
-        response = await _awaited(handle())
+        response = await _resolve(handler())
     except RateLimitExceeded as error:
-        request_state.add_decision(error.decision)
-        response = denied(layer, request, error.decision, await _awaited(_answer(layer, request, error.decision)))
+        decision = error.decision
+        request_state.add_decision(decision)
+        response = denial_response(layer, request, decision, await _resolve(layer.custom_denial(request, decision)))
     except Exception as error:
         if admission is not None:
             await settle_async(admission, Response(_status_of(error)))
         raise
     if admission is not None and admission.holding is not None:
-        await settle_async(admission, _seen(response))
+        await settle_async(admission, _response_view(response))
     return response
 
 
-def denied(layer: LimitLayer[Any], request: DjangoRequest, decision: Decision, answer: Any) -> HttpResponseBase:
-    """The response to a denial; `answer` is what `on_denied` has said to it."""
-    if isinstance(answer, HttpResponseBase):
-        return answer
-    if answer is not None and not isinstance(answer, Denial):
-        raise TypeError(f"on_denied {layer.on_denied!r} must return an HttpResponse, a Denial or None, not {answer!r}")
-    denial = default_denial(decision) if answer is None else answer
+def denial_response(
+    layer: LimitLayer[Any], request: DjangoRequest, decision: Decision, custom: Any
+) -> HttpResponseBase:
+    """The response to a denial; `custom` is the result of `on_denied`."""
+    if isinstance(custom, HttpResponseBase):
+        return custom
+    if custom is not None and not isinstance(custom, Denial):
+        raise TypeError(f"on_denied {layer.on_denied!r} must return an HttpResponse, a Denial or None, not {custom!r}")
+    denial = default_denial(decision) if custom is None else custom
     response = HttpResponse(
         b"" if request.method == "HEAD" else denial.body, status=denial.status, content_type=denial.content_type
     )
@@ -149,16 +139,12 @@ def denied(layer: LimitLayer[Any], request: DjangoRequest, decision: Decision, a
     return response
 
 
-def _answer(layer: LimitLayer[Any], request: DjangoRequest, decision: Decision) -> Any:
-    return None if layer.on_denied is None else layer.on_denied(request, decision)
-
-
-async def _awaited(made: Any) -> Any:
-    return await made if inspect.isawaitable(made) else made
+async def _resolve(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
 
 
 def _claim(request_state: RequestState, layer: LimitLayer[Any]) -> bool:
-    """Whether the headers are for this layer to write."""
+    """Make this layer the one that writes the headers; False if another is."""
     if request_state.writer is not None:
         return False
     request_state.writer = layer
@@ -167,22 +153,21 @@ def _claim(request_state: RequestState, layer: LimitLayer[Any]) -> bool:
 
 def _with_headers(response: Any, request_state: RequestState, layer: LimitLayer[Any]) -> Any:
     if not isinstance(response, HttpResponseBase):
-        return response  # a mistake in the view, which Django tells of
-    for name, value in request_state.headers(layer.style, layer.limiter.clock.ticks()):
-        response[name.decode("latin-1")] = value.decode("latin-1")
+        return response  # an error of the view, which Django reports
+    for name, value in layer.limit_headers(request_state):
+        response[name] = value
     return response
 
 
-def _seen(response: Any) -> Response:
+def _response_view(response: Any) -> Response:
     if not isinstance(response, HttpResponseBase):
         return Response(500)
-    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
-    return Response(response.status_code, headers)
+    return Response(response.status_code, encode_headers(response.items()))
 
 
 def _status_of(error: Exception) -> int:
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return status
-    own = getattr(error, "status_code", None)  # as Django REST framework's have it
-    return own if isinstance(own, int) else 500
+    rest_status = getattr(error, "status_code", None)  # of Django REST framework
+    return rest_status if isinstance(rest_status, int) else 500

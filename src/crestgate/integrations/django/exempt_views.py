@@ -1,7 +1,7 @@
-"""Views that are free of the middleware's limits: `@exempt`.
+"""Views that the middleware does not limit: `@exempt`.
 
-The middleware decides before Django has looked for a view, so that what leads nowhere is limited too. It looks for
-itself then, and only in projects where any view is exempt.
+The middleware runs before Django resolves the view, so that requests for unknown paths are limited too. So it resolves
+the view itself, but only in projects with exempt views.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from django.utils.decorators import method_decorator
 
 from crestgate.integrations.django.request import DjangoRequest
 
-__all__ = ["exempt", "frees"]
+__all__ = ["exempt", "is_exempt"]
 
 V = TypeVar("V", bound=Callable[..., Any])
-_FREE = "crestgate_exempt"
-_freed: set[bool] = set()
-"""Has something in it as soon as any view is exempt."""
+_ATTRIBUTE = "crestgate_exempt"
+_used: set[bool] = set()
+"""Not empty if any view is exempt."""
 
 
 def exempt(view: V) -> V:
-    """Free a view from the limits of the middleware. Those it has by `limit` hold."""
-    _freed.add(True)
+    """Exempt a view from the limits of the middleware, not from those of `limit`."""
+    _used.add(True)
     if isinstance(view, type):
         return method_decorator(exempt, name="dispatch")(view)  # type: ignore[no-any-return] # as given
     if not callable(view):
         raise TypeError(f"exempt is put on a view, not on {view!r}")
 
     @wraps(view)
-    def freed(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         return view(*args, **kwargs)
 
-    setattr(freed, _FREE, True)
+    setattr(wrapper, _ATTRIBUTE, True)
     if iscoroutinefunction(view):
-        markcoroutinefunction(freed)
-    return freed  # type: ignore[return-value] # called as the view is
+        markcoroutinefunction(wrapper)
+    return wrapper  # type: ignore[return-value] # called as the view is
 
 
-def frees(request: DjangoRequest) -> bool:
-    """Whether a request is for a view that is exempt. It is looked for only where there are such views."""
-    if not _freed:
+def is_exempt(request: DjangoRequest) -> bool:
+    """Whether the request's view is exempt."""
+    if not _used:
         get_resolver(getattr(request.native, "urlconf", None)).url_patterns  # noqa: B018 - imports the views, the first time
-        if not _freed:
+        if not _used:
             return False
     match = request.match
-    return match is not None and bool(getattr(match.func, _FREE, False))
+    return match is not None and bool(getattr(match.func, _ATTRIBUTE, False))

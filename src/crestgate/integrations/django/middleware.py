@@ -1,4 +1,4 @@
-"""The middleware: limits on every request that comes through it, for a view that there is or for none."""
+"""The middleware: limits all requests, also those for unknown paths."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from crestgate.errors import ConfigError, RateLimitExceeded
-from crestgate.integrations.django.drivers import denied, through, through_async
-from crestgate.integrations.django.exempt_views import frees
-from crestgate.integrations.django.layer import asks_user, async_layer, sync_layer
-from crestgate.integrations.django.options import Project, given, project
+from crestgate.integrations.django.drivers import denial_response, handle_async, handle_sync
+from crestgate.integrations.django.exempt_views import is_exempt
+from crestgate.integrations.django.layer import build_async_layer, build_sync_layer, needs_user
+from crestgate.integrations.django.options import Project, crestgate_settings, project_options
 from crestgate.integrations.django.request import DjangoRequest, request_state_of
 from crestgate.integrations.keys import is_coroutine
 from crestgate.integrations.layer import LimitLayer, no_limits
@@ -27,14 +27,14 @@ __all__ = ["RateLimitMiddleware"]
 
 _log = logging.getLogger("crestgate")
 _OWN = "crestgate.integrations.django.RateLimitMiddleware"
-_LOGS_IN = "django.contrib.auth.middleware.AuthenticationMiddleware"
+_AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
 class RateLimitMiddleware:
-    """Limits every request, as `CRESTGATE` in the settings says: see options.py.
+    """Limits all requests, as configured by `CRESTGATE` in the settings: see options.py.
 
-    Without LIMITS the rules of the limiter decide. Without either nothing is asked here: the middleware then writes the
-    headers for the limits of views, and answers to a RateLimitExceeded that a view raises.
+    Without LIMITS the limiter's rules apply. Without either, the middleware checks nothing: it only writes the headers
+    for the limits of views, and responds to a RateLimitExceeded that a view raises.
     """
 
     sync_capable = True
@@ -42,68 +42,68 @@ class RateLimitMiddleware:
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self.get_response = get_response
-        self._threads: LimitLayer[Limiter] | None = None
-        self._loops: LimitLayer[AsyncLimiter] | None = None
-        project_settings = project(given())
+        self._sync_layer: LimitLayer[Limiter] | None = None
+        self._async_layer: LimitLayer[AsyncLimiter] | None = None
+        project = project_options(crestgate_settings())
         try:
-            self._asks = project_settings.limits is not None or async_limiter_for(project_settings.limiter).has_rules
-            limits = project_settings.limits if self._asks else no_limits
+            self._has_limits = project.limits is not None or async_limiter_for(project.limiter).has_rules
+            limits = project.limits if self._has_limits else no_limits
             if iscoroutinefunction(get_response):
                 markcoroutinefunction(self)
-                self._loops = async_layer(project_settings.limiter, limits, project_settings.options)
+                self._async_layer = build_async_layer(project.limiter, limits, project.options)
             else:
-                self._threads = sync_layer(project_settings.limiter, limits, project_settings.options)
+                self._sync_layer = build_sync_layer(project.limiter, limits, project.options)
         except (ConfigError, TypeError) as error:
             raise ImproperlyConfigured(f"CRESTGATE in the settings: {error}") from error
-        if self._asks:
-            _check_order(project_settings)
+        if self._has_limits:
+            _check_order(project)
         else:
-            _check_idle(project_settings)
+            _refuse_unused(project)
 
     def __call__(self, request: Any) -> Any:
-        handle = partial(self.get_response, request)
-        if self._loops is not None:
-            seen = DjangoRequest(request, self._loops.identity)
-            return through_async(self._loops, seen, handle, counts=self._asks and not frees(seen))
-        assert self._threads is not None
-        seen = DjangoRequest(request, self._threads.identity)
-        return through(self._threads, seen, handle, counts=self._asks and not frees(seen))
+        handler = partial(self.get_response, request)
+        if self._async_layer is not None:
+            django_request = DjangoRequest(request, self._async_layer.identity)
+            limited = self._has_limits and not is_exempt(django_request)
+            return handle_async(self._async_layer, django_request, handler, limited=limited)
+        assert self._sync_layer is not None
+        django_request = DjangoRequest(request, self._sync_layer.identity)
+        limited = self._has_limits and not is_exempt(django_request)
+        return handle_sync(self._sync_layer, django_request, handler, limited=limited)
 
     def process_exception(self, request: Any, exception: Exception) -> Any:
-        """What a guarded function denies inside of a view is denied as everything else. Django calls this in a thread,
-        also for async views."""
+        """Respond to a RateLimitExceeded that a view raises. Django calls this in a thread, also for async views."""
         if not isinstance(exception, RateLimitExceeded):
             return None
-        layer: LimitLayer[Any] | None = self._threads or self._loops
+        layer: LimitLayer[Any] | None = self._sync_layer or self._async_layer
         assert layer is not None
-        seen = DjangoRequest(request, layer.identity)
         decision = exception.decision
         request_state_of(request).add_decision(decision)
-        hook = layer.on_denied
-        if hook is not None and is_coroutine(hook):
-            hook = async_to_sync(hook)
-        return denied(layer, seen, decision, None if hook is None else hook(seen, decision))
+        django_request = DjangoRequest(request, layer.identity)
+        on_denied = layer.on_denied
+        if on_denied is not None and is_coroutine(on_denied):
+            on_denied = async_to_sync(on_denied)
+        custom = None if on_denied is None else on_denied(django_request, decision)
+        return denial_response(layer, django_request, decision, custom)
 
 
-def _check_order(project_settings: Project) -> None:
-    """Who is counted by user must be known when counted: to be counted by the address in silence helps nobody."""
+def _check_order(project: Project) -> None:
+    """A key by user needs the user: counting by address without notice would be a surprise."""
     listed = list(settings.MIDDLEWARE)
-    if project_settings.options.get("user") is not None or not asks_user(
-        project_settings.limits, project_settings.options
-    ):
+    if project.options.get("user") is not None or not needs_user(project.limits, project.options):
         return
-    if _OWN not in listed or _LOGS_IN not in listed or listed.index(_LOGS_IN) < listed.index(_OWN):
+    if _OWN not in listed or _AUTHENTICATION not in listed or listed.index(_AUTHENTICATION) < listed.index(_OWN):
         return
-    if project_settings.limits is not None:
-        raise ImproperlyConfigured(f"{_OWN} stands before {_LOGS_IN} in MIDDLEWARE, and so knows no user: put it after")
-    # Rules are perhaps about no users at all.
-    _log.warning("%s stands before %s in MIDDLEWARE, and so knows no user: put it after", _OWN, _LOGS_IN)
+    message = f"{_OWN} is before {_AUTHENTICATION} in MIDDLEWARE, and so knows no user: put it after"
+    if project.limits is not None:
+        raise ImproperlyConfigured(message)
+    _log.warning(message)  # rules may not use users at all
 
 
-def _check_idle(project_settings: Project) -> None:
-    """Settings that are the middleware's alone mean nothing where it has no limits."""
-    for name in project_settings.options:
-        if name not in project_settings.shared:
+def _refuse_unused(project: Project) -> None:
+    """ImproperlyConfigured for settings that have no effect without limits."""
+    for name in project.options:
+        if name not in project.shared:
             raise ImproperlyConfigured(
                 f"CRESTGATE[{name.upper()!r}] is for the limits of the middleware, and it has none: write some, such "
                 'as CRESTGATE["LIMITS"] = "100/minute", or name rules, such as CRESTGATE["LIMITER"] = "crestgate.yaml"'

@@ -1,13 +1,13 @@
-"""`CRESTGATE` in a project's settings: what the middleware is made with, and what decorators have in common with it.
+"""`CRESTGATE` in a project's settings: options of the middleware, some of which are defaults of decorators too.
 
     LIMITER             a Limiter or AsyncLimiter, a store's URL or several, or the path of a configuration
     LIMITS              the limits of the middleware: "100/minute", plans, several; absent: the limiter's rules, if any
     KEY, COST, EXEMPT, METHODS, WHEN, DRY_RUN, WAIT, ON_DENIED, HEADERS, TRUSTED_PROXIES, USER, TIER, CLIENT,
-    API_KEY_HEADER      as every integration takes them, in small letters
+    API_KEY_HEADER      the options of all integrations, which are lower-case there
 
-A callable may be written as text, `"shop.limits.tenant"`: settings are read before there is anything to import. One
-that asks a database is an `async def` in a project under ASGI, as Django wants it; threads wait for it too. What is
-wrong here is an ImproperlyConfigured when the server starts.
+A callable may be written as text, `"shop.limits.tenant"`, because settings are read before other modules can be
+imported. Under ASGI, one that queries a database must be an `async def`, as Django requires; it works in threads too.
+Errors raise ImproperlyConfigured when the server starts.
 """
 
 from __future__ import annotations
@@ -24,72 +24,67 @@ from django.utils.module_loading import import_string
 from crestgate.integrations.layer import LayerLimits, LayerOptions
 from crestgate.integrations.shared_limiters import GivenLimiter
 
-__all__ = ["Project", "given", "project"]
+__all__ = ["Project", "crestgate_settings", "project_options"]
 
 _KNOWN = ("LIMITER", "LIMITS", *(name.upper() for name in LayerOptions.__annotations__))
 _CALLABLES = ("KEY", "COST", "EXEMPT", "WHEN", "ON_DENIED", "USER", "TIER", "CLIENT")
-_OTHER_WORDS = {"STORE": "LIMITER", "URL": "LIMITER", "LIMIT": "LIMITS", "RATE": "LIMITS", "KEY_FUNC": "KEY"}
+_SYNONYMS = {"STORE": "LIMITER", "URL": "LIMITER", "LIMIT": "LIMITS", "RATE": "LIMITS", "KEY_FUNC": "KEY"}
 _PER_LAYER = ("LIMITER", "LIMITS", "COST", "EXEMPT", "METHODS", "WHEN")
-"""What is the middleware's own; everything else is so for the whole project, and for its decorators too."""
+"""The options of the middleware alone. All others are defaults of decorators too."""
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 
 
 class Project(NamedTuple):
-    """What the settings say."""
+    """The options in the settings."""
 
     limiter: GivenLimiter
     limits: LayerLimits
     options: LayerOptions
-    """Those of the middleware."""
+    """Of the middleware."""
     shared: LayerOptions
-    """Those of them that decorators have too."""
+    """The part of them that decorators inherit."""
 
 
-def given() -> Mapping[str, Any]:
-    """`CRESTGATE` as it is written; nothing when it is not."""
-    written = getattr(settings, "CRESTGATE", None)
-    if written is None:
-        return _NOTHING
-    if not isinstance(written, Mapping):
-        raise ImproperlyConfigured(f'CRESTGATE must be a dict such as {{"LIMITS": "100/minute"}}, not {written!r}')
-    return written
+def crestgate_settings() -> Mapping[str, Any]:
+    """`CRESTGATE` of the settings; empty if it is missing."""
+    given = getattr(settings, "CRESTGATE", None)
+    if given is None:
+        return _EMPTY
+    if not isinstance(given, Mapping):
+        raise ImproperlyConfigured(f'CRESTGATE must be a dict such as {{"LIMITS": "100/minute"}}, not {given!r}')
+    return given
 
 
-def project(written: Mapping[str, Any]) -> Project:
-    """What `CRESTGATE` says, with its callables."""
-    for name in written:
+def project_options(given: Mapping[str, Any]) -> Project:
+    """The options in `CRESTGATE`, with its callables imported."""
+    for name in given:
         if name not in _KNOWN:
             raise ImproperlyConfigured(f"CRESTGATE has no {name!r}: {_hint(str(name))}")
-    read = {name: _called(name, value) if name in _CALLABLES else value for name, value in written.items()}
-    options = {name.lower(): value for name, value in read.items() if name not in ("LIMITER", "LIMITS")}
-    shared = {name.lower(): value for name, value in read.items() if name not in _PER_LAYER}
-    return Project(read.get("LIMITER"), read.get("LIMITS"), cast(LayerOptions, options), cast(LayerOptions, shared))
+    values = {name: _with_imports(name, value) if name in _CALLABLES else value for name, value in given.items()}
+    options = {name.lower(): value for name, value in values.items() if name not in ("LIMITER", "LIMITS")}
+    shared = {name.lower(): value for name, value in values.items() if name not in _PER_LAYER}
+    return Project(values.get("LIMITER"), values.get("LIMITS"), cast(LayerOptions, options), cast(LayerOptions, shared))
 
 
-_NOTHING: Mapping[str, Any] = {}
+_EMPTY: Mapping[str, Any] = {}
 
 
 def _hint(name: str) -> str:
     upper = name.upper()
-    if upper in _OTHER_WORDS or upper in _KNOWN:
-        return f"did you mean {_OTHER_WORDS.get(upper, upper)!r}?"
+    if upper in _SYNONYMS or upper in _KNOWN:
+        return f"did you mean {_SYNONYMS.get(upper, upper)!r}?"
     close = get_close_matches(upper, _KNOWN, n=1)
     return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(_KNOWN)}"
 
 
-def _called(name: str, value: Any) -> Any:
-    """A setting with the callables that its text names; of a key, in each part."""
-    if name == "KEY":
-        parts = value.split("|") if isinstance(value, str) else list(value) if _several(value) else None
-        return value if parts is None else [_imported(name, part) for part in parts]
-    return _imported(name, value)
+def _with_imports(name: str, value: Any) -> Any:
+    """A setting with the callables that its text names imported; for a key, in each part."""
+    if name == "KEY" and isinstance(value, str | list | tuple):
+        return [_import(name, part) for part in (value.split("|") if isinstance(value, str) else value)]
+    return _import(name, value)
 
 
-def _several(value: Any) -> bool:
-    return isinstance(value, list | tuple)
-
-
-def _imported(name: str, value: Any) -> Any:
+def _import(name: str, value: Any) -> Any:
     if not isinstance(value, str) or _DOTTED.fullmatch(value.strip()) is None:
         return value
     try:

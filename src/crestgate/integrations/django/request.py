@@ -1,4 +1,4 @@
-"""Django's request as limits see it."""
+"""The Request over a Django request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from django.utils.functional import LazyObject
 from django.utils.translation import get_language
 
 from crestgate.integrations.request import RawHeaders, Request
-from crestgate.integrations.request_state import NAME, RequestState
+from crestgate.integrations.request_state import RequestState, request_state_in
+from crestgate.integrations.wsgi import environ_headers
 
 __all__ = ["DjangoRequest", "principal_async", "request_state_of"]
 
@@ -23,7 +24,7 @@ _CONVERTER = re.compile(r"(?<!\?P)<(?:[^<>:]+:)?(\w+)>")
 
 
 class DjangoRequest(Request):
-    """A request of Django's (or what wraps one: Django REST framework does)."""
+    """A Django request, or a wrapper such as that of Django REST framework."""
 
     __slots__ = ("_match", "_raw")
 
@@ -33,7 +34,7 @@ class DjangoRequest(Request):
 
     @property
     def path(self) -> str:
-        return str(escape_uri_path(self.native.path))  # which Django has decoded
+        return str(escape_uri_path(self.native.path))  # Django has decoded it
 
     @property
     def raw_headers(self) -> RawHeaders:
@@ -41,7 +42,7 @@ class DjangoRequest(Request):
             return self._raw
         except AttributeError:
             scope = getattr(self.native, "scope", None)
-            self._raw: RawHeaders = _of_meta(self.native.META) if scope is None else scope.get("headers", ())
+            self._raw: RawHeaders = environ_headers(self.native.META) if scope is None else scope.get("headers", ())
             return self._raw
 
     @property
@@ -50,15 +51,14 @@ class DjangoRequest(Request):
 
     @property
     def route(self) -> str | None:
-        """The route with everything it is included under, as `/item/{id}`; one that is a regular expression as Django
-        writes it."""
+        """The route's template with all prefixes, as `/item/{id}`; a regular expression stays as it is."""
         match = self.match
         return None if match is None else _template(self.native, match.route or "")
 
     @property
     def match(self) -> Any | None:
-        """What the path leads to; None when nowhere. Decorators of the view are told it, and before that it is found as
-        Django will find it."""
+        """The ResolverMatch; None for an unknown path. A view's request has it; before that the path is resolved
+        here."""
         try:
             return self._match
         except AttributeError:
@@ -67,24 +67,18 @@ class DjangoRequest(Request):
 
     @property
     def principal(self) -> str | None:
-        """The primary key of the user who is logged in. Nothing is loaded before somebody asks."""
+        """The primary key of the logged-in user, who is loaded only when this is read."""
         return _key_of(getattr(self.native, "user", None))
 
 
 def request_state_of(request: Any) -> RequestState:
-    """What the layers know of a request: where those of WSGI and ASGI have it, which may stand around Django."""
-    container = getattr(request, "scope", None)
-    if container is None:
-        container = request.META
-    request_state = container.get(NAME)
-    if request_state is None:
-        request_state = container[NAME] = RequestState()
-    assert isinstance(request_state, RequestState)
-    return request_state
+    """The state of a request, shared with a WSGI or ASGI middleware around Django."""
+    scope = getattr(request, "scope", None)
+    return request_state_in(request.META if scope is None else scope)
 
 
 async def principal_async(request: Any) -> str | None:
-    """The principal, on an event loop: whoever has yet to be loaded is loaded without holding it up."""
+    """The principal, on an event loop: a user who is not loaded yet is loaded without blocking it."""
     native = request.native
     user = getattr(native, "user", None)
     if not isinstance(user, LazyObject):
@@ -118,15 +112,5 @@ def _template(request: Any, route: str) -> str:
     route = _CONVERTER.sub(r"{\1}", route.removeprefix("^"))
     urlconf = getattr(request, "urlconf", None) or settings.ROOT_URLCONF
     if settings.USE_I18N and is_language_prefix_patterns_used(urlconf)[0]:
-        route = route.removeprefix(f"{get_language()}/")  # a page is one in all languages
+        route = route.removeprefix(f"{get_language()}/")  # all languages of a page share a counter
     return f"{mounted}/{route}"
-
-
-def _of_meta(meta: dict[str, Any]) -> RawHeaders:
-    """The headers out of a WSGI environment."""
-    named = [(key[5:], value) for key, value in meta.items() if key.startswith("HTTP_")]
-    named += [(key, meta[key]) for key in ("CONTENT_TYPE", "CONTENT_LENGTH") if meta.get(key)]
-    return [
-        (name.replace("_", "-").lower().encode("latin-1", "replace"), str(value).encode("latin-1", "replace"))
-        for name, value in named
-    ]

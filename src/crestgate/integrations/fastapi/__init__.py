@@ -1,4 +1,4 @@
-"""Limits of FastAPI's routes, as a dependency or as a decorator, in any order.
+"""Limits for FastAPI routes, as a dependency or as a decorator, in any order.
 
     @app.get("/search", dependencies=[Depends(limit("5/minute"))])
     async def search(): ...
@@ -7,15 +7,16 @@
     @limit("5/minute")
     async def search(): ...
 
-They count for each caller and route, unless `scope=` joins several routes. The limiter is that of the
-RateLimitMiddleware around, if there is one and no other is given.
+They count per caller and route, unless `scope=` joins several routes. The default limiter is that of the
+RateLimitMiddleware around the application, if there is one.
 
-Either way the limits are asked as a dependency, on the event loop, so a function that is not `async` is not held up by
-them and holds nobody up. A decorator's come after those in `dependencies=[…]` and before those in the function's
-parameters. Above `@app.get` the decorator changes the routes that are there; where it cannot, it says so.
+The limits are always checked as a dependency, on the event loop, so a synchronous endpoint does not block the loop, and
+its thread does not wait for the check. A decorator's limits are checked after `dependencies=[…]` and before the
+dependencies in the function's parameters. Above `@app.get`, the decorator changes the existing routes; where it cannot,
+it raises ConfigError.
 
-A denial is answered with 429, the headers and the problem as JSON. An application that would answer otherwise has
-`on_denied=`, or `@app.exception_handler(RateLimitExceeded)`.
+The response to a denial is 429 with the headers and a JSON problem document. For another response use `on_denied=` or
+`@app.exception_handler(RateLimitExceeded)`.
 """
 
 from crestgate.errors import install_hint

@@ -1,8 +1,8 @@
-"""The answer to a denial, in an application that has said nothing of it.
+"""The default response to a denial by a route's limits.
 
-Starlette keeps the handlers of exceptions with the request. Ours is put there when the limits of a route are first
-asked, unless the application has one of its own; it serves all routes, so what one of them says of its headers is with
-the request.
+Starlette stores the exception handlers with the request. When the limits of a route are first checked, a handler for
+RateLimitExceeded is added there, unless the application has one. It serves all routes, so the layer that determines the
+style of the headers is stored with the request.
 """
 
 from __future__ import annotations
@@ -12,25 +12,21 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from crestgate.errors import RateLimitExceeded
-from crestgate.http.client_address import TrustedProxies
 from crestgate.http.header_options import HeaderStyle
-from crestgate.integrations.asgi import RateLimitMiddleware
-from crestgate.integrations.asgi.denial import STARTS, Refused, denying, with_headers
-from crestgate.integrations.asgi.request import App, AsgiRequest, Message, Receive, Scope, Send
+from crestgate.integrations.asgi.denial import STARTS, denial_app_for, with_headers
+from crestgate.integrations.asgi.request import App, Message, Receive, Scope, Send
 from crestgate.integrations.layer import LimitLayer
-from crestgate.integrations.request import Identity
-from crestgate.integrations.request_state import NAME, RequestState
+from crestgate.integrations.request_state import request_state_in
 from crestgate.limiter.async_limiter import AsyncLimiter
 
-__all__ = ["answer_denials"]
+__all__ = ["add_denial_handler"]
 
-_NOBODY = Identity(TrustedProxies())
 _LAYER = "crestgate.layer"
-"""Where the scope has the limits of its route that were asked last: they say how headers are written."""
+"""The scope's key for the route's layer that was checked last."""
 
 
-def answer_denials(scope: Scope, layer: LimitLayer[AsyncLimiter]) -> None:
-    """Have RateLimitExceeded answered in the application that this request is for."""
+def add_denial_handler(scope: Scope, layer: LimitLayer[AsyncLimiter]) -> None:
+    """Add a handler of RateLimitExceeded to the application of this request, unless it has one."""
     scope[_LAYER] = layer
     known = scope.get("starlette.exception_handlers")
     if not known or RateLimitExceeded in known[0]:
@@ -40,21 +36,14 @@ def answer_denials(scope: Scope, layer: LimitLayer[AsyncLimiter]) -> None:
 
     async def handler(connection: HTTPConnection, error: Exception) -> App:
         assert isinstance(error, RateLimitExceeded)
-        return await _answer(connection.scope, error)
+        return await _response(connection.scope, error)
 
     known[0][RateLimitExceeded] = handler
 
 
-async def _answer(scope: Any, error: RateLimitExceeded) -> App:
-    request_state: RequestState = scope.setdefault(NAME, RequestState())
-    request_state.add_decision(error.decision)
-    if isinstance(error, Refused):
-        app = await denying(error.on_denied, error.request, error.decision)
-    elif isinstance(request_state.around, RateLimitMiddleware):
-        layer = request_state.around.layer
-        app = await denying(layer.on_denied, AsgiRequest(scope, layer.identity), error.decision)
-    else:
-        app = await denying(None, AsgiRequest(scope, _NOBODY), error.decision)
+async def _response(scope: Any, error: RateLimitExceeded) -> App:
+    request_state = request_state_in(scope)
+    app = await denial_app_for(error, scope, request_state.middleware_layer)
     if request_state.writer is not None:
         return app
     route_layer: LimitLayer[AsyncLimiter] | None = scope.get(_LAYER)
@@ -64,10 +53,10 @@ async def _answer(scope: Any, error: RateLimitExceeded) -> App:
         else request_state.headers(route_layer.style, route_layer.limiter.clock.ticks())
     )
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    async def response(scope: Scope, receive: Receive, send: Send) -> None:
         async def sender(message: Message) -> None:
             await send(with_headers(message, limit_headers) if message["type"] in STARTS else message)
 
         await app(scope, receive, sender)
 
-    return answer
+    return response

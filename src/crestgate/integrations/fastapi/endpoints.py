@@ -1,7 +1,7 @@
-"""An endpoint with a limit: the same function, with one more parameter that FastAPI fills and its author never sees.
+"""Endpoints with a limit: the function is wrapped, with one more parameter in its signature, which FastAPI fills.
 
-What is in the parameter came of asking the limit, before the endpoint was called. The endpoint's result is looked at
-once, for the headers and for `when`, and goes on as it is.
+The parameter is the RouteState of the check, which runs before the endpoint. The endpoint's result is used for the
+headers and for `when`, and returned unchanged.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from crestgate.integrations.fastapi.routes import is_endpoint, unwrapped
 from crestgate.integrations.keys import is_coroutine
 from crestgate.limiter.decorator import name_of
 
-__all__ = ["has_limit", "limited_endpoint", "refuse_others"]
+__all__ = ["has_limit", "limited_endpoint", "require_function"]
 
 Endpoint = Callable[..., Any]
 _LIMIT = "__crestgate_limit__"
-"""Where an endpoint keeps its limit."""
-_FIRST = ("self", "cls")
-_PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+"""The attribute of an endpoint with its limit."""
+_FIRST_PARAMETERS = ("self", "cls")
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 
 
 def limited_endpoint(function: Endpoint, limit: Any, name: str) -> Endpoint:
-    """The function, with what was asked under `name` among its parameters."""
-    unasked = _Unasked(limit)
-    made = (_async if is_coroutine(function) else _sync)(function, limit, name, unasked)
-    unasked.endpoint = ref(made)
-    setattr(made, _LIMIT, limit)
-    made.__signature__ = _signature(function, limit, name)  # type: ignore[attr-defined]  # functions may have one
-    return made
+    """The wrapped function, with a parameter `name` for the RouteState."""
+    unchecked = _UncheckedCall(limit)
+    endpoint = (_async if is_coroutine(function) else _sync)(function, limit, name, unchecked)
+    unchecked.endpoint = ref(endpoint)
+    setattr(endpoint, _LIMIT, limit)
+    endpoint.__signature__ = _signature(function, limit, name)  # type: ignore[attr-defined]  # functions may have one
+    return endpoint
 
 
 def has_limit(endpoint: Any, limit: Any) -> bool:
-    """Whether an endpoint takes what came of asking this limit."""
+    """Whether an endpoint is decorated with this limit."""
     return any(getattr(part, _LIMIT, None) is limit for part in unwrapped(endpoint))
 
 
-def refuse_others(function: Any, limit: Any) -> None:
-    """Only functions can be endpoints with limits; what else was meant is told."""
+def require_function(function: Any, limit: Any) -> None:
+    """ConfigError unless a limit decorates a function."""
     if isinstance(function, staticmethod | classmethod | property):
         raise ConfigError(f"put {limit!r} below @{type(function).__name__}, next to the function, not above it")
     if isinstance(function, type):
@@ -58,26 +58,26 @@ def refuse_others(function: Any, limit: Any) -> None:
         raise ConfigError(f"{limit!r} decorates functions, and {function!r} is none")
 
 
-def _async(function: Endpoint, _limit: Any, name: str, unasked: _Unasked) -> Endpoint:
+def _async(function: Endpoint, _limit: Any, name: str, unchecked: _UncheckedCall) -> Endpoint:
     @functools.wraps(function)
     async def limited(*args: Any, **kwargs: Any) -> Any:
         route_state = kwargs.pop(name, None)
         if not isinstance(route_state, RouteState):
             if route_state is None:
-                unasked()
+                unchecked()
             return await function(*args, **kwargs)
         try:
             returned = await function(*args, **kwargs)
         except Exception as error:
-            await route_state.failed(error)
+            await route_state.fail(error)
             raise
-        await route_state.answered(returned)
+        await route_state.finish(returned)
         return returned
 
     return limited
 
 
-def _sync(function: Endpoint, limit: Any, name: str, unasked: _Unasked) -> Endpoint:
+def _sync(function: Endpoint, limit: Any, name: str, unchecked: _UncheckedCall) -> Endpoint:
     streams = inspect.isgeneratorfunction(inspect.unwrap(function)) or inspect.isasyncgenfunction(
         inspect.unwrap(function)
     )
@@ -87,37 +87,37 @@ def _sync(function: Endpoint, limit: Any, name: str, unasked: _Unasked) -> Endpo
         route_state = kwargs.pop(name, None)
         if not isinstance(route_state, RouteState):
             if route_state is None:
-                unasked()
+                unchecked()
             return function(*args, **kwargs)
-        if not route_state.waits:
+        if not route_state.must_settle:
             returned = function(*args, **kwargs)
-            route_state.write(returned)
+            route_state.write_headers(returned)
             return returned
         if streams:
             raise ConfigError(
                 f"when= of {limit!r}: {name_of(function)} is a generator, so its response is not known here. "
                 "Add the RateLimitMiddleware, which sees all responses"
             )
-        try:  # in a thread of FastAPI's, since something must be given back on its event loop
+        try:  # in a thread of FastAPI's; the charge is given back on its event loop
             returned = function(*args, **kwargs)
         except Exception as error:
-            anyio.from_thread.run(route_state.failed, error)
+            anyio.from_thread.run(route_state.fail, error)
             raise
-        anyio.from_thread.run(route_state.answered, returned)
+        anyio.from_thread.run(route_state.finish, returned)
         return returned
 
     return limited
 
 
-class _Unasked:
-    """Called when an endpoint is, without anything that came of asking. That is as it should be where a program calls
-    the function itself, and a limit that does nothing where a decorator hides its parameter from FastAPI."""
+class _UncheckedCall:
+    """Handles the call of an endpoint without a RouteState. That is correct if the program calls the function itself,
+    and an error if another decorator hides the parameter from FastAPI: the limit would have no effect."""
 
     def __init__(self, limit: Any) -> None:
         self._limit = limit
         self._known = False
         self.endpoint: Callable[[], Endpoint | None] = lambda: None
-        """Who calls this, if it is there still; held loosely, so that it is seen who else holds it."""
+        """The endpoint, by a weak reference: its reference count must not change."""
 
     def __call__(self) -> None:
         endpoint = self.endpoint()
@@ -125,21 +125,21 @@ class _Unasked:
             return
         if not is_endpoint(endpoint, self._limit):
             raise ConfigError(
-                f"{self._limit!r} on {name_of(endpoint)} limits nothing: no route of FastAPI's asks it. Put it right "
+                f"{self._limit!r} on {name_of(endpoint)} limits nothing: no FastAPI route uses it. Put it right "
                 "below the route's decorator, such as @app.get; decorators between them must use functools.wraps"
             )
         self._known = True
 
 
 def _signature(function: Endpoint, limit: Any, name: str) -> inspect.Signature:
-    """All parameters by keyword, as FastAPI gives them, so that the limit's can be the first, which is asked first."""
+    """All parameters as keyword-only, as FastAPI passes them, so that the limit's can be the first to be resolved."""
     try:
         signature = inspect.signature(function, eval_str=True)
-    except Exception:  # noqa: BLE001 - an annotation may be anything; FastAPI reads those that are left as text
+    except Exception:  # noqa: BLE001 - an annotation may be anything; FastAPI evaluates those that remain text
         signature = inspect.signature(function)
     before, after = [], []
     for position, parameter in enumerate(signature.parameters.values()):
-        if (position == 0 and parameter.name in _FIRST) or parameter.kind in _PLACED:
+        if (position == 0 and parameter.name in _FIRST_PARAMETERS) or parameter.kind in _POSITIONAL:
             before.append(parameter)
         elif parameter.kind is parameter.VAR_KEYWORD:
             after.append(parameter)

@@ -1,4 +1,4 @@
-"""The object that is both: a dependency that FastAPI asks, and a decorator of endpoints."""
+"""`limit(…)` of FastAPI: one object that is a dependency and a decorator."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from starlette.requests import HTTPConnection
 
 from crestgate.core.plans import reusable
 from crestgate.errors import ConfigError
-from crestgate.integrations.asgi import RateLimitMiddleware
-from crestgate.integrations.asgi.denial import Refused
+from crestgate.integrations.asgi.denial import RouteLimitExceeded
 from crestgate.integrations.asgi.request import AsgiRequest, Scope
 from crestgate.integrations.asgi.routes import route_name
 from crestgate.integrations.drivers import check_async
-from crestgate.integrations.fastapi.denial import answer_denials
-from crestgate.integrations.fastapi.endpoints import has_limit, limited_endpoint, refuse_others
+from crestgate.integrations.fastapi.denial import add_denial_handler
+from crestgate.integrations.fastapi.endpoints import has_limit, limited_endpoint, require_function
 from crestgate.integrations.fastapi.route_state import RouteState
 from crestgate.integrations.fastapi.routes import limit_routes
 from crestgate.integrations.layer import LayerLimits, LayerOptions, LimitLayer, no_limits
-from crestgate.integrations.request_state import NAME, RequestState
+from crestgate.integrations.request_state import request_state_in
 from crestgate.integrations.shared_limiters import GivenLimiter, async_limiter_for
 from crestgate.limiter.async_limiter import AsyncLimiter
 from crestgate.limiter.decorator import refuse_missing_brackets
@@ -37,11 +36,11 @@ __all__ = ["RouteLimit", "limit"]
 F = TypeVar("F", bound=Callable[..., Any])
 _names = count(1)
 _unrouted: WeakSet[Any] = WeakSet()
-"""Endpoints that no route had when they were made."""
+"""Endpoints that no route had when they were decorated."""
 
 
 class _WithoutBrackets:
-    """Stands on the first parameter of `limit`, which FastAPI only looks at when `limit` itself is the dependency."""
+    """The annotation of `limit`'s first parameter, which FastAPI reads only if `limit` itself is the dependency."""
 
     def __call__(self) -> None: ...
 
@@ -63,19 +62,19 @@ def limit(
 
 
 class RouteLimit:
-    """What `limit` returns: a dependency of FastAPI's, and a decorator of its endpoints."""
+    """The result of `limit`: a FastAPI dependency, and a decorator of endpoints."""
 
     def __init__(self, limits: LayerLimits, limiter: GivenLimiter, scope: str | None, options: LayerOptions) -> None:
         self._limits = limits if callable(limits) or limits is None else reusable(limits)
         self._scope = scope
         self._options = options
         self._limiter = None if limiter is None else async_limiter_for(limiter)
-        self._gates: dict[tuple[int, int], tuple[LimitLayer[AsyncLimiter], RateLimitMiddleware | None]] = {}
-        """By the limiter, and by the middleware around; both are kept, so that no other ever has their ids."""
+        self._layers: dict[tuple[int, int], tuple[LimitLayer[AsyncLimiter], LimitLayer[AsyncLimiter] | None]] = {}
+        """By the ids of the limiter and of the middleware's layer. Both are referenced here, so no id is reused."""
         if self._limiter is not None:
-            self._gate(self._limiter)
-        else:  # what cannot be read is an error now, although nobody knows yet whose plans are meant
-            LimitLayer(_anybody, no_limits if self._limits is None else self._limits, scope=scope, **options)
+            self._layer(self._limiter)
+        else:  # raises ConfigError for invalid limits; the limiter, and so its plans, are not known yet
+            LimitLayer(_any_plans, no_limits if self._limits is None else self._limits, scope=scope, **options)
 
     @overload
     def __call__(self, function: F, /) -> F: ...
@@ -84,66 +83,61 @@ class RouteLimit:
         self, function: None = None, /, *, connection: HTTPConnection, response: Response
     ) -> Coroutine[Any, Any, RouteState]: ...
     def __call__(self, function: Any = None, /, *, connection: Any = None, response: Any = None) -> Any:
-        """Given a function, decorates it. FastAPI gives a connection, and awaits what comes of it; one that takes this
-        for a plain function, as older ones do, calls it in a thread."""
+        """Decorate a function, or check a connection as a dependency. FastAPI awaits the result; older versions take
+        this for a plain function and call it in a thread."""
         if connection is not None:
-            return self._ask(connection, response) if _on_a_loop() else from_thread.run(self._ask, connection, response)
-        references = sys.getrefcount(function)  # before it is given to anybody else
-        alone = references <= _ALONE and not isinstance(function, MethodType)  # each time one asks, it is a new method
-        return self._decorated(function, alone)
+            in_loop = _has_running_loop()
+            return self._check(connection, response) if in_loop else from_thread.run(self._check, connection, response)
+        references = sys.getrefcount(function)  # before anything else references it
+        unshared = references <= _UNSHARED and not isinstance(function, MethodType)  # methods are created per access
+        return self._decorate(function, unshared)
 
     def __repr__(self) -> str:
         return f"limit({self._limits!r})"
 
-    def _decorated(self, function: Any, alone: bool) -> Any:
-        """`alone`: nobody but the decorator has the function, so no route has it either."""
-        refuse_others(function, self)
+    def _decorate(self, function: Any, unshared: bool) -> Any:
+        """`unshared`: nothing but the decorator references the function, so no route does."""
+        require_function(function, self)
         name = f"crestgate_limit_{next(_names)}"
-        made: dict[int, Any] = {}
+        wrapped: dict[int, Any] = {}
 
-        def limited(endpoint: Any) -> Any:
-            if id(endpoint) not in made:
-                made[id(endpoint)] = limited_endpoint(endpoint, self, name)
-            return made[id(endpoint)]
+        def wrap(endpoint: Any) -> Any:
+            if id(endpoint) not in wrapped:
+                wrapped[id(endpoint)] = limited_endpoint(endpoint, self, name)
+            return wrapped[id(endpoint)]
 
-        decorated = limited(function)
-        if (alone and function in _unrouted) or not limit_routes(function, self, limited, name, alone):
+        decorated = wrap(function)
+        if (unshared and function in _unrouted) or not limit_routes(function, self, wrap, name, unshared):
             _unrouted.add(decorated)
         return decorated
 
-    async def _ask(self, connection: HTTPConnection, response: Response) -> RouteState:
+    async def _check(self, connection: HTTPConnection, response: Response) -> RouteState:
         scope = connection.scope
-        request_state: RequestState | None = scope.get(NAME)
-        if request_state is None:
-            request_state = scope[NAME] = RequestState()
-        around = request_state.around if isinstance(request_state.around, RateLimitMiddleware) else None
-        layer = self._gate(self._limiter or (async_limiter_for(None) if around is None else around.limiter), around)
-        answer_denials(scope, layer)
+        request_state = request_state_in(scope)
+        outer: LimitLayer[AsyncLimiter] | None = request_state.middleware_layer
+        layer = self._layer(self._limiter or (async_limiter_for(None) if outer is None else outer.limiter), outer)
+        add_denial_handler(scope, layer)
         if layer.when is not None and request_state.writer is None:
             self._refuse_unsettled(scope)
         request = AsgiRequest(scope, layer.identity)
         admission = await check_async(layer, request, request_state, route_name(scope))
-        if admission is not None:
-            if admission.refused:
-                raise Refused(admission.decision, request, layer.on_denied)
-            delay = layer.delay(admission.decision)
-            if delay:
-                await asyncio.sleep(delay)
+        if admission is not None and admission.refused:
+            raise RouteLimitExceeded(admission.decision, request, layer.on_denied)
         route_state = RouteState(layer, request_state, admission, scope, response)
-        route_state.begin()
+        route_state.start()
         return route_state
 
-    def _gate(self, limiter: AsyncLimiter, around: RateLimitMiddleware | None = None) -> LimitLayer[AsyncLimiter]:
-        known = self._gates.get((id(limiter), id(around)))
+    def _layer(self, limiter: AsyncLimiter, outer: LimitLayer[AsyncLimiter] | None = None) -> LimitLayer[AsyncLimiter]:
+        known = self._layers.get((id(limiter), id(outer)))
         if known is None:
-            layer = LimitLayer(limiter, self._limits, scope=self._scope, **_inheriting(self._options, around))
-            if around is not None and "trusted_proxies" not in self._options:
-                layer.identity.proxies = around.layer.identity.proxies
-            known = self._gates[id(limiter), id(around)] = layer, around
+            layer = LimitLayer(limiter, self._limits, scope=self._scope, **_with_inherited(self._options, outer))
+            if outer is not None and "trusted_proxies" not in self._options:
+                layer.identity.proxies = outer.identity.proxies
+            known = self._layers[id(limiter), id(outer)] = layer, outer
         return known[0]
 
     def _refuse_unsettled(self, scope: Scope) -> None:
-        """A dependency never hears of the response, so it cannot know whether the request counts."""
+        """ConfigError for `when` in a dependency, which does not see the response."""
         if scope["type"] == "websocket" or not has_limit(scope.get("endpoint"), self):
             raise ConfigError(
                 f"when= of {self!r} is about responses, and a dependency does not see them: write @limit(…) above the "
@@ -151,7 +145,7 @@ class RouteLimit:
             )
 
 
-RouteLimit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what FastAPI is to give to a dependency
+RouteLimit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # the parameters of the dependency
     [
         inspect.Parameter("connection", inspect.Parameter.KEYWORD_ONLY, annotation=HTTPConnection),
         inspect.Parameter("response", inspect.Parameter.KEYWORD_ONLY, annotation=Response),
@@ -163,7 +157,7 @@ else:
     cast(Any, RouteLimit.__call__)._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
 
 
-def _on_a_loop() -> bool:
+def _has_running_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -171,31 +165,32 @@ def _on_a_loop() -> bool:
     return True
 
 
-def _inheriting(options: LayerOptions, around: RateLimitMiddleware | None) -> LayerOptions:
-    """A route's options, and what it does not say itself as the middleware around has it."""
-    if around is None:
+def _with_inherited(options: LayerOptions, outer: LimitLayer[AsyncLimiter] | None) -> LayerOptions:
+    """A route's options, with those of the middleware around it as defaults."""
+    if outer is None:
         return options
-    identity = around.layer.identity
-    outer: LayerOptions = {"user": identity.user, "tier": identity.tier, "client": identity.client}
-    return {**outer, "api_key_header": identity.api_key_header, "on_denied": around.layer.on_denied, **options}
+    identity = outer.identity
+    inherited: LayerOptions = {"user": identity.user, "tier": identity.tier, "client": identity.client}
+    return {**inherited, "api_key_header": identity.api_key_header, "on_denied": outer.on_denied, **options}
 
 
-class _Counting:
-    """Counts as `RouteLimit` does who holds a function."""
+class _ReferenceCounter:
+    """Counts references to a function in the same way as `RouteLimit`."""
 
     def __call__(self, function: Any = None, /, *, connection: Any = None, response: Any = None) -> Any:
         return sys.getrefcount(function)
 
 
-def _alone() -> int:
-    """How many hold a function that only its decorator has. Where Python does not count exactly: fewer than any."""
+def _unshared_references() -> int:
+    """The reference count of a function that only its decorator has; 0 where Python does not count exactly."""
 
-    @_Counting()
+    @_ReferenceCounter()
     def probe() -> None: ...
 
     exact = getattr(sys, "_is_gil_enabled", lambda: True)()
     return cast(int, probe) if exact else 0
 
 
-_ALONE = _alone()
-_anybody = AsyncLimiter(plans=lambda name: None if name[:1].isdigit() else "1/second")
+_UNSHARED = _unshared_references()
+_any_plans = AsyncLimiter(plans=lambda name: None if name[:1].isdigit() else "1/second")
+"""Has a plan of every name, to check limits whose limiter is not known yet."""

@@ -1,8 +1,8 @@
-"""What came of asking about a request for a route, until its response is made.
+"""The state of a request between the check of its route's limits and its response.
 
-Where a RateLimitMiddleware stands around the application, it sees every response as it leaves, writes the headers and
-settles. Without one, that is done here as far as a route can: on the response that FastAPI makes, on one that the
-endpoint makes itself, and by the status of an exception.
+A RateLimitMiddleware around the application sees every response, writes the headers and settles the check. Without one,
+this module does so as far as a route can: on the response that FastAPI creates or the endpoint returns, and by the
+status of an exception.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import Response as Answer
+from starlette.responses import Response as StarletteResponse
 
 from crestgate.errors import RateLimitExceeded
 from crestgate.integrations.asgi.request import Scope
@@ -27,13 +26,13 @@ from crestgate.limiter.async_limiter import AsyncLimiter
 __all__ = ["RouteState"]
 
 _STACKS = ("fastapi_function_astack", "fastapi_inner_astack")
-"""Where FastAPI keeps what is to be left when an endpoint is through; the first that it has."""
+"""The scope's keys for the exit stack that FastAPI closes after the endpoint; the first that exists is used."""
 
 
 class RouteState:
-    """One request, once the limits of its route have let it through."""
+    """One request that the limits of its route have admitted."""
 
-    __slots__ = ("_gate", "_made", "_passage", "_scope", "_visit")
+    __slots__ = ("_admission", "_layer", "_request_state", "_response", "_scope")
 
     def __init__(
         self,
@@ -41,70 +40,69 @@ class RouteState:
         request_state: RequestState,
         admission: Admission[AsyncLimiter] | None,
         scope: Scope,
-        made: Answer,
+        response: StarletteResponse,
     ) -> None:
-        self._gate = layer
-        self._visit = request_state
-        self._passage = admission
+        self._layer = layer
+        self._request_state = request_state
+        self._admission = admission
         self._scope = scope
-        self._made = made
-        """What FastAPI takes the headers from for the response that it makes."""
+        self._response = response
+        """FastAPI copies its headers to the response that it creates."""
         if admission is not None and admission.holding is not None and request_state.writer is not None:
-            request_state.open = [*request_state.open, admission]
+            request_state.unsettled = [*request_state.unsettled, admission]
 
     @property
-    def waits(self) -> bool:
-        """Whether something is to be given back that nobody else will."""
-        return self._visit.writer is None and self._passage is not None and self._passage.holding is not None
+    def must_settle(self) -> bool:
+        """Whether the check must be settled here, because no middleware does it."""
+        admission = self._admission
+        return self._request_state.writer is None and admission is not None and admission.holding is not None
 
-    def begin(self) -> None:
-        """The endpoint is called next."""
-        if self._visit.writer is None:
-            self._write(self._made.headers)
+    def start(self) -> None:
+        """Called before the endpoint."""
+        if self._request_state.writer is None:
+            self.write_headers(None)
             stack = next((self._scope[name] for name in _STACKS if name in self._scope), None)
-            if stack is not None and self.waits:
-                stack.push_async_exit(self._left)
+            if stack is not None and self.must_settle:
+                stack.push_async_exit(self._on_exit)
 
-    async def answered(self, returned: Any) -> None:
-        """The endpoint has returned."""
-        admission = self._passage
-        if self.waits and admission is not None:
-            if isinstance(returned, Answer):
+    async def finish(self, returned: Any) -> None:
+        """Called with the endpoint's result."""
+        admission = self._admission
+        if self.must_settle and admission is not None:
+            if isinstance(returned, StarletteResponse):
                 response = Response(returned.status_code, returned.raw_headers)
             else:
-                response = Response(self._status(), self._made.raw_headers)
+                response = Response(self._status(), self._response.raw_headers)
             await settle_async(admission, response)
-        self.write(returned)
+        self.write_headers(returned)
 
-    def write(self, returned: Any) -> None:
-        """Put the headers where what the endpoint returned takes them from."""
-        if self._visit.writer is None:
-            self._write(returned.headers if isinstance(returned, Answer) else self._made.headers)
+    def write_headers(self, returned: Any) -> None:
+        """Write the headers to the response that the endpoint returned, else to that which FastAPI creates."""
+        if self._request_state.writer is None:
+            response = returned if isinstance(returned, StarletteResponse) else self._response
+            for name, value in self._layer.limit_headers(self._request_state):
+                response.headers[name] = value
 
-    async def failed(self, error: Exception) -> None:
-        """The endpoint has raised, or never came to run."""
-        if self.waits and self._passage is not None:
-            await settle_async(self._passage, Response(_status_of(error)))
+    async def fail(self, error: Exception) -> None:
+        """Called with the error of the endpoint, or of what FastAPI does before it."""
+        if self.must_settle and self._admission is not None:
+            await settle_async(self._admission, Response(_status_of(error)))
 
-    async def _left(
+    async def _on_exit(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
-        if isinstance(error, Exception):  # who was cancelled has gone away, and that is charged
-            await self.failed(error)
+        if isinstance(error, Exception):  # a cancelled request stays charged: its client has disconnected
+            await self.fail(error)
         return False
 
     def _status(self) -> int:
-        """The status of what FastAPI makes of a value."""
-        status = self._made.status_code or getattr(chosen_route(self._scope), "status_code", None)
+        """The status of the response that FastAPI creates."""
+        status = self._response.status_code or getattr(chosen_route(self._scope), "status_code", None)
         return 200 if status is None else int(status)
-
-    def _write(self, headers: MutableHeaders) -> None:
-        for name, value in self._visit.headers(self._gate.style, self._gate.limiter.clock.ticks()):
-            headers[name.decode("latin-1")] = value.decode("latin-1")
 
 
 def _status_of(error: Exception) -> int:
-    """What becomes of an exception, as far as one can tell before its handler has run."""
+    """The likely status for an exception, whose handler has not run yet."""
     if isinstance(error, HTTPException):
         return error.status_code
     if isinstance(error, RequestValidationError):

@@ -1,8 +1,8 @@
-"""Where a function is an endpoint already: for a decorator that stands above the route's.
+"""Find and change the routes of an endpoint, for a decorator above the route's.
 
-`@app.get` keeps the function it is given. Whatever is put above it afterwards, FastAPI never sees; a limit there would
-do nothing and say nothing. So the routes that have the function are found, among all objects there are, and changed:
-those of routers, and what was made of them where a router was included.
+`@app.get` registers the function that it decorates. FastAPI never sees a decorator above it, so a limit there would
+silently have no effect. So the routes with this function are searched for among all objects, and changed: those of
+routers, and their copies where a router was included.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["is_endpoint", "limit_routes", "routes_of", "unwrapped"]
 
 Endpoint = Callable[..., Any]
 _KINDS: tuple[type, ...] = (
-    starlette.routing.Route,  # FastAPI's are such routes, too
+    starlette.routing.Route,  # and its subclass in FastAPI
     starlette.routing.WebSocketRoute,
     *filter(None, [getattr(fastapi.routing, "_EffectiveRouteContext", None)]),  # a route of a router that was included
 )
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 
 def routes_of(functions: Iterable[Endpoint]) -> list[Any]:
-    """The routes that have one of these functions for an endpoint. All objects are looked at: tens of milliseconds."""
+    """The routes whose endpoint is one of these functions. Searches all objects, which takes tens of milliseconds."""
     wanted = list(functions)
     candidates = [one for one in gc.get_objects() if issubclass(type(one), _KINDS)]
     return [
@@ -41,17 +41,17 @@ def routes_of(functions: Iterable[Endpoint]) -> list[Any]:
 
 
 def limit_routes(
-    function: Endpoint, limit: Any, wrap: Callable[[Endpoint], Endpoint], name: str, alone: bool
+    function: Endpoint, limit: Any, wrap: Callable[[Endpoint], Endpoint], name: str, unshared: bool
 ) -> list[Any]:
-    """Have the routes ask a limit that have this function already, or what another decorator made it from.
+    """Add a limit to the existing routes of this function, or of a function that it wraps.
 
-    `wrap` makes of an endpoint one that takes what was asked under `name`. `alone`: no route has the function itself.
+    `wrap` adds the parameter `name` to an endpoint. `unshared`: no route has the function itself.
     """
-    reached = list(unwrapped(function))[1 if alone else 0 :]
+    visible = list(unwrapped(function))[1 if unshared else 0 :]
     hidden = [] if hasattr(function, "__wrapped__") else list(_enclosed(function))
-    if not reached and not hidden:
+    if not visible and not hidden:
         return []
-    routes = routes_of([*reached, *hidden])
+    routes = routes_of([*visible, *hidden])
     for route in routes:
         if any(_same(route.endpoint, one) for one in hidden):
             raise ConfigError(
@@ -65,14 +65,14 @@ def limit_routes(
             )
     for route in routes:
         dependant = route.dependant
-        asking = get_dependant(path=dependant.path or route.path, call=limit, name=name)
-        dependant.dependencies.insert(len(route.dependencies), asking)  # after those of `dependencies=[…]`
+        dependency = get_dependant(path=dependant.path or route.path, call=limit, name=name)
+        dependant.dependencies.insert(len(route.dependencies), dependency)  # after those of `dependencies=[…]`
         route.endpoint = dependant.call = wrap(dependant.call)
     return routes
 
 
 def is_endpoint(function: Endpoint, limit: Any) -> bool:
-    """Whether some route has this function for an endpoint, under whatever decorators, and asks the limit."""
+    """Whether some route has this limit, and this function as its endpoint, under any decorators."""
     for one in gc.get_objects():
         if issubclass(type(one), _KINDS):
             dependencies = getattr(getattr(one, "dependant", None), "dependencies", ())
@@ -84,8 +84,8 @@ def is_endpoint(function: Endpoint, limit: Any) -> bool:
 
 
 def unwrapped(function: Any) -> Iterator[Endpoint]:
-    """A function, and what decorators have made it from, as far as they tell."""
-    for _ in range(_DEEPEST):
+    """A function and the functions that it wraps, as far as its decorators expose them."""
+    for _ in range(_MAX_DEPTH):
         yield function
         function = function.func if isinstance(function, functools.partial) else getattr(function, "__wrapped__", None)
         if function is None:
@@ -93,21 +93,21 @@ def unwrapped(function: Any) -> Iterator[Endpoint]:
 
 
 def _enclosed(function: Any) -> Iterator[Endpoint]:
-    """Functions that one was given by a decorator that does not tell. One that stands beside it in the same function,
-    and that it calls by its name, is none of these."""
+    """Functions wrapped by a decorator that does not expose them. Siblings, defined in the same enclosing function and
+    called by name, are not included."""
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
         yield from [one for one in getattr(function, "__dict__", {}).values() if isinstance(one, FunctionType)]
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            held = cell.cell_contents
-        except ValueError:  # it is not there yet
+            content = cell.cell_contents
+        except ValueError:  # not assigned yet
             continue
-        if isinstance(held, FunctionType | MethodType):
-            around = held.__qualname__.rpartition(".")[0]
-            if not (name == held.__name__ and around and function.__qualname__.startswith(around)):
-                yield held
+        if isinstance(content, FunctionType | MethodType):
+            parent = content.__qualname__.rpartition(".")[0]
+            if not (name == content.__name__ and parent and function.__qualname__.startswith(parent)):
+                yield content
 
 
 def _same(endpoint: Any, function: Endpoint) -> bool:

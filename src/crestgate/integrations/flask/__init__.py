@@ -1,4 +1,4 @@
-"""Limits in Flask, with the habits of those who know Flask-Limiter.
+"""Limits in Flask, with an interface similar to Flask-Limiter's.
 
     gate = Crestgate(app, limiter="redis://localhost", default_limits=["200/day", "50/hour"])
 
@@ -10,19 +10,19 @@
     @gate.exempt
     def ping(): ...
 
-    gate.limit("60/hour")(blueprint)                          all views of a blueprint, each with a counter of its own
+    gate.limit("60/hour")(blueprint)                          all views of a blueprint, each with its own counter
     search = gate.shared_limit("100/hour", scope="search")    one counter for all views that it decorates
 
-Every limit counts for each caller. `default_limits`, and those of a view or a blueprint, also for each route (its rule,
-so `/item/1` and `/item/2` share), `application_limits` for all routes together. A view's own limits stand in the place
-of its blueprint's, and those in the place of the defaults, unless they are written with `override_defaults=False`. A
-request that one of its limits denies takes nothing from the others.
+All limits count per caller. `default_limits`, and those of a view or a blueprint, also count per route (its rule, so
+`/item/1` and `/item/2` share); `application_limits` count over all routes. A view's own limits replace those of its
+blueprint, and these replace the defaults, unless they have `override_defaults=False`. A request that one of its limits
+denies is not charged by the others.
 
-Denied is 429 with the problem as JSON. `on_denied=` shapes it, or Flask's own error handlers do:
-`@app.errorhandler(429)` and `@app.errorhandler(RateLimitExceeded)` are given an error with the `decision`.
+The response to a denial is 429 with a JSON problem document. `on_denied=` can replace it, or Flask's error handlers:
+`@app.errorhandler(429)` and `@app.errorhandler(RateLimitExceeded)` are called with an error that has the `decision`.
 
-The limits are asked in a `before_request` function, when `init_app` was called: what key callables need of other such
-functions (`g.user`) must have been registered before.
+The limits are checked in a `before_request` function, which `init_app` registers: functions that set what key callables
+need (`g.user`) must be registered before.
 """
 
 from crestgate.errors import install_hint

@@ -1,13 +1,13 @@
-"""The limits of one Flask application: which of them a request passes, and when.
+"""The limits of one Flask application: which of them apply to a request, and their checks.
 
-They are asked before the request is handled: those of the application, then those of the view. The latter are the
-nearest that somebody wrote: on the view, on its blueprint, on the blueprint around that, else the defaults. What is
-further out is only asked where the nearer ones do not replace it.
+They are checked before the request is handled: first those of the application, then those of the view. The latter are
+the innermost: those of the view, of its blueprint, of the blueprint around that, else the defaults. Outer limits are
+checked only if the inner ones do not replace them.
 
-A request that no route is for (404, 405, the redirect to a slash) passes the limits of the application alone: whoever
-tries paths out is limited by those. Files that Flask itself serves (`/static/…`) have none but those of their own.
+Only the limits of the application apply to a request without a route (404, 405, the redirect to a slash): they limit
+clients that probe paths. Files that Flask itself serves (`/static/…`) have only limits of their own.
 
-What was asked is settled when the response is known, and its headers say how the counters stand then.
+The checks are settled when the response is known, before the headers are written.
 """
 
 from __future__ import annotations
@@ -28,283 +28,287 @@ from crestgate.integrations.exemptions import Exempt, build_exemption
 from crestgate.integrations.flask.request import Denied, FlaskRequest, FlaskResponse, RateLimited, template_of
 from crestgate.integrations.flask.view_limits import ViewLimit, unwrapped, view_limits_of, wrapped_functions
 from crestgate.integrations.layer import LimitLayer, no_limits
-from crestgate.integrations.request_state import RequestState
-from crestgate.integrations.wsgi import request_state_of
+from crestgate.integrations.request_state import RequestState, request_state_in
 from crestgate.limiter.limiter import Limiter
 
-__all__ = ["Site", "Written"]
+__all__ = ["AppLimits", "Registry"]
 
 Filters = Sequence[Callable[[Any], Any]]
 
 
-class Written:
-    """What an extension was told, for whatever application: the views and blueprints that have limits."""
+class Registry:
+    """The decorated views and blueprints of an extension, which may serve several applications."""
 
     def __init__(self) -> None:
         self._wrappers: list[ref[Any]] = []
-        self._kept: list[Any] = []
+        self._permanent: list[Any] = []
+        """Wrappers of objects that cannot have attributes."""
         self.count = 0
-        """How many views were ever decorated."""
+        """How many views were decorated in total."""
         self.blueprints: list[tuple[ref[Any], ViewLimit]] = []
         self.filters: list[Callable[[Any], Any]] = []
 
-    def remember(self, wrapper: Any) -> None:
-        """A view was decorated. Its wrapper lives as long as what it wraps, of which one may be all that is registered,
-        and no longer: applications come and go, in tests at least, and take their views along."""
-        self._wrappers = [known for known in self._wrappers if known() is not None]
+    def add(self, wrapper: Any) -> None:
+        """Register the wrapper of a decorated view. It lives as long as the functions that it wraps, since only one of
+        these may be registered with Flask, and no longer: tests create many applications."""
+        self._wrappers = [reference for reference in self._wrappers if reference() is not None]
         self._wrappers.append(ref(wrapper))
         self.count += 1
-        inside = [one for one in wrapped_functions(wrapper) if isinstance(one, FunctionType) and one is not wrapper]
-        for one in inside:
-            held: Any = one
-            held.__crestgate_wrappers__ = (*getattr(one, "__crestgate_wrappers__", ()), wrapper)
-        if not inside:
-            self._kept.append(wrapper)
+        inner = [one for one in wrapped_functions(wrapper) if isinstance(one, FunctionType) and one is not wrapper]
+        for function in inner:
+            target: Any = function
+            target.__crestgate_wrappers__ = (*getattr(function, "__crestgate_wrappers__", ()), wrapper)
+        if not inner:
+            self._permanent.append(wrapper)
 
-    def living(self) -> list[Any]:
-        """The wrappers of the views that are still there."""
-        return [wrapper for wrapper in (known() for known in self._wrappers) if wrapper is not None]
+    def wrappers(self) -> list[Any]:
+        """The wrappers of the views that still exist."""
+        return [wrapper for wrapper in (reference() for reference in self._wrappers) if wrapper is not None]
 
-    def of_blueprint(self, blueprint: object) -> list[ViewLimit]:
-        return [mark for known, mark in self.blueprints if known() is blueprint]
+    def blueprint_limits(self, blueprint: object) -> list[ViewLimit]:
+        return [view_limit for reference, view_limit in self.blueprints if reference() is blueprint]
 
 
 class FlaskRequestState:
-    """One request on its way through one extension."""
+    """One request at one extension."""
 
     __slots__ = ("admissions", "checked", "exempt", "request_state", "writes")
 
-    def __init__(self, request_state: RequestState, exempt: bool, site: Site) -> None:
+    def __init__(self, request_state: RequestState, exempt: bool, app_limits: AppLimits) -> None:
         self.request_state = request_state
         self.exempt = exempt
         self.checked: set[ViewLimit] = set()
         self.admissions: list[Admission[Limiter]] = []
-        """What is to be settled when the response is known."""
+        """To be settled when the response is known."""
         self.writes = request_state.writer is None
         if self.writes:
-            request_state.writer = site
+            request_state.writer = app_limits
+
+    def settle(self, response: flask.Response) -> None:
+        flask_response = FlaskResponse(response)
+        for admission in self.admissions:
+            settle(admission, flask_response)
 
 
-class Site:
+class AppLimits:
     """An extension's limits in one application."""
 
     def __init__(
         self,
         app: flask.Flask,
         limiter: Limiter,
-        written: Written,
-        marks: tuple[Sequence[ViewLimit], Sequence[ViewLimit]],
+        registry: Registry,
+        application_limits: Sequence[ViewLimit],
+        default_limits: Sequence[ViewLimit],
         options: Mapping[str, Any],
         enabled: Callable[[], bool],
     ) -> None:
         self.app = app
         self.limiter = limiter
         self.enabled = enabled
-        self._written = written
-        self._application, self._defaults = marks
+        self._registry = registry
+        self._application_limits = application_limits
+        self._default_limits = default_limits
         self._options = dict(options)
         exempt: Exempt = self._options.pop("exempt", None)
         self._exempt = build_exemption(exempt)
-        self._gates: dict[ViewLimit, LimitLayer[Limiter]] = {}
-        self._views: dict[str, list[ViewLimit]] = {}
-        self._known = (-1, -1)
-        self._any = LimitLayer(limiter, no_limits, **self._options)  # how headers are written, and who asks
-        self._any.refuse_coroutines("Flask")
-        self._name = f"crestgate.flask.{id(self)}"
-        for mark in (*self._application, *self._defaults):
-            self.layer(mark)
+        self._layers: dict[ViewLimit, LimitLayer[Limiter]] = {}
+        self._limits_by_endpoint: dict[str, list[ViewLimit]] = {}
+        self._indexed = (-1, -1)
+        self._base_layer = LimitLayer(limiter, no_limits, **self._options)  # for headers, identity and on_denied
+        self._base_layer.refuse_coroutines("Flask")
+        self._state_name = f"crestgate.flask.{id(self)}"
+        for view_limit in (*application_limits, *default_limits):
+            self.layer(view_limit)
 
-    def layer(self, mark: ViewLimit) -> LimitLayer[Limiter]:
-        """The limits that a mark stands for. What cannot be read is a ConfigError."""
-        layer = self._gates.get(mark)
+    def layer(self, view_limit: ViewLimit) -> LimitLayer[Limiter]:
+        """The layer of a view's limit. ConfigError if it is invalid."""
+        layer = self._layers.get(view_limit)
         if layer is None:
-            layer = LimitLayer(self.limiter, mark.limits, **{**self._options, **mark.options})
+            layer = LimitLayer(self.limiter, view_limit.limits, **{**self._options, **view_limit.options})
             layer.refuse_coroutines("Flask")
-            self._gates[mark] = layer
+            self._layers[view_limit] = layer
         return layer
 
-    # What Flask calls.
+    # Callbacks of Flask.
 
-    def before(self) -> Any:
-        """Before a request is handled: what is returned is the response."""
-        return self.ask(self.due()) if self.enabled() else None
+    def before_request(self) -> Any:
+        return self.check(self.request_limits()) if self.enabled() else None
 
-    def after(self, response: flask.Response) -> flask.Response:
-        """When the response is known."""
-        flask_state = flask.request.environ.get(self._name)
+    def after_request(self, response: flask.Response) -> flask.Response:
+        flask_state = flask.request.environ.get(self._state_name)
         if flask_state is None:
             return response
         if flask_state.admissions:
-            response_view = FlaskResponse(response)
-            for admission in flask_state.admissions:
-                settle(admission, response_view)
+            flask_state.settle(response)
         if flask_state.writes:
-            for name, value in flask_state.request_state.headers(self._any.style, self.limiter.clock.ticks()):
-                response.headers[name.decode("latin-1")] = value.decode("latin-1")
+            for name, value in self._base_layer.limit_headers(flask_state.request_state):
+                response.headers[name] = value
         return response
 
-    def done(self, error: BaseException | None) -> None:
-        """After the request: an error that went through to the server is a response that nobody here has seen."""
-        flask_state = flask.request.environ.get(self._name)
+    def teardown_request(self, error: BaseException | None) -> None:
+        """Settle the checks of an unhandled error, for which `after_request` is not called, as a 500."""
+        flask_state = flask.request.environ.get(self._state_name)
         if flask_state is not None and isinstance(error, Exception):
-            response_view = FlaskResponse(self.app.response_class(status=500))
-            for admission in flask_state.admissions:
-                settle(admission, response_view)
+            flask_state.settle(self.app.response_class(status=500))
 
-    def refuse(self, error: RateLimitExceeded) -> Any:
-        """The response to a denial that no handler of the application's own has answered."""
+    def handle_exceeded(self, error: RateLimitExceeded) -> Any:
+        """The response to a denial, in an application without a handler of its own."""
         flask_state = self.flask_state()
         flask_state.request_state.add_decision(error.decision)
-        if not isinstance(error, RateLimited):  # the application's own: the extension's were shaped already
-            request = FlaskRequest(_request(), self._any.identity)
-            shaped = self._shaped(self._any, request, error.decision)
-            if shaped is not None:
-                return shaped
+        if not isinstance(error, RateLimited):  # the application's own; for the extension's, on_denied was called
+            request = FlaskRequest(_request(), self._base_layer.identity)
+            response = self._custom_response(self._base_layer, request, error.decision)
+            if response is not None:
+                return response
         return self.app.handle_http_exception(Denied(error.decision))
 
-    # What is asked.
+    # Checks.
 
-    def due(self) -> Iterator[tuple[ViewLimit, str | None]]:
-        """The limits of the request, with the route that they count for."""
+    def request_limits(self) -> Iterator[tuple[ViewLimit, str | None]]:
+        """The limits of the current request, with the route in their keys."""
         request = _request()
         flask_state = self.flask_state()
-        marks = self._of_view(request)
-        if marks is None:
+        view_limits = self._view_limits(request)
+        if view_limits is None:
             flask_state.exempt = True
         if flask_state.exempt:
             return
-        for mark in self._application:
-            if mark.limits is None or not _is_static(request, self.app) or marks:
-                yield mark, None
-        for mark, per_method in marks or ():
-            yield mark, self.route(mark, request, per_method)
+        for view_limit in self._application_limits:
+            if view_limit.limits is None or not _is_static(request, self.app) or view_limits:
+                yield view_limit, None
+        for view_limit, per_method in view_limits or ():
+            yield view_limit, self.route(view_limit, request, per_method)
 
-    def ask(self, due: Iterable[tuple[ViewLimit, str | None]]) -> Any:
-        """Ask each limit that was not asked yet: what one denies is taken from none. A denial is raised, or returned
-        if somebody shaped it."""
+    def check(self, limits: Iterable[tuple[ViewLimit, str | None]]) -> Any:
+        """Check each limit that was not checked yet. If one denies, the charges of the others are given back. A denial
+        is raised, or the response of `on_denied` returned."""
         flask_state = self.flask_state()
-        unchecked = [(mark, route) for mark, route in due if mark not in flask_state.checked]
+        unchecked = [(view_limit, route) for view_limit, route in limits if view_limit not in flask_state.checked]
         delay = 0.0
-        passed: list[Admission[Limiter]] = []
-        for position, (mark, route) in enumerate(unchecked, 1):
-            flask_state.checked.add(mark)
-            layer = self.layer(mark)
+        admitted: list[Admission[Limiter]] = []
+        for position, (view_limit, route) in enumerate(unchecked, 1):
+            flask_state.checked.add(view_limit)
+            layer = self.layer(view_limit)
             request = FlaskRequest(_request(), layer.identity)
-            admission = check_sync(layer, request, flask_state.request_state, route, hold=position < len(unchecked))
+            hold = position < len(unchecked)
+            admission = check_sync(layer, request, flask_state.request_state, route, hold=hold, wait=False)
             if admission is None:
                 continue
             if admission.refused:
-                for earlier in passed:
+                for earlier in admitted:
                     give_back(earlier)
-                shaped = self._shaped(layer, request, admission.decision)
-                if shaped is None:
+                response = self._custom_response(layer, request, admission.decision)
+                if response is None:
                     raise RateLimited(admission.decision)
-                return shaped
-            passed.append(admission)
+                return response
+            admitted.append(admission)
             delay = max(delay, layer.delay(admission.decision))
-        flask_state.admissions.extend(admission for admission in passed if admission.layer.when is not None)
+        flask_state.admissions.extend(admission for admission in admitted if admission.layer.when is not None)
         if delay:
             time.sleep(delay)
         return None
 
-    def ask_called(self, mark: ViewLimit, function: Any) -> Any:
-        """A function with a mark is called. It is asked now if the mark was not to be seen before: it is no view, or
-        another decorator hides it."""
-        if mark.exempts or not self.enabled():
+    def check_call(self, view_limit: ViewLimit, function: Any) -> Any:
+        """Check the limit of a decorated function when it is called, unless it was checked before the request. It was
+        not if the function is no view, or another decorator hides the limit."""
+        if view_limit.exempts or not self.enabled():
             return None
         flask_state = self.flask_state()
-        if flask_state.exempt or mark in flask_state.checked:
+        if flask_state.exempt or view_limit in flask_state.checked:
             return None
         name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-        return self.ask([(mark, f"{self.route(mark, _request(), mark.per_method)} {name}")])
+        return self.check([(view_limit, f"{self.route(view_limit, _request(), view_limit.per_method)} {name}")])
 
-    def route(self, mark: ViewLimit, request: flask.Request, per_method: bool) -> str:
-        """What the limits of a mark count for, beside the caller. Two views may share a path and differ in method;
-        HEAD is GET to all of them."""
+    def route(self, view_limit: ViewLimit, request: flask.Request, per_method: bool) -> str:
+        """The route in the key of a view's limit. Two views may share a path and differ in method; HEAD is GET to
+        both."""
         method = "GET" if request.method == "HEAD" else request.method
-        if mark.scope is not None:
-            return f"{method} {mark.scope}" if per_method else mark.scope
+        if view_limit.scope is not None:
+            return f"{method} {view_limit.scope}" if per_method else view_limit.scope
         rule = request.url_rule
         methods = rule.methods if rule is not None and rule.methods else ()
         methods_text = method if per_method else ",".join(sorted({*methods} - {"OPTIONS"}))
         return f"{methods_text} {template_of(request) or '-'}"
 
     def flask_state(self) -> FlaskRequestState:
-        """The request that is handled now."""
-        request = _request()
-        environ = request.environ
-        flask_state: FlaskRequestState | None = environ.get(self._name)
+        """The state of the current request."""
+        native = _request()
+        environ = native.environ
+        flask_state: FlaskRequestState | None = environ.get(self._state_name)
         if flask_state is None:
-            seen = FlaskRequest(request, self._any.identity)
-            exempt = self._exempt is not None and bool(self._exempt(seen))
-            exempt = exempt or any(skip(seen) for skip in self._written.filters)
-            flask_state = environ[self._name] = FlaskRequestState(request_state_of(environ), exempt, self)
+            request = FlaskRequest(native, self._base_layer.identity)
+            exempt = self._exempt is not None and bool(self._exempt(request))
+            exempt = exempt or any(skip(request) for skip in self._registry.filters)
+            flask_state = environ[self._state_name] = FlaskRequestState(request_state_in(environ), exempt, self)
         return flask_state
 
-    def _shaped(self, layer: LimitLayer[Limiter], request: FlaskRequest, decision: Decision) -> flask.Response | None:
-        shaped = None if layer.on_denied is None else layer.on_denied(request, decision)
-        if shaped is None:
+    def _custom_response(
+        self, layer: LimitLayer[Limiter], request: FlaskRequest, decision: Decision
+    ) -> flask.Response | None:
+        custom = layer.custom_denial(request, decision)
+        if custom is None:
             return None
-        if isinstance(shaped, Denial):
-            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in shaped.raw_headers([])]
-            return self.app.response_class(shaped.body, shaped.status, headers)
-        return self.app.make_response(shaped)
+        if isinstance(custom, Denial):
+            return self.app.response_class(custom.body, custom.status, custom.all_headers())
+        return self.app.make_response(custom)
 
-    # Which limits are a view's.
+    # The limits of a view.
 
-    def _of_view(self, request: flask.Request) -> list[tuple[ViewLimit, bool]] | None:
-        """The limits of the view that the request is for, and whether each method counts alone; None: it is exempt."""
+    def _view_limits(self, request: flask.Request) -> list[tuple[ViewLimit, bool]] | None:
+        """The limits of the request's view, and whether each counts per method; None: the view is exempt."""
         endpoint = request.endpoint
         if endpoint is None or request.url_rule is None:
             return []
         view = self.app.view_functions.get(endpoint)
-        found: list[tuple[ViewLimit, bool]] = []
+        limits: list[tuple[ViewLimit, bool]] = []
         for level in self._levels(request, endpoint, view):
-            if any(mark.exempts for mark, _ in level):
-                return found or None
-            found.extend(level)
-            if any(mark.replaces for mark, _ in level):
+            if any(view_limit.exempts for view_limit, _ in level):
+                return limits or None
+            limits.extend(level)
+            if any(view_limit.replaces for view_limit, _ in level):
                 break
-        return found
+        return limits
 
     def _levels(self, request: flask.Request, endpoint: str, view: Any) -> Iterator[list[tuple[ViewLimit, bool]]]:
-        own = [(mark, mark.per_method) for mark in self._marks(endpoint)]
-        owner = self._written
+        """The limits from the innermost to the outermost: of the view, its blueprints, and the defaults."""
+        own = [(view_limit, view_limit.per_method) for view_limit in self._endpoint_limits(endpoint)]
+        owner = self._registry
         handler = getattr(getattr(view, "view_class", None), request.method.lower(), None)
         if handler is None and request.method == "HEAD":
             handler = getattr(getattr(view, "view_class", None), "get", None)
-        own.extend((mark, True) for mark in view_limits_of(handler, owner) if (mark, mark.per_method) not in own)
+        own.extend((one, True) for one in view_limits_of(handler, owner) if (one, one.per_method) not in own)
         yield own
         if _is_static(request, self.app):
             return
         for name in request.blueprints:
-            yield [(mark, mark.per_method) for mark in owner.of_blueprint(self.app.blueprints.get(name))]
-        yield [(mark, mark.per_method) for mark in self._defaults]
+            yield [(one, one.per_method) for one in owner.blueprint_limits(self.app.blueprints.get(name))]
+        yield [(one, one.per_method) for one in self._default_limits]
 
-    def _marks(self, endpoint: str) -> list[ViewLimit]:
-        """Those of the view itself. Looked for once: an application has all its views when it begins to answer."""
+    def _endpoint_limits(self, endpoint: str) -> list[ViewLimit]:
+        """The limits of the view itself. They are indexed once: an application registers its views before it starts."""
         views = self.app.view_functions
-        known = (len(views), self._written.count)
-        if known != self._known:
-            self._views = self._found(views)
-            self._known = known
-        return self._views.get(endpoint, [])
+        current = (len(views), self._registry.count)
+        if current != self._indexed:
+            self._limits_by_endpoint = self._index(views)
+            self._indexed = current
+        return self._limits_by_endpoint.get(endpoint, [])
 
-    def _found(self, views: Mapping[str, Any]) -> dict[str, list[ViewLimit]]:
-        found = {endpoint: view_limits_of(view, self._written) for endpoint, view in views.items()}
-        reached = {id(one) for view in views.values() for one in unwrapped(view)}
-        for wrapper in self._written.living():
-            if id(wrapper) in reached:
+    def _index(self, views: Mapping[str, Any]) -> dict[str, list[ViewLimit]]:
+        index = {endpoint: view_limits_of(view, self._registry) for endpoint, view in views.items()}
+        registered = {id(one) for view in views.values() for one in unwrapped(view)}
+        for wrapper in self._registry.wrappers():
+            if id(wrapper) in registered:
                 continue
-            above = {id(one) for one in wrapped_functions(wrapper)}  # the decorator stands above the route
+            inner = {id(one) for one in wrapped_functions(wrapper)}  # the decorator is above @app.route
             for endpoint, view in views.items():
-                if id(view) in above:
-                    found[endpoint] = [*view_limits_of(wrapper, self._written)[:1], *found[endpoint]]
-        return found
+                if id(view) in inner:
+                    index[endpoint] = [*view_limits_of(wrapper, self._registry)[:1], *index[endpoint]]
+        return index
 
 
 def _is_static(request: flask.Request, app: flask.Flask) -> bool:
-    """Whether Flask itself serves this, from a folder."""
+    """Whether Flask itself serves the request from a static folder."""
     endpoint = request.endpoint
     if endpoint is None or endpoint.rpartition(".")[2] != "static":
         return False
@@ -314,5 +318,5 @@ def _is_static(request: flask.Request, app: flask.Flask) -> bool:
 
 
 def _request() -> flask.Request:
-    request: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]  # the proxy's own way
+    request: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]  # of the proxy
     return request

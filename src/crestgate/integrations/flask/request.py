@@ -1,4 +1,4 @@
-"""A Flask request and response as limits see them, and the denial as Flask's error handlers see it."""
+"""The Request and Response over those of Flask, and the errors for Flask's error handlers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
 from crestgate.http.problem import exceeded
 from crestgate.integrations.denial import default_denial
-from crestgate.integrations.request import Response
+from crestgate.integrations.request import Response, encode_headers
 from crestgate.integrations.wsgi import WsgiRequest
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["Denied", "FlaskRequest", "FlaskResponse", "RateLimited", "template_o
 
 
 class FlaskRequest(WsgiRequest):
-    """A request of Flask's, `native`. All that limits do not ask for is `flask.request`'s own: `request.args`…"""
+    """A Flask request. All other attributes are those of `flask.request`: `request.args`…"""
 
     __slots__ = ()
 
@@ -37,8 +37,8 @@ class FlaskRequest(WsgiRequest):
 
     @property
     def principal(self) -> str | None:
-        """Who is logged in by Flask-Login, where that is in use. Others say `user=`: a name that a request only claims
-        to be (HTTP authentication that nobody has checked) is nobody's."""
+        """The user of Flask-Login, if it is used; otherwise use `user=`. A name that was not verified (in an HTTP
+        Authorization header) is not used."""
         module = sys.modules.get("flask_login")
         if module is None or not hasattr(flask.current_app, "login_manager"):
             return None
@@ -50,21 +50,20 @@ class FlaskRequest(WsgiRequest):
 
 
 class FlaskResponse(Response):
-    """A response of Flask's; `native` is that response itself."""
+    """A Flask response, which is its `native`."""
 
     __slots__ = ("native",)
 
     def __init__(self, native: flask.Response) -> None:
-        raw = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in native.headers]
-        super().__init__(native.status_code, raw)
+        super().__init__(native.status_code, encode_headers(native.headers))
         self.native = native
 
 
 class Denied(TooManyRequests):
-    """A denial as an HTTP error, for `@app.errorhandler(429)`; as a response it is the problem as JSON."""
+    """A denial as an HTTP error, for `@app.errorhandler(429)`. Its response is a JSON problem document."""
 
     def __init__(self, decision: Decision) -> None:
-        TooManyRequests.__init__(self, exceeded(decision)["detail"])  # which people show: it names no key
+        TooManyRequests.__init__(self, exceeded(decision)["detail"])  # may be shown to clients: it contains no key
         self.decision = decision
 
     def get_body(self, environ: WSGIEnvironment | None = None, scope: dict[str, Any] | None = None) -> str:
@@ -77,7 +76,7 @@ class Denied(TooManyRequests):
 
 
 class RateLimited(RateLimitExceeded, Denied):
-    """A denial as the extension raises it: handlers of 429, of HTTPException and of RateLimitExceeded all know it."""
+    """The extension's denial: handlers of 429, of HTTPException and of RateLimitExceeded catch it."""
 
     def __init__(self, decision: Decision) -> None:
         Denied.__init__(self, decision)
@@ -85,7 +84,7 @@ class RateLimited(RateLimitExceeded, Denied):
 
 
 def template_of(request: flask.Request) -> str | None:
-    """The rule that the request has matched, below what its blueprint and the whole application stand under."""
+    """The rule of the request, with the prefixes of its blueprint and of the application."""
     rule = request.url_rule
     if rule is None:
         return None

@@ -1,7 +1,7 @@
-"""What `app.config` says: the names that are read, and what becomes of those that nobody reads.
+"""Settings in `app.config`, and the check for unknown ones.
 
-A setting that is not read limits nothing, and nobody notices. So a name that begins as ours and is none is an error,
-and one that Flask-Limiter has left behind is logged with the name it has here.
+A setting that is not read would silently limit nothing. So an unknown name that starts with CRESTGATE_ is an error, and
+a setting of Flask-Limiter is logged with its name here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import flask
 from crestgate.errors import ConfigError
 from crestgate.integrations.layer import LayerOptions
 
-__all__ = ["SETTINGS", "look_over"]
+__all__ = ["SETTINGS", "check_settings"]
 
 SETTINGS = (
     "CRESTGATE_STORE",
@@ -25,8 +25,8 @@ SETTINGS = (
     "CRESTGATE_HEADERS",
     "CRESTGATE_ENABLED",
 )
-_OTHER_WORDS = {"limiter": "store", "storage_uri": "store"}
-_OF_FLASK_LIMITER = {
+_SYNONYMS = {"limiter": "store", "storage_uri": "store"}
+_FLASK_LIMITER_SETTINGS = {
     "RATELIMIT_APPLICATION": "CRESTGATE_APPLICATION_LIMITS",
     "RATELIMIT_DEFAULT": "CRESTGATE_DEFAULT_LIMITS",
     "RATELIMIT_ENABLED": "CRESTGATE_ENABLED",
@@ -37,20 +37,22 @@ _OF_FLASK_LIMITER = {
     "RATELIMIT_STORAGE_OPTIONS": "CRESTGATE_STORE, with options in its URL",
     "RATELIMIT_STORAGE_URI": "CRESTGATE_STORE",
     "RATELIMIT_STORAGE_URL": "CRESTGATE_STORE",
-    "RATELIMIT_STRATEGY": "said in the limit, as in '5/minute using fixed_window'",
+    "RATELIMIT_STRATEGY": "part of the limit, as in '5/minute using fixed_window'",
     "RATELIMIT_SWALLOW_ERRORS": "on_store_error= of a limiter",
 }
 _log = logging.getLogger("crestgate")
 
 
-def look_over(app: flask.Flask) -> None:
-    """ConfigError for a name of ours that there is not; a warning for names that Flask-Limiter has left behind."""
+def check_settings(app: flask.Flask) -> None:
+    """ConfigError for an unknown setting; a warning for settings of Flask-Limiter."""
     for name in app.config:
-        if name.startswith("CRESTGATE_") and name not in SETTINGS and name not in os.environ:  # variables, copied
+        if (
+            name.startswith("CRESTGATE_") and name not in SETTINGS and name not in os.environ
+        ):  # environment variables may be copied
             raise ConfigError(f"app.config has {name!r}, which is not read: {_hint(name)}")
-        if name in _OF_FLASK_LIMITER and "limiter" not in app.extensions:  # which is in use beside this one
+        if name in _FLASK_LIMITER_SETTINGS and "limiter" not in app.extensions:  # unless both are in use
             _log.warning(
-                "%s in app.config is Flask-Limiter's, and not read: here it is %s", name, _OF_FLASK_LIMITER[name]
+                "%s in app.config is Flask-Limiter's, and not read: here it is %s", name, _FLASK_LIMITER_SETTINGS[name]
             )
 
 
@@ -58,7 +60,7 @@ def _hint(name: str) -> str:
     option = name.removeprefix("CRESTGATE_").lower()
     if option in LayerOptions.__annotations__:
         return f"write Crestgate(app, {option}=…)"
-    words = [setting.removeprefix("CRESTGATE_").lower() for setting in SETTINGS]  # what they share says nothing
-    for near in [_OTHER_WORDS[option]] if option in _OTHER_WORDS else get_close_matches(option, words, n=1):
+    words = [setting.removeprefix("CRESTGATE_").lower() for setting in SETTINGS]
+    for near in [_SYNONYMS[option]] if option in _SYNONYMS else get_close_matches(option, words, n=1):
         return f"did you mean CRESTGATE_{near.upper()}?"
     return f"there are {', '.join(SETTINGS)}"

@@ -1,20 +1,18 @@
-"""Limits on the calls of a gRPC server: one interceptor for `grpc.server` and for `grpc.aio.server`.
+"""Limits for the calls of a gRPC server: one interceptor for `grpc.server` and for `grpc.aio.server`.
 
     server = grpc.server(threads, interceptors=[RateLimitInterceptor("redis://localhost", "100/minute")])
     server = grpc.aio.server(interceptors=[RateLimitInterceptor("crestgate.yaml")])            # by rules
     RateLimitInterceptor(limiter, {"/shop.Orders/Create": "5/minute", "/shop.Search/*": "50/second"})
 
-A call is asked about when it starts, of all four kinds, whatever it streams after that; messages pass untouched. One
-that is denied is aborted with RESOURCE_EXHAUSTED, with `retry-after` and what else there is to tell in the trailing
-metadata. An admitted call has that too: it leaves with the status, so no message waits for it, and what the handler
-sets there stays.
+A call of any of the four kinds is checked once, when it starts; messages pass unchanged. A denied call is aborted with
+RESOURCE_EXHAUSTED, and has `retry-after` and the other rate limit headers in its trailing metadata. An admitted call
+has them too: they are sent with the status, so no message is delayed, beside the handler's own metadata.
 
-Limits for all methods count per caller; those of a mapping per caller and method, also where `/shop.Search/*` names
-all methods of a service, unless `scope` joins them. A method that has limits of its own there does not have those of
-its service, and None says that it has none. A method that the server does not have is limited like others, and then
-UNIMPLEMENTED.
+Limits for all methods count per caller. Those of a mapping count per caller and method, also where `/shop.Search/*`
+names all methods of a service, unless `scope` joins them. A method's own entry replaces that of its service, and None
+means no limit. Calls of unknown methods are limited too, and then UNIMPLEMENTED.
 
-Health checks and reflection are calls like others: `exempt=["/grpc.health.v1.Health/*"]` leaves them alone.
+Health checks and reflection are limited like other calls: `exempt=["/grpc.health.v1.Health/*"]` exempts them.
 """
 
 from crestgate.errors import install_hint

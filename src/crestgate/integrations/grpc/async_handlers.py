@@ -1,8 +1,7 @@
-"""Limits before a gRPC handler that runs on an event loop."""
+"""Limits for gRPC handlers that run on an event loop."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -11,37 +10,31 @@ from typing import Any
 from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
 from crestgate.integrations.drivers import check_async, settle_async
-from crestgate.integrations.grpc.calls import Context, Rpc, shaped_denial
+from crestgate.integrations.grpc.calls import Context, Rpc, denial_status
 from crestgate.limiter.async_limiter import AsyncLimiter
 
-__all__ = ["LoopRpc", "limited_coroutine", "limited_responses"]
+__all__ = ["AsyncRpc", "limited_coroutine", "limited_responses"]
 
-Begun = Callable[[Any], "LoopRpc"]
-"""Makes the call that a context is of."""
+RpcFactory = Callable[[Any], "AsyncRpc"]
+"""Creates the Rpc for a context."""
 
 
-class LoopRpc(Rpc[AsyncLimiter]):
+class AsyncRpc(Rpc[AsyncLimiter]):
     """One call at one layer, on an event loop."""
 
     __slots__ = ()
 
     async def admit(self) -> None:
-        """Let the call go on, or abort it, which raises."""
+        """Check the call; abort it, which raises, if it is denied."""
         admission = self.admission = await check_async(self.layer, self.request, self.request_state, self.route)
-        if admission is None:
-            return
-        if admission.refused:
+        if admission is not None and admission.refused:
             await self.deny(admission.decision)
-        delay = self.layer.delay(admission.decision)
-        if delay:
-            await asyncio.sleep(delay)
 
     async def deny(self, decision: Decision) -> None:
-        on_denied = self.layer.on_denied
-        shaped = None if on_denied is None else on_denied(self.request, decision)
-        if inspect.isawaitable(shaped):
-            shaped = await shaped
-        await self.abort(*shaped_denial(shaped, decision))
+        custom = self.layer.custom_denial(self.request, decision)
+        if inspect.isawaitable(custom):
+            custom = await custom
+        await self.abort(*denial_status(custom, decision))
 
     async def abort(self, code: Any, details: str, trailing: Any) -> None:
         if trailing:
@@ -50,23 +43,23 @@ class LoopRpc(Rpc[AsyncLimiter]):
         await self.native.abort(code, details)
 
     async def finish(self, code: object = None, *, failed: bool = False) -> None:
-        """The call ends."""
-        if self.is_over():
+        """Settle the check and write the trailing metadata, once."""
+        if not self.mark_finished():
             return
-        ending = self.ends(code, failed=failed)
-        if ending is not None:
-            await settle_async(*ending)
-        self.call()
+        settlement = self.settlement(code, failed=failed)
+        if settlement is not None:
+            await settle_async(*settlement)
+        self.write_trailing()
 
-    async def failed(self, error: Exception) -> None:
-        """The handler has raised."""
-        if isinstance(error, RateLimitExceeded) and not self.over:
+    async def fail(self, error: Exception) -> None:
+        """Called with an error of the handler. Denies the call if it is a RateLimitExceeded."""
+        if isinstance(error, RateLimitExceeded) and not self.finished:
             self.request_state.add_decision(error.decision)
             await self.deny(error.decision)
         await self.finish(failed=True)
 
 
-class LoopContext(Context):
+class AsyncContext(Context):
     """The context of a handler on an event loop."""
 
     async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> None:
@@ -76,16 +69,16 @@ class LoopContext(Context):
         await self._crestgate_rpc.abort(status.code, status.details, status.trailing_metadata)
 
 
-def limited_coroutine(behaviour: Callable[..., Any], begun: Begun) -> Callable[..., Any]:
-    """A handler that returns its one response, or writes its responses to the context."""
+def limited_coroutine(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> Callable[..., Any]:
+    """Wrap a handler that returns one response, or writes its responses to the context."""
 
     async def call(request: Any, context: Any) -> Any:
-        rpc = begun(context)
+        rpc = create_rpc(context)
         await rpc.admit()
         try:
-            response = await behaviour(request, LoopContext(rpc))
+            response = await behaviour(request, AsyncContext(rpc))
         except Exception as error:
-            await rpc.failed(error)
+            await rpc.fail(error)
             raise
         await rpc.finish()
         return response
@@ -93,18 +86,18 @@ def limited_coroutine(behaviour: Callable[..., Any], begun: Begun) -> Callable[.
     return call
 
 
-def limited_responses(behaviour: Callable[..., Any], begun: Begun) -> Callable[..., Any]:
-    """A handler that yields its responses."""
+def limited_responses(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> Callable[..., Any]:
+    """Wrap a handler that yields its responses."""
 
     async def responses(request: Any, context: Any) -> AsyncIterator[Any]:
-        rpc = begun(context)
+        rpc = create_rpc(context)
         await rpc.admit()
         try:
-            async with aclosing(behaviour(request, LoopContext(rpc))) as iterated:
-                async for response in iterated:
+            async with aclosing(behaviour(request, AsyncContext(rpc))) as stream:
+                async for response in stream:
                     yield response
         except Exception as error:
-            await rpc.failed(error)
+            await rpc.fail(error)
             raise
         await rpc.finish()
 

@@ -1,9 +1,9 @@
-"""A gRPC call as limits see it: who asks, how it ends, and the context that its handler is given.
+"""A gRPC call at one layer: its request, its status, and the context for its handler.
 
-A handler says through its context how its call ends: `set_code`, `abort`, `set_trailing_metadata`. A layer must know
-it, before the status leaves: whether the call counts depends on it (`when`), and what is told of the limits goes with
-the trailing metadata, beside what the handler has set. So the handler gets a context that passes everything on to the
-server's own, and notes these. Where handlers run in threads it counts as a `grpc.ServicerContext`.
+A handler sets the status of its call through its context: `set_code`, `abort`, `set_trailing_metadata`. A layer needs
+it before it is sent: `when` depends on it, and the rate limit headers are added to the handler's trailing metadata. So
+the handler gets a context that records these calls and passes everything on to the server's context. In threads it is
+registered as a `grpc.ServicerContext`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from crestgate.integrations.layer import L, LimitLayer
 from crestgate.integrations.request import Identity, RawHeaders, Request, Response
 from crestgate.integrations.request_state import RequestState
 
-__all__ = ["Context", "DenialResponse", "Rpc", "RpcRequest", "RpcResponse", "peer_address", "shaped_denial"]
+__all__ = ["Context", "DenialStatus", "Rpc", "RpcRequest", "RpcResponse", "denial_status", "peer_address"]
 
 Metadata = tuple[tuple[str, str | bytes], ...]
-DenialResponse = tuple[grpc.StatusCode, str, Metadata]
-"""How a denied call is aborted: the code, the text, and further trailing metadata."""
+DenialStatus = tuple[grpc.StatusCode, str, Metadata]
+"""The status of a denied call: code, details, and additional trailing metadata."""
 
-Ending: TypeAlias = "tuple[Admission[L], RpcResponse]"
+Settlement: TypeAlias = "tuple[Admission[L], RpcResponse]"
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class RpcRequest(Request):
-    """A call. `native` is its ServicerContext; the headers are the invocation metadata, without the binary ones.
+    """A call. `native` is its ServicerContext; the headers are the invocation metadata, without binary values.
 
-    `path` and `route` are the name of what is called, `/package.Service/Method`, and `method` is POST, as it is in the
-    HTTP/2 that a call is made of.
+    `path` and `route` are the full name of the method, `/package.Service/Method`, and `method` is POST, as in the
+    HTTP/2 request.
     """
 
     __slots__ = ("_name", "_raw_headers")
@@ -69,15 +69,15 @@ class RpcRequest(Request):
 
     @property
     def principal(self) -> str | None:
-        """Whom the client's certificate names: its common name, else the identity that gRPC goes by."""
+        """The name in the client's certificate: its common name, else gRPC's peer identity."""
         identities = list(self.native.peer_identities() or ())
         names = list(self.native.auth_context().get("x509_common_name", ())) if identities else []
-        named = (*names, *identities)
-        return named[0].decode("utf-8", "replace") if named else None
+        names += identities
+        return names[0].decode("utf-8", "replace") if names else None
 
 
 class RpcResponse(Response):
-    """How a call ends, for `when`. `status` is the number of its code: 0 is OK, 16 UNAUTHENTICATED."""
+    """The status of a call, for `when`. `status` is the number of its code: 0 is OK, 16 UNAUTHENTICATED."""
 
     __slots__ = ("code",)
 
@@ -87,9 +87,19 @@ class RpcResponse(Response):
 
 
 class Rpc(Generic[L]):
-    """One call at one layer, without the calls that wait."""
+    """One call at one layer: the part without I/O."""
 
-    __slots__ = ("_status", "_trailing", "admission", "layer", "native", "over", "request", "request_state", "route")
+    __slots__ = (
+        "_status",
+        "_trailing",
+        "admission",
+        "finished",
+        "layer",
+        "native",
+        "request",
+        "request_state",
+        "route",
+    )
 
     def __init__(
         self, layer: LimitLayer[L], request_state: RequestState, native: Any, name: str, route: str | None
@@ -99,11 +109,11 @@ class Rpc(Generic[L]):
         self.native = native
         self.request = RpcRequest(native, layer.identity, name)
         self.route = route
-        """The method, where limits count for each."""
+        """The method, if limits count per method."""
         self.admission: Admission[L] | None = None
         self._status: object = None
         self._trailing: Metadata = ()
-        self.over = False
+        self.finished = False
         if request_state.writer is None:
             request_state.writer = self
 
@@ -114,51 +124,50 @@ class Rpc(Generic[L]):
         self._trailing = tuple(metadata or ())
         self.native.set_trailing_metadata(self._trailing)
 
-    def ends(self, code: object = None, *, failed: bool = False) -> Ending[L] | None:
-        """The call ends: what there is to settle; None when there is nothing. What the handler has set counts unless
-        `code` says otherwise, and an exception that sets nothing is UNKNOWN, as gRPC has it.
+    def settlement(self, code: object = None, *, failed: bool = False) -> Settlement[L] | None:
+        """The arguments of `settle` at the end of the call; None if there is nothing to settle. `code` overrides what
+        the handler has set, and an exception without a code is UNKNOWN, as in gRPC.
 
-        Whose client has gone away keeps its charge, whatever the handler makes of it.
+        A call whose client has disconnected keeps its charge.
         """
         admission = self.admission
-        if admission is None or admission.holding is None or not self._is_there():
+        if admission is None or admission.holding is None or not self._is_active():
             return None
         status = _code(self._status if code is None else code)
         if failed and status is grpc.StatusCode.OK:
             status = grpc.StatusCode.UNKNOWN
-        return admission, RpcResponse(status, _text_headers(self._set()))
+        return admission, RpcResponse(status, _text_headers(self._trailing_metadata()))
 
-    def is_over(self) -> bool:
-        """Whether it was said before that the call ends: from now on it was."""
-        over, self.over = self.over, True
-        return over
+    def mark_finished(self) -> bool:
+        """Mark the call as finished; False if it already was."""
+        finished, self.finished = self.finished, True
+        return not finished
 
-    def call(self) -> None:
-        """Add what all layers have decided to the trailing metadata, if this is the layer that does."""
+    def write_trailing(self) -> None:
+        """Add the rate limit headers to the trailing metadata, if this is the layer that writes them."""
         if self.request_state.writer is not self:
             return
-        headers = self.request_state.headers(self.layer.style, self.layer.limiter.clock.ticks())
+        headers = dict(self.layer.limit_headers(self.request_state))
         if headers:
-            ours = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
-            others = [entry for entry in self._set() if entry[0] not in ours]
-            self.native.set_trailing_metadata((*others, *ours.items()))
+            others = [entry for entry in self._trailing_metadata() if entry[0] not in headers]
+            self.native.set_trailing_metadata((*others, *headers.items()))
 
-    def _is_there(self) -> bool:
-        """Whether the client still is, as far as can be known. On an event loop a handler is cancelled when it is not,
-        but a plain function there never hears of it."""
+    def _is_active(self) -> bool:
+        """Whether the client is still connected, as far as known. On an event loop, a handler is cancelled when the
+        client disconnects, but a plain function is not notified."""
         is_active = getattr(self.native, "is_active", None)
         return is_active is None or is_active()
 
-    def _set(self) -> Metadata:
+    def _trailing_metadata(self) -> Metadata:
         """The trailing metadata that the handler, or an interceptor around this one, has set so far."""
         try:
             return tuple(self.native.trailing_metadata() or ())
-        except (AttributeError, NotImplementedError):  # contexts that do not tell: of other interceptors, and gRPC's
-            return self._trailing  # own for plain functions on an event loop's server
+        except (AttributeError, NotImplementedError):  # contexts of other interceptors, and gRPC's own for plain
+            return self._trailing  # functions on an event loop's server
 
 
 class Context:
-    """The context of a handler: the server's own, but for what the layer must know of."""
+    """The context of a handler: the server's own, except for the calls that the layer records."""
 
     def __init__(self, rpc: Rpc[Any]) -> None:
         self._crestgate_rpc: Any = rpc
@@ -176,7 +185,7 @@ class Context:
 
 
 def peer_address(peer: str) -> str | None:
-    """The address in a peer as gRPC names it; None for one that came by a Unix socket.
+    """The address in gRPC's name of a peer; None for a Unix socket.
 
     >>> peer_address("ipv4:192.0.2.7:4711"), peer_address("ipv6:%5B2001:db8::1%5D:4711"), peer_address("unix:")
     ('192.0.2.7', '2001:db8::1', None)
@@ -188,17 +197,17 @@ def peer_address(peer: str) -> str | None:
     return host.strip("[]") if port.isdigit() else unquote(rest).strip("[]")
 
 
-def shaped_denial(shaped: Any, decision: Decision) -> DenialResponse:
-    """How a call is denied, by what `on_denied` has returned."""
-    if shaped is None:
+def denial_status(custom: Any, decision: Decision) -> DenialStatus:
+    """The status of a denied call; `custom` is the result of `on_denied`."""
+    if custom is None:
         return grpc.StatusCode.RESOURCE_EXHAUSTED, exceeded(decision)["detail"], ()
-    if isinstance(shaped, grpc.Status):
-        return shaped.code, shaped.details, tuple(shaped.trailing_metadata or ())
-    if isinstance(shaped, tuple) and len(shaped) == 2 and isinstance(shaped[0], grpc.StatusCode):
-        return shaped[0], str(shaped[1]), ()
+    if isinstance(custom, grpc.Status):
+        return custom.code, custom.details, tuple(custom.trailing_metadata or ())
+    if isinstance(custom, tuple) and len(custom) == 2 and isinstance(custom[0], grpc.StatusCode):
+        return custom[0], str(custom[1]), ()
     raise TypeError(
         "on_denied must return None, a grpc.Status, or a code and a text such as "
-        f"(grpc.StatusCode.UNAVAILABLE, 'come back later'), not {shaped!r}"
+        f"(grpc.StatusCode.UNAVAILABLE, 'come back later'), not {custom!r}"
     )
 
 
@@ -211,7 +220,7 @@ def _text_headers(metadata: Any) -> RawHeaders:
 
 
 def _code(status: object) -> grpc.StatusCode:
-    """A code as gRPC takes it from a handler: one of its own, its number, or none for OK."""
+    """The StatusCode for what a handler may set: a StatusCode, its number, or None for OK."""
     if status is None:
         return grpc.StatusCode.OK
     if isinstance(status, grpc.StatusCode):

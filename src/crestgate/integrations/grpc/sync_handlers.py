@@ -1,8 +1,7 @@
-"""Limits before a gRPC handler that runs in a thread."""
+"""Limits for gRPC handlers that run in threads."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,37 +10,30 @@ import grpc
 from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
 from crestgate.integrations.drivers import check_sync, settle
-from crestgate.integrations.grpc.calls import Context, Rpc, shaped_denial
+from crestgate.integrations.grpc.calls import Context, Rpc, denial_status
 from crestgate.limiter.limiter import Limiter
 
-__all__ = ["ThreadRpc", "limited_call", "limited_callback", "limited_stream"]
+__all__ = ["SyncRpc", "limited_call", "limited_callback", "limited_stream"]
 
-Begun = Callable[[Any], "ThreadRpc"]
-"""Makes the call that a context is of."""
+RpcFactory = Callable[[Any], "SyncRpc"]
+"""Creates the Rpc for a context."""
 
 
-class ThreadRpc(Rpc[Limiter]):
+class SyncRpc(Rpc[Limiter]):
     """One call at one layer, in a thread."""
 
     __slots__ = ()
 
     def admit(self) -> bool:
-        """Whether the call may go on. One that may not is aborted, which raises on a server of threads."""
+        """Check the call; False if it is denied. It is aborted then, which raises on a server of threads."""
         admission = self.admission = check_sync(self.layer, self.request, self.request_state, self.route)
-        if admission is None:
+        if admission is None or not admission.refused:
             return True
-        if admission.refused:
-            self.deny(admission.decision)
-            return False
-        delay = self.layer.delay(admission.decision)
-        if delay:
-            time.sleep(delay)
-        return True
+        self.deny(admission.decision)
+        return False
 
     def deny(self, decision: Decision) -> None:
-        on_denied = self.layer.on_denied
-        shaped = None if on_denied is None else on_denied(self.request, decision)
-        self.abort(*shaped_denial(shaped, decision))
+        self.abort(*denial_status(self.layer.custom_denial(self.request, decision), decision))
 
     def abort(self, code: Any, details: str, trailing: Any) -> None:
         if trailing:
@@ -50,17 +42,17 @@ class ThreadRpc(Rpc[Limiter]):
         self.native.abort(code, details)
 
     def finish(self, code: object = None, *, failed: bool = False) -> None:
-        """The call ends."""
-        if self.is_over():
+        """Settle the check and write the trailing metadata, once."""
+        if not self.mark_finished():
             return
-        ending = self.ends(code, failed=failed)
-        if ending is not None:
-            settle(*ending)
-        self.call()
+        settlement = self.settlement(code, failed=failed)
+        if settlement is not None:
+            settle(*settlement)
+        self.write_trailing()
 
-    def failed(self, error: Exception) -> bool:
-        """The handler has raised; whether that was answered."""
-        if isinstance(error, RateLimitExceeded) and not self.over:
+    def fail(self, error: Exception) -> bool:
+        """Called with an error of the handler. True if it is a RateLimitExceeded, and the call was denied."""
+        if isinstance(error, RateLimitExceeded) and not self.finished:
             self.request_state.add_decision(error.decision)
             self.deny(error.decision)
             return True
@@ -68,7 +60,7 @@ class ThreadRpc(Rpc[Limiter]):
         return False
 
 
-class ThreadContext(Context):
+class SyncContext(Context):
     """The context of a handler in a thread."""
 
     def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> None:
@@ -78,20 +70,20 @@ class ThreadContext(Context):
         self._crestgate_rpc.abort(status.code, status.details, status.trailing_metadata)
 
 
-grpc.ServicerContext.register(ThreadContext)
+grpc.ServicerContext.register(SyncContext)
 
 
-def limited_call(behaviour: Callable[..., Any], begun: Begun) -> Callable[..., Any]:
-    """A handler that returns its one response."""
+def limited_call(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> Callable[..., Any]:
+    """Wrap a handler that returns one response."""
 
     def call(request: Any, context: Any) -> Any:
-        rpc = begun(context)
+        rpc = create_rpc(context)
         if not rpc.admit():
             return None
         try:
-            response = behaviour(request, ThreadContext(rpc))
+            response = behaviour(request, SyncContext(rpc))
         except Exception as error:
-            if rpc.failed(error):
+            if rpc.fail(error):
                 return None
             raise
         rpc.finish()
@@ -100,17 +92,17 @@ def limited_call(behaviour: Callable[..., Any], begun: Begun) -> Callable[..., A
     return call
 
 
-def limited_stream(behaviour: Callable[..., Any], begun: Begun) -> Callable[..., Any]:
-    """A handler that iterates its responses."""
+def limited_stream(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> Callable[..., Any]:
+    """Wrap a handler that returns an iterator of its responses."""
 
     def stream(request: Any, context: Any) -> Iterator[Any]:
-        rpc = begun(context)
+        rpc = create_rpc(context)
         if not rpc.admit():
             return
         try:
-            yield from behaviour(request, ThreadContext(rpc))
+            yield from behaviour(request, SyncContext(rpc))
         except Exception as error:
-            if rpc.failed(error):
+            if rpc.fail(error):
                 return
             raise
         rpc.finish()
@@ -118,23 +110,23 @@ def limited_stream(behaviour: Callable[..., Any], begun: Begun) -> Callable[...,
     return stream
 
 
-def limited_callback(behaviour: Callable[..., Any], begun: Begun) -> Callable[..., Any]:
-    """A handler that sends its responses by a callback, and None when there are no more. gRPC's health service does."""
+def limited_callback(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> Callable[..., Any]:
+    """Wrap a handler that sends its responses by a callback, and None at the end, as gRPC's health service does."""
 
     def call(request: Any, context: Any, send: Callable[[Any], None]) -> None:
-        rpc = begun(context)
+        rpc = create_rpc(context)
         if not rpc.admit():
             return
 
-        def watched(response: Any) -> None:
+        def send_response(response: Any) -> None:
             if response is None:
                 rpc.finish()
             send(response)
 
         try:
-            behaviour(request, ThreadContext(rpc), watched)
+            behaviour(request, SyncContext(rpc), send_response)
         except Exception as error:
-            if not rpc.failed(error):
+            if not rpc.fail(error):
                 raise
 
     return call
