@@ -1,4 +1,4 @@
-"""What tests read from a snapshot."""
+"""Helper for reading decision counts from a metrics snapshot."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ NAMES = ("allowed", "blocked", "shadow_blocked")
 
 
 def decision_counts(snapshot: Snapshot) -> dict[tuple[str, ...], tuple[int, ...]]:
-    """By rule and dimension: allowed, denied, and denied by a shadow rule."""
+    """Allowed, denied and shadow-denied counts by rule and dimension."""
     labels = sorted({labels for name in NAMES for labels in snapshot.counters.get(name, {})})
     return {one: tuple(snapshot.counter(name, *one) for name in NAMES) for one in labels}

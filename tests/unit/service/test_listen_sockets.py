@@ -1,4 +1,4 @@
-"""A port that is taken: nothing was made that would then be lost."""
+"""Startup with an address in use creates nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ANY_PORTS = {"CRESTGATE_SERVER__HTTP": "127.0.0.1:0", "CRESTGATE_SERVER__GRPC": 
 
 
 @pytest.fixture(autouse=True)
-def hanging_up() -> Iterator[None]:
-    """What this process does when its terminal goes, which a service changes."""
+def restore_sighup() -> Iterator[None]:
+    """Restore the SIGHUP handler, which a service changes."""
     before = signal.getsignal(signal.SIGHUP)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -31,27 +31,27 @@ def test_no_key_is_created_for_a_service_that_cannot_listen(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said: list[str] = []
+    output: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        places = {**ANY_PORTS, f"CRESTGATE_SERVER__{name.upper()}": address}
+        environ = {**ANY_PORTS, f"CRESTGATE_SERVER__{name.upper()}": address}
         with pytest.raises(ConfigError) as raised:
-            serve(load_settings(None, places), {}, said.append)
+            serve(load_settings(None, environ), {}, output.append)
     assert str(raised.value) == (
         f"server.{name}: cannot listen on {address}: Address already in use; "
         f"--{name} HOST:PORT or CRESTGATE_SERVER__{name.upper()} sets another address"
     )
-    assert said == []
-    assert not (tmp_path / ".crestgate" / "rules.db").exists(), "the next start makes the first key, and shows it"
+    assert output == []
+    assert not (tmp_path / ".crestgate" / "rules.db").exists(), "the next start creates and prints the first key"
 
 
 def test_first_socket_is_closed_if_the_second_address_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as found:
-        places = [Address("127.0.0.1", one.getsockname()[1]) for one in (found, taken)]
+        addresses = [Address("127.0.0.1", one.getsockname()[1]) for one in (found, taken)]
         found.close()
         with pytest.raises(ConfigError, match=r"server\.grpc"):
-            listen(Server(http=places[0], grpc=places[1]))
-        socket.create_server(("127.0.0.1", places[0].port)).close()
+            listen(Server(http=addresses[0], grpc=addresses[1]))
+        socket.create_server(("127.0.0.1", addresses[0].port)).close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

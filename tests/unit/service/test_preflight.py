@@ -53,7 +53,7 @@ def test_tls_is_printed_for_both(tls: Tls, grpc: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("http", "grpc", "words"),
+    ("http", "grpc", "text"),
     [
         (True, True, "need a key"),
         (False, False, OPEN),
@@ -61,8 +61,8 @@ def test_tls_is_printed_for_both(tls: Tls, grpc: str) -> None:
         (False, True, "need a key over gRPC, and none over HTTP"),
     ],
 )
-def test_check_scope_is_printed_for_both(http: bool, grpc: bool, words: str) -> None:
-    assert f"  checks     {words}" in printed(Server(), replace(REPORT, http_needs_key=http, grpc_needs_key=grpc))
+def test_check_scope_is_printed_for_both(http: bool, grpc: bool, text: str) -> None:
+    assert f"  checks     {text}" in printed(Server(), replace(REPORT, http_needs_key=http, grpc_needs_key=grpc))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A worker that is told to end says so before it does."""
+"""A stopping worker reports the shutdown before it ends."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from crestgate.service.grpc.transport.listener import Listener
 from crestgate.service.worker import Server
 
 
-async def nobody(scope: object, receive: object, send: object) -> None:
-    """An application that is never called."""
+async def unused_app(scope: object, receive: object, send: object) -> None:
+    """An ASGI application that is never called."""
 
 
-def test_readiness_reports_the_shutdown_at_once() -> None:
-    told: list[str] = []
-    server = Server(uvicorn.Config(nobody), Listener({}), 10, lambda: told.append("stopping"))
+def test_readiness_reports_the_shutdown_immediately() -> None:
+    events: list[str] = []
+    server = Server(uvicorn.Config(unused_app), Listener({}), 10, lambda: events.append("stopping"))
     server.handle_exit(signal.SIGTERM, None)
-    assert told == ["stopping"]
+    assert events == ["stopping"]
     assert server.should_exit
     assert not server.force_exit
     server.handle_exit(signal.SIGINT, None)

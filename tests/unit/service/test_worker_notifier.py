@@ -1,4 +1,4 @@
-"""Workers of one node ring at each other."""
+"""Workers of one node notify each other."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from crestgate.service.node import WorkerNotifier
 def test_notification_reaches_the_others_and_not_the_sender(tmp_path: Path) -> None:
     async def run() -> list[int]:
         workers = [WorkerNotifier(str(tmp_path), number) for number in range(3)]
-        heard: list[int] = []
+        received: list[int] = []
         both = asyncio.Event()
 
-        def hear(number: int) -> None:
-            heard.append(number)
-            if len(heard) == 2:
+        def receive(number: int) -> None:
+            received.append(number)
+            if len(received) == 2:
                 both.set()
 
         for number, worker in enumerate(workers):
-            worker.listen(lambda number=number: hear(number))  # type: ignore[misc]  # a default binds it
+            worker.listen(lambda number=number: receive(number))  # type: ignore[misc]  # a default binds it
         workers[1].notify()
         await asyncio.wait_for(both.wait(), 10)
         for worker in workers:
             worker.close()
-        return sorted(heard)
+        return sorted(received)
 
     assert asyncio.run(run()) == [0, 2]
 
@@ -36,14 +36,14 @@ def test_socket_of_a_dead_worker_is_ignored(tmp_path: Path) -> None:
         second.close()  # its socket is still in the folder, as after a kill
         first.notify()
         another = WorkerNotifier(str(tmp_path), 1)
-        heard = asyncio.Event()
-        another.listen(heard.set)
-        for _ in range(1000):  # more than it can hear before it listens
+        notified = asyncio.Event()
+        another.listen(notified.set)
+        for _ in range(1000):  # more than its socket buffer holds before it listens
             first.notify()
-        await asyncio.wait_for(heard.wait(), 10)
+        await asyncio.wait_for(notified.wait(), 10)
         first.close()
         another.close()
-        return heard.is_set()
+        return notified.is_set()
 
     assert asyncio.run(run())
 

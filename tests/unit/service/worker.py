@@ -1,4 +1,4 @@
-"""One worker without sockets: its gRPC methods and its HTTP, over the same counters in memory, on virtual time."""
+"""One worker without sockets: its gRPC methods and HTTP router share counters in memory, on virtual time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ALICE = Actor("alice")
 
 
 class Worker:
-    """What one worker answers with. `records` are rules and plans by their ids, `store` what counts."""
+    """The handlers of one worker. `records` are rules and plans by their ids; `store` holds the counters."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Worker:
         to_check = required_check_scope(settings.server, settings.server.http)
         self.http = Router(self.parts, self.guard, self.checks, envoy, nothing, {}, to_check, log)
         self.response_headers: dict[bytes, bytes] = {}
-        """What the last answer said in its headers."""
+        """Headers of the last response."""
 
     def key(self, scope: Scope) -> str:
         """A new key's token."""
@@ -93,31 +93,33 @@ class Worker:
     def _keys(self) -> Mapping[str, Mapping[str, Any]]:
         return {record.id: record.body for record in self.repository.list("key")}
 
-    def call(self, name: str, asked: Any, metadata: Sequence[tuple[bytes, bytes]] = (), peer: str | None = PEER) -> Any:
+    def call(
+        self, name: str, request: Any, metadata: Sequence[tuple[bytes, bytes]] = (), peer: str | None = PEER
+    ) -> Any:
         """Call a unary method with a message, or bytes; RpcError when it is refused. `name` may leave out
-        `crestgate.v1.RateLimiter/`. What is answered at once is not waited for, as in the listener."""
+        `crestgate.v1.RateLimiter/`. An immediate response is not awaited, as in the listener."""
         path = name if "/" in name else f"{LIMITER}/{name}"
-        sent: bytes = asked if isinstance(asked, bytes) else asked.SerializeToString()
+        data: bytes = request if isinstance(request, bytes) else request.SerializeToString()
         rpc = RpcCall(f"/{path}".encode(), metadata, peer, None)
         try:
-            answer = self._answer(rpc, sent)
+            response = self._respond(rpc, data)
         finally:
             self.response_headers = dict(rpc.response_headers)
-        return MESSAGES[path][1].FromString(answer)
+        return MESSAGES[path][1].FromString(response)
 
-    def _answer(self, rpc: RpcCall, sent: bytes) -> bytes:
+    def _respond(self, rpc: RpcCall, data: bytes) -> bytes:
         method = self.methods[rpc.path]
-        return self.runner.run(unary(method, rpc, sent))
+        return self.runner.run(unary(method, rpc, data))
 
     def check(self, metadata: Sequence[tuple[bytes, bytes]] = (), **fields: Any) -> Any:
         return self.call("CheckRateLimit", messages.CheckRequest(**fields), metadata)
 
     def post(self, path: str, body: Any) -> Any:
-        """The answer over HTTP, to somebody without a key."""
-        answered = self.http.respond(path.encode(), [(b"host", b"localhost")], (PEER, 1), json.dumps(body).encode())
-        assert isinstance(answered, tuple)
-        assert answered[0] == 200, answered
-        return json.loads(answered[2])
+        """The HTTP response body for a client without a key."""
+        response = self.http.respond(path.encode(), [(b"host", b"localhost")], (PEER, 1), json.dumps(body).encode())
+        assert isinstance(response, tuple)
+        assert response[0] == 200, response
+        return json.loads(response[2])
 
     def respond(self, path: str, call: CallContext, body: bytes) -> Response:
         """The response of the handler of an HTTP path."""
@@ -129,7 +131,7 @@ class Worker:
         return self.runner.run(respond())
 
     def requests(self) -> dict[int, int]:
-        """How many calls were answered with each status."""
+        """The number of responses by status."""
         snapshot = self.metrics.snapshot(self.clock.ticks(), {})
         return {
             int(status): count for (plane, status), count in snapshot.counters["requests"].items() if plane == "grpc"
@@ -152,10 +154,10 @@ def bearer(token: str) -> list[tuple[bytes, bytes]]:
     return [(b"authorization", f"Bearer {token}".encode())]
 
 
-def status_of(worker: Worker, name: str, asked: Any, metadata: Sequence[tuple[bytes, bytes]] = ()) -> tuple[str, str]:
-    """The status and the message that a call is refused with."""
+def status_of(worker: Worker, name: str, request: Any, metadata: Sequence[tuple[bytes, bytes]] = ()) -> tuple[str, str]:
+    """The status and message of a refused call."""
     try:
-        worker.call(name, asked, metadata)
+        worker.call(name, request, metadata)
     except RpcError as error:
         return error.status.name, error.message
     raise AssertionError("it was answered")

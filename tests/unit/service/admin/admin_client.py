@@ -1,6 +1,6 @@
-"""The control plane in one process, called as over HTTP: real rules in SQLite, counters in memory on virtual time.
+"""The control plane in one process, called through ASGI: rules in SQLite, counters in memory on virtual time.
 
-Every answer of every test is held against the OpenAPI: its status must be described, and its body must be as it says.
+Every response of every test is validated against the OpenAPI document: its status and the schema of its body.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Control:
         )
         self.other_worker = WorkerNotifier(str(folder), 1)
         self.notified = 0
-        """How often the other worker was notified of a write."""
+        """Notifications that the other worker received."""
         self.runner.run(self._listen())
         self.app = create_admin_app(self.parts, self.clock.ticks)
         self.described = _described(self.app.openapi)
@@ -91,8 +91,8 @@ class Control:
         if body is not None:
             options["json"] = body
         response = self.runner.run(self.http.request(method, path, **options))
-        self.runner.run(asyncio.sleep(0))  # lets the other worker hear of it
-        self.hold_against_openapi(response)
+        self.runner.run(asyncio.sleep(0))  # lets the other worker receive the notification
+        self.validate_against_openapi(response)
         return response
 
     def get(self, path: str, **options: Any) -> httpx.Response:
@@ -112,7 +112,7 @@ class Control:
         return self.runner.run(self.parts.limiter.check_request(RequestContext(**context)))
 
     def actions(self) -> list[str]:
-        """What the audit log has, the oldest first."""
+        """Entries of the audit log, oldest first."""
         entries = self.get("/api/v1/audit").json()["entries"]
         return [f"{entry['action']} {entry['subject']}" for entry in reversed(entries)]
 
@@ -129,23 +129,25 @@ class Control:
         self.parts.history.close()
         self.runner.close()
 
-    def hold_against_openapi(self, response: httpx.Response) -> None:
+    def validate_against_openapi(self, response: httpx.Response) -> None:
         if response.status_code >= 400:
             assert response.headers["content-type"] == "application/problem+json"
-            told = response.json()
-            assert told["status"] == response.status_code
-            assert told["error"] == told["title"]
-            assert told["message"] == told["detail"] != ""
+            body = response.json()
+            assert body["status"] == response.status_code
+            assert body["error"] == body["title"]
+            assert body["message"] == body["detail"] != ""
         operation = self.described.find_operation_by_path(response.request.method, response.request.url.path)
         if operation is None:
             return
-        assert str(response.status_code) in operation.definition.raw["responses"], "an answer that is not described"
+        assert str(response.status_code) in operation.definition.raw["responses"], (
+            "status is not in the OpenAPI document"
+        )
         operation.validate_response(response)
 
 
 @cache
 def _empty_database() -> bytes:
-    """A database with all its tables, made once for all tests."""
+    """A database with all its tables, created once for all tests."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "rules.db")
         open_repository(f"sqlite:///{path}").close()
@@ -153,13 +155,13 @@ def _empty_database() -> bytes:
 
 
 def _described(openapi: Callable[[], dict[str, Any]], made: list[Any] = []) -> Any:  # noqa: B006 - to remember it
-    """The description, made once for all tests: it is the same in every worker."""
+    """The OpenAPI schema, loaded once for all tests: it is the same in every worker."""
     if not made:
         made.append(schemathesis.openapi.from_dict(openapi()))
     return made[0]
 
 
 def problems(response: httpx.Response) -> dict[str, str]:
-    """The mistakes that an answer tells, by field."""
+    """Validation errors of a response, by field."""
     assert response.status_code == 400, response.text
     return {entry["field"]: entry["message"] for entry in response.json()["problems"]}

@@ -1,4 +1,4 @@
-"""A control plane for a test."""
+"""Control plane fixtures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def control(tmp_path: Path) -> Iterator[Control]:
 
 @pytest.fixture
 def control_with(tmp_path: Path) -> Iterator[Callable[..., Control]]:
-    """Makes one whose rules are also in files: their texts."""
+    """Factory of control planes with rule files of these contents."""
     made: list[Control] = []
 
     def make(*files: str) -> Control:

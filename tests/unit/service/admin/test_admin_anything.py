@@ -1,4 +1,4 @@
-"""Whatever the description allows, and what it does not, is answered as the description says, and never with 5xx."""
+"""Valid and invalid requests generated from the OpenAPI document get documented responses, never 5xx."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Control]:
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
-def test_anything_is_answered_as_described(shared: Control, path: str, method: str) -> None:
+def test_generated_requests_get_documented_responses(shared: Control, path: str, method: str) -> None:
     operation = shared.described[path][method.upper()]
     modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
     cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in modes))
@@ -40,7 +40,7 @@ def test_anything_is_answered_as_described(shared: Control, path: str, method: s
         suppress_health_check=list(HealthCheck),
     )
     @given(cases)
-    def answered(case: Any) -> None:
+    def check_response(case: Any) -> None:
         sent = case.as_transport_kwargs(base_url="http://crestgate")
         body = sent.get("data") if sent.get("json") is None else None
         response = shared.runner.run(
@@ -52,7 +52,7 @@ def test_anything_is_answered_as_described(shared: Control, path: str, method: s
                 **({"json": sent["json"]} if sent.get("json") is not None else {"content": body or b""}),
             )
         )
-        shared.hold_against_openapi(response)
+        shared.validate_against_openapi(response)
         assert response.status_code < 500
 
-    answered()
+    check_response()

@@ -14,7 +14,7 @@ PLAN = {"name": "gold", "limits": "1/s"}
 # -- audit ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_entry_has_it_all(control: Control) -> None:
+def test_entry_has_all_fields(control: Control) -> None:
     control.post("/api/v1/plans", PLAN)
     control.put("/api/v1/plans/gold", {"limits": "2/s"})
     newest, oldest = control.get("/api/v1/audit").json()["entries"]
@@ -53,28 +53,30 @@ def test_entries_are_filtered_and_paged(control: Control) -> None:
     assert control.get("/api/v1/audit?limit=4").json()["next"] is None
 
 
-def test_entries_of_a_time(control: Control) -> None:
+def test_entries_are_filtered_by_time(control: Control) -> None:
     control.post("/api/v1/plans", PLAN)
     (entry,) = control.get("/api/v1/audit").json()["entries"]
 
     def count(**params: str) -> int:
         return len(control.get("/api/v1/audit", params=params).json()["entries"])
 
-    assert count(since=entry["at"]) == 1, "from then on"
-    assert count(until=entry["at"]) == 0, "before then"
+    assert count(since=entry["at"]) == 1, "since is inclusive"
+    assert count(until=entry["at"]) == 0, "until is exclusive"
     assert count(since="1700000000", until="253402300799") == 1
     assert count(since="1.5", until="2020-01-01T00:00:00+01:00") == 0
     assert len(control.get("/api/v1/audit?since=2020-01-01T00:00:00+01:00").json()["entries"]) == 1, "a bare +"
 
 
-@pytest.mark.parametrize("moment", ["yesterday", "2026-01-01", "2026-01-01T00:00:00", "-1", "nan", "inf", "1e300", ""])
-def test_moments_that_are_none(control: Control, moment: str) -> None:
-    both = control.get("/api/v1/audit", params={"since": moment, "until": moment})
+@pytest.mark.parametrize(
+    "timestamp", ["yesterday", "2026-01-01", "2026-01-01T00:00:00", "-1", "nan", "inf", "1e300", ""]
+)
+def test_invalid_timestamps_are_refused(control: Control, timestamp: str) -> None:
+    both = control.get("/api/v1/audit", params={"since": timestamp, "until": timestamp})
     assert set(problems(both)) == {"since", "until"}
 
 
 @pytest.mark.parametrize("before", ["x", "-1", "9" * 50, "1.5", ""])
-def test_places_that_are_none(control: Control, before: str) -> None:
+def test_invalid_cursors_are_refused(control: Control, before: str) -> None:
     control.post("/api/v1/plans", PLAN)
     assert set(problems(control.get("/api/v1/audit", params={"before": before}))) == {"before"}
 
@@ -88,12 +90,12 @@ def test_usage_over_time(control: Control) -> None:
     history.add(now_us - 2 * MINUTE_US, {"a": (5, 1, 0), "b": (1, 0, 2)}, {"user:1": (6, 1)})
     history.add(now_us - MINUTE_US, {"a": (10, 3, 0)}, {"user:1": (1, 0), "user:2": (9, 3)})
     until = str(now_us // 1_000_000)
-    shown = control.get("/api/v1/stats", params={"until": until}).json()
-    assert shown["totals"] == {"allowed": 16, "denied": 4, "shadowed": 2}
-    counts = [(point["allowed"], point["denied"], point["shadowed"]) for point in shown["series"]]
+    stats = control.get("/api/v1/stats", params={"until": until}).json()
+    assert stats["totals"] == {"allowed": 16, "denied": 4, "shadowed": 2}
+    counts = [(point["allowed"], point["denied"], point["shadowed"]) for point in stats["series"]]
     assert counts == [(6, 1, 2), (10, 3, 0)]
-    assert [rule["rule"] for rule in shown["rules"]] == ["a", "b"]
-    assert shown["top"] == [
+    assert [rule["rule"] for rule in stats["rules"]] == ["a", "b"]
+    assert stats["top"] == [
         {"subject": "user:2", "allowed": 9, "denied": 3},
         {"subject": "user:1", "allowed": 7, "denied": 1},
     ]
@@ -104,9 +106,9 @@ def test_usage_over_time(control: Control) -> None:
 
 
 def test_no_usage(control: Control) -> None:
-    shown = control.get("/api/v1/stats").json()
-    assert shown["totals"] == {"allowed": 0, "denied": 0, "shadowed": 0}
-    assert shown["series"] == shown["rules"] == shown["top"] == []
+    stats = control.get("/api/v1/stats").json()
+    assert stats["totals"] == {"allowed": 0, "denied": 0, "shadowed": 0}
+    assert stats["series"] == stats["rules"] == stats["top"] == []
 
 
 @pytest.mark.parametrize(
@@ -121,5 +123,5 @@ def test_no_usage(control: Control) -> None:
         ("rules=a", "rules"),
     ],
 )
-def test_statistics_that_cannot_be(control: Control, query: str, field: str) -> None:
+def test_invalid_statistics_queries_are_refused(control: Control, query: str, field: str) -> None:
     assert set(problems(control.get(f"/api/v1/stats?{query}"))) == {field}

@@ -30,38 +30,40 @@ def last_requests(control: Control) -> dict[str, int | None]:
     return {one["limitType"]: one["lastRequestTimeStamp"] for one in limits(control, "client123")}
 
 
-def test_the_example_of_the_family(control: Control) -> None:
+def test_documented_example(control: Control) -> None:
     answer = control.post("/ratelimiter/configure-client", EXAMPLE)
     assert (answer.status_code, answer.json()["status"]) == (200, "SUCCESS")
     control.check(client="client123", path="/web/test", method="PUT")
-    told = {(one["limitType"], one["limitName"]): one for one in limits(control, "client123")}
-    assert {name: (one["availablePermits"], one["maxPermits"]) for name, one in told.items()} == {
+    by_name = {(one["limitType"], one["limitName"]): one for one in limits(control, "client123")}
+    assert {name: (one["availablePermits"], one["maxPermits"]) for name, one in by_name.items()} == {
         ("DEFAULT", "GLOBAL"): (1, 2),
         ("API", "/web/test"): (59, 60),
         ("METHOD", "PUT"): (9, 10),
     }
-    assert told["API", "/web/test"]["timeIntervalLimit"] == API["timeIntervalLimit"]
+    assert by_name["API", "/web/test"]["timeIntervalLimit"] == API["timeIntervalLimit"]
     (listed,) = control.get("/ratelimiter/configured-limits").json()
     assert listed["clientId"] == "client123"
     assert sorted(listed["limits"], key=str) == sorted(EXAMPLE["limits"], key=str)
 
 
-def test_when_a_client_asked_last(control: Control) -> None:
+def test_last_request_time_of_each_limit(control: Control) -> None:
     control.post("/ratelimiter/configure-client", EXAMPLE)
     assert last_requests(control) == {"API": None, "DEFAULT": None, "METHOD": None}
     control.parts.metrics.record_client("client123", 1_900_000_000_000_000)
-    assert last_requests(control) == {"API": None, "DEFAULT": None, "METHOD": None}, "it was seen, but not by a limit"
+    assert last_requests(control) == {"API": None, "DEFAULT": None, "METHOD": None}, (
+        "the client was seen, but no limit was used"
+    )
     rules = control.parts.catalog.current
     counters = {entry.rule.name.split()[0]: entry.counter for entry in rules.clients["client123"]}
     control.parts.metrics.record_use(counters["METHOD"], "client:client123", 1_700_000_000_123_456)
     control.parts.metrics.record_use(counters["METHOD"], "client:another", 1_900_000_000_000_000)
     control.parts.metrics.record_use(counters["DEFAULT"], "client:client123", 1_800_000_000_000_999)
-    told = {"API": None, "DEFAULT": 1_800_000_000_000, "METHOD": 1_700_000_000_123}
-    assert last_requests(control) == told
-    assert last_requests(control) == told, "looking changes nothing"
+    expected = {"API": None, "DEFAULT": 1_800_000_000_000, "METHOD": 1_700_000_000_123}
+    assert last_requests(control) == expected
+    assert last_requests(control) == expected, "reading changes nothing"
 
 
-def test_all_workers_know_when_a_limit_was_used_and_so_does_the_next_start(control: Control, tmp_path: Path) -> None:
+def test_last_request_times_are_shared_by_workers_and_survive_a_restart(control: Control, tmp_path: Path) -> None:
     control.post("/ratelimiter/configure-client", {"clientId": "client123", "limits": [DEFAULT]})
     (entry,) = control.parts.catalog.current.clients["client123"]
     counter = counter_name(entry.counter, "client:client123")
@@ -75,7 +77,7 @@ def test_all_workers_know_when_a_limit_was_used_and_so_does_the_next_start(contr
     assert last_requests(control) == {"DEFAULT": 1_700_000_001_000}, "from another worker's file"
     successor = LastUses(WorkerSnapshots(control.snapshots_folder, 7), control.parts.history)
     successor.publish({counter_name("another", "client:x"): 1})
-    assert last_requests(control) == {"DEFAULT": 1_700_000_001_000}, "whoever takes its place goes on from it"
+    assert last_requests(control) == {"DEFAULT": 1_700_000_001_000}, "its successor continues from it"
 
 
 def test_limits_are_listed_by_type_and_name(control: Control) -> None:
@@ -95,19 +97,19 @@ def test_limits_are_listed_by_type_and_name(control: Control) -> None:
         assert [(one["limitType"], one["limitName"]) for one in found] == names
 
 
-def test_a_client_is_known_by_its_counters(control_with: Callable[..., Control]) -> None:
+def test_client_is_identified_by_its_counters(control_with: Callable[..., Control]) -> None:
     control = control_with("default_client_limits: [5/minute]")
     assert control.get("/ratelimiter/client-limits?clientId=new").status_code == 404
-    control.check(client="new")  # through another worker, which has not told of it yet
+    control.check(client="new")  # through another worker, which has not published it yet
     assert [one["availablePermits"] for one in limits(control, "new")] == [4]
 
 
-def test_configuring_again_changes_what_is_named_and_leaves_the_rest(control: Control) -> None:
+def test_configuring_again_changes_only_the_named_limits(control: Control) -> None:
     control.post("/ratelimiter/configure-client", EXAMPLE)
     more = {**DEFAULT, "timeIntervalLimit": {"timeUnit": "DAY", "maxRequests": 5}}
     control.post("/ratelimiter/configure-client", {"clientId": "client123", "limits": [more]})
-    told = {(one["limitType"], one["maxPermits"]) for one in limits(control, "client123")}
-    assert told == {("DEFAULT", 5), ("API", 60), ("METHOD", 10)}
+    permits = {(one["limitType"], one["maxPermits"]) for one in limits(control, "client123")}
+    assert permits == {("DEFAULT", 5), ("API", 60), ("METHOD", 10)}
 
 
 def test_limits_are_deleted(control: Control) -> None:
@@ -129,15 +131,15 @@ def test_limits_are_deleted(control: Control) -> None:
 def test_a_client_is_deleted(control: Control) -> None:
     control.post("/ratelimiter/configure-client", EXAMPLE)
     assert control.delete("/ratelimiter/delete-client?clientId=client123").json()["status"] == "SUCCESS"
-    gone = control.delete("/ratelimiter/delete-client?clientId=client123")
-    assert gone.status_code == 404
+    again = control.delete("/ratelimiter/delete-client?clientId=client123")
+    assert again.status_code == 404
     assert control.get("/ratelimiter/configured-limits").json() == []
     unknown = control.get("/ratelimiter/client-limits?clientId=client123")
     assert unknown.status_code == 404
     assert unknown.json()["detail"] == "client 'client123' was never configured, nor seen lately"
 
 
-def test_a_client_that_was_only_seen_has_the_default_limits(control_with: Callable[..., Control]) -> None:
+def test_unconfigured_client_has_the_default_limits(control_with: Callable[..., Control]) -> None:
     control = control_with("default_client_limits: [5/minute, 7 per 90 seconds]")
     control.parts.metrics.record_client("new", 2_000)
     control.check(client="new")
@@ -165,12 +167,12 @@ def test_configured_clients_are_paged(control: Control) -> None:
     assert first.headers["link"] == '</ratelimiter/configured-limits?limit=1&after=a%26>; rel="next"'
 
 
-def test_limits_of_one_api_that_rival_are_a_conflict(control: Control) -> None:
+def test_competing_limits_of_one_api_are_a_conflict(control: Control) -> None:
     rule = {"rule_id": "r", "dimension": "client", "identifier": "c", "limit": 5, "window_seconds": 1}
     control.post("/api/v1/rules", rule)
     answer = control.post("/ratelimiter/configure-client", {"clientId": "c", "limits": [DEFAULT]})
     assert answer.status_code == 409
-    assert control.get("/ratelimiter/configured-limits").json() == [], "a rule is no limit of this family"
+    assert control.get("/ratelimiter/configured-limits").json() == [], "other rules are not listed as client limits"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_limits_of_one_api_that_rival_are_a_conflict(control: Control) -> None:
         ([], {""}),
     ],
 )  # fmt: skip
-def test_clients_with_mistakes(control: Control, body: Any, fields: set[str]) -> None:
+def test_invalid_clients_are_refused(control: Control, body: Any, fields: set[str]) -> None:
     assert set(problems(control.post("/ratelimiter/configure-client", body))) == fields
 
 
@@ -208,17 +210,17 @@ def test_clients_with_mistakes(control: Control, body: Any, fields: set[str]) ->
         ({"clientId": "c", "limits": [5]}, {"limits[0]"}),
     ],
 )
-def test_names_with_mistakes(control: Control, body: Any, fields: set[str]) -> None:
+def test_invalid_limit_names_are_refused(control: Control, body: Any, fields: set[str]) -> None:
     assert set(problems(control.delete("/ratelimiter/delete-limits", body))) == fields
 
 
 @pytest.mark.parametrize("query", ["", "?clientId=", "?clientid=c"])
-def test_a_client_must_be_named(control: Control, query: str) -> None:
+def test_client_id_is_required(control: Control, query: str) -> None:
     assert "clientId" in problems(control.get(f"/ratelimiter/client-limits{query}"))
     assert "clientId" in problems(control.delete(f"/ratelimiter/delete-client{query}"))
 
 
-def test_clients_of_files_are_not_written_to(control_with: Callable[..., Control]) -> None:
+def test_clients_from_files_are_read_only(control_with: Callable[..., Control]) -> None:
     limit = "{limitType: DEFAULT, timeIntervalLimit: {timeUnit: MIN, maxRequests: 5}}"
     control = control_with(f"clients: [{{clientId: filed, limits: [{limit}]}}]")
     assert limits(control, "filed")[0]["maxPermits"] == 5

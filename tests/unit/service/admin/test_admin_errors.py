@@ -1,4 +1,4 @@
-"""Errors of the control plane, whatever is sent to it."""
+"""Error responses of the control plane."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from unit.service.admin.admin_client import Control, problems
 RULE = b'{"name": "x", "dimension": "user", "limit": 5, "window_seconds": 60}'
 
 
-def sent(control: Control, body: bytes, kind: str | None = "application/json") -> Any:
+def send(control: Control, body: bytes, kind: str | None = "application/json") -> Any:
     headers = {} if kind is None else {"Content-Type": kind}
     return control.call("POST", "/api/v1/rules", content=body, headers=headers)
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "text"),
     [
         (b"", "the body is empty"),
         (b"  \n", "the body is empty"),
@@ -39,13 +39,13 @@ def sent(control: Control, body: bytes, kind: str | None = "application/json") -
         (b"'x'", "not JSON"),
     ],
 )
-def test_bodies_that_are_no_json(control: Control, body: bytes, words: str) -> None:
-    (message,) = problems(sent(control, body)).values()
-    assert words in message
+def test_invalid_json_bodies_are_refused(control: Control, body: bytes, text: str) -> None:
+    (message,) = problems(send(control, body)).values()
+    assert text in message
 
 
-def test_a_field_that_is_written_twice(control: Control) -> None:
-    assert problems(sent(control, b'{"limit": 5, "limit": 500}')) == {"limit": "is written twice: write it once"}
+def test_duplicate_field_is_refused(control: Control) -> None:
+    assert problems(send(control, b'{"limit": 5, "limit": 500}')) == {"limit": "is written twice: write it once"}
 
 
 def test_a_body_nested_as_deeply_as_allowed_is_read() -> None:
@@ -53,8 +53,8 @@ def test_a_body_nested_as_deeply_as_allowed_is_read() -> None:
 
 
 @pytest.mark.parametrize("body", [b"5", b'"x"', b"null", b"[]", b"true"])
-def test_bodies_that_are_no_mapping(control: Control, body: bytes) -> None:
-    (message,) = problems(sent(control, body)).values()
+def test_bodies_other_than_objects_are_refused(control: Control, body: bytes) -> None:
+    (message,) = problems(send(control, body)).values()
     assert message.startswith("must be a mapping with rule_id, name")
 
 
@@ -65,22 +65,22 @@ def test_bodies_that_are_no_mapping(control: Control, body: bytes) -> None:
         "application/json",
         "Application/JSON; charset=UTF-8",
         "application/merge-patch+json",
-        "application/x-www-form-urlencoded",  # what curl -d says
+        "application/x-www-form-urlencoded",  # the default of curl -d
     ],
 )
-def test_types_that_are_json(control: Control, kind: str | None) -> None:
-    assert sent(control, RULE, kind).status_code == 201
+def test_json_content_types_are_accepted(control: Control, kind: str | None) -> None:
+    assert send(control, RULE, kind).status_code == 201
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data", "", "json", "application/json; charset=latin-1"])
-def test_types_that_are_not(control: Control, kind: str) -> None:
-    answer = sent(control, RULE, kind)
+def test_other_content_types_are_refused(control: Control, kind: str) -> None:
+    answer = send(control, RULE, kind)
     assert answer.status_code == 415
     assert "Content-Type: application/json" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/api/v1", "/api/v1/rules/", "/api/v1/users/bob", "/admin", "/docs/"])
-def test_paths_that_are_not_there(control: Control, path: str) -> None:
+def test_unknown_paths_are_not_found(control: Control, path: str) -> None:
     answer = control.get(path)
     assert answer.status_code == 404
     assert answer.json()["detail"] == f"there is nothing at {path}: see /docs for what there is"
@@ -98,7 +98,7 @@ def test_paths_that_are_not_there(control: Control, path: str) -> None:
         ("GET", "/ratelimiter/delete-client", "DELETE"),
     ],
 )
-def test_methods_that_are_not_there(control: Control, method: str, path: str, allowed: str) -> None:
+def test_unknown_methods_are_not_allowed(control: Control, method: str, path: str, allowed: str) -> None:
     answer = control.call(method, path)
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
@@ -126,7 +126,7 @@ HUGE = ["1" + "0" * 400, "-1" + "0" * 400, "1" + "0" * 59, "1e308", "-1e308", "1
 def test_huge_numbers_in_a_rule_are_refused(control: Control, number: str, field: str) -> None:
     body = RULE.replace(b'"limit": 5', b'"limit": 5, "burst": 5, "expires_at": 4102444800')
     body = re.sub(f'"{field}": \\d+'.encode(), f'"{field}": {number}'.encode(), body)
-    assert set(problems(sent(control, body))) == {field}
+    assert set(problems(send(control, body))) == {field}
 
 
 @pytest.mark.parametrize("number", HUGE, ids=lambda number: f"{number[:3]} {len(number)}")
@@ -140,17 +140,17 @@ def test_huge_numbers_in_an_override_are_refused(control: Control, number: str, 
 
 
 @pytest.mark.parametrize("name", ["%FF", "a%C3", "%ED%A0%80"])
-def test_names_that_are_no_text(control: Control, name: str) -> None:
+def test_names_that_are_not_text_are_refused(control: Control, name: str) -> None:
     assert set(problems(control.get(f"/admin/policies/{name}"))) == {"path"}
 
 
-def test_names_that_are_too_long(control: Control) -> None:
+def test_long_names_are_refused(control: Control) -> None:
     assert set(problems(control.get("/api/v1/rules/" + "x" * 1025))) == {"rule_id"}
     assert set(problems(control.get("/api/v1/users/" + "%C3%BC" * 513 + "/limits"))) == {"user_id"}
     assert control.get("/api/v1/users/" + "%C3%BC" * 512 + "/limits").status_code == 200
 
 
-def test_what_nobody_foresaw_is_told_in_the_log_alone(
+def test_unhandled_error_is_logged_and_not_revealed(
     control: Control, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> None:
@@ -167,7 +167,7 @@ def test_what_nobody_foresaw_is_told_in_the_log_alone(
     assert "hunter2" in caplog.text
 
 
-def test_a_database_that_is_away(control: Control, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_database(control: Control, caplog: pytest.LogCaptureFixture) -> None:
     control.repository.close()
     with caplog.at_level(logging.ERROR, "crestgate"):
         for answer in (
@@ -177,10 +177,10 @@ def test_a_database_that_is_away(control: Control, caplog: pytest.LogCaptureFixt
         ):
             assert answer.status_code == 503
     assert "request-1" in caplog.text
-    assert control.get("/api/v1/rules").status_code == 200, "what is known stays in force"
+    assert control.get("/api/v1/rules").status_code == 200, "the cached rules stay in force"
 
 
-def test_nothing_is_answered_without_a_guard(control: Control) -> None:
+def test_calls_without_the_guard_are_refused(control: Control) -> None:
     import httpx
 
     open_door = httpx.AsyncClient(transport=httpx.ASGITransport(control.app), base_url="http://crestgate")
@@ -189,14 +189,14 @@ def test_nothing_is_answered_without_a_guard(control: Control) -> None:
     assert control.get("/api/v1/plans/gold").status_code == 404
 
 
-def test_the_framework_tells_nobody_what_was_called(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_framework_exports_no_spans(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    told = InMemorySpanExporter()
+    exporter = InMemorySpanExporter()
     provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(told))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
     assert control.get("/admin/metrics/somebody").status_code == 200
-    assert told.get_finished_spans() == ()
+    assert exporter.get_finished_spans() == ()

@@ -1,4 +1,4 @@
-"""The description, and the page that shows it."""
+"""The OpenAPI document and its page."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ CONTROL_PLANE = {
 }
 
 
-def described(control: Control) -> dict[str, Any]:
+def schema(control: Control) -> dict[str, Any]:
     data: dict[str, Any] = control.get("/openapi.json").json()
     return data
 
 
-def test_all_that_can_be_called_is_described(control: Control) -> None:
-    paths = described(control)["paths"]
+def test_all_paths_are_documented(control: Control) -> None:
+    paths = schema(control)["paths"]
     assert {path: set(item) for path, item in paths.items() if path not in DATA_PLANE} == CONTROL_PLANE
     assert set(paths) >= DATA_PLANE
 
 
-def test_every_operation_says_what_it_is(control: Control) -> None:
-    data = described(control)
+def test_every_operation_has_summary_and_responses(control: Control) -> None:
+    data = schema(control)
     tags = {tag["name"] for tag in data["tags"]}
     ids = []
     for item in data["paths"].values():
@@ -62,14 +62,14 @@ def test_every_operation_says_what_it_is(control: Control) -> None:
             assert operation["description"]
             assert set(operation["tags"]) <= tags
             ids.append(operation["operationId"])
-            for status, said in operation["responses"].items():
-                if status >= "4" and "application/problem+json" not in said["content"]:
-                    assert set(said["content"]) == {"application/json"}, "of readiness"
+            for status, response in operation["responses"].items():
+                if status >= "4" and "application/problem+json" not in response["content"]:
+                    assert set(response["content"]) == {"application/json"}, "of readiness"
     assert len(set(ids)) == len(ids)
 
 
 def test_the_control_plane_needs_a_key(control: Control) -> None:
-    data = described(control)
+    data = schema(control)
     assert set(data["components"]["securitySchemes"]) >= {"bearer", "apiKey"}
     for path in CONTROL_PLANE:
         for method, operation in data["paths"][path].items():
@@ -84,14 +84,14 @@ def test_the_control_plane_needs_a_key(control: Control) -> None:
 
 def test_parameters_are_never_null(control: Control) -> None:
     for path in CONTROL_PLANE:
-        for operation in described(control)["paths"][path].values():
+        for operation in schema(control)["paths"][path].values():
             for parameter in operation.get("parameters", ()):
                 assert parameter["schema"]["type"] in ("string", "integer", "boolean")
-    put = described(control)["paths"]["/api/v1/rules/{rule_id}"]["put"]
+    put = schema(control)["paths"]["/api/v1/rules/{rule_id}"]["put"]
     assert [parameter["name"] for parameter in put["parameters"]] == ["rule_id", "If-Match"]
 
 
-def test_words_are_those_of_the_rules() -> None:
+def test_enums_match_the_rules() -> None:
     written = models.RuleBody.model_json_schema()["properties"]
     assert written["dimension"]["enum"] == [*DIMENSION_NAMES]
     assert written["mode"]["anyOf"][0]["enum"] == [*MODES]
@@ -102,24 +102,24 @@ def test_words_are_those_of_the_rules() -> None:
     assert get_args(compat_models.TimeUnit) == tuple(clients.UNITS)
 
 
-def test_every_shape_that_is_named_is_there(control: Control) -> None:
+def test_every_referenced_schema_exists(control: Control) -> None:
     text = control.get("/openapi.json").text
-    shapes = described(control)["components"]["schemas"]
-    assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) == set(shapes), "and no other"
+    shapes = schema(control)["components"]["schemas"]
+    assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) == set(shapes), "no unused schemas"
 
 
-def test_the_page_shows_everything_and_loads_nothing(control: Control) -> None:
+def test_page_lists_all_operations_and_loads_no_external_files(control: Control) -> None:
     page = control.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in page.headers["content-security-policy"]
     for path in (*CONTROL_PLANE, *DATA_PLANE):
         assert f"<code>{path}</code>" in page.text
     assert "<script" not in page.text
-    assert not re.search(r'(?:src|href)="(?!#|/openapi\.json)', page.text), "nothing from elsewhere"
+    assert not re.search(r'(?:src|href)="(?!#|/openapi\.json)', page.text), "no external files"
     for link in re.findall(r'href="#([^"]+)"', page.text):
         assert f'id="{link}"' in page.text
 
 
-def test_the_start_leads_to_the_page(control: Control) -> None:
+def test_root_redirects_to_the_page(control: Control) -> None:
     answer = control.get("/")
     assert (answer.status_code, answer.headers["location"]) == (307, "/docs")

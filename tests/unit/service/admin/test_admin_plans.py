@@ -15,7 +15,7 @@ def test_a_plan_is_created_changed_and_deleted(control: Control) -> None:
     assert created.status_code == 201
     assert created.headers["location"] == "/api/v1/plans/gold"
     assert created.json() == {"name": "gold", "limits": ["10/second burst 20"]}
-    assert control.runner.run(control.parts.limiter.check("k", "gold")).limit == 20, "in force at once"
+    assert control.runner.run(control.parts.limiter.check("k", "gold")).limit == 20, "in force immediately"
     changed = control.put("/api/v1/plans/gold", {"limits": ["5/s", "5000/day; 100000/month"]})
     assert changed.json() == {"name": "gold", "limits": ["5/second", "5000/day", "100000/month"]}
     assert control.get("/api/v1/plans/gold").json() == changed.json()
@@ -33,7 +33,7 @@ def test_plans_are_paged(control: Control) -> None:
     assert control.get("/api/v1/plans/a%2Fb").json()["name"] == "a/b"
 
 
-def test_plans_that_are_there_or_not(control: Control) -> None:
+def test_existing_and_missing_plans(control: Control) -> None:
     control.post("/api/v1/plans", {"name": "gold", "limits": "1/s"})
     assert control.post("/api/v1/plans", {"name": "gold", "limits": "2/s"}).status_code == 409
     assert control.get("/api/v1/plans/lead").status_code == 404
@@ -59,11 +59,11 @@ def test_plans_that_are_there_or_not(control: Control) -> None:
         ([], {""}),
     ],
 )
-def test_plans_with_mistakes(control: Control, body: Any, fields: set[str]) -> None:
+def test_invalid_plans_are_refused(control: Control, body: Any, fields: set[str]) -> None:
     assert set(problems(control.post("/api/v1/plans", body))) == fields
 
 
-def test_unreadable_limit_is_told_on_one_line_with_the_plan(control: Control) -> None:
+def test_invalid_limit_error_is_one_line_with_the_plan(control: Control) -> None:
     for answer in (
         control.post("/api/v1/plans", {"name": "bad", "limits": "lots"}),
         control.put("/api/v1/plans/bad", {"limits": ["1/s", "lots"]}),
@@ -75,13 +75,13 @@ def test_unreadable_limit_is_told_on_one_line_with_the_plan(control: Control) ->
         assert "^" not in message
 
 
-def test_a_plan_is_known_by_its_path(control: Control) -> None:
+def test_plan_is_identified_by_its_path(control: Control) -> None:
     control.post("/api/v1/plans", {"name": "gold", "limits": "1/s"})
     assert set(problems(control.put("/api/v1/plans/gold", {"name": "lead", "limits": "1/s"}))) == {"name"}
     assert control.put("/api/v1/plans/gold", {"name": "gold", "limits": "2/s"}).status_code == 200
 
 
-def test_plans_of_files_are_not_written_to(control_with: Callable[..., Control]) -> None:
+def test_plans_from_files_are_read_only(control_with: Callable[..., Control]) -> None:
     control = control_with("plans: {gold: 1/s}")
     assert control.get("/api/v1/plans").json()["plans"] == [{"name": "gold", "limits": ["1/second"]}]
     for refused in (

@@ -14,7 +14,7 @@ from unit.service.admin.admin_client import Control, problems
 POLICY = {"key": "user-123", "type": "TOKEN_BUCKET", "capacity": 100, "refillRate": 10, "windowSeconds": 60}
 
 
-def test_the_example_of_the_family(control: Control) -> None:
+def test_documented_example(control: Control) -> None:
     created = control.post("/admin/policies", POLICY)
     assert created.status_code == 201
     assert created.headers["location"] == "/admin/policies/user-123"
@@ -49,7 +49,7 @@ def test_policies_are_listed_changed_and_deleted(control: Control) -> None:
     changed = control.put("/admin/policies/user-123", {**numbers, "capacity": 7})
     assert (changed.json()["id"], changed.json()["capacity"]) == (1, 7)
     assert control.get("/admin/policies/user-123").json() == changed.json()
-    assert control.check(key="user-123").limit == 7, "in force at once"
+    assert control.check(key="user-123").limit == 7, "in force immediately"
     assert control.delete("/admin/policies/user-123").status_code == 204
     assert control.check(key="user-123").limit == 100, "the default policy"
 
@@ -67,7 +67,7 @@ def test_keys_with_slashes(control: Control, where: str) -> None:
 @pytest.mark.parametrize(
     "key", ["user:123|route:/v1/pay", "%2F", "a?b#c", "ü ", "*x", "//", "..;", "\x00", "a\nb", "\n"]
 )
-def test_strange_keys_are_theirs(control: Control, key: str) -> None:
+def test_keys_with_special_characters(control: Control, key: str) -> None:
     where = control.post("/admin/policies", {**POLICY, "key": key}).headers["location"]
     assert control.get(where).json()["policyKey"] == key
     assert control.delete(where).status_code == 204
@@ -83,7 +83,7 @@ def test_policies_are_paged(control: Control) -> None:
     assert "link" not in control.get("/admin/policies?limit=2&after=a%20b").headers
 
 
-def test_policies_that_are_there_or_not(control: Control) -> None:
+def test_existing_and_missing_policies(control: Control) -> None:
     control.post("/admin/policies", POLICY)
     again = control.post("/admin/policies", POLICY)
     assert again.status_code == 409
@@ -114,16 +114,16 @@ def test_policies_that_are_there_or_not(control: Control) -> None:
         ("x", {""}),
     ],
 )  # fmt: skip
-def test_policies_with_mistakes(control: Control, body: Any, fields: set[str]) -> None:
+def test_invalid_policies_are_refused(control: Control, body: Any, fields: set[str]) -> None:
     assert set(problems(control.post("/admin/policies", body))) == fields
 
 
-def test_a_policy_is_known_by_its_path(control: Control) -> None:
+def test_policy_is_identified_by_its_path(control: Control) -> None:
     control.post("/admin/policies", POLICY)
     assert set(problems(control.put("/admin/policies/user-123", {**POLICY, "key": "x"}))) == {"key"}
 
 
-def test_policies_of_files_are_not_written_to(control_with: Callable[..., Control]) -> None:
+def test_policies_from_files_are_read_only(control_with: Callable[..., Control]) -> None:
     control = control_with("policies: [{key: filed, capacity: 5}]")
     assert control.get("/admin/policies/filed").json()["capacity"] == 5
     for refused in (
@@ -145,29 +145,29 @@ def test_states_of_a_key(control: Control) -> None:
         control.check(key="k")
         states.append(control.get("/admin/metrics/k").json()["status"])
     assert states == ["OK"] * 8 + ["WARNING", "THROTTLED"]
-    told = control.get("/admin/metrics/k").json()
-    assert (told["algorithm"], told["currentTokens"], told["windowSeconds"]) == ("SLIDING_WINDOW", 0, 30)
+    body = control.get("/admin/metrics/k").json()
+    assert (body["algorithm"], body["currentTokens"], body["windowSeconds"]) == ("SLIDING_WINDOW", 0, 30)
 
 
-def test_a_key_without_a_policy_stands_by_the_default(control: Control) -> None:
-    told = control.get("/admin/metrics/nobody").json()
-    assert (told["algorithm"], told["capacity"], told["windowRequestCount"]) == ("TOKEN_BUCKET", 100, 0)
+def test_key_without_a_policy_uses_the_default(control: Control) -> None:
+    body = control.get("/admin/metrics/nobody").json()
+    assert (body["algorithm"], body["capacity"], body["windowRequestCount"]) == ("TOKEN_BUCKET", 100, 0)
 
 
-def test_a_key_under_a_rule_that_is_no_policy(control: Control) -> None:
+def test_key_matched_by_another_rule(control: Control) -> None:
     rule = {"rule_id": "r", "dimension": "key", "limit": 3, "window_seconds": 2.5, "algorithm": "gcra"}
     control.post("/api/v1/rules", rule)
-    told = control.get("/admin/metrics/k").json()
-    assert (told["algorithm"], told["capacity"], told["windowSeconds"]) == ("GCRA", 3, 2.5)
+    body = control.get("/admin/metrics/k").json()
+    assert (body["algorithm"], body["capacity"], body["windowSeconds"]) == ("GCRA", 3, 2.5)
 
 
-def test_all_keys_with_a_policy_or_seen_lately(control: Control) -> None:
+def test_metrics_list_keys_with_a_policy_or_recently_used(control: Control) -> None:
     control.post("/admin/policies", {**POLICY, "key": "b"})
     control.parts.metrics.record_key("c", control.clock.ticks())
     control.parts.worker_snapshots.publish_seen(LastSeen({"a": 1}, {}))
     control.check(key="c")
-    told = control.get("/admin/metrics").json()
-    assert [(one["key"], one["windowRequestCount"]) for one in told] == [("a", 0), ("b", 0), ("c", 1)]
+    body = control.get("/admin/metrics").json()
+    assert [(one["key"], one["windowRequestCount"]) for one in body] == [("a", 0), ("b", 0), ("c", 1)]
     first = control.get("/admin/metrics?limit=2")
     assert [one["key"] for one in first.json()] == ["a", "b"]
     assert first.headers["link"] == '</admin/metrics?limit=2&after=b>; rel="next"'
@@ -176,22 +176,22 @@ def test_all_keys_with_a_policy_or_seen_lately(control: Control) -> None:
 # -- reset and status -----------------------------------------------------------------------------------------------
 
 
-def test_a_reset_forgets_what_a_key_used_and_is_in_the_audit_log(control: Control) -> None:
+def test_reset_clears_the_usage_of_a_key_and_is_audited(control: Control) -> None:
     control.post("/api/v1/rules", {"rule_id": "all", "dimension": "global", "limit": 5, "window_seconds": 60})
     for _ in range(3):
         control.check(key="k")
     reset = control.post("/admin/reset/k")
     assert (reset.status_code, reset.json()["currentTokens"]) == (200, 100)
     assert control.actions()[-2:] == ["reset requested key:k", "reset key:k"]
-    assert control.check(key="other").remaining == 1, "what counts everybody goes on"
+    assert control.check(key="other").remaining == 1, "the global counter is not reset"
 
 
-def test_a_reset_that_cannot_be_done(control: Control) -> None:
+def test_failed_reset(control: Control) -> None:
     control.store.broken = True
     assert control.post("/admin/reset/k").status_code == 503
     assert control.actions() == ["reset requested key:k", "reset failed key:k"]
     assert control.get("/admin/metrics/k").status_code == 503
-    assert control.get("/admin/metrics").status_code == 200, "there are none to ask about"
+    assert control.get("/admin/metrics").status_code == 200, "there are no keys to query"
 
 
 def test_status(control: Control) -> None:
@@ -204,6 +204,6 @@ def test_status(control: Control) -> None:
         "problems": [],
     }
     control.store.broken = True
-    told = control.get("/admin/status").json()
-    assert told["status"] == "DEGRADED"
-    assert told["problems"] == ["counters: the store of the counters does not answer: try again"]
+    body = control.get("/admin/status").json()
+    assert body["status"] == "DEGRADED"
+    assert body["problems"] == ["counters: the store of the counters does not answer: try again"]

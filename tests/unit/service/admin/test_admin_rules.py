@@ -13,7 +13,7 @@ ORDERS = {"name": "Orders per user", "dimension": "USER", "limit": 100, "window_
 FILE = "rules: [{rule_id: filed, dimension: ip, limit: 5, window_seconds: 1}]"
 
 
-def test_a_rule_is_created_shown_and_deleted(control: Control) -> None:
+def test_rule_is_created_read_and_deleted(control: Control) -> None:
     created = control.post("/api/v1/rules", ORDERS)
     assert created.status_code == 201
     assert created.headers["location"] == "/api/v1/rules/orders-per-user"
@@ -24,24 +24,24 @@ def test_a_rule_is_created_shown_and_deleted(control: Control) -> None:
         "user",
         "sliding_window_counter",
     )
-    shown = control.get(created.headers["location"])
-    assert shown.json() == rule
-    assert shown.headers["etag"] == '"1"'
+    response = control.get(created.headers["location"])
+    assert response.json() == rule
+    assert response.headers["etag"] == '"1"'
     assert control.delete(created.headers["location"]).status_code == 204
-    gone = control.get(created.headers["location"])
-    assert gone.status_code == 404
-    assert gone.json()["detail"] == "there is no rule 'orders-per-user'"
+    missing = control.get(created.headers["location"])
+    assert missing.status_code == 404
+    assert missing.json()["detail"] == "there is no rule 'orders-per-user'"
     assert control.actions() == ["create rule:orders-per-user", "delete rule:orders-per-user"]
 
 
-def test_a_write_is_in_force_at_once_and_in_the_name_of_its_key(control: Control) -> None:
+def test_write_is_in_force_immediately_and_audited_with_its_key(control: Control) -> None:
     control.post("/api/v1/rules", {**ORDERS, "limit": 1})
     assert [control.check(user="bob").allowed for _ in range(2)] == [True, False]
     (entry,) = control.get("/api/v1/audit").json()["entries"]
     assert (entry["actor"], entry["address"]) == ("key:ops", "10.1.2.3")
 
 
-def test_what_another_worker_wrote_is_read_at_once(control: Control) -> None:
+def test_writes_of_another_worker_are_read_immediately(control: Control) -> None:
     from crestgate.rules.editor import Editor
     from crestgate.rules.port import Actor
     from crestgate.rules.rule import Rule
@@ -79,15 +79,15 @@ def test_rules_are_filtered(control: Control) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "many", "1.5", ""])
-def test_a_page_has_a_size(control: Control, limit: str) -> None:
+def test_page_size_is_bounded(control: Control, limit: str) -> None:
     assert set(problems(control.get(f"/api/v1/rules?limit={limit}"))) == {"limit"}
 
 
-def test_unknown_parameters_are_told(control: Control) -> None:
+def test_unknown_parameters_are_refused(control: Control) -> None:
     assert problems(control.get("/api/v1/rules?limt=5")) == {"limt": "there is no such parameter"}
 
 
-def test_all_mistakes_are_told_at_once(control: Control) -> None:
+def test_all_errors_are_reported_together(control: Control) -> None:
     body = {"name": "x", "dimension": "usr", "limit": "5", "window_seconds": True, "metod": "GET", "burst": 1.0}
     assert problems(control.post("/api/v1/rules", body)) == {
         "metod": "unknown field: did you mean 'method'?",
@@ -99,14 +99,14 @@ def test_all_mistakes_are_told_at_once(control: Control) -> None:
     assert control.actions() == []
 
 
-def test_a_rule_that_is_there_is_a_conflict(control: Control) -> None:
+def test_existing_rule_is_a_conflict(control: Control) -> None:
     control.post("/api/v1/rules", ORDERS)
     again = control.post("/api/v1/rules", ORDERS)
     assert again.status_code == 409
     assert "exists already" in again.json()["detail"]
-    rival = control.post("/api/v1/rules", {**ORDERS, "rule_id": "rival"})
-    assert rival.status_code == 409
-    assert "as specific as rule 'orders-per-user'" in rival.json()["detail"]
+    competing = control.post("/api/v1/rules", {**ORDERS, "rule_id": "rival"})
+    assert competing.status_code == 409
+    assert "as specific as rule 'orders-per-user'" in competing.json()["detail"]
 
 
 def test_a_rule_is_replaced(control: Control) -> None:
@@ -119,13 +119,13 @@ def test_a_rule_is_replaced(control: Control) -> None:
     assert rule == control.get("/api/v1/rules/orders-per-user").json()
 
 
-def test_what_was_read_can_be_written(control: Control) -> None:
+def test_rule_as_read_can_be_written(control: Control) -> None:
     rule = control.post("/api/v1/rules", ORDERS).json()
     written = control.put("/api/v1/rules/orders-per-user", {**rule, "limit": 7}).json()
     assert {**written, "limit": 100, "version": 1, "updated_at": rule["updated_at"]} == rule
 
 
-def test_a_rule_is_known_by_its_path(control: Control) -> None:
+def test_rule_is_identified_by_its_path(control: Control) -> None:
     control.post("/api/v1/rules", ORDERS)
     wrong = control.put("/api/v1/rules/orders-per-user", {**ORDERS, "rule_id": "other"})
     assert problems(wrong) == {"rule_id": "must be that of the path, 'orders-per-user': leave it out"}
@@ -133,7 +133,7 @@ def test_a_rule_is_known_by_its_path(control: Control) -> None:
 
 
 @pytest.mark.parametrize("tag", ['"1"', "1", 'W/"1"', "*", '"7", "1"'])
-def test_a_version_that_matches(control: Control, tag: str) -> None:
+def test_matching_version_is_accepted(control: Control, tag: str) -> None:
     control.post("/api/v1/rules", ORDERS)
     written = control.put("/api/v1/rules/orders-per-user", ORDERS, headers={"If-Match": tag})
     assert (written.status_code, written.json()["version"]) == (200, 2)
@@ -145,7 +145,7 @@ def test_a_version_that_matches(control: Control, tag: str) -> None:
 
 
 @pytest.mark.parametrize("tag", ['"2"', "0", 'W/"9"', '"x"', "", "**"])
-def test_a_version_that_does_not(control: Control, tag: str) -> None:
+def test_stale_version_is_refused(control: Control, tag: str) -> None:
     control.post("/api/v1/rules", ORDERS)
     for stale in (
         control.put("/api/v1/rules/orders-per-user", {**ORDERS, "limit": 1}, headers={"If-Match": tag}),
@@ -157,25 +157,25 @@ def test_a_version_that_does_not(control: Control, tag: str) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"If-Match": '"1"'}, {"If-Match": "*"}])
-def test_a_rule_that_is_not_there(control: Control, headers: dict[str, str]) -> None:
+def test_missing_rule_is_not_found(control: Control, headers: dict[str, str]) -> None:
     assert control.put("/api/v1/rules/nothing", ORDERS, headers=headers).status_code == 404
     assert control.delete("/api/v1/rules/nothing", headers=headers).status_code == 404
 
 
-def test_ids_with_slashes_and_more(control: Control) -> None:
+def test_ids_with_special_characters(control: Control) -> None:
     rule_id = "client:a%3Ab:API:/web/test?x#y ü"
     created = control.post("/api/v1/rules", {**ORDERS, "rule_id": rule_id})
-    where = created.headers["location"]
-    assert where == "/api/v1/rules/client%3Aa%253Ab%3AAPI%3A%2Fweb%2Ftest%3Fx%23y%20%C3%BC"
-    assert control.get(where).json()["rule_id"] == rule_id
-    assert control.put(where, ORDERS).json()["rule_id"] == rule_id
-    assert control.delete(where).status_code == 204
+    location = created.headers["location"]
+    assert location == "/api/v1/rules/client%3Aa%253Ab%3AAPI%3A%2Fweb%2Ftest%3Fx%23y%20%C3%BC"
+    assert control.get(location).json()["rule_id"] == rule_id
+    assert control.put(location, ORDERS).json()["rule_id"] == rule_id
+    assert control.delete(location).status_code == 204
 
 
-def test_rules_of_files_are_shown_and_not_written_to(control_with: Callable[..., Control]) -> None:
+def test_rules_from_files_are_read_only(control_with: Callable[..., Control]) -> None:
     control = control_with(FILE)
-    shown = control.get("/api/v1/rules/filed").json()
-    assert (shown["limit"], shown["created_at"]) == (5, None)
+    rule = control.get("/api/v1/rules/filed").json()
+    assert (rule["limit"], rule["created_at"]) == (5, None)
     body: dict[str, Any] = {"dimension": "ip", "limit": 50, "window_seconds": 1}
     for refused in (
         control.put("/api/v1/rules/filed", body),
@@ -184,4 +184,4 @@ def test_rules_of_files_are_shown_and_not_written_to(control_with: Callable[...,
     ):
         assert refused.status_code == 409
         assert "is written in a file" in refused.json()["detail"]
-    assert control.get("/api/v1/rules/filed").json() == shown
+    assert control.get("/api/v1/rules/filed").json() == rule

@@ -20,40 +20,40 @@ def test_effective_limits_with_live_counters(control: Control) -> None:
     control.post("/api/v1/rules", {**ORDERS, "rule_id": "address", "dimension": "ip"})
     for _ in range(9):
         control.check(user="bob", path="/orders/1", method="GET")
-    shown = control.get("/api/v1/users/bob/limits").json()
-    assert (shown["user_id"], shown["tier"]) == ("bob", "free")
-    told = {limit["rule"]: (limit["limit"], limit["remaining"], limit["current_count"]) for limit in shown["limits"]}
-    assert told == {"orders": (10, 1, 9), "writes": (2, 2, 0), "look": (1, 0, 1)}
-    states = {limit["rule"]: (limit["state"], limit["mode"]) for limit in shown["limits"]}
+    body = control.get("/api/v1/users/bob/limits").json()
+    assert (body["user_id"], body["tier"]) == ("bob", "free")
+    counters = {limit["rule"]: (limit["limit"], limit["remaining"], limit["current_count"]) for limit in body["limits"]}
+    assert counters == {"orders": (10, 1, 9), "writes": (2, 2, 0), "look": (1, 0, 1)}
+    states = {limit["rule"]: (limit["state"], limit["mode"]) for limit in body["limits"]}
     assert states["orders"] == ("warning", "enforce")
     assert states["look"][1] == "shadow"
-    orders = next(limit for limit in shown["limits"] if limit["rule"] == "orders")
+    orders = next(limit for limit in body["limits"] if limit["rule"] == "orders")
     assert 0 < orders["reset_after"] <= 60
-    assert control.get("/api/v1/users/bob/limits").json() == shown, "nothing was consumed"
+    assert control.get("/api/v1/users/bob/limits").json() == body, "nothing was consumed"
     assert control.get("/api/v1/users/alice/limits").json()["limits"][0]["current_count"] == 0
 
 
-def test_a_tier_changes_the_limits_and_keeps_what_was_used(control: Control) -> None:
+def test_tier_changes_the_limits_and_keeps_the_usage(control: Control) -> None:
     control.post("/api/v1/rules", ORDERS)
     control.post("/api/v1/rules", {**ORDERS, "rule_id": "gold", "tier": "gold", "limit": 500})
     for _ in range(6):
         control.check(user="a/b", path="/orders/1")
     answer = control.put("/api/v1/users/a%2Fb/tier", {"tier": "gold"})
     assert (answer.status_code, answer.json()) == (200, {"user_id": "a/b", "tier": "gold"})
-    shown = control.get("/api/v1/users/a%2Fb/limits").json()
-    (limit,) = shown["limits"]
-    assert (shown["tier"], limit["rule"], limit["remaining"]) == ("gold", "gold", 494)
+    body = control.get("/api/v1/users/a%2Fb/limits").json()
+    (limit,) = body["limits"]
+    assert (body["tier"], limit["rule"], limit["remaining"]) == ("gold", "gold", 494)
     assert control.put("/api/v1/users/a%2Fb/tier", {"tier": None}).json()["tier"] == "free"
-    assert control.put("/api/v1/users/a%2Fb/tier", {"tier": None}).json()["tier"] == "free", "twice is fine"
+    assert control.put("/api/v1/users/a%2Fb/tier", {"tier": None}).json()["tier"] == "free", "deleting twice is allowed"
     assert control.actions()[2:] == ["create tier:a/b", "delete tier:a/b"]
 
 
 @pytest.mark.parametrize("body", [{}, {"tier": 5}, {"tier": ""}, {"tier": "*"}, {"tier": "x" * 256}])
-def test_tiers_that_are_none(control: Control, body: dict[str, Any]) -> None:
+def test_invalid_tiers_are_refused(control: Control, body: dict[str, Any]) -> None:
     assert set(problems(control.put("/api/v1/users/bob/tier", body))) == {"tier"}
 
 
-def test_a_tier_of_a_file_is_overruled_but_not_taken_away(control_with: Callable[..., Control]) -> None:
+def test_tier_from_a_file_can_be_overridden_but_not_deleted(control_with: Callable[..., Control]) -> None:
     control = control_with("tiers: {bob: gold}")
     assert control.get("/api/v1/users/bob/limits").json()["tier"] == "gold"
     assert control.put("/api/v1/users/bob/tier", {"tier": "lead"}).status_code == 200
@@ -63,7 +63,7 @@ def test_a_tier_of_a_file_is_overruled_but_not_taken_away(control_with: Callable
     assert "by a file" in refused.json()["detail"]
 
 
-def test_an_override_of_a_rule(control: Control) -> None:
+def test_override_of_a_rule(control: Control) -> None:
     control.post("/api/v1/rules", ORDERS)
     for _ in range(6):
         control.check(user="bob", path="/orders/1")
@@ -91,7 +91,7 @@ def test_ended_override_is_listed_only_on_request(control: Control) -> None:
     assert [limit["rule"] for limit in control.get("/api/v1/users/bob/limits").json()["limits"]] == ["orders"]
 
 
-def test_an_override_of_a_slot(control: Control) -> None:
+def test_override_of_a_slot(control: Control) -> None:
     control.post("/api/v1/rules", {**ORDERS, "algorithm": "gcra"})
     slot = {"endpoint_pattern": "/orders/**", "window_seconds": 60, "limit": 5, "duration_seconds": 60}
     made = control.post("/api/v1/users/bob/override", slot).json()
@@ -100,7 +100,7 @@ def test_an_override_of_a_slot(control: Control) -> None:
     assert (limit["rule"], limit["limit"]) == (made["rule_id"], 5)
     other = control.post("/api/v1/users/bob/override", {**slot, "method": "POST"}).json()
     assert (other["method"], other["algorithm"], other["limit"]) == ("POST", "sliding_window_counter", 5)
-    assert len(control.get("/api/v1/users/bob/limits").json()["limits"]) == 2, "a slot that had no rule"
+    assert len(control.get("/api/v1/users/bob/limits").json()["limits"]) == 2, "a slot without a rule"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_an_override_of_a_slot(control: Control) -> None:
         ([], {""}),
     ],
 )  # fmt: skip
-def test_overrides_with_mistakes(control: Control, body: Any, fields: set[str]) -> None:
+def test_invalid_overrides_are_refused(control: Control, body: Any, fields: set[str]) -> None:
     control.post("/api/v1/rules", ORDERS)
     control.post("/api/v1/rules", {**ORDERS, "rule_id": "address", "dimension": "ip"})
     control.post("/api/v1/rules", {**ORDERS, "rule_id": "off", "mode": "disabled"})
@@ -133,14 +133,14 @@ def test_overrides_with_mistakes(control: Control, body: Any, fields: set[str]) 
     assert len(control.actions()) == 3
 
 
-def test_overrides_of_nothing_and_of_everybody(control: Control) -> None:
+def test_overrides_of_unknown_rules_and_of_all_users_are_refused(control: Control) -> None:
     control.post("/api/v1/rules", ORDERS)
     body = {"rule_id": "nothing", "limit": 5, "duration_seconds": 60}
     assert control.post("/api/v1/users/bob/override", body).status_code == 404
     assert set(problems(control.post("/api/v1/users/*/override", {**body, "rule_id": "orders"}))) == {"user_id"}
 
 
-def test_counters_that_cannot_be_read_are_not_made_up(control: Control) -> None:
+def test_unreadable_counters_are_an_error(control: Control) -> None:
     control.post("/api/v1/rules", ORDERS)
     control.store.broken = True
     answer = control.get("/api/v1/users/bob/limits")

@@ -1,4 +1,4 @@
-"""Every write through the admin API notifies the other workers, and puts it in force here, once."""
+"""Every write through the admin API takes effect in its worker and notifies the other workers once."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_write_notifies_the_other_workers(
     assert control.parts.catalog.current is not rules
 
 
-def test_reads_and_refused_writes_notify_nobody(control: Control) -> None:
+def test_reads_and_refused_writes_do_not_notify(control: Control) -> None:
     control.get("/api/v1/rules")
     assert control.post("/api/v1/rules", {**RULE, "limit": -1}).status_code == 400
     assert control.delete("/api/v1/rules/nothing").status_code == 404
-    assert control.put("/api/v1/users/bob/tier", {"tier": None}).status_code == 200, "there was none to take away"
+    assert control.put("/api/v1/users/bob/tier", {"tier": None}).status_code == 200, "there was none to delete"
     assert control.notified == 0

@@ -1,4 +1,4 @@
-"""How many checks the workers of a node answer together: by leases, and on virtual time."""
+"""The check ceiling that the workers of a node share through leases, on virtual time."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Node:
         self.limiter = Limiter("memory://", clock=self.clock)
         self.workers = [CheckCeiling(limit, self.limiter) for _ in range(workers)]
 
-    def admitted(self, wanted: int, worker: int = 0) -> int:
-        """How many of so many single checks pass."""
-        return sum(self.workers[worker].admit(1) is None for _ in range(wanted))
+    def admitted(self, count: int, worker: int = 0) -> int:
+        """The number of single checks that pass, of `count`."""
+        return sum(self.workers[worker].admit(1) is None for _ in range(count))
 
 
 @pytest.mark.parametrize("count", [1, 2, 99, 100, 101, 250, 12_345])
@@ -39,20 +39,20 @@ def test_one_worker_admits_the_limit(count: int) -> None:
 
 def test_store_is_used_once_per_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(Limit(100_000, 1))
-    asked: list[int] = []
+    costs: list[int] = []
     bound = node.workers[0]._node
     check = bound.check
 
     class Counting:
         def check(self, key: str, cost: int) -> Decision:
-            asked.append(cost)
+            costs.append(cost)
             return check(key, cost)
 
     monkeypatch.setattr(node.workers[0], "_node", Counting())
     assert node.admitted(10_000) == 10_000
-    assert asked == [1000] * 10
+    assert costs == [1000] * 10
     assert node.workers[0].admit(1500) is None
-    assert asked[10:] == [1500], "a batch takes what it needs"
+    assert costs[10:] == [1500], "a batch takes what it needs"
 
 
 def test_batches_count_their_items_atomically() -> None:
@@ -93,7 +93,7 @@ def test_workers_share_the_limit() -> None:
     admitted = sum(node.admitted(1, turn % 4) for turn in range(120_000))
     assert admitted == 100_000
     node.clock.advance(1)
-    assert node.admitted(120_000, 2) == 100_000, "one that is asked alone has all of it"
+    assert node.admitted(120_000, 2) == 100_000, "a single busy worker gets the whole limit"
 
 
 def test_unused_leases_are_bounded_per_worker() -> None:
@@ -120,7 +120,7 @@ def test_leases_bound_over_and_under_admission(data: st.DataObject) -> None:
                 admitted += size
             else:
                 refused += 1
-                # What it asked for did not fit, beside what others hold.
+                # Its lease did not fit beside those of the others.
                 assert admitted + max(size, lease) > count - workers * lease
         assert admitted <= count + workers * lease
         node.clock.advance(1)

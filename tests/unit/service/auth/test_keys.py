@@ -1,4 +1,4 @@
-"""ApiKeys: made, listed, revoked, found by their tokens alone, and shown to nobody."""
+"""API keys: created, listed, revoked, found by token only, and never revealed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def repository() -> MemoryRepository:
 
 
 def in_force(repository: MemoryRepository, first: str | None = None) -> ApiKeys:
-    """The keys, read anew each time."""
+    """The keys, read from the repository each time."""
 
     def bodies() -> Mapping[str, Mapping[str, Any]]:
         return {record.id: record.body for record in repository.list("key")}
@@ -99,14 +99,14 @@ def test_admins_counts_valid_write_keys(repository: MemoryRepository) -> None:
     assert in_force(repository, FIRST).admins(NOW) == 1
     create_key(repository, ALICE, "ci", "check")
     create_key(repository, ALICE, "board", "read")
-    assert in_force(repository).admins(NOW) == 0, "with these nobody could make a rule"
+    assert in_force(repository).admins(NOW) == 0, "none of these can write rules"
     create_key(repository, ALICE, "ops", "write")
     create_key(repository, ALICE, "visitor", "write", NOW + 10)
     assert [in_force(repository, FIRST).admins(NOW + later) for later in (0, 9, 10)] == [3, 3, 2]
 
 
 @pytest.mark.parametrize(
-    ("first", "words"),
+    ("first", "text"),
     [
         ("", "has 0 characters: write at least 16"),
         ("fifteen-letters", "has 15 characters: write at least 16"),
@@ -116,10 +116,10 @@ def test_admins_counts_valid_write_keys(repository: MemoryRepository) -> None:
         ("sixteen-letters\x07-of-words", "of ASCII"),
     ],
 )
-def test_invalid_admin_key_is_not_shown(first: str, words: str) -> None:
+def test_invalid_admin_key_is_not_shown(first: str, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ApiKeys(dict, first)
-    assert words in str(caught.value)
+    assert text in str(caught.value)
     assert not first.strip() or first.strip() not in str(caught.value)
 
 
@@ -175,8 +175,8 @@ def test_token_comparison_takes_constant_time(repository: MemoryRepository, monk
         keys = in_force(repository, first)
         compared: list[tuple[int, int]] = []
 
-        def compare(a: str, b: str, seen: list[tuple[int, int]] = compared) -> bool:
-            seen.append((len(a), len(b)))
+        def compare(a: str, b: str, lengths: list[tuple[int, int]] = compared) -> bool:
+            lengths.append((len(a), len(b)))
             return a == b
 
         monkeypatch.setattr(module, "compare_digest", compare)
@@ -194,8 +194,8 @@ def test_token_is_stored_nowhere(repository: MemoryRepository) -> None:
     assert (entry.actor, entry.action, entry.subject) == ("alice", "create", f"key:{key.key_id}")
     assert entry.after == {"name": "ci", "scope": "check", "expires_us": None}
     keys = in_force(repository, FIRST)
-    shown = [repr(key), repr(keys), repr(keys.find(token, NOW)), json.dumps(dict(record.body)), repr(record)]
-    assert not [text for text in shown if secret in text or FIRST in text]
+    outputs = [repr(key), repr(keys), repr(keys.find(token, NOW)), json.dumps(dict(record.body)), repr(record)]
+    assert not [text for text in outputs if secret in text or FIRST in text]
     assert not [text for text in (repr(key), repr(keys), repr(entry)) if key.digest in text]
 
 

@@ -1,4 +1,4 @@
-"""The key of settlement tokens: one for all that share a rule database, and shown to nobody."""
+"""The signing key of settlement tokens: shared by all users of a rule database, and never revealed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several files here begin with."""
+"""Shared fixtures."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from unit.service.checks.proxy import Proxy, domains_of
 
 @pytest.fixture(scope="module")
 def domains(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The limits that a file's YAML tells of."""
+    """The limits in the YAML of the test module."""
     return domains_of(tmp_path_factory.mktemp("envoy"), request.module.YAML)
 
 
 @pytest.fixture
 def proxies(domains: Any) -> Iterator[Callable[..., Proxy]]:
-    """Makes proxies that ask about the `domains` of the file, and lets go of them."""
+    """Factory of proxies over the `domains` of the test module; closes them."""
     made: list[Proxy] = []
 
     def make(**options: Any) -> Proxy:

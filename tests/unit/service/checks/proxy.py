@@ -1,4 +1,4 @@
-"""What a proxy asks of one worker, without sockets: descriptors in, statuses out, on virtual time."""
+"""An Envoy proxy's calls to one worker, without sockets: descriptors in, statuses out, on virtual time."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from unit.service.snapshots import decision_counts
 __all__ = ["START", "Proxy", "descriptor", "domains_of"]
 
 START = 1_700_000_040
-"""The beginning of a minute."""
+"""The start of a minute."""
 Descriptor = messages.message_class("envoy.extensions.common.ratelimit.v3.RateLimitDescriptor")
 NO_HEADERS = HeaderStyle(ratelimit=False, x_ratelimit=False, retry_after=False)
 
 
 class Current:
-    """What is known of descriptors, as of now."""
+    """A fixed source of descriptor limits."""
 
     def __init__(self, domains: Domains) -> None:
         self.current = domains
@@ -51,7 +51,7 @@ def domains_of(folder: Path, text: str) -> Domains:
 
 
 def descriptor(*entries: str, hits: int | None = None, back: bool = False, limit: tuple[int, int] | None = None) -> Any:
-    """A descriptor of entries such as `plan=gold`, with what it says beside them."""
+    """A descriptor with entries such as `plan=gold`, and its hits and override."""
     made = Descriptor(is_negative_hits=back)
     for entry in entries:
         key, _, value = entry.partition("=")
@@ -64,7 +64,7 @@ def descriptor(*entries: str, hits: int | None = None, back: bool = False, limit
 
 
 class Proxy:
-    """Asks, and says what it is answered."""
+    """Sends rate limit requests to one worker and returns the responses."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class Proxy:
         waits: bool = False,
         x_ratelimit: bool | None = None,
     ) -> None:
-        """With `waits` every response is awaited. `x_ratelimit` is the setting of Envoy's section; as the style has
-        it unless said."""
+        """With `waits` every response is awaited. `x_ratelimit` is the setting of Envoy's section; by default that of
+        the style."""
         self.runner = asyncio.Runner()
         self.clock: FakeClock = FakeClock(START) if store is None else store.clock
         self.store: Any = MemoryStore(clock=self.clock) if store is None else store
@@ -94,20 +94,20 @@ class Proxy:
         self.descriptors = None if domains is None else Current(domains)
         self.envoy = EnvoyService(self.checks, cast(Any, self.descriptors))
         if waits:
-            self.limiter.backend.local = None  # so nothing is known to answer without waiting
+            self.limiter.backend.local = None  # so that no store call is synchronous
         self.awaited = 0
-        """How many responses were awaited."""
+        """The number of awaited responses."""
 
-    def ask(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> Any:
+    def check(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> Any:
         """The RateLimitResponse to a request."""
-        return messages.RateLimitResponse.FromString(self.answer(*descriptors, domain=domain, hits=hits))
+        return messages.RateLimitResponse.FromString(self.check_raw(*descriptors, domain=domain, hits=hits))
 
-    def answer(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> bytes:
+    def check_raw(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> bytes:
         return self.send(self.message(*descriptors, domain=domain, hits=hits))
 
     def message(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> bytes:
-        asked = messages.RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits)
-        return bytes(asked.SerializeToString())
+        request = messages.RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits)
+        return bytes(request.SerializeToString())
 
     def send(self, message: bytes) -> bytes:
         response = self.envoy.should_rate_limit(self.call(), message)
@@ -120,14 +120,14 @@ class Proxy:
         return CallContext({"method": "POST", "path": "/", "headers": []}, {}, "request-1")
 
     def passes(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> bool:
-        return bool(self.ask(*descriptors, domain=domain, hits=hits).overall_code == 1)
+        return bool(self.check(*descriptors, domain=domain, hits=hits).overall_code == 1)
 
-    def left(self, *entries: str) -> int:
-        """What is left to a descriptor, as a look says."""
-        return int(self.ask(descriptor(*entries, hits=0)).statuses[0].limit_remaining)
+    def remaining(self, *entries: str) -> int:
+        """The remaining quota of a descriptor, from a request with zero hits."""
+        return int(self.check(descriptor(*entries, hits=0)).statuses[0].limit_remaining)
 
     def counted(self) -> Mapping[tuple[str, ...], Sequence[int]]:
-        """What was allowed, denied and shadowed, by rule and dimension."""
+        """Allowed, denied and shadowed counts by rule and dimension."""
         return decision_counts(self.metrics.snapshot(self.clock.ticks(), {}))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What one batch may ask of the store in one call, and of the worker in one turn: work is counted, not time."""
+"""Bounds on the work of one store call and of one turn of the worker for a batch: work is counted, not time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORDS = {
 
 
 class RecordingStore:
-    """A store that is not on this machine, as far as the service can tell, and what each call of it asked for."""
+    """A store that the service treats as remote; records the requests of each call."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(1_700_000_000)
@@ -76,7 +76,7 @@ def test_inline_logs_are_weighed_by_their_entries(
     worker.http.operations.slice = slice_size
     decisions = batch(worker, {"exact": exact, "checks": [{"counters": LOGS}] * 10})
     assert len(decisions) == 10
-    assert [len(call) for call in store.calls] == [1] * 10, "each check is more than a slice, so it is alone"
+    assert [len(call) for call in store.calls] == [1] * 10, "each check exceeds a slice, so it has its own call"
     store.calls.clear()
     small = [{"counters": [{"key": f"k{n}", "limit": "320/day using sliding_window_log"}]} for n in range(100)]
     batch(worker, {"exact": exact, "checks": small})

@@ -1,4 +1,4 @@
-"""Looks, quotas and negative hits: what is decided and then settled, and that no counter is changed by a denial."""
+"""Zero hits, quotas and negative hits: decided, then settled; a denial changes no counter."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ OK, OVER = 1, 2
 
 
 class Remote:
-    """Not on this machine, as far as a limiter knows: everything takes a call that can be waited for."""
+    """A store that the limiter treats as remote: every call is awaited."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(START)
         self.inner = MemoryStore(clock=self.clock)
         self.operations: list[str] = []
         self.loses = False
-        """Whether nothing can be given back."""
+        """Whether give-backs fail."""
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         self.operations += [request.op.value for request in batch]
@@ -87,18 +87,18 @@ def use(proxy: Proxy, *entries: str, hits: int = 1) -> None:
 
 
 def did(proxy: Proxy, *operations: str) -> bool:
-    """Whether the store was asked for this, as far as it can tell."""
+    """Whether the store received these operations, if it records them."""
     return not isinstance(proxy.store, Remote) or proxy.store.operations == [*operations]
 
 
-# -- looks ------------------------------------------------------------------------------------------------------------
+# -- zero hits --------------------------------------------------------------------------------------------------------
 
 
 def test_zero_hits_take_nothing_and_deny_when_nothing_remains(proxy: Proxy) -> None:
     for _ in range(2):
-        assert codes(proxy.ask(descriptor("user=a", hits=0))) == [OK, OK]
+        assert codes(proxy.check(descriptor("user=a", hits=0))) == [OK, OK]
     use(proxy, "user=a", hits=3)
-    answer = proxy.ask(descriptor("user=a", hits=0), descriptor("tokens=a", hits=0))
+    answer = proxy.check(descriptor("user=a", hits=0), descriptor("tokens=a", hits=0))
     assert codes(answer) == [OVER, OVER, OK]
     assert [status.limit_remaining for status in answer.statuses] == [0, 100]
     assert answer.statuses[0].duration_until_reset.seconds == 60
@@ -109,13 +109,13 @@ def test_zero_hits_take_nothing_and_deny_when_nothing_remains(proxy: Proxy) -> N
 
 def test_zero_hits_on_bucket_report_when_the_next_request_fits(proxy: Proxy) -> None:
     use(proxy, "token_bucket=a", hits=10)
-    answer = proxy.ask(descriptor("token_bucket=a", hits=0))
+    answer = proxy.check(descriptor("token_bucket=a", hits=0))
     assert codes(answer) == [OVER, OVER]
     assert answer.statuses[0].duration_until_reset.seconds == 6
 
 
 def test_zero_hits_beside_others_take_one_store_call(proxy: Proxy) -> None:
-    answer = proxy.ask(descriptor("tokens=a", hits=0), descriptor("user=a"))
+    answer = proxy.check(descriptor("tokens=a", hits=0), descriptor("user=a"))
     assert codes(answer) == [OK, OK, OK]
     assert [status.limit_remaining for status in answer.statuses] == [100, 2]
     assert did(proxy, "take")
@@ -123,38 +123,38 @@ def test_zero_hits_beside_others_take_one_store_call(proxy: Proxy) -> None:
 
 def test_denying_zero_hits_give_back_what_others_took(proxy: Proxy) -> None:
     use(proxy, "tokens=a", hits=100)
-    answer = proxy.ask(descriptor("user=a", hits=2), descriptor("tokens=a", hits=0), descriptor("tried=a"))
+    answer = proxy.check(descriptor("user=a", hits=2), descriptor("tokens=a", hits=0), descriptor("tried=a"))
     assert codes(answer) == [OVER, OK, OVER, OK]
     assert [status.limit_remaining for status in answer.statuses] == [3, 0, 1]
     assert answer.statuses[1].duration_until_reset.seconds == 60
     assert did(proxy, "take", "give back")
-    assert (proxy.left("user=a"), proxy.left("tried=a")) == (3, 1)
+    assert (proxy.remaining("user=a"), proxy.remaining("tried=a")) == (3, 1)
 
 
 def test_zero_hits_beside_denying_limit_give_nothing_back(proxy: Proxy) -> None:
     use(proxy, "user=a", hits=3)
     use(proxy, "tokens=a", hits=100)
-    assert codes(proxy.ask(descriptor("user=a"), descriptor("tokens=a", hits=0))) == [OVER, OVER, OVER]
+    assert codes(proxy.check(descriptor("user=a"), descriptor("tokens=a", hits=0))) == [OVER, OVER, OVER]
     assert did(proxy, "take")
-    assert codes(proxy.ask(descriptor("user=b"), descriptor("never=a", hits=0))) == [OVER, OK, OVER]
-    assert proxy.left("user=b") == 3
+    assert codes(proxy.check(descriptor("user=b"), descriptor("never=a", hits=0))) == [OVER, OK, OVER]
+    assert proxy.remaining("user=b") == 3
 
 
 def test_zero_hits_on_shadow_limit_never_deny(proxy: Proxy) -> None:
     use(proxy, "tried=a")
-    assert codes(proxy.ask(descriptor("tried=a", hits=0))) == [OK, OK]
-    assert codes(proxy.ask(descriptor("tried=a", hits=0), descriptor("user=a"))) == [OK, OK, OK]
-    assert proxy.left("user=a") == 2
+    assert codes(proxy.check(descriptor("tried=a", hits=0))) == [OK, OK]
+    assert codes(proxy.check(descriptor("tried=a", hits=0), descriptor("user=a"))) == [OK, OK, OK]
+    assert proxy.remaining("user=a") == 2
 
 
 def test_failed_give_back_is_lost_and_nothing_is_taken_twice(domains: Any) -> None:
     proxy = Proxy(domains, store=Remote())
     use(proxy, "tokens=a", hits=100)
     proxy.store.loses = True
-    assert codes(proxy.ask(descriptor("user=a"), descriptor("tokens=a", hits=0))) == [OVER, OK, OVER]
+    assert codes(proxy.check(descriptor("user=a"), descriptor("tokens=a", hits=0))) == [OVER, OK, OVER]
     assert did(proxy, "take", "give back")
     assert proxy.limiter.store_failures == 1
-    assert proxy.left("user=a") == 2
+    assert proxy.remaining("user=a") == 2
     proxy.close()
 
 
@@ -162,45 +162,45 @@ def test_failed_give_back_is_lost_and_nothing_is_taken_twice(domains: Any) -> No
 
 
 def test_single_quota_is_an_ordinary_limit(proxy: Proxy) -> None:
-    assert codes(proxy.ask(descriptor("pool=a"), descriptor("user=a"))) == [OK, OK, OK]
-    assert codes(proxy.ask(descriptor("pool=a"), descriptor("user=a"))) == [OVER, OVER, OK]
-    assert proxy.left("user=a") == 2
+    assert codes(proxy.check(descriptor("pool=a"), descriptor("user=a"))) == [OK, OK, OK]
+    assert codes(proxy.check(descriptor("pool=a"), descriptor("user=a"))) == [OVER, OVER, OK]
+    assert proxy.remaining("user=a") == 2
     assert did(proxy, "take", "take", "peek")
 
 
 def test_several_quotas_deny_together_and_take_nothing(proxy: Proxy) -> None:
-    asked = (descriptor("pool=a"), descriptor("user=a"), descriptor("reserve=a"))
-    assert codes(proxy.ask(*asked)) == [OK, OK, OK, OK]
-    assert codes(proxy.ask(*asked)) == [OK, OVER, OK, OK]
+    request = (descriptor("pool=a"), descriptor("user=a"), descriptor("reserve=a"))
+    assert codes(proxy.check(*request)) == [OK, OK, OK, OK]
+    assert codes(proxy.check(*request)) == [OK, OVER, OK, OK]
     proxy.clock.advance(1)
-    answer = proxy.ask(*asked)
+    answer = proxy.check(*request)
     assert codes(answer) == [OVER, OVER, OK, OVER]
     assert [status.limit_remaining for status in answer.statuses] == [0, 1, 0]
-    assert proxy.left("user=a") == 1
+    assert proxy.remaining("user=a") == 1
     proxy.clock.advance(59)
-    assert codes(proxy.ask(*asked)) == [OK, OK, OK, OVER], "the pool has some again"
+    assert codes(proxy.check(*request)) == [OK, OK, OK, OVER], "the pool has capacity again"
 
 
 def test_denying_limit_leaves_quotas_unchanged(proxy: Proxy) -> None:
     use(proxy, "user=a", hits=3)
-    asked = (descriptor("pool=a"), descriptor("user=a"), descriptor("reserve=a"))
-    assert codes(proxy.ask(*asked)) == [OVER, OK, OVER, OK]
-    assert (proxy.left("pool=a"), proxy.left("reserve=a")) == (1, 2)
+    request = (descriptor("pool=a"), descriptor("user=a"), descriptor("reserve=a"))
+    assert codes(proxy.check(*request)) == [OVER, OK, OVER, OK]
+    assert (proxy.remaining("pool=a"), proxy.remaining("reserve=a")) == (1, 2)
 
 
 def test_shadow_quota_is_never_over(proxy: Proxy) -> None:
     use(proxy, "pool=a")
     use(proxy, "reserve=a", hits=2)
-    assert codes(proxy.ask(descriptor("pool=a"), descriptor("reserve=a"))) == [OVER, OVER, OVER]
-    assert codes(proxy.ask(descriptor("tried-pool=a"))) == [OK, OK]
+    assert codes(proxy.check(descriptor("pool=a"), descriptor("reserve=a"))) == [OVER, OVER, OVER]
+    assert codes(proxy.check(descriptor("tried-pool=a"))) == [OK, OK]
 
 
 def test_zero_hits_on_quotas(proxy: Proxy) -> None:
     use(proxy, "pool=a")
-    looks = (descriptor("pool=a", hits=0), descriptor("reserve=a", hits=0))
-    assert codes(proxy.ask(*looks)) == [OK, OVER, OK]
+    queries = (descriptor("pool=a", hits=0), descriptor("reserve=a", hits=0))
+    assert codes(proxy.check(*queries)) == [OK, OVER, OK]
     use(proxy, "reserve=a", hits=2)
-    assert codes(proxy.ask(*looks)) == [OVER, OVER, OVER]
+    assert codes(proxy.check(*queries)) == [OVER, OVER, OVER]
 
 
 @pytest.mark.parametrize(("policy", "passes"), [("open", True), ("closed", False)])
@@ -208,8 +208,8 @@ def test_failure_policy_applies_to_quotas(domains: Any, policy: OnStoreError, pa
     store = Flaky()
     proxy = Proxy(domains, store=store, on_store_error=policy)
     store.broken = True
-    for asked in ((descriptor("pool=a"), descriptor("reserve=a")), (descriptor("pool=a"),)):
-        assert proxy.passes(*asked) is passes
+    for request in ((descriptor("pool=a"), descriptor("reserve=a")), (descriptor("pool=a"),)):
+        assert proxy.passes(*request) is passes
     proxy.close()
 
 
@@ -218,17 +218,17 @@ def test_local_fallback_counts_quotas_and_gets_give_backs(domains: Any) -> None:
     proxy = Proxy(domains, store=store, on_store_error="local")
     store.broken = True
     quotas = (descriptor("pool=a"), descriptor("reserve=a"))
-    assert [codes(proxy.ask(*quotas)) for _ in range(3)] == [[OK, OK, OK], [OK, OVER, OK], [OVER, OVER, OVER]]
-    assert codes(proxy.ask(*quotas, descriptor("tokens=a", hits=7))) == [OVER, OVER, OVER, OK]
-    assert proxy.left("tokens=a") == 100
-    assert codes(proxy.ask(descriptor("pool=b", hits=0), descriptor("reserve=b", hits=0))) == [OK, OK, OK]
+    assert [codes(proxy.check(*quotas)) for _ in range(3)] == [[OK, OK, OK], [OK, OVER, OK], [OVER, OVER, OVER]]
+    assert codes(proxy.check(*quotas, descriptor("tokens=a", hits=7))) == [OVER, OVER, OVER, OK]
+    assert proxy.remaining("tokens=a") == 100
+    assert codes(proxy.check(descriptor("pool=b", hits=0), descriptor("reserve=b", hits=0))) == [OK, OK, OK]
     use(proxy, "user=a", hits=3)
-    assert codes(proxy.ask(descriptor("tokens=a", hits=7), descriptor("user=a", hits=0))) == [OVER, OK, OVER]
-    assert proxy.left("tokens=a") == 100
-    assert codes(proxy.ask(*quotas[:1], descriptor("reserve=c"), descriptor("user=a"))) == [OVER, OVER, OK, OVER]
-    assert proxy.left("reserve=c") == 2
+    assert codes(proxy.check(descriptor("tokens=a", hits=7), descriptor("user=a", hits=0))) == [OVER, OK, OVER]
+    assert proxy.remaining("tokens=a") == 100
+    assert codes(proxy.check(*quotas[:1], descriptor("reserve=c"), descriptor("user=a"))) == [OVER, OVER, OK, OVER]
+    assert proxy.remaining("reserve=c") == 2
     use(proxy, "tokens=a", hits=50)
-    answer = proxy.ask(descriptor("tokens=a", hits=20, back=True))
+    answer = proxy.check(descriptor("tokens=a", hits=20, back=True))
     assert (codes(answer), answer.statuses[0].limit_remaining) == ([OK, OK], 70)
     assert proxy.metrics.snapshot(proxy.clock.ticks(), {}).counter("fail_open") == 0
     proxy.close()
@@ -240,23 +240,23 @@ def test_local_fallback_counts_quotas_and_gets_give_backs(domains: Any) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_negative_hits_give_back_at_most_what_was_used(proxy: Proxy, algorithm: str) -> None:
     use(proxy, f"{algorithm}=a", hits=8)
-    (status,) = proxy.ask(descriptor(f"{algorithm}=a", hits=3, back=True)).statuses
+    (status,) = proxy.check(descriptor(f"{algorithm}=a", hits=3, back=True)).statuses
     assert (status.code, status.limit_remaining) == (OK, 5)
-    (status,) = proxy.ask(descriptor(f"{algorithm}=a", hits=1000, back=True)).statuses
+    (status,) = proxy.check(descriptor(f"{algorithm}=a", hits=1000, back=True)).statuses
     assert (status.code, status.limit_remaining, status.duration_until_reset.seconds) == (OK, 10, 0)
     assert not proxy.passes(descriptor(f"{algorithm}=a", hits=11))
     assert proxy.passes(descriptor(f"{algorithm}=a", hits=10))
 
 
 def test_negative_hits_on_unused_counter_change_nothing(proxy: Proxy) -> None:
-    assert codes(proxy.ask(descriptor("user=a", back=True), descriptor("never=a", back=True))) == [OK, OK, OK]
-    assert proxy.left("user=a") == 3
+    assert codes(proxy.check(descriptor("user=a", back=True), descriptor("never=a", back=True))) == [OK, OK, OK]
+    assert proxy.remaining("user=a") == 3
     assert not proxy.passes(descriptor("never=a"))
 
 
 def test_negative_hits_default_to_those_of_the_request(proxy: Proxy) -> None:
     use(proxy, "tokens=a", hits=50)
-    answer = proxy.ask(descriptor("tokens=a", back=True), descriptor("user=a", hits=1), hits=20)
+    answer = proxy.check(descriptor("tokens=a", back=True), descriptor("user=a", hits=1), hits=20)
     assert codes(answer) == [OK, OK, OK]
     assert [status.limit_remaining for status in answer.statuses] == [70, 2]
 
@@ -264,7 +264,7 @@ def test_negative_hits_default_to_those_of_the_request(proxy: Proxy) -> None:
 def test_denied_request_gives_nothing_back(proxy: Proxy) -> None:
     use(proxy, "user=a", hits=3)
     use(proxy, "tokens=a", hits=50)
-    answer = proxy.ask(descriptor("tokens=a", hits=20, back=True), descriptor("user=a"))
+    answer = proxy.check(descriptor("tokens=a", hits=20, back=True), descriptor("user=a"))
     assert codes(answer) == [OVER, OK, OVER]
     assert answer.statuses[0].limit_remaining == 50
 
@@ -273,74 +273,74 @@ def test_failing_store_gives_nothing_back_and_returns_ok(domains: Any) -> None:
     store = Flaky()
     proxy = Proxy(domains, store=store, on_store_error="closed")
     store.broken = True
-    assert codes(proxy.ask(descriptor("tokens=a", hits=20, back=True))) == [OK, OK]
+    assert codes(proxy.check(descriptor("tokens=a", hits=20, back=True))) == [OK, OK]
     proxy.close()
 
 
-# -- callers that go --------------------------------------------------------------------------------------------------
+# -- cancelled calls --------------------------------------------------------------------------------------------------
 
 
 def test_cancelled_call_gives_back_what_it_took(domains: Any) -> None:
     store = SlowStore()
     proxy = Proxy(domains, store=store)
-    asked = proxy.message(descriptor("tokens=a", hits=7), descriptor("user=a", hits=2), descriptor("user=b", hits=0))
+    message = proxy.message(descriptor("tokens=a", hits=7), descriptor("user=a", hits=2), descriptor("user=b", hits=0))
 
     async def scenario() -> None:
-        goes = asyncio.create_task(cast(Any, proxy.envoy.should_rate_limit(proxy.call(), asked)))
+        call = asyncio.create_task(cast(Any, proxy.envoy.should_rate_limit(proxy.call(), message)))
         while not store.held:
             await asyncio.sleep(0)
-        goes.cancel()
+        call.cancel()
         await store.answer_all()
         with pytest.raises(asyncio.CancelledError):
-            await goes
+            await call
 
     proxy.runner.run(scenario())
     again = Proxy(domains, store=store.inner)
-    assert (again.left("tokens=a"), again.left("user=a"), again.left("user=b")) == (100, 3, 3)
+    assert (again.remaining("tokens=a"), again.remaining("user=a"), again.remaining("user=b")) == (100, 3, 3)
     proxy.close()
 
 
 def test_cancelled_call_completes_its_give_back(domains: Any) -> None:
     proxy = Proxy(domains, waits=True)
     use(proxy, "user=a", hits=3)
-    asked = proxy.message(descriptor("user=a", hits=0), descriptor("tokens=a", hits=7))
+    message = proxy.message(descriptor("user=a", hits=0), descriptor("tokens=a", hits=7))
     apply = proxy.limiter.apply
 
     async def scenario() -> None:
         waits, free = asyncio.Event(), asyncio.Event()
 
         async def busy(batch: Sequence[Request]) -> list[list[Outcome]]:
-            """As a store on this machine that another process holds: it is asked again later."""
+            """Like a local store that another process has locked: the call is retried later."""
             if batch[0].op is Op.GIVE_BACK:
                 waits.set()
                 await free.wait()
             return await apply(batch)
 
         proxy.limiter.apply = busy  # type: ignore[method-assign]
-        goes = asyncio.create_task(cast(Any, proxy.envoy.should_rate_limit(proxy.call(), asked)))
+        call = asyncio.create_task(cast(Any, proxy.envoy.should_rate_limit(proxy.call(), message)))
         await waits.wait()
-        goes.cancel()
+        call.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await goes
+            await call
         free.set()
         while len(asyncio.all_tasks()) > 1:
             await asyncio.sleep(0)
 
     proxy.runner.run(scenario())
-    assert proxy.left("tokens=a") == 100
+    assert proxy.remaining("tokens=a") == 100
     proxy.close()
 
 
 def test_cached_request_is_not_changed_by_its_outcomes(domains: Any) -> None:
     proxy = Proxy(domains)
-    asked = (descriptor("pool=a"), descriptor("user=a"), descriptor("reserve=a"), descriptor("tokens=a", hits=0))
-    told = [codes(proxy.ask(*asked)) for _ in range(4)]
-    assert told == [
+    request = (descriptor("pool=a"), descriptor("user=a"), descriptor("reserve=a"), descriptor("tokens=a", hits=0))
+    results = [codes(proxy.check(*request)) for _ in range(4)]
+    assert results == [
         [OK, OK, OK, OK, OK],
         [OK, OVER, OK, OK, OK],
         [OVER, OVER, OK, OVER, OK],
         [OVER, OVER, OK, OVER, OK],
     ]
     proxy.clock.advance(60)
-    assert codes(proxy.ask(*asked)) == [OK, OK, OK, OVER, OK]
+    assert codes(proxy.check(*request)) == [OK, OK, OK, OVER, OK]
     proxy.close()

@@ -1,4 +1,4 @@
-"""Envoy's limits over HTTP: `/json`, and resets; who may, and what is wrong with a body, are told as everywhere."""
+"""Envoy's limits over HTTP: `/json`, resets, authorization and validation errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ descriptors:
 """
 ADMIN = "correct-horse-battery"
 WRITE = {"authorization": f"Bearer {ADMIN}"}
-ASKED = {"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}
+REQUEST = {"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}
 
 
 class Worker:
@@ -112,12 +112,12 @@ def worker(domains: Any) -> Iterator[Worker]:
 
 
 def test_json_request_is_counted_and_answered_as_over_grpc(worker: Worker) -> None:
-    answer = worker.post("/json", ASKED)
+    answer = worker.post("/json", REQUEST)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
-    said = answer.json()
-    headers = {header["key"]: header["value"] for header in said.pop("responseHeadersToAdd")}
+    body = answer.json()
+    headers = {header["key"]: header["value"] for header in body.pop("responseHeadersToAdd")}
     assert headers["ratelimit"] == '"edge.user";r=1;t=60'
-    assert said == {
+    assert body == {
         "overallCode": "OK",
         "statuses": [
             {
@@ -131,7 +131,7 @@ def test_json_request_is_counted_and_answered_as_over_grpc(worker: Worker) -> No
     message = messages.RateLimitRequest(domain="edge", descriptors=[descriptor("user=a")])
     data = worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
     assert messages.RateLimitResponse.FromString(data).statuses[0].limit_remaining == 0
-    denied = worker.post("/json", ASKED)
+    denied = worker.post("/json", REQUEST)
     assert denied.status_code == 429
     assert denied.json()["overallCode"] == "OVER_LIMIT"
     assert denied.headers["retry-after"] == "60"
@@ -146,14 +146,14 @@ def test_both_spellings_and_numbers_as_text_are_accepted(worker: Worker) -> None
     ):
         assert worker.post("/json", {"domain": "edge", "descriptors": [one], "hitsAddend": None}).status_code == 200
     back = {"entries": entries, "is_negative_hits": True}
-    asked = {"domain": "edge", "descriptors": [back], "hits_addend": 2}
-    assert worker.post("/json", asked, WRITE).json()["statuses"][0]["limitRemaining"] == 1
+    request = {"domain": "edge", "descriptors": [back], "hits_addend": 2}
+    assert worker.post("/json", request, WRITE).json()["statuses"][0]["limitRemaining"] == 1
 
 
 def test_negative_hits_need_scope_write(worker: Worker) -> None:
-    used_up(worker)
-    asked = {**ASKED, "descriptors": [{**ASKED["descriptors"][0], "is_negative_hits": True}]}  # type: ignore[dict-item]
-    answer = worker.post("/json", asked)
+    exhaust(worker)
+    request = {**REQUEST, "descriptors": [{**REQUEST["descriptors"][0], "is_negative_hits": True}]}  # type: ignore[dict-item]
+    answer = worker.post("/json", request)
     assert answer.status_code == 403
     assert "envoy.negative_hits" in answer.json()["detail"]
     back = descriptor("user=a")
@@ -162,53 +162,53 @@ def test_negative_hits_need_scope_write(worker: Worker) -> None:
     with pytest.raises(RpcError) as refused:
         worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
     assert refused.value.status is Status.PERMISSION_DENIED
-    assert worker.post("/json", ASKED).status_code == 429, "nothing was given back"
-    assert worker.post("/json", asked, WRITE).status_code == 200
-    assert worker.post("/json", ASKED).status_code == 200
+    assert worker.post("/json", REQUEST).status_code == 429, "nothing was given back"
+    assert worker.post("/json", request, WRITE).status_code == 200
+    assert worker.post("/json", REQUEST).status_code == 200
 
 
 def test_dynamic_metadata_is_json(worker: Worker) -> None:
-    asked = {"domain": "edge", "descriptors": [{"entries": [{"key": "plan", "value": "gold"}]}]}
-    assert worker.post("/json", asked).json()["dynamicMetadata"]["metadata"] == {"tier": "gold"}
+    request = {"domain": "edge", "descriptors": [{"entries": [{"key": "plan", "value": "gold"}]}]}
+    assert worker.post("/json", request).json()["dynamicMetadata"]["metadata"] == {"tier": "gold"}
 
 
 def test_json_and_grpc_share_the_bound_of_value_labels(worker: Worker) -> None:
     assert worker.envoy.evaluator is not None
     worker.envoy.evaluator.value_labels |= {str(number) for number in range(MAX_VALUE_LABELS - 2)}
     for name in ("a", "b", "c", "d"):
-        asked = {"domain": "edge", "descriptors": [{"entries": [{"key": "path", "value": name}]}]}
-        assert worker.post("/json", asked).status_code == 200
+        request = {"domain": "edge", "descriptors": [{"entries": [{"key": "path", "value": name}]}]}
+        assert worker.post("/json", request).status_code == 200
         message = messages.RateLimitRequest(domain="edge", descriptors=[descriptor(f"path={name}")])
         worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
     labels = {rule for rule, _ in worker.envoy.metrics._rules}
     assert labels == {"edge.path_a", "edge.path_b", "edge.path"}
 
 
-def wrongly(**more: Any) -> dict[str, Any]:
+def invalid(**more: Any) -> dict[str, Any]:
     return {"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "a"}], **more}]}
 
 
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({**ASKED, "hits": 1}, "hits"),
-        (wrongly(weight=1), "descriptors[0].weight"),
-        (wrongly(entries=[{"name": "user"}]), "descriptors[0].entries[0].name"),
-        (wrongly(limit={"per": 1}), "descriptors[0].limit.per"),
-        ({**ASKED, "domain": 1}, "domain"),
-        ({"descriptors": ASKED["descriptors"]}, "domain"),
+        ({**REQUEST, "hits": 1}, "hits"),
+        (invalid(weight=1), "descriptors[0].weight"),
+        (invalid(entries=[{"name": "user"}]), "descriptors[0].entries[0].name"),
+        (invalid(limit={"per": 1}), "descriptors[0].limit.per"),
+        ({**REQUEST, "domain": 1}, "domain"),
+        ({"descriptors": REQUEST["descriptors"]}, "domain"),
         ({"domain": "edge"}, "descriptors"),
-        ({**ASKED, "hitsAddend": -1}, "hitsAddend"),
-        ({**ASKED, "hits_addend": "many"}, "hits_addend"),
-        ({**ASKED, "hitsAddend": 2**31}, "hits_addend"),
-        ({**ASKED, "hitsAddend": 1, "hits_addend": 1}, "hits_addend"),
-        (wrongly(entries=[{}] * 10_001), "descriptors[0].entries"),
+        ({**REQUEST, "hitsAddend": -1}, "hitsAddend"),
+        ({**REQUEST, "hits_addend": "many"}, "hits_addend"),
+        ({**REQUEST, "hitsAddend": 2**31}, "hits_addend"),
+        ({**REQUEST, "hitsAddend": 1, "hits_addend": 1}, "hits_addend"),
+        (invalid(entries=[{}] * 10_001), "descriptors[0].entries"),
         ({"domain": "edge", "descriptors": [{}] * 251}, "descriptors"),
-        (wrongly(hitsAddend=2**64), "descriptors[0].hitsAddend"),
-        (wrongly(isNegativeHits="yes"), "descriptors[0].isNegativeHits"),
-        (wrongly(limit={"requestsPerUnit": 2**32, "unit": "DAY"}), "descriptors[0].limit.requestsPerUnit"),
-        (wrongly(limit={"requestsPerUnit": 1, "unit": "FORTNIGHT"}), "descriptors[0].limit.unit"),
-        (wrongly(limit={"requestsPerUnit": 1}), "descriptors[0].limit.unit"),
+        (invalid(hitsAddend=2**64), "descriptors[0].hitsAddend"),
+        (invalid(isNegativeHits="yes"), "descriptors[0].isNegativeHits"),
+        (invalid(limit={"requestsPerUnit": 2**32, "unit": "DAY"}), "descriptors[0].limit.requestsPerUnit"),
+        (invalid(limit={"requestsPerUnit": 1, "unit": "FORTNIGHT"}), "descriptors[0].limit.unit"),
+        (invalid(limit={"requestsPerUnit": 1}), "descriptors[0].limit.unit"),
         (b'{"domain": "\\ud800"}', ""),
         (b"[]", ""),
         (b"{", ""),
@@ -226,8 +226,8 @@ def test_invalid_json_names_the_field(worker: Worker, body: Any, field: str) -> 
 def test_json_needs_post_and_the_scope_of_checks(domains: Any) -> None:
     worker = Worker(domains, checks="key")
     assert worker.runner.run(worker.http.get("/json")).status_code == 405
-    assert worker.post("/json", ASKED).status_code == 401
-    assert worker.post("/json", ASKED, WRITE).status_code == 200
+    assert worker.post("/json", REQUEST).status_code == 401
+    assert worker.post("/json", REQUEST, WRITE).status_code == 200
     message = messages.RateLimitRequest(domain="edge", descriptors=[descriptor("user=a")])
     with pytest.raises(RpcError) as refused:
         worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
@@ -238,7 +238,7 @@ def test_json_needs_post_and_the_scope_of_checks(domains: Any) -> None:
 def test_missing_configuration_names_the_setting() -> None:
     worker = Worker(None)
     for path, headers in (("/json", {}), ("/api/v1/reset", WRITE)):
-        answer = worker.post(path, ASKED, headers)
+        answer = worker.post(path, REQUEST, headers)
         assert answer.status_code == 412
         assert "envoy.config" in answer.json()["detail"]
     message = messages.RateLimitRequest(domain="edge", descriptors=[descriptor("user=a")])
@@ -252,39 +252,39 @@ def test_missing_configuration_names_the_setting() -> None:
 # -- resets -----------------------------------------------------------------------------------------------------------
 
 
-def audited(worker: Worker) -> list[tuple[str, str]]:
-    """What the audit log has, the oldest first."""
+def audit_entries(worker: Worker) -> list[tuple[str, str]]:
+    """Entries of the audit log, oldest first."""
     return [(entry.action, entry.subject) for entry in reversed(worker.repository.audit(AuditQuery()))]
 
 
-def used_up(worker: Worker) -> None:
-    while worker.post("/json", ASKED).status_code == 200:
+def exhaust(worker: Worker) -> None:
+    while worker.post("/json", REQUEST).status_code == 200:
         pass
 
 
 def test_reset_by_descriptor_is_audited(worker: Worker) -> None:
-    used_up(worker)
+    exhaust(worker)
     others = [{"entries": [{"key": "free"}]}, {"entries": [{"key": "nobody", "value": "x"}]}]
-    asked = {"domain": "edge", "descriptors": [*ASKED["descriptors"], *others, *ASKED["descriptors"]]}
-    answer = worker.post("/api/v1/reset", asked, WRITE)
+    request = {"domain": "edge", "descriptors": [*REQUEST["descriptors"], *others, *REQUEST["descriptors"]]}
+    answer = worker.post("/api/v1/reset", request, WRITE)
     assert (answer.status_code, answer.json()) == (200, {"reset": [{"key": "edge|user=a", "rule": "edge.user"}]})
-    assert worker.post("/json", ASKED).status_code == 200
-    assert audited(worker) == [("reset requested", "edge|user=a"), ("reset", "edge|user=a")]
+    assert worker.post("/json", REQUEST).status_code == 200
+    assert audit_entries(worker) == [("reset requested", "edge|user=a"), ("reset", "edge|user=a")]
 
 
 def test_reset_by_descriptor_over_grpc(worker: Worker) -> None:
-    used_up(worker)
+    exhaust(worker)
     message = messages.ResetRequest(domain="edge")
     message.descriptors.add().entries.add(key="user", value="a")
     data = worker.rpc("/crestgate.v1.RateLimiter/ResetLimit", message, WRITE)
     answer = messages.ResetResponse.FromString(data)
     assert (answer.reset_count, answer.reset[0].key, answer.reset[0].rule) == (1, "edge|user=a", "edge.user")
-    assert worker.post("/json", ASKED).status_code == 200
-    assert audited(worker) == [("reset requested", "edge|user=a"), ("reset", "edge|user=a")]
+    assert worker.post("/json", REQUEST).status_code == 200
+    assert audit_entries(worker) == [("reset requested", "edge|user=a"), ("reset", "edge|user=a")]
 
 
 def test_cancelled_reset_completes_and_is_audited_once(worker: Worker) -> None:
-    used_up(worker)
+    exhaust(worker)
     message = messages.ResetRequest(domain="edge")
     for name in ("a", "b", "c"):
         message.descriptors.add().entries.add(key="user", value=name)
@@ -300,7 +300,7 @@ def test_cancelled_reset_completes_and_is_audited_once(worker: Worker) -> None:
 
     worker.repository.note = slowly  # type: ignore[method-assign, assignment]
 
-    async def goes() -> None:
+    async def cancel_reset() -> None:
         waits = asyncio.ensure_future(unary(method, call, message.SerializeToString()))
         await asyncio.to_thread(noted.wait, 20)
         waits.cancel()
@@ -311,23 +311,25 @@ def test_cancelled_reset_completes_and_is_audited_once(worker: Worker) -> None:
             while len(asyncio.all_tasks()) > 1:
                 await asyncio.sleep(0.001)
 
-    worker.runner.run(goes())
-    assert worker.post("/json", ASKED).status_code == 200
+    worker.runner.run(cancel_reset())
+    assert worker.post("/json", REQUEST).status_code == 200
     subjects = [f"edge|user={name}" for name in ("a", "b", "c")]
-    assert audited(worker) == [(action, subject) for action in ("reset requested", "reset") for subject in subjects]
+    assert audit_entries(worker) == [
+        (action, subject) for action in ("reset requested", "reset") for subject in subjects
+    ]
 
 
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({**ASKED, "domain": "elsewhere"}, "domain"),
+        ({**REQUEST, "domain": "elsewhere"}, "domain"),
         ({"domain": "edge"}, "descriptors"),
         ({"domain": "edge", "descriptors": []}, "descriptors"),
         ({"domain": "edge", "descriptors": [{"entries": []}] * 101}, "descriptors"),
-        (wrongly(entries=[{"key": "user"}] * 10_001), "descriptors[0].entries"),
-        ({"descriptors": ASKED["descriptors"]}, "domain"),
-        ({**ASKED, "key": "user:42"}, "key"),
-        (wrongly(hits=1), "descriptors[0].hits"),
+        (invalid(entries=[{"key": "user"}] * 10_001), "descriptors[0].entries"),
+        ({"descriptors": REQUEST["descriptors"]}, "domain"),
+        ({**REQUEST, "key": "user:42"}, "key"),
+        (invalid(hits=1), "descriptors[0].hits"),
         ({"op": "take", "key": "a"}, "op"),
         ({"counters": [], "key": "a"}, "counters"),
     ],
@@ -339,40 +341,40 @@ def test_invalid_reset_names_the_field(worker: Worker, body: Any, field: str) ->
     assert [problem["field"] for problem in answer.json()["problems"]] == [field]
 
 
-@pytest.mark.parametrize("body", [ASKED, {"key": "k"}, {"dimension": "USER", "identifier": "42"}], ids=str)
+@pytest.mark.parametrize("body", [REQUEST, {"key": "k"}, {"dimension": "USER", "identifier": "42"}], ids=str)
 def test_failed_reset_is_audited_as_failed(domains: Any, body: dict[str, Any]) -> None:
     store = Flaky()
     worker = Worker(domains, store=store)
     rule = Rule.read({"name": "users", "dimension": "user", "limit": 5, "window_seconds": 60})
     worker.repository.write([edit_of(rule)], Actor("test"))
     worker.catalog.refresh()
-    written = len(audited(worker))
+    written = len(audit_entries(worker))
     store.broken = True
     assert worker.post("/api/v1/reset", body, WRITE).status_code == 503
     batch = {"checks": [{"op": "reset", "key": "k"}], "exact": True}
-    (told,) = worker.post("/api/v1/check/batch", batch, WRITE).json()["decisions"]
-    assert told["error"]["status"] == 503
+    (decision,) = worker.post("/api/v1/check/batch", batch, WRITE).json()["decisions"]
+    assert decision["error"]["status"] == 503
     message = messages.ResetRequest(key="k")
     with pytest.raises(RpcError):
         worker.rpc("/crestgate.v1.RateLimiter/ResetLimit", message, WRITE)
-    entries = audited(worker)[written:]
+    entries = audit_entries(worker)[written:]
     assert [action for action, _ in entries] == ["reset requested", "reset failed"] * 3
     store.broken = False
     assert worker.post("/api/v1/reset", body, WRITE).status_code == 200
-    assert [action for action, _ in audited(worker)[-2:]] == ["reset requested", "reset"]
+    assert [action for action, _ in audit_entries(worker)[-2:]] == ["reset requested", "reset"]
     worker.close()
 
 
 def test_reset_without_audit_log_is_not_done(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    used_up(worker)
+    exhaust(worker)
 
     def fails(*_: Any) -> None:
         raise StoreError("the rule database does not answer")
 
     monkeypatch.setattr(worker.repository, "note", fails)
-    assert worker.post("/api/v1/reset", ASKED, WRITE).status_code == 503
-    assert worker.post("/json", ASKED).status_code == 429
+    assert worker.post("/api/v1/reset", REQUEST, WRITE).status_code == 503
+    assert worker.post("/json", REQUEST).status_code == 429
 
 
 def test_reset_needs_scope_write(worker: Worker) -> None:
-    assert worker.post("/api/v1/reset", ASKED).status_code == 401
+    assert worker.post("/api/v1/reset", REQUEST).status_code == 401

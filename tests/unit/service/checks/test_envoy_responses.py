@@ -1,4 +1,4 @@
-"""What is told beside the statuses: headers for the client, metadata for the proxy, numbers for metrics and the log."""
+"""Responses beside the statuses: headers for the client, metadata for the proxy, metrics and the log."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ descriptors:
 
 
 def headers(answer: Any) -> dict[str, str]:
-    said = [(header.key, header.value) for header in answer.response_headers_to_add]
-    assert len(dict(said)) == len(said)
-    return dict(said)
+    pairs = [(header.key, header.value) for header in answer.response_headers_to_add]
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
 
 
 # -- headers ----------------------------------------------------------------------------------------------------------
@@ -57,14 +57,14 @@ def headers(answer: Any) -> dict[str, str]:
 
 def test_response_has_rate_limit_headers(proxies: Callable[..., Proxy]) -> None:
     proxy = proxies(style=HeaderStyle())
-    assert headers(proxy.ask(descriptor("user=a"))) == {
+    assert headers(proxy.check(descriptor("user=a"))) == {
         "ratelimit-policy": '"edge.user";q=10;w=60',
         "ratelimit": '"edge.user";r=9;t=60',
         "x-ratelimit-limit": "10",
         "x-ratelimit-remaining": "9",
         "x-ratelimit-reset": "60",
     }
-    both = proxy.ask(descriptor("user=a"), descriptor("route=/a"), descriptor("tried=a"), descriptor("nobody=a"))
+    both = proxy.check(descriptor("user=a"), descriptor("route=/a"), descriptor("tried=a"), descriptor("nobody=a"))
     assert headers(both) == {
         "ratelimit-policy": '"edge.user";q=10;w=60, "edge.route";q=1;w=1',
         "ratelimit": '"edge.user";r=8;t=60, "edge.route";r=19;t=1',
@@ -73,7 +73,7 @@ def test_response_has_rate_limit_headers(proxies: Callable[..., Proxy]) -> None:
         "x-ratelimit-reset": "60",
     }
     assert proxy.passes(descriptor("route=/a"), hits=19)
-    denied = headers(proxy.ask(descriptor("user=a"), descriptor("route=/a"), hits=3))
+    denied = headers(proxy.check(descriptor("user=a"), descriptor("route=/a"), hits=3))
     assert denied["ratelimit"] == '"edge.user";r=8;t=60, "edge.route";r=0;t=3'
     assert (denied["retry-after"], denied["x-ratelimit-limit"], denied["x-ratelimit-state"]) == ("3", "20", "throttled")
 
@@ -82,35 +82,35 @@ def test_x_ratelimit_headers_are_off_by_default(proxies: Callable[..., Proxy]) -
     """Envoy's filter may add its own, and a client would have each of them twice."""
     assert Settings().envoy.x_ratelimit is False
     silent = proxies(style=HeaderStyle(), x_ratelimit=False)
-    assert {*headers(silent.ask(descriptor("user=a"), hits=9))} == {"ratelimit-policy", "ratelimit"}
-    assert {*headers(silent.ask(descriptor("user=a"), hits=2))} == {"ratelimit-policy", "ratelimit", "retry-after"}
-    asked = proxies(style=HeaderStyle(x_ratelimit=False), x_ratelimit=True)
-    assert "x-ratelimit-limit" in headers(asked.ask(descriptor("user=a")))
+    assert {*headers(silent.check(descriptor("user=a"), hits=9))} == {"ratelimit-policy", "ratelimit"}
+    assert {*headers(silent.check(descriptor("user=a"), hits=2))} == {"ratelimit-policy", "ratelimit", "retry-after"}
+    proxy = proxies(style=HeaderStyle(x_ratelimit=False), x_ratelimit=True)
+    assert "x-ratelimit-limit" in headers(proxy.check(descriptor("user=a")))
 
 
 def test_headers_are_configurable(proxies: Callable[..., Proxy]) -> None:
-    assert headers(proxies().ask(descriptor("user=a"))) == {}
+    assert headers(proxies().check(descriptor("user=a"))) == {}
     only = HeaderStyle(ratelimit=False, x_ratelimit=False)
-    assert headers(proxies(style=only).ask(descriptor("user=a"), hits=4)) == {}
+    assert headers(proxies(style=only).check(descriptor("user=a"), hits=4)) == {}
     epoch = proxies(style=HeaderStyle(ratelimit=False, reset="epoch"))
-    assert headers(epoch.ask(descriptor("user=a")))["x-ratelimit-reset"] == str(START + 60)
+    assert headers(epoch.check(descriptor("user=a")))["x-ratelimit-reset"] == str(START + 60)
     denied = proxies(style=only)
     assert denied.passes(descriptor("user=a"), hits=10)
-    assert headers(denied.ask(descriptor("user=a"))) == {"retry-after": "60"}
+    assert headers(denied.check(descriptor("user=a"))) == {"retry-after": "60"}
 
 
-@pytest.mark.parametrize("asked", [("nobody=a",), ("tried=a",), ("tried=a", "nobody=b")])
-def test_without_limit_there_are_no_headers(proxies: Callable[..., Proxy], asked: tuple[str, ...]) -> None:
-    assert headers(proxies(style=HeaderStyle()).ask(*[descriptor(one) for one in asked])) == {}
+@pytest.mark.parametrize("entries", [("nobody=a",), ("tried=a",), ("tried=a", "nobody=b")])
+def test_without_limit_there_are_no_headers(proxies: Callable[..., Proxy], entries: tuple[str, ...]) -> None:
+    assert headers(proxies(style=HeaderStyle()).check(*[descriptor(one) for one in entries])) == {}
 
 
 def test_retry_time_of_quotas_is_the_shortest(
     proxies: Callable[..., Proxy],
 ) -> None:
     proxy = proxies(style=HeaderStyle())
-    asked = (descriptor("reserve=a"), descriptor("user=a"), descriptor("pool=a"))
-    assert proxy.passes(*asked)
-    denied = headers(proxy.ask(*asked))
+    request = (descriptor("reserve=a"), descriptor("user=a"), descriptor("pool=a"))
+    assert proxy.passes(*request)
+    denied = headers(proxy.check(*request))
     assert denied["retry-after"] == "60"
     assert denied["ratelimit"] == '"edge.user";r=9;t=60, "edge.pool";r=0;t=60'
 
@@ -124,9 +124,9 @@ def metadata(answer: Any) -> Any:
 
 def test_passed_limits_add_dynamic_metadata(proxies: Callable[..., Proxy]) -> None:
     proxy = proxies()
-    assert metadata(proxy.ask(descriptor("user=a"))) is None
-    told = metadata(proxy.ask(descriptor("plan=gold"), descriptor("region=x"), descriptor("user=a", limit=(5, 2))))
-    assert told == {
+    assert metadata(proxy.check(descriptor("user=a"))) is None
+    added = metadata(proxy.check(descriptor("plan=gold"), descriptor("region=x"), descriptor("user=a", limit=(5, 2))))
+    assert added == {
         "domain": "edge",
         "descriptors": [
             {"entries": ["plan=gold"]},
@@ -139,31 +139,33 @@ def test_passed_limits_add_dynamic_metadata(proxies: Callable[..., Proxy]) -> No
             "first": True,
         },
     }
-    again = metadata(proxy.ask(descriptor("plan=gold", hits=0), descriptor("region=y", hits=2), hits=3))
+    again = metadata(proxy.check(descriptor("plan=gold", hits=0), descriptor("region=y", hits=2), hits=3))
     assert again["hitsAddend"] == 3
     assert [one.get("hitsAddend") for one in again["descriptors"]] == [0.0, 2.0]
-    assert again["metadata"]["tier"] == {"name": "gold", "weight": 3.0, "zone": "eu"}, "nothing was merged for good"
+    assert again["metadata"]["tier"] == {"name": "gold", "weight": 3.0, "zone": "eu"}, (
+        "the configured metadata is not modified"
+    )
 
 
 def test_denying_limit_adds_no_metadata(proxies: Callable[..., Proxy]) -> None:
     proxy = proxies()
     assert proxy.passes(descriptor("plan=gold"), hits=2)
-    assert metadata(proxy.ask(descriptor("plan=gold"))) is None
-    told = metadata(proxy.ask(descriptor("plan=gold"), descriptor("region=x")))
-    assert told["metadata"] == {"tier": {"zone": "eu", "name": "other"}, "first": False}
+    assert metadata(proxy.check(descriptor("plan=gold"))) is None
+    added = metadata(proxy.check(descriptor("plan=gold"), descriptor("region=x")))
+    assert added["metadata"] == {"tier": {"zone": "eu", "name": "other"}, "first": False}
 
 
-# -- numbers ----------------------------------------------------------------------------------------------------------
+# -- metrics and the log ----------------------------------------------------------------------------------------------
 
 
 def test_metrics_count_the_deciding_limit(proxies: Callable[..., Proxy]) -> None:
     proxy = proxies()
-    proxy.ask(descriptor("user=a"), descriptor("region=x"))
-    proxy.ask(descriptor("user=a", hits=9), descriptor("region=x"))
-    proxy.ask(descriptor("user=a"), descriptor("region=x"))
+    proxy.check(descriptor("user=a"), descriptor("region=x"))
+    proxy.check(descriptor("user=a", hits=9), descriptor("region=x"))
+    proxy.check(descriptor("user=a"), descriptor("region=x"))
     for path in ("/a", "/b", "/a"):
-        proxy.ask(descriptor(f"path={path}"), descriptor("tried=a"))
-    proxy.ask(descriptor("nobody=a"))
+        proxy.check(descriptor(f"path={path}"), descriptor("tried=a"))
+    proxy.check(descriptor("nobody=a"))
     assert proxy.counted() == {
         ("edge.region", "descriptor"): (1, 0, 0),
         ("edge.user", "descriptor"): (1, 1, 0),
@@ -180,22 +182,22 @@ def test_metrics_count_the_deciding_limit(proxies: Callable[..., Proxy]) -> None
 
 def test_request_log_has_subject_and_decision(proxies: Callable[..., Proxy]) -> None:
     proxy = proxies()
-    asked = proxy.message(descriptor("user=a"), descriptor("pool=x"))
+    message = proxy.message(descriptor("user=a"), descriptor("pool=x"))
     for allowed, subject in ((True, "edge|pool=x"), (False, "edge|pool=x")):
         call = proxy.call()
-        assert isinstance(proxy.envoy.should_rate_limit(call, asked), bytes)
+        assert isinstance(proxy.envoy.should_rate_limit(call, message), bytes)
         assert (call.allowed, call.subject) == (allowed, subject)
 
 
 def test_pressure_state_is_a_header(proxies: Callable[..., Proxy]) -> None:
     proxy = proxies(style=HeaderStyle())
-    assert headers(proxy.ask(descriptor("user=a"), hits=9))["x-ratelimit-state"] == "warning"
-    assert headers(proxy.ask(descriptor("user=a", hits=0)))["x-ratelimit-state"] == "warning"
-    assert headers(proxy.ask(descriptor("user=a")))["x-ratelimit-state"] == "throttled"
+    assert headers(proxy.check(descriptor("user=a"), hits=9))["x-ratelimit-state"] == "warning"
+    assert headers(proxy.check(descriptor("user=a", hits=0)))["x-ratelimit-state"] == "warning"
+    assert headers(proxy.check(descriptor("user=a")))["x-ratelimit-state"] == "throttled"
     assert proxy.limiter.backend.pressure.states
 
 
-# -- the bytes --------------------------------------------------------------------------------------------------------
+# -- encoding ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 16383, 16384, 2**31, 2**32 - 1, 2**53])
@@ -234,7 +236,7 @@ def test_value_labels_are_bounded(proxies: Callable[..., Proxy]) -> None:
 def test_overrides_share_one_label(proxies: Callable[..., Proxy]) -> None:
     proxy = proxies(style=HeaderStyle(x_ratelimit=False))
     for number in range(50):
-        answer = proxy.ask(descriptor(f"made-up-{number}=x", limit=(5, 2)))
+        answer = proxy.check(descriptor(f"made-up-{number}=x", limit=(5, 2)))
         assert headers(answer)["ratelimit"] == '"edge.override";r=4;t=60'
     assert {rule for rule, _ in proxy.metrics._rules} == {"edge.override"}
 
@@ -244,7 +246,7 @@ def test_unknown_domains_are_logged_once(proxies: Callable[..., Proxy], caplog: 
     for number in range(2 * MAX_LOGGED_DOMAINS):
         for user in ("a", "b"):
             assert proxy.passes(descriptor(f"user={user}"), domain=f"shop{number}")
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
         f"unknown Envoy domain 'shop{number}': no file of envoy.config has it" for number in range(MAX_LOGGED_DOMAINS)
     ]

@@ -1,4 +1,4 @@
-"""What a proxy is told: a status for each descriptor, in order, with true numbers; at once and in time the same."""
+"""A status for each descriptor, in order, with exact numbers; the same for local and awaited responses."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def proxy(proxies: Callable[..., Proxy]) -> Proxy:
     return proxies()
 
 
-def codes(answer: Any) -> list[int]:
-    return [answer.overall_code, *(status.code for status in answer.statuses)]
+def codes(response: Any) -> list[int]:
+    return [response.overall_code, *(status.code for status in response.statuses)]
 
 
 def test_statuses_are_in_the_order_of_descriptors(proxy: Proxy) -> None:
-    answer = proxy.ask(
+    response = proxy.check(
         descriptor("nobody=x"),
         descriptor("route=/a"),
         descriptor("free=x"),
@@ -65,69 +65,71 @@ def test_statuses_are_in_the_order_of_descriptors(proxy: Proxy) -> None:
         descriptor("user=a", "route=/a"),
         descriptor(),
     )
-    assert codes(answer) == [OK] * 7
-    limits = [(s.current_limit.requests_per_unit, s.current_limit.unit, s.current_limit.name) for s in answer.statuses]
+    assert codes(response) == [OK] * 7
+    limits = [
+        (s.current_limit.requests_per_unit, s.current_limit.unit, s.current_limit.name) for s in response.statuses
+    ]
     assert limits == [(0, 0, ""), (10, HOUR, ""), (0, 0, ""), (3, MINUTE, "per-user"), (0, 0, ""), (0, 0, "")]
-    assert [s.HasField("current_limit") for s in answer.statuses] == [False, True, False, True, False, False]
-    assert [s.limit_remaining for s in answer.statuses] == [0, 9, 2**32 - 1, 2, 0, 0]
+    assert [s.HasField("current_limit") for s in response.statuses] == [False, True, False, True, False, False]
+    assert [s.limit_remaining for s in response.statuses] == [0, 9, 2**32 - 1, 2, 0, 0]
 
 
 def test_unknown_domain_limits_nothing(proxy: Proxy) -> None:
-    answer = proxy.ask(descriptor("user=a"), descriptor("user=b"), domain="elsewhere")
-    assert codes(answer) == [OK, OK, OK]
-    assert not any(status.HasField("current_limit") for status in answer.statuses)
+    response = proxy.check(descriptor("user=a"), descriptor("user=b"), domain="elsewhere")
+    assert codes(response) == [OK, OK, OK]
+    assert not any(status.HasField("current_limit") for status in response.statuses)
 
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_remaining_counts_down_to_the_limit(proxies: Callable[..., Proxy], waits: bool) -> None:
     proxy = proxies(waits=waits)
     proxy.clock.advance(12.5)
-    told = [proxy.ask(descriptor("user=a")) for _ in range(5)]
-    assert [codes(one) for one in told] == [[OK, OK]] * 3 + [[OVER, OVER]] * 2
-    assert [one.statuses[0].limit_remaining for one in told] == [2, 1, 0, 0, 0]
-    assert [one.statuses[0].duration_until_reset.seconds for one in told] == [48] * 5, "47.5, rounded up"
+    responses = [proxy.check(descriptor("user=a")) for _ in range(5)]
+    assert [codes(one) for one in responses] == [[OK, OK]] * 3 + [[OVER, OVER]] * 2
+    assert [one.statuses[0].limit_remaining for one in responses] == [2, 1, 0, 0, 0]
+    assert [one.statuses[0].duration_until_reset.seconds for one in responses] == [48] * 5, "47.5, rounded up"
     proxy.clock.advance(47.5)
-    assert codes(proxy.ask(descriptor("user=a"))) == [OK, OK]
+    assert codes(proxy.check(descriptor("user=a"))) == [OK, OK]
 
 
 def test_denied_status_has_retry_time_and_others_reset_time(proxy: Proxy) -> None:
     for _ in range(5):
-        proxy.ask(descriptor("bucket=a"))
-    (denied,) = proxy.ask(descriptor("bucket=a")).statuses
+        proxy.check(descriptor("bucket=a"))
+    (denied,) = proxy.check(descriptor("bucket=a")).statuses
     assert (denied.code, denied.limit_remaining, denied.duration_until_reset.seconds) == (OVER, 0, 1)
     proxy.clock.advance(2)
-    (passed,) = proxy.ask(descriptor("bucket=a")).statuses
+    (passed,) = proxy.check(descriptor("bucket=a")).statuses
     assert (passed.code, passed.limit_remaining, passed.duration_until_reset.seconds) == (OK, 1, 4)
 
 
 def test_other_periods_have_no_unit(proxy: Proxy) -> None:
-    (status,) = proxy.ask(descriptor("odd=a")).statuses
+    (status,) = proxy.check(descriptor("odd=a")).statuses
     assert (status.current_limit.requests_per_unit, status.current_limit.unit) == (3, 0)
 
 
 @pytest.mark.parametrize("hits", [1, 4])
 def test_impossible_request_waits_a_period(proxy: Proxy, hits: int) -> None:
-    (status,) = proxy.ask(descriptor("never=a" if hits == 1 else "user=a"), hits=hits).statuses
+    (status,) = proxy.check(descriptor("never=a" if hits == 1 else "user=a"), hits=hits).statuses
     assert (status.code, status.duration_until_reset.seconds) == (OVER, 60)
 
 
 def test_denied_request_takes_nothing(proxy: Proxy) -> None:
     for _ in range(3):
         assert proxy.passes(descriptor("user=a"), descriptor("route=/a"))
-    answer = proxy.ask(descriptor("route=/a"), descriptor("user=a"))
-    assert codes(answer) == [OVER, OK, OVER]
-    assert [status.limit_remaining for status in answer.statuses] == [7, 0]
-    assert proxy.left("route=/a") == 7
+    response = proxy.check(descriptor("route=/a"), descriptor("user=a"))
+    assert codes(response) == [OVER, OK, OVER]
+    assert [status.limit_remaining for status in response.statuses] == [7, 0]
+    assert proxy.remaining("route=/a") == 7
 
 
 def test_shadow_limit_never_denies_and_is_not_charged_for_denied_requests(proxy: Proxy) -> None:
-    assert codes(proxy.ask(descriptor("tried=a"), descriptor("user=a"))) == [OK, OK, OK]
-    over = proxy.ask(descriptor("tried=a"), descriptor("user=a"))
+    assert codes(proxy.check(descriptor("tried=a"), descriptor("user=a"))) == [OK, OK, OK]
+    over = proxy.check(descriptor("tried=a"), descriptor("user=a"))
     assert codes(over) == [OK, OK, OK]
     assert over.statuses[0].limit_remaining == 0
     assert proxy.passes(descriptor("user=a"))
-    assert codes(proxy.ask(descriptor("tried=b"), descriptor("user=a"))) == [OVER, OK, OVER]
-    assert proxy.left("tried=b") == 1
+    assert codes(proxy.check(descriptor("tried=b"), descriptor("user=a"))) == [OVER, OK, OVER]
+    assert proxy.remaining("tried=b") == 1
     assert proxy.counted() == {
         ("edge.user", "descriptor"): (3, 1, 0),
         ("edge.tried", "descriptor"): (0, 0, 1),
@@ -138,66 +140,70 @@ def test_shadow_limit_never_denies_and_is_not_charged_for_denied_requests(proxy:
 @pytest.mark.parametrize("by", ["vip", "special"])
 def test_replaced_limit_counts_nothing(proxy: Proxy, by: str) -> None:
     for _ in range(2):
-        answer = proxy.ask(descriptor("user=a"), descriptor(f"{by}=x"), descriptor("route=/a"))
-        assert codes(answer) == [OK, OK, OK, OK]
-        assert not answer.statuses[0].HasField("current_limit")
-    assert proxy.left("user=a") == 3
-    assert proxy.left("route=/a") == 8
+        response = proxy.check(descriptor("user=a"), descriptor(f"{by}=x"), descriptor("route=/a"))
+        assert codes(response) == [OK, OK, OK, OK]
+        assert not response.statuses[0].HasField("current_limit")
+    assert proxy.remaining("user=a") == 3
+    assert proxy.remaining("route=/a") == 8
     assert proxy.passes(descriptor(f"{by}=x")) is (by == "vip")
 
 
 def test_replaced_unlimited_descriptor_stays_unlimited(proxy: Proxy) -> None:
-    answer = proxy.ask(descriptor("free=x"), descriptor("freer=x"))
-    assert codes(answer) == [OK, OK, OK]
-    assert [status.limit_remaining for status in answer.statuses] == [2**32 - 1] * 2
+    response = proxy.check(descriptor("free=x"), descriptor("freer=x"))
+    assert codes(response) == [OK, OK, OK]
+    assert [status.limit_remaining for status in response.statuses] == [2**32 - 1] * 2
 
 
-@pytest.mark.parametrize(("counters", "kept"), [(8, True), (9, False)])
-def test_request_with_many_counters_is_not_cached(proxy: Proxy, counters: int, kept: bool) -> None:
-    asked = [descriptor(f"route=/{number}") for number in range(counters)]
+@pytest.mark.parametrize(("counters", "cached"), [(8, True), (9, False)])
+def test_request_with_many_counters_is_not_cached(proxy: Proxy, counters: int, cached: bool) -> None:
+    request = [descriptor(f"route=/{number}") for number in range(counters)]
     for _ in range(2):
-        assert proxy.passes(*asked)
+        assert proxy.passes(*request)
     assert proxy.envoy.evaluator is not None
-    assert bool(proxy.envoy.evaluator.cache) is kept
-    assert proxy.left("route=/0") == 8
+    assert bool(proxy.envoy.evaluator.cache) is cached
+    assert proxy.remaining("route=/0") == 8
 
 
 def test_override_shares_the_counter_of_its_period(proxy: Proxy) -> None:
-    (status,) = proxy.ask(descriptor("user=a", limit=(5, MINUTE))).statuses
+    (status,) = proxy.check(descriptor("user=a", limit=(5, MINUTE))).statuses
     assert (status.current_limit.requests_per_unit, status.current_limit.unit, status.limit_remaining) == (5, MINUTE, 4)
-    assert proxy.left("user=a") == 2
-    assert proxy.ask(descriptor("user=a", limit=(7, HOUR))).statuses[0].limit_remaining == 6, "another period"
-    assert proxy.left("user=a") == 2
-    assert proxy.ask(descriptor("nobody=a", limit=(2, DAY))).statuses[0].limit_remaining == 1, "none configured"
-    assert not proxy.ask(descriptor("user=a", limit=(1, DAY)), domain="elsewhere").statuses[0].HasField("current_limit")
-    replaced = proxy.ask(descriptor("user=a", limit=(5, MINUTE)), descriptor("vip=x"))
-    assert replaced.statuses[0].HasField("current_limit"), "it has no name that could be replaced"
+    assert proxy.remaining("user=a") == 2
+    assert proxy.check(descriptor("user=a", limit=(7, HOUR))).statuses[0].limit_remaining == 6, "another period"
+    assert proxy.remaining("user=a") == 2
+    assert proxy.check(descriptor("nobody=a", limit=(2, DAY))).statuses[0].limit_remaining == 1, "none configured"
+    assert (
+        not proxy.check(descriptor("user=a", limit=(1, DAY)), domain="elsewhere").statuses[0].HasField("current_limit")
+    )
+    replaced = proxy.check(descriptor("user=a", limit=(5, MINUTE)), descriptor("vip=x"))
+    assert replaced.statuses[0].HasField("current_limit"), "an override has no name that can be replaced"
 
 
 def test_duplicate_counter_is_charged_once_with_all_hits(proxy: Proxy) -> None:
-    answer = proxy.ask(descriptor("user=a"), descriptor("route=/a", hits=4), descriptor("user=a", hits=2))
-    assert codes(answer) == [OK, OK, OK, OK]
-    assert [status.limit_remaining for status in answer.statuses] == [0, 6, 0]
-    assert codes(proxy.ask(descriptor("user=b", hits=2), descriptor("user=b", hits=2))) == [OVER, OVER, OVER]
-    assert proxy.left("user=b") == 3
-    proxy.ask(descriptor("user=c"), descriptor("user=c", hits=0))
-    assert proxy.left("user=c") == 2
+    response = proxy.check(descriptor("user=a"), descriptor("route=/a", hits=4), descriptor("user=a", hits=2))
+    assert codes(response) == [OK, OK, OK, OK]
+    assert [status.limit_remaining for status in response.statuses] == [0, 6, 0]
+    assert codes(proxy.check(descriptor("user=b", hits=2), descriptor("user=b", hits=2))) == [OVER, OVER, OVER]
+    assert proxy.remaining("user=b") == 3
+    proxy.check(descriptor("user=c"), descriptor("user=c", hits=0))
+    assert proxy.remaining("user=c") == 2
 
 
 def test_lower_limit_of_one_counter_decides(proxy: Proxy) -> None:
     both = (descriptor("user=a", limit=(1, MINUTE)), descriptor("user=a"))
-    assert codes(proxy.ask(*both)) == [OVER, OVER, OVER]
-    assert proxy.left("user=a") == 3
+    assert codes(proxy.check(*both)) == [OVER, OVER, OVER]
+    assert proxy.remaining("user=a") == 3
     both = (descriptor("user=a"), descriptor("user=a", limit=(100, MINUTE)))
-    answer = proxy.ask(*both)
-    assert codes(answer) == [OK, OK, OK]
-    assert [status.limit_remaining for status in answer.statuses] == [1, 1]
+    response = proxy.check(*both)
+    assert codes(response) == [OK, OK, OK]
+    assert [status.limit_remaining for status in response.statuses] == [1, 1]
 
 
 def test_hits_default_to_the_request_then_to_one(proxy: Proxy) -> None:
-    answer = proxy.ask(descriptor("route=/a"), descriptor("route=/b", hits=3), descriptor("route=/c", hits=0), hits=2)
-    assert [status.limit_remaining for status in answer.statuses] == [8, 7, 10]
-    assert proxy.ask(descriptor("route=/a")).statuses[0].limit_remaining == 7
+    response = proxy.check(
+        descriptor("route=/a"), descriptor("route=/b", hits=3), descriptor("route=/c", hits=0), hits=2
+    )
+    assert [status.limit_remaining for status in response.statuses] == [8, 7, 10]
+    assert proxy.check(descriptor("route=/a")).statuses[0].limit_remaining == 7
 
 
 MOST = 2**31 - 1
@@ -250,7 +256,7 @@ def test_invalid_request_names_the_field_and_takes_nothing(proxy: Proxy, message
         with pytest.raises(InvalidRequestError) as refused:
             proxy.send(message.SerializeToString())
         assert refused.value.field == field
-    assert proxy.left("user=a") == 3
+    assert proxy.remaining("user=a") == 3
 
 
 def test_malformed_message_is_a_decode_error(proxy: Proxy) -> None:
@@ -262,7 +268,7 @@ def test_malformed_message_is_a_decode_error(proxy: Proxy) -> None:
 def test_without_configuration_every_call_is_refused(waits: bool) -> None:
     proxy = Proxy(None, waits=waits)
     with pytest.raises(ApiError) as refused:
-        proxy.ask(descriptor("user=a"))
+        proxy.check(descriptor("user=a"))
     assert (refused.value.status, refused.value.detail) == (
         412,
         "no Envoy limits are configured: set envoy.config to a file or directory of them",
@@ -273,14 +279,14 @@ def test_without_configuration_every_call_is_refused(waits: bool) -> None:
 @pytest.mark.parametrize("waits", [False, True])
 def test_each_counter_counts_against_the_ceiling(proxies: Callable[..., Proxy], waits: bool) -> None:
     proxy = proxies(checks="4/minute", waits=waits)
-    proxy.ask(descriptor("nobody=a"), descriptor("free=a"))  # one, at least
-    proxy.ask(descriptor("user=a"), descriptor("nobody=a"), descriptor("route=/a"), descriptor("user=a", hits=0))
+    proxy.check(descriptor("nobody=a"), descriptor("free=a"))  # counts as at least one
+    proxy.check(descriptor("user=a"), descriptor("nobody=a"), descriptor("route=/a"), descriptor("user=a", hits=0))
     with pytest.raises(ApiError) as refused:
-        proxy.ask(descriptor("route=/a"), descriptor("route=/b"))
+        proxy.check(descriptor("route=/a"), descriptor("route=/b"))
     assert refused.value.status == 429
-    assert proxy.passes(descriptor("route=/a")), "one was left"
+    assert proxy.passes(descriptor("route=/a")), "one check remained"
     with pytest.raises(ApiError):
-        proxy.ask(descriptor("nobody=a"))
+        proxy.check(descriptor("nobody=a"))
     proxy.clock.advance(60)
     assert proxy.passes(descriptor("user=a"))
 
@@ -288,10 +294,10 @@ def test_each_counter_counts_against_the_ceiling(proxies: Callable[..., Proxy], 
 def test_awaited_request_counts_once_against_the_ceiling(proxies: Callable[..., Proxy]) -> None:
     proxy = proxies(checks="4/minute", waits=True)
     for request in ([descriptor("user=a"), descriptor("route=/a"), descriptor("odd=a")], [descriptor("user=a")]):
-        proxy.ask(*request)
+        proxy.check(*request)
     assert proxy.awaited == 2
     with pytest.raises(ApiError, match="too many checks"):
-        proxy.ask(descriptor("user=a"))
+        proxy.check(descriptor("user=a"))
 
 
 def test_reloaded_limits_apply_to_the_next_request(proxy: Proxy, tmp_path: Path) -> None:
@@ -323,8 +329,8 @@ REQUESTS: list[tuple[Any, ...]] = [
 def test_awaited_responses_are_the_same_bytes(proxies: Callable[..., Proxy]) -> None:
     direct, awaited = proxies(style=HeaderStyle()), proxies(style=HeaderStyle(), waits=True)
     for turn in range(6):
-        for asked in REQUESTS:
-            assert direct.answer(*asked) == awaited.answer(*asked), (turn, asked)
+        for request in REQUESTS:
+            assert direct.check_raw(*request) == awaited.check_raw(*request), (turn, request)
         for proxy in (direct, awaited):
             proxy.clock.advance(0.7)
     assert direct.counted() == awaited.counted()
@@ -339,14 +345,14 @@ def test_failure_policy_answers_for_a_failing_store(domains: Any, policy: OnStor
     store = Flaky()
     proxy = Proxy(domains, store=store, on_store_error=policy)
     store.broken = True
-    answer = proxy.ask(descriptor("user=a"), descriptor("nobody=x"))
-    assert codes(answer) == [code, code, OK]
-    assert answer.statuses[0].limit_remaining == left
-    assert answer.statuses[0].current_limit.requests_per_unit == 3
-    look = proxy.ask(descriptor("user=b", hits=0))
+    response = proxy.check(descriptor("user=a"), descriptor("nobody=x"))
+    assert codes(response) == [code, code, OK]
+    assert response.statuses[0].limit_remaining == left
+    assert response.statuses[0].current_limit.requests_per_unit == 3
+    look = proxy.check(descriptor("user=b", hits=0))
     assert codes(look) == [code, code]
     assert proxy.passes(descriptor("user=b", hits=0), descriptor("route=/a")) is (policy != "closed")
-    assert proxy.passes(descriptor("tried=a")), "a shadow holds up nothing"
+    assert proxy.passes(descriptor("tried=a")), "a shadow limit never denies"
     snapshot = proxy.metrics.snapshot(proxy.clock.ticks(), {})
     assert snapshot.counter("fail_open") == (3 if policy == "open" else 0)
     proxy.close()

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a check is told with the field that is wrong, before anything is asked."""
+"""Invalid checks are refused with the name of the field, before the store is called."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def limiter() -> Iterator[AsyncLimiter]:
     ids=lambda value: str(value)[:50],
 )
 def test_invalid_form_names_the_field(limiter: AsyncLimiter, check: dict[str, Any], field: str) -> None:
-    asked = read_check(json.dumps(check).encode())
+    parsed = read_check(json.dumps(check).encode())
     with pytest.raises(InvalidRequestError) as caught:
-        prepare_check(limiter, Op.TAKE, asked)
+        prepare_check(limiter, Op.TAKE, parsed)
     assert caught.value.field == field
     assert caught.value.inside("checks[3]").field == (f"checks[3].{field}" if field else "checks[3]")
 

@@ -1,4 +1,4 @@
-"""JSON bodies with a key twice are refused by its name, and no others are."""
+"""JSON bodies with a duplicate key are refused with its name; others are accepted."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ members = st.tuples(keys, texts, st.booleans(), st.sampled_from(["", " ", "\n\t"
 
 @given(st.lists(members, max_size=6))
 def test_every_duplicate_is_detected_and_nothing_else(pairs: list[tuple[str, Any, bool, str]]) -> None:
-    """The count of colons, against a reader that looks at every key."""
+    """Compares the count of colons with a parser that checks every key."""
     numbers = {"cost": 1, "timestamp": 1.5}
     written = [
         f"{json.dumps(name)}{space}:{space}{json.dumps(numbers.get(name, text), ensure_ascii=escaped)}"
@@ -99,7 +99,7 @@ def test_every_duplicate_is_detected_and_nothing_else(pairs: list[tuple[str, Any
 
 
 def test_ordinary_bodies_are_parsed_once() -> None:
-    """Those that clients send: to read them key by key would cost more than to decide them."""
+    """Checking the keys of ordinary bodies would cost more than the decision."""
     policy = b'{"key": "user:42", "plans": ["a:b"], "cost": 1}'
     assert not redundant_keys(policy, read_check(policy))
     check = {"dimension": "USER", "identifier": "42", "endpoint": "/api/v1/orders", "method": "GET", "cost": 1}
@@ -134,5 +134,5 @@ def test_body_with_escaped_colon_is_bounded_as_well(escape: str, monkeypatch: py
 
 
 def test_other_escapes_do_not_cause_a_second_parse() -> None:
-    body = b'{"key": "\\u003cb\\u003e", "cost": 1}'  # as Go's encoder writes it
+    body = b'{"key": "\\u003cb\\u003e", "cost": 1}'  # as written by Go's encoder
     assert not redundant_keys(body, read_check(body))

@@ -1,4 +1,4 @@
-"""Requests that are refused as wrong count as one check against the ceiling of the node, however much they name."""
+"""Invalid requests count as one check against the ceiling of the node, whatever their size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settlement tokens: what was issued is read again, and nothing else is."""
+"""Settlement tokens: only issued tokens are accepted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def issued(cost: int = 3, tick: int = 1_234_567) -> str:
     return TOKENS.issue(TOKENS.next_take(), NOW, "caller", "user:42", ALGORITHM, cost, tick)
 
 
-def is_believed(token: str) -> bool:
+def is_accepted(token: str) -> bool:
     claimed = TOKENS.read(token)
     if claimed is None:
         return False
@@ -38,7 +38,7 @@ def test_issued_token_is_valid(cost: int, tick: int) -> None:
     claimed = TOKENS.read(token)
     assert claimed is not None
     assert (claimed.inline, claimed.issued, claimed.cost, claimed.tick) == (True, NOW, cost, tick)
-    assert is_believed(token)
+    assert is_accepted(token)
 
 
 def test_mutated_tokens_are_refused() -> None:
@@ -47,28 +47,28 @@ def test_mutated_tokens_are_refused() -> None:
     for _ in range(MUTATIONS):
         mutated = mutate(rng, token, other)
         if mutated not in (token, other):
-            assert not is_believed(mutated), ascii(mutated)
+            assert not is_accepted(mutated), ascii(mutated)
 
 
 def mutate(rng: random.Random, token: str, other: str) -> str:
-    """The token with a few characters or whole fields changed, added, taken away or exchanged."""
+    """The token with a few characters or whole fields changed, added, removed or swapped."""
     if rng.random() < 0.3:
         fields, others = token.split("."), other.split(".")
-        place = rng.randrange(len(fields))
-        text = fields[place]
-        fields[place] = rng.choice(
-            ["", "0" + text, "+" + text, "-" + text, " " + text, text + "\n", text.upper(), "f" * 40, others[place]]
+        index = rng.randrange(len(fields))
+        text = fields[index]
+        fields[index] = rng.choice(
+            ["", "0" + text, "+" + text, "-" + text, " " + text, text + "\n", text.upper(), "f" * 40, others[index]]
         )
         return ".".join(fields)
     for _ in range(rng.randint(1, 3)):
-        place = rng.randrange(len(token) + 1)
+        index = rng.randrange(len(token) + 1)
         added = "".join(rng.choices(ALPHABET, k=rng.randint(0, 3)))
-        token = token[:place] + added + token[place + rng.randint(0, 3) :]
+        token = token[:index] + added + token[index + rng.randint(0, 3) :]
     return token
 
 
 @pytest.mark.parametrize(
-    ("place", "text"),
+    ("index", "text"),
     [
         *((0, text) for text in ("i", "i-1", "i+1", "i1_0", "i 1", "ix1", "i01", "x1", "i" + "f" * 13)),
         *((1, text) for text in ("", "a", "0" * 16, f"{'0' * 16}-", f"{'0' * 16}--1", f"{'A' * 16}-1")),
@@ -77,7 +77,7 @@ def mutate(rng: random.Random, token: str, other: str) -> str:
         *((4, text) for text in ("", "b", "0" * 31, "0" * 33, "A" * 32)),
     ],
 )
-def test_fields_are_read_strictly(place: int, text: str) -> None:
+def test_fields_are_read_strictly(index: int, text: str) -> None:
     fields = issued().split(".")
-    fields[place] = text
+    fields[index] = text
     assert TOKENS.read(".".join(fields)) is None

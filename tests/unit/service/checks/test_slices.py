@@ -1,4 +1,4 @@
-"""How large batches are cut, and what they count for."""
+"""Slices of large batches, and their weight against the ceiling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may call over gRPC, under which id, what is counted and logged, and what is told when something is wrong."""
+"""gRPC calls: authorization, request ids, metrics, logging and error statuses."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def start() -> Iterator[Callable[..., Worker]]:
         worker.close()
 
 
-def answering(worker: Worker, error: Exception) -> Method:
-    """A method that raises this, at once."""
+def failing_method(worker: Worker, error: Exception) -> Method:
+    """A method that raises this error synchronously."""
 
     def raise_it(call: CallContext, message: bytes) -> bytes:
         raise error
@@ -55,40 +55,40 @@ def answering(worker: Worker, error: Exception) -> Method:
     return GrpcMethod(GrpcMethods(worker.guard, worker.metrics, worker.http.log), "/x/y", raise_it).method()
 
 
-def raised(method: Method) -> RpcError:
+def raised_error(method: Method) -> RpcError:
     assert method.unary is not None
     with pytest.raises(RpcError) as caught:
         method.unary(RpcCall(b"/x/y", (), None, None), b"")
     return caught.value
 
 
-# -- who may --------------------------------------------------------------------------------------------------------
+# -- authorization --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "message"),
     [
         ("CheckRateLimit", ASKED),
         ("CheckRateLimitBatch", messages.CheckBatchRequest(checks=[ASKED])),
         ("GetRemainingQuota", messages.QuotaRequest(dimension=1, identifier="42")),
     ],
 )
-def test_checks_need_a_key_beyond_loopback(start: Callable[..., Worker], name: str, asked: Any) -> None:
+def test_checks_need_a_key_beyond_loopback(start: Callable[..., Worker], name: str, message: Any) -> None:
     worker = start(server=BEYOND)
-    assert status_of(worker, name, asked)[0] == "UNAUTHENTICATED"
-    assert status_of(worker, name, asked, bearer("cg_nothing"))[0] == "UNAUTHENTICATED"
+    assert status_of(worker, name, message)[0] == "UNAUTHENTICATED"
+    assert status_of(worker, name, message, bearer("cg_nothing"))[0] == "UNAUTHENTICATED"
     for scope in ("check", "read", "write"):
-        worker.call(name, asked, bearer(worker.key(scope)))
-    worker.call(name, asked, [(b"x-api-key", worker.key("check").encode())])
-    start().call(name, asked)
+        worker.call(name, message, bearer(worker.key(scope)))
+    worker.call(name, message, [(b"x-api-key", worker.key("check").encode())])
+    start().call(name, message)
 
 
 def test_reset_needs_scope_write(start: Callable[..., Worker]) -> None:
     worker = start()
     assert status_of(worker, "ResetLimit", RESET)[0] == "UNAUTHENTICATED"
     for scope in ("check", "read"):
-        status, told = status_of(worker, "ResetLimit", RESET, bearer(worker.key(scope)))
-        assert (status, told) == (
+        status, message = status_of(worker, "ResetLimit", RESET, bearer(worker.key(scope)))
+        assert (status, message) == (
             "PERMISSION_DENIED",
             f"the API key '{scope}-key' has scope {scope}, and this call needs write",
         )
@@ -102,7 +102,7 @@ def test_unknown_key_is_refused_even_where_none_is_needed(start: Callable[..., W
 
 
 def test_health_ignores_keys(start: Callable[..., Worker]) -> None:
-    """Probes that send a key which was revoked must not take a service out of its place."""
+    """Probes that send a revoked key must not make a service unready."""
     worker = start(server=BEYOND)
     method = worker.methods[b"/grpc.health.v1.Health/Check"]
     call = RpcCall(b"/grpc.health.v1.Health/Check", bearer("cg_nothing"), None, None)
@@ -110,10 +110,10 @@ def test_health_ignores_keys(start: Callable[..., Worker]) -> None:
 
 
 def test_refused_callers_are_logged_at_intervals(start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy that is refused may let everything through, and nobody would notice."""
+    """A proxy that is refused may let everything through unnoticed."""
     worker = start(server=BEYOND)
-    moments = iter([1000.0, 1000.1, 1059.9, 1060.1])
-    monkeypatch.setattr(method, "monotonic", lambda: next(moments))
+    times = iter([1000.0, 1000.1, 1059.9, 1060.1])
+    monkeypatch.setattr(method, "monotonic", lambda: next(times))
     with structlog.testing.capture_logs() as lines:
         for _ in range(4):
             status_of(worker, "CheckRateLimit", ASKED)
@@ -134,7 +134,7 @@ def test_resets_come_from_admin_networks(start: Callable[..., Worker]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "name", "asked", "token"),
+    ("limits", "name", "message", "token"),
     [
         ({"checks": Limit(2, 60)}, "CheckRateLimit", ASKED, None),
         ({"checks": Limit(2, 60)}, "GetRemainingQuota", messages.QuotaRequest(dimension=1, identifier="42"), None),
@@ -142,18 +142,18 @@ def test_resets_come_from_admin_networks(start: Callable[..., Worker]) -> None:
     ],
 )
 def test_rate_limited_caller_gets_retry_after(
-    start: Callable[..., Worker], limits: dict[str, Limit], name: str, asked: Any, token: str | None
+    start: Callable[..., Worker], limits: dict[str, Limit], name: str, message: Any, token: str | None
 ) -> None:
     worker = start(limits=limits)
     metadata = [] if token is None else bearer(token)
     for _ in range(2):
-        worker.call(name, asked, metadata)
+        worker.call(name, message, metadata)
     with pytest.raises(RpcError) as caught:
-        worker.call(name, asked, metadata)
+        worker.call(name, message, metadata)
     assert caught.value.status is Status.RESOURCE_EXHAUSTED
     assert list(caught.value.trailers) == [(b"retry-after", b"30")]
     worker.clock.advance(30)
-    worker.call(name, asked, metadata)
+    worker.call(name, message, metadata)
 
 
 def test_failed_logins_are_counted_by_address(start: Callable[..., Worker]) -> None:
@@ -163,7 +163,7 @@ def test_failed_logins_are_counted_by_address(start: Callable[..., Worker]) -> N
     worker.call("CheckRateLimit", ASKED, bearer(ADMIN))
 
 
-# -- ids, numbers and the log ---------------------------------------------------------------------------------------
+# -- ids, metrics and the log ---------------------------------------------------------------------------------------
 
 
 def test_request_id_is_returned_or_generated(start: Callable[..., Worker]) -> None:
@@ -191,7 +191,7 @@ def test_cached_metadata_belongs_to_its_call(start: Callable[..., Worker]) -> No
 def test_calls_are_counted_by_status(start: Callable[..., Worker]) -> None:
     worker = start()
     for _ in range(4):
-        worker.check(dimension=1, identifier="42")  # the fourth is denied, which is an answer
+        worker.check(dimension=1, identifier="42")  # the fourth is denied, with status OK
     worker.call("GetRemainingQuota", messages.QuotaRequest(key="a"))
     status_of(worker, "CheckRateLimit", messages.CheckRequest())
     status_of(worker, "ResetLimit", RESET)
@@ -203,10 +203,10 @@ def test_calls_are_counted_by_status(start: Callable[..., Worker]) -> None:
 
 def test_request_log_has_a_line_per_call_if_configured(start: Callable[..., Worker]) -> None:
     worker = start(logs=Logs(requests="all"))
-    once = (b"x-request-id", b"mine")
+    request_id = (b"x-request-id", b"mine")
     with structlog.testing.capture_logs() as lines:
-        worker.check([once], dimension=1, identifier="42")
-        status_of(worker, "ResetLimit", RESET, [once])
+        worker.check([request_id], dimension=1, identifier="42")
+        status_of(worker, "ResetLimit", RESET, [request_id])
     lines = [line for line in lines if line["event"] == "check"]
     for line in lines:
         assert line.pop("seconds") >= 0
@@ -221,15 +221,15 @@ def test_request_log_has_a_line_per_call_if_configured(start: Callable[..., Work
     assert lines == []
 
 
-# -- what is wrong --------------------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["CheckRateLimit", "CheckRateLimitBatch", "GetRemainingQuota", "ResetLimit"])
 @pytest.mark.parametrize("message", [b"\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe"], ids=["tag", "length", "no UTF-8"])
 def test_malformed_message_is_invalid_argument(start: Callable[..., Worker], name: str, message: bytes) -> None:
     worker = start()
-    status, told = status_of(worker, name, message, bearer(ADMIN))
-    assert (status, told.split(":")[0]) == (
+    status, detail = status_of(worker, name, message, bearer(ADMIN))
+    assert (status, detail.split(":")[0]) == (
         "INVALID_ARGUMENT",
         "the message cannot be read as what this method takes",
     )
@@ -259,8 +259,8 @@ def test_malformed_message_is_invalid_argument(start: Callable[..., Worker], nam
 def test_errors_map_to_grpc_statuses(start: Callable[..., Worker], error: Exception, status: Status) -> None:
     worker = start()
     with structlog.testing.capture_logs() as lines:
-        told = raised(answering(worker, error))
-    assert (told.status, told.message, list(told.trailers)) == (status, "no", [])
+        raised = raised_error(failing_method(worker, error))
+    assert (raised.status, raised.message, list(raised.trailers)) == (status, "no", [])
     assert [line["event"] for line in lines] == (["request failed"] if isinstance(error, CrestgateError) else [])
     assert worker.requests() == {int(status): 1}
 
@@ -268,8 +268,8 @@ def test_errors_map_to_grpc_statuses(start: Callable[..., Worker], error: Except
 def test_internal_error_is_logged_and_not_revealed(start: Callable[..., Worker]) -> None:
     worker = start()
     with structlog.testing.capture_logs() as lines:
-        told = raised(answering(worker, ZeroDivisionError("secret")))
-    assert (told.status, told.message) == (
+        error = raised_error(failing_method(worker, ZeroDivisionError("secret")))
+    assert (error.status, error.message) == (
         Status.INTERNAL,
         "internal error: the log has it under this request id",
     )
@@ -280,18 +280,20 @@ def test_internal_error_is_logged_and_not_revealed(start: Callable[..., Worker])
 
 def test_status_message_is_one_short_line(start: Callable[..., Worker]) -> None:
     worker = start()
-    assert raised(answering(worker, ApiError(400, "one\ntwo\r\nthree"))).message == "one two three"
-    told = raised(answering(worker, ApiError(400, "\N{GRINNING FACE}\n" * 100_000))).message
-    assert (len(told), told.splitlines()) == (MAX_MESSAGE + 1, [told])
-    asked = messages.CheckRequest(key="a", plans=["\N{GRINNING FACE}\n" * 100_000])
-    told = status_of(worker, "CheckRateLimit", asked)[1]
-    assert len(told) <= MAX_MESSAGE
-    assert told.splitlines() == [told]
+    assert raised_error(failing_method(worker, ApiError(400, "one\ntwo\r\nthree"))).message == "one two three"
+    message = raised_error(failing_method(worker, ApiError(400, "\N{GRINNING FACE}\n" * 100_000))).message
+    assert (len(message), message.splitlines()) == (MAX_MESSAGE + 1, [message])
+    request = messages.CheckRequest(key="a", plans=["\N{GRINNING FACE}\n" * 100_000])
+    message = status_of(worker, "CheckRateLimit", request)[1]
+    assert len(message) <= MAX_MESSAGE
+    assert message.splitlines() == [message]
 
 
 def test_errors_have_only_retry_after_as_trailer(start: Callable[..., Worker]) -> None:
     headers = [(b"www-authenticate", b"Bearer"), (b"retry-after", b"7")]
-    assert list(raised(answering(start(), ApiError(401, "no", headers))).trailers) == [(b"retry-after", b"7")]
+    assert list(raised_error(failing_method(start(), ApiError(401, "no", headers))).trailers) == [
+        (b"retry-after", b"7")
+    ]
 
 
 def test_unreachable_store_is_unavailable(start: Callable[..., Worker]) -> None:
@@ -307,7 +309,7 @@ def test_cancelled_call_is_counted(start: Callable[..., Worker], deadline: float
     store = SlowStore()
     worker = start(store=store)
 
-    async def cut_off() -> None:
+    async def cancel_call() -> None:
         task = asyncio.ensure_future(
             unary(worker.methods[CHECK], RpcCall(CHECK, (), None, deadline), ASKED.SerializeToString())
         )
@@ -318,7 +320,7 @@ def test_cancelled_call_is_counted(start: Callable[..., Worker], deadline: float
             await task
         await store.answer_all()
 
-    worker.runner.run(cut_off())
+    worker.runner.run(cancel_call())
     assert worker.requests() == {int(status): 1}
 
 

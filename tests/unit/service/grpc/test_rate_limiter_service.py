@@ -1,4 +1,4 @@
-"""crestgate.v1.RateLimiter: the same counters, numbers and mistakes as over HTTP, in messages."""
+"""crestgate.v1.RateLimiter: the same counters, numbers and errors as over HTTP, in messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def worker() -> Iterator[Worker]:
 
 @pytest.fixture
 def own() -> Iterator[Callable[..., Worker]]:
-    """Makes workers of a test's own."""
+    """Factory of workers for one test."""
     made: list[Worker] = []
 
     def make(**options: Any) -> Worker:
@@ -66,38 +66,38 @@ def own() -> Iterator[Callable[..., Worker]]:
         one.close()
 
 
-def as_json(answer: Any) -> dict[str, Any]:
-    """An answer as HTTP would give it, as far as messages tell it."""
-    told = {
-        "allowed": answer.allowed,
-        "limit": answer.limit,
-        "remaining": answer.remaining,
-        "current_count": answer.current_count,
-        "reset_at": answer.reset_at,
-        "reset_after": answer.reset_after,
-        "retry_after": answer.retry_after,
-        "reason": answer.reason,
-        "rule": answer.rule,
-        "state": answer.state,
-        "delay": answer.delay,
+def as_json(response: Any) -> dict[str, Any]:
+    """A response message as the JSON of HTTP, without the fields that messages lack."""
+    fields = {
+        "allowed": response.allowed,
+        "limit": response.limit,
+        "remaining": response.remaining,
+        "current_count": response.current_count,
+        "reset_at": response.reset_at,
+        "reset_after": response.reset_after,
+        "retry_after": response.retry_after,
+        "reason": response.reason,
+        "rule": response.rule,
+        "state": response.state,
+        "delay": response.delay,
     }
-    if answer.HasField("queue_position"):
-        told["queue_position"] = answer.queue_position
+    if response.HasField("queue_position"):
+        fields["queue_position"] = response.queue_position
     for name in ("parts", "shadows"):
-        if getattr(answer, name, ()):
-            told[name] = [as_json(part) for part in getattr(answer, name)]
-    return told
+        if getattr(response, name, ()):
+            fields[name] = [as_json(part) for part in getattr(response, name)]
+    return fields
 
 
-def rounded(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer of HTTP with the waiting as messages tell it, who cannot say null either."""
-    told = answer | {"rule": answer["rule"] or ""}
-    wait = told["retry_after"]
-    told["retry_after"] = 0 if told["allowed"] else -1 if wait is None else int(-(-wait // 1))
+def rounded(body: dict[str, Any]) -> dict[str, Any]:
+    """An HTTP response with retry_after and rule as in messages, which have whole seconds and no null."""
+    fields = body | {"rule": body["rule"] or ""}
+    wait = fields["retry_after"]
+    fields["retry_after"] = 0 if fields["allowed"] else -1 if wait is None else int(-(-wait // 1))
     for name in ("parts", "shadows"):
-        if name in told:
-            told[name] = [rounded(part) for part in told[name]]
-    return told
+        if name in fields:
+            fields[name] = [rounded(part) for part in fields[name]]
+    return fields
 
 
 @pytest.mark.parametrize(
@@ -122,20 +122,20 @@ def rounded(answer: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=lambda fields: " ".join(map(str, fields.values())),
 )
-def test_grpc_and_http_share_counters_and_answers(own: Callable[..., Worker], fields: dict[str, Any]) -> None:
-    """One worker is asked in turns over gRPC and HTTP, another over HTTP alone: nobody can tell them apart."""
+def test_grpc_and_http_share_counters_and_responses(own: Callable[..., Worker], fields: dict[str, Any]) -> None:
+    """One worker is called over gRPC and HTTP in turn, another over HTTP alone: the responses are equal."""
     both, only = own(), own()
     named = fields | ({"dimension": messages.Dimension[fields["dimension"]]} if "dimension" in fields else {})
     for turn in range(6):
         expected = rounded(only.post("/api/v1/check", named))
-        told = as_json(both.check(**fields)) if turn % 2 else rounded(both.post("/api/v1/check", named))
-        assert told == expected, turn
+        response = as_json(both.check(**fields)) if turn % 2 else rounded(both.post("/api/v1/check", named))
+        assert response == expected, turn
 
 
-def test_batch_answers_are_those_of_its_checks(own: Callable[..., Worker]) -> None:
+def test_batch_responses_equal_those_of_single_checks(own: Callable[..., Worker]) -> None:
     checks = [
-        messages.CheckRequest(dimension=USER, identifier=str(place % 3), endpoint="/orders", cost=1 + place % 2)
-        for place in range(12)
+        messages.CheckRequest(dimension=USER, identifier=str(number % 3), endpoint="/orders", cost=1 + number % 2)
+        for number in range(12)
     ]
     one_by_one, together = own(), own()
     expected = [one_by_one.call("CheckRateLimit", check) for check in checks]
@@ -145,20 +145,20 @@ def test_batch_answers_are_those_of_its_checks(own: Callable[..., Worker]) -> No
 
 
 def test_cost_defaults_to_one_and_may_be_zero(worker: Worker) -> None:
-    asked: dict[str, Any] = {"dimension": USER, "identifier": "42", "endpoint": "/orders"}
-    assert worker.check(**asked).remaining == 2
-    assert worker.check(**asked, cost=0).remaining == 2
-    assert worker.check(**asked, cost=2).remaining == 0
+    request: dict[str, Any] = {"dimension": USER, "identifier": "42", "endpoint": "/orders"}
+    assert worker.check(**request).remaining == 2
+    assert worker.check(**request, cost=0).remaining == 2
+    assert worker.check(**request, cost=2).remaining == 0
 
 
 def test_retry_after_is_rounded_up_to_seconds(worker: Worker) -> None:
-    asked: dict[str, Any] = {"dimension": USER, "identifier": "42", "endpoint": "/queued"}
-    assert worker.check(**asked, cost=4).retry_after == 0
+    request: dict[str, Any] = {"dimension": USER, "identifier": "42", "endpoint": "/queued"}
+    assert worker.check(**request, cost=4).retry_after == 0
     worker.clock.advance(0.4)
-    denied = worker.check(**asked)
+    denied = worker.check(**request)
     assert (denied.allowed, denied.retry_after, denied.reason) == (False, 1, "limited")
     assert denied.reset_after == pytest.approx(3.6)
-    never = worker.check(**asked, cost=5)
+    never = worker.check(**request, cost=5)
     assert (never.allowed, never.retry_after, never.reason) == (False, -1, "cost_exceeds_limit")
 
 
@@ -179,7 +179,7 @@ def test_allowed_client_requests_update_last_uses(worker: Worker) -> None:
     assert worker.metrics.take_uses() == {acme: worker.clock.ticks()}
     worker.clock.advance(1)
     assert not worker.check(dimension=CLIENT, identifier="acme").allowed
-    assert worker.metrics.take_uses() == {}, "what is denied is not counted"
+    assert worker.metrics.take_uses() == {}, "denied requests are not counted"
 
 
 def test_clients_and_keys_are_listed(worker: Worker) -> None:
@@ -191,7 +191,7 @@ def test_clients_and_keys_are_listed(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [
         ({}, f"dimension: is not set: set it to one of {NAMES}, or set key"),
         ({"identifier": "42"}, "dimension: is not set"),
@@ -218,28 +218,28 @@ def test_clients_and_keys_are_listed(worker: Worker) -> None:
         ({"key": "a", "plans": ["gold"], "cost": -1}, "cost: must be a whole number"),
     ],
 )
-def test_invalid_check_batch_and_quota_name_the_field(worker: Worker, fields: dict[str, Any], told: str) -> None:
+def test_invalid_check_batch_and_quota_name_the_field(worker: Worker, fields: dict[str, Any], expected: str) -> None:
     fine = messages.CheckRequest(dimension=USER, identifier="1", endpoint="/orders")
-    asked = messages.CheckRequest(**fields)
-    batch = messages.CheckBatchRequest(checks=[fine, asked])
+    check = messages.CheckRequest(**fields)
+    batch = messages.CheckBatchRequest(checks=[fine, check])
     for name, message, at in [
-        ("CheckRateLimit", asked, ""),
+        ("CheckRateLimit", check, ""),
         ("CheckRateLimitBatch", batch, "checks[1]."),
         ("GetRemainingQuota", messages.QuotaRequest(**fields), ""),
     ]:
-        status, said = status_of(worker, name, message)
+        status, detail = status_of(worker, name, message)
         assert status == "INVALID_ARGUMENT"
-        assert said.startswith(at + told)
-        assert "context" not in said  # which messages do not have
+        assert detail.startswith(at + expected)
+        assert "context" not in detail  # messages have no such field
     assert worker.check(dimension=USER, identifier="1", endpoint="/orders").remaining == 2  # nothing was counted
 
 
 def test_batch_has_at_most_a_thousand_checks(worker: Worker) -> None:
-    asked = messages.CheckBatchRequest(checks=[messages.CheckRequest(dimension=IP, identifier="192.0.2.1")] * 1000)
-    decisions = worker.call("CheckRateLimitBatch", asked).decisions
+    request = messages.CheckBatchRequest(checks=[messages.CheckRequest(dimension=IP, identifier="192.0.2.1")] * 1000)
+    decisions = worker.call("CheckRateLimitBatch", request).decisions
     assert (len(decisions), sum(decision.allowed for decision in decisions)) == (1000, 4)
-    asked.checks.add()
-    assert status_of(worker, "CheckRateLimitBatch", asked) == (
+    request.checks.add()
+    assert status_of(worker, "CheckRateLimitBatch", request) == (
         "INVALID_ARGUMENT",
         "checks: has more than 1,000 checks: send them in several batches",
     )
@@ -247,64 +247,64 @@ def test_batch_has_at_most_a_thousand_checks(worker: Worker) -> None:
 
 
 def test_quota_consumes_nothing(worker: Worker) -> None:
-    asked: dict[str, Any] = {"dimension": USER, "identifier": "42", "endpoint": "/orders", "method": "POST"}
-    worker.check(**asked)
-    quotas = [worker.call("GetRemainingQuota", messages.QuotaRequest(**asked, cost=cost)) for cost in (1, 2, 1)]
+    request: dict[str, Any] = {"dimension": USER, "identifier": "42", "endpoint": "/orders", "method": "POST"}
+    worker.check(**request)
+    quotas = [worker.call("GetRemainingQuota", messages.QuotaRequest(**request, cost=cost)) for cost in (1, 2, 1)]
     assert [(quota.allowed, quota.remaining, quota.retry_after) for quota in quotas] == [
         (True, 1, 0),
         (False, 1, 10),
         (True, 1, 0),
     ]
     assert [part.rule for part in quotas[0].parts] == ["per-user", "per-user-write"]
-    assert worker.check(**asked).allowed
+    assert worker.check(**request).allowed
 
 
-# -- repeats --------------------------------------------------------------------------------------------------------
+# -- idempotency ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("header", [b"idempotency-key", b"x-idempotency-key"])
-def test_repeat_gets_the_first_answer(worker: Worker, header: bytes) -> None:
-    asked: dict[str, Any] = {"dimension": USER, "identifier": "42", "endpoint": "/orders"}
-    first = worker.check([(header, b"one")], **asked)
+def test_replay_gets_the_first_response(worker: Worker, header: bytes) -> None:
+    request: dict[str, Any] = {"dimension": USER, "identifier": "42", "endpoint": "/orders"}
+    first = worker.check([(header, b"one")], **request)
     worker.clock.advance(5)
-    again = worker.check([(header, b"one")], **asked, timestamp=1)
+    again = worker.check([(header, b"one")], **request, timestamp=1)
     assert (first.reason, again.reason) == ("ok", "replayed")
     first.reason = "replayed"
     assert again == first
-    assert worker.check(**asked).remaining == 1
+    assert worker.check(**request).remaining == 1
 
 
-def test_repeated_batch_consumes_nothing(worker: Worker) -> None:
-    asked = messages.CheckBatchRequest(checks=[messages.CheckRequest(dimension=IP, identifier="192.0.2.1")] * 3)
-    answers = [worker.call("CheckRateLimitBatch", asked, [(b"idempotency-key", b"one")]) for _ in range(2)]
+def test_replayed_batch_consumes_nothing(worker: Worker) -> None:
+    request = messages.CheckBatchRequest(checks=[messages.CheckRequest(dimension=IP, identifier="192.0.2.1")] * 3)
+    answers = [worker.call("CheckRateLimitBatch", request, [(b"idempotency-key", b"one")]) for _ in range(2)]
     assert [[d.remaining for d in answer.decisions] for answer in answers] == [[3, 2, 1]] * 2
     assert {d.reason for d in answers[1].decisions} == {"replayed"}
 
 
 def test_idempotency_key_belongs_to_one_caller_and_request(worker: Worker) -> None:
-    once = [(b"idempotency-key", b"one")]
-    asked: dict[str, Any] = {"dimension": USER, "identifier": "42", "endpoint": "/orders"}
-    worker.check([*once, *bearer(worker.key("check"))], **asked)
-    assert worker.check([*once, *bearer(ADMIN)], **asked).reason == "ok"
-    assert worker.check(once, **asked).reason == "ok"
-    status, told = status_of(worker, "CheckRateLimit", messages.CheckRequest(**asked, cost=2), once)
+    metadata = [(b"idempotency-key", b"one")]
+    request: dict[str, Any] = {"dimension": USER, "identifier": "42", "endpoint": "/orders"}
+    worker.check([*metadata, *bearer(worker.key("check"))], **request)
+    assert worker.check([*metadata, *bearer(ADMIN)], **request).reason == "ok"
+    assert worker.check(metadata, **request).reason == "ok"
+    status, detail = status_of(worker, "CheckRateLimit", messages.CheckRequest(**request, cost=2), metadata)
     assert status == "INVALID_ARGUMENT"
-    assert told.startswith("this idempotency key was used with another body")
-    status, told = status_of(
-        worker, "CheckRateLimit", messages.CheckRequest(**asked), [(b"idempotency-key", b"x" * 256)]
+    assert detail.startswith("this idempotency key was used with another body")
+    status, detail = status_of(
+        worker, "CheckRateLimit", messages.CheckRequest(**request), [(b"idempotency-key", b"x" * 256)]
     )
-    assert (status, told.split(":")[0]) == ("INVALID_ARGUMENT", "Idempotency-Key")
+    assert (status, detail.split(":")[0]) == ("INVALID_ARGUMENT", "Idempotency-Key")
 
 
 def test_different_idempotency_keys_in_one_call_are_refused(worker: Worker) -> None:
-    asked = messages.CheckRequest(dimension=USER, identifier="42", endpoint="/orders")
+    request = messages.CheckRequest(dimension=USER, identifier="42", endpoint="/orders")
     for second in (b"idempotency-key", b"x-idempotency-key"):
-        status, message = status_of(worker, "CheckRateLimit", asked, [(b"idempotency-key", b"one"), (second, b"two")])
+        status, message = status_of(worker, "CheckRateLimit", request, [(b"idempotency-key", b"one"), (second, b"two")])
         assert (status, message.split(":")[0]) == ("INVALID_ARGUMENT", "Idempotency-Key")
 
 
 class TokenClaims(Flaky):
-    """What a repeat finds in stores that several nodes share: its record is somebody's, and nothing in it yet."""
+    """A shared store in which another node holds the idempotency record and has not decided yet."""
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
         for request in batch:
@@ -313,10 +313,10 @@ class TokenClaims(Flaky):
         return [[] for _ in batch]
 
 
-def test_repeat_of_undecided_request_is_aborted() -> None:
+def test_replay_of_undecided_request_is_aborted() -> None:
     worker = Worker(RECORDS, TokenClaims())
-    asked = messages.CheckRequest(dimension=USER, identifier="42", endpoint="/orders")
-    assert status_of(worker, "CheckRateLimit", asked, [(b"idempotency-key", b"one")])[0] == "ABORTED"
+    request = messages.CheckRequest(dimension=USER, identifier="42", endpoint="/orders")
+    assert status_of(worker, "CheckRateLimit", request, [(b"idempotency-key", b"one")])[0] == "ABORTED"
     worker.close()
 
 
@@ -351,39 +351,39 @@ def test_reset_is_audited(worker: Worker, fields: dict[str, Any], counters: list
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [
         ({}, "dimension: is not set"),
         ({"dimension": USER}, "identifier: is missing"),
         ({"key": "a", "plans": ["none"]}, "plans[0]: there is no plan"),
     ],
 )
-def test_reset_without_counters(worker: Worker, fields: dict[str, Any], told: str) -> None:
-    status, said = status_of(worker, "ResetLimit", messages.ResetRequest(**fields), bearer(ADMIN))
-    assert (status, said[: len(told)]) == ("INVALID_ARGUMENT", told)
+def test_reset_without_counters(worker: Worker, fields: dict[str, Any], expected: str) -> None:
+    status, detail = status_of(worker, "ResetLimit", messages.ResetRequest(**fields), bearer(ADMIN))
+    assert (status, detail[: len(expected)]) == ("INVALID_ARGUMENT", expected)
 
 
 @pytest.mark.parametrize("fields", [{"domain": "edge"}, {"descriptors": [{"entries": [{"key": "a", "value": "b"}]}]}])
 def test_reset_of_descriptors_needs_configuration(worker: Worker, fields: dict[str, Any]) -> None:
-    status, said = status_of(worker, "ResetLimit", messages.ResetRequest(**fields), bearer(ADMIN))
-    assert (status, said[:41]) == ("FAILED_PRECONDITION", "no Envoy limits are configured: set envoy")
+    status, detail = status_of(worker, "ResetLimit", messages.ResetRequest(**fields), bearer(ADMIN))
+    assert (status, detail[:41]) == ("FAILED_PRECONDITION", "no Envoy limits are configured: set envoy")
 
 
-# -- stores that are waited for -------------------------------------------------------------------------------------
+# -- remote stores --------------------------------------------------------------------------------------------------
 
 
 def test_remote_store_is_awaited() -> None:
     store = SlowStore()
     worker = Worker(RECORDS, store)
-    asked = messages.CheckRequest(dimension=USER, identifier="42", endpoint="/orders").SerializeToString()
+    request = messages.CheckRequest(dimension=USER, identifier="42", endpoint="/orders").SerializeToString()
 
-    async def ask() -> Any:
-        answering = asyncio.ensure_future(unary(worker.methods[CHECK], RpcCall(CHECK, (), None, None), asked))
+    async def call() -> Any:
+        pending = asyncio.ensure_future(unary(worker.methods[CHECK], RpcCall(CHECK, (), None, None), request))
         while not store.held:
             await asyncio.sleep(0)
         store.answer()
-        return messages.CheckResponse.FromString(await answering)
+        return messages.CheckResponse.FromString(await pending)
 
-    answer = worker.runner.run(ask())
+    answer = worker.runner.run(call())
     assert (answer.allowed, answer.remaining) == (True, 2)
     worker.close()

@@ -47,8 +47,8 @@ def test_refused_checks_of_an_http_batch_leave_no_cycle(worker: Worker) -> None:
 
 
 def cycles_of(refused: Callable[[], object]) -> list[Exception]:
-    """The errors that are still there after a request that was refused."""
-    refused()  # once for what is made with the first request
+    """The errors that are still alive after a refused request."""
+    refused()  # the first request creates caches
     gc.collect()
     gc.disable()
     try:
@@ -60,7 +60,7 @@ def cycles_of(refused: Callable[[], object]) -> list[Exception]:
 
 
 def errors() -> list[Exception]:
-    # By their types: `isinstance` would wake what other tests have left lazy, such as Django's settings.
+    # By type: `isinstance` would evaluate lazy objects of other tests, such as Django's settings.
     kinds = (RpcError, ApiError, InvalidRequestError, DecodeError)
     return [one for one in gc.get_objects() if issubclass(type(one), kinds)]
 
@@ -71,7 +71,7 @@ def refuse(worker: Worker, name: str, message: bytes) -> None:
 
 
 async def call(method: Method, message: bytes) -> None:
-    """As the listener does it: the error ends in the frame that called."""
+    """Like the listener: the error ends in the calling frame."""
     assert method.unary is not None
     try:
         reply = method.unary(RPC, message)

@@ -1,4 +1,4 @@
-"""What there is to be called can be found out without any .proto."""
+"""Reflection: clients discover services without .proto files."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def worker() -> Iterator[Worker]:
     worker.close()
 
 
-def ask(worker: Worker, *asked: dict[str, Any], version: str = "v1") -> list[Any]:
+def reflect(worker: Worker, *requests: dict[str, Any], version: str = "v1") -> list[Any]:
     method = worker.methods[f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo".encode()].streaming
     assert method is not None
-    told: list[Any] = []
+    responses: list[Any] = []
 
-    async def questions() -> AsyncIterator[bytes]:
-        for one in asked:
-            assert len(told) == asked.index(one)  # one answer to each, before the next
-            yield messages.ReflectionRequest(**one).SerializeToString()
+    async def stream() -> AsyncIterator[bytes]:
+        for request in requests:
+            assert len(responses) == requests.index(request)  # one response to each request, before the next
+            yield messages.ReflectionRequest(**request).SerializeToString()
 
     async def send(message: bytes) -> None:
-        told.append(messages.ReflectionResponse.FromString(message))
+        responses.append(messages.ReflectionResponse.FromString(message))
 
-    async def asking() -> None:
-        await method(RpcCall(b"", (), None, None), questions(), send)
+    async def run_call() -> None:
+        await method(RpcCall(b"", (), None, None), stream(), send)
 
-    worker.runner.run(asking())
-    return told
+    worker.runner.run(run_call())
+    return responses
 
 
 def files(answer: Any) -> list[str]:
@@ -53,7 +53,7 @@ def files(answer: Any) -> list[str]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_all_services_are_listed(worker: Worker, version: str) -> None:
-    (answer,) = ask(worker, {"host": "h", "list_services": "*"}, version=version)
+    (answer,) = reflect(worker, {"host": "h", "list_services": "*"}, version=version)
     listed = [service.name for service in answer.list_services_response.service]
     assert listed == sorted({path.split(b"/")[1].decode() for path in worker.methods})
     assert "crestgate.v1.RateLimiter" in listed
@@ -79,12 +79,12 @@ def test_all_services_are_listed(worker: Worker, version: str) -> None:
     ],
 )
 def test_symbol_returns_its_file(worker: Worker, symbol: str, file: str) -> None:
-    (answer,) = ask(worker, {"file_containing_symbol": symbol})
+    (answer,) = reflect(worker, {"file_containing_symbol": symbol})
     assert files(answer)[0] == file
 
 
 def test_file_comes_with_its_imports_once(worker: Worker) -> None:
-    by_name, by_symbol = ask(
+    by_name, by_symbol = reflect(
         worker,
         {"file_by_filename": ENVOY},
         {"file_containing_symbol": "envoy.service.ratelimit.v3.RateLimitService"},
@@ -102,9 +102,9 @@ def test_file_comes_with_its_imports_once(worker: Worker) -> None:
 
 
 def test_every_service_can_be_built_from_reflection(worker: Worker) -> None:
-    (listing,) = ask(worker, {"list_services": ""})
+    (listing,) = reflect(worker, {"list_services": ""})
     for service in listing.list_services_response.service:
-        (answer,) = ask(worker, {"file_containing_symbol": service.name})
+        (answer,) = reflect(worker, {"file_containing_symbol": service.name})
         pool: Any = descriptor_pool.DescriptorPool()
         for data in reversed(answer.file_descriptor_response.file_descriptor_proto):
             pool.AddSerializedFile(data)
@@ -113,7 +113,7 @@ def test_every_service_can_be_built_from_reflection(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("query", "code"),
     [
         ({"file_by_filename": "nowhere.proto"}, NOT_FOUND),
         ({"file_containing_symbol": "crestgate.v1.Nothing"}, NOT_FOUND),
@@ -123,8 +123,8 @@ def test_every_service_can_be_built_from_reflection(worker: Worker) -> None:
         ({}, int(Status.INVALID_ARGUMENT)),
     ],
 )
-def test_unknown_symbol_is_an_error_and_the_stream_continues(worker: Worker, asked: dict[str, Any], code: int) -> None:
-    refused, answered = ask(worker, asked, {"file_by_filename": LIMITER})
+def test_unknown_symbol_is_an_error_and_the_stream_continues(worker: Worker, query: dict[str, Any], code: int) -> None:
+    refused, answered = reflect(worker, query, {"file_by_filename": LIMITER})
     assert refused.error_response.error_code == code
     assert refused.error_response.error_message
     assert files(answered) == [LIMITER]

@@ -1,4 +1,4 @@
-"""TLS handshakes: counted from the start, limited in time, and given up when there is no room."""
+"""TLS handshakes: counted from the start, limited in time, and evicted when there is no room."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from servers.redis import self_signed
 REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
-class Side:
+class ListenerHarness:
     """A listener in this process."""
 
     def __init__(self, port: int, room: Admission, trust: ssl.SSLContext) -> None:
@@ -35,16 +35,16 @@ class Side:
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
-    async def ask(self) -> bytes:
-        """What is answered over TLS."""
+    async def request(self) -> bytes:
+        """The response over TLS."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
         writer.write(REQUEST)
-        answer = await reader.read()
+        response = await reader.read()
         writer.close()
-        return answer
+        return response
 
-    async def open(self, count: int) -> None:
-        """Wait until so many connections are counted."""
+    async def wait_for_open(self, count: int) -> None:
+        """Wait until `count` connections are counted."""
         async with asyncio.timeout(30):
             while len(self.admission.open) != count or self.admission.budget.connections("http") != count:
                 await asyncio.sleep(0.001)
@@ -60,23 +60,23 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"fine"})
 
 
-def run(certificate: Path, room: int, test: Callable[[Side], Awaitable[None]]) -> None:
+def run(certificate: Path, room: int, test: Callable[[ListenerHarness], Awaitable[None]]) -> None:
     async def whole() -> None:
-        shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        shown.load_cert_chain(certificate, certificate.with_suffix(".key"))
-        counted = Admission(ConnectionBudget(room))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+        admission = Admission(ConnectionBudget(room))
         config = uvicorn.Config(app, lifespan="off", interface="asgi3", log_config=None, proxy_headers=False, ws="none")
         config.load()
         state = ServerState()
 
         def create() -> HttpConnection:
-            return HttpConnection(config, state, {}, admission=counted)
+            return HttpConnection(config, state, {}, admission=admission)
 
         listening = socket.create_server(("127.0.0.1", 0))
-        listener = TlsListener(listening, create, shown, counted)
+        listener = TlsListener(listening, create, context, admission)
         trust = ssl.create_default_context(cafile=str(certificate))
         async with asyncio.timeout(60):
-            await test(Side(listening.getsockname()[1], counted, trust))
+            await test(ListenerHarness(listening.getsockname()[1], admission, trust))
         listener.close()
         listening.close()
 
@@ -85,10 +85,10 @@ def run(certificate: Path, room: int, test: Callable[[Side], Awaitable[None]]) -
 
 
 def test_connections_are_counted_until_they_end(certificate: Path) -> None:
-    async def test(side: Side) -> None:
+    async def test(harness: ListenerHarness) -> None:
         for _ in range(3):
-            assert (await side.ask()).endswith(b"fine")
-            await side.open(0)
+            assert (await harness.request()).endswith(b"fine")
+            await harness.wait_for_open(0)
 
     run(certificate, 100, test)
 
@@ -96,9 +96,9 @@ def test_connections_are_counted_until_they_end(certificate: Path) -> None:
 def test_unfinished_handshake_is_closed(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshakes, "MAX_HANDSHAKE_SECONDS", 0.05)
 
-    async def test(side: Side) -> None:
-        reader, writer = await side.connect()
-        await side.open(0)
+    async def test(harness: ListenerHarness) -> None:
+        reader, writer = await harness.connect()
+        await harness.wait_for_open(0)
         try:
             assert await reader.read() == b""
         except ConnectionError:
@@ -112,15 +112,15 @@ def test_unfinished_handshake_is_closed(certificate: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00garbage" * 100, None])
 def test_failed_handshake_is_released(certificate: Path, data: bytes | None) -> None:
-    async def test(side: Side) -> None:
-        _, writer = await side.connect()
-        await side.open(1)
+    async def test(harness: ListenerHarness) -> None:
+        _, writer = await harness.connect()
+        await harness.wait_for_open(1)
         if data is not None:
             writer.write(data)
-            await side.open(0)
+            await harness.wait_for_open(0)
         writer.close()
-        await side.open(0)
-        assert (await side.ask()).endswith(b"fine")
+        await harness.wait_for_open(0)
+        assert (await harness.request()).endswith(b"fine")
 
     run(certificate, 100, test)
 
@@ -128,18 +128,19 @@ def test_failed_handshake_is_released(certificate: Path, data: bytes | None) -> 
 def test_idle_handshakes_are_evicted(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "SCAN_INTERVAL", 0.0)
 
-    async def test(side: Side) -> None:
-        streams = [await side.connect() for _ in range(3)]
-        await side.open(3)
-        for _, writer in [await side.connect() for _ in range(3)]:  # no room, and nobody has been idle for long
+    async def test(harness: ListenerHarness) -> None:
+        streams = [await harness.connect() for _ in range(3)]
+        await harness.wait_for_open(3)
+        # no room, and no connection has been idle for long
+        for _, writer in [await harness.connect() for _ in range(3)]:
             writer.close()
         monkeypatch.setattr(admission, "MIN_IDLE", 0.0)
-        assert (await side.ask()).endswith(b"fine")
-        await side.open(2)
+        assert (await harness.request()).endswith(b"fine")
+        await harness.wait_for_open(2)
         monkeypatch.setattr(admission, "MIN_IDLE", 1000.0)
         for _, writer in streams:
             writer.close()
-        await side.open(0)
+        await harness.wait_for_open(0)
 
     monkeypatch.setattr(admission, "MIN_IDLE", 1000.0)
     run(certificate, 4, test)

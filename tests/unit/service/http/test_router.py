@@ -1,4 +1,4 @@
-"""The router: paths of the admin API, and responses that the fast path could not give at once."""
+"""The router: paths of the admin API, and pending responses of the fast path."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DATA = {
 
 def test_admin_paths_are_those_of_the_openapi(tmp_path: Path) -> None:
     described = set(Control(tmp_path).app.openapi()["paths"])
-    known = {path for path in described if path.startswith(tuple(f"{prefix}/" for prefix in ADMIN_PATHS))}
-    known |= described & set(ADMIN_PATHS)
-    assert described - known == DATA
-    assert not known & DATA
-    used = {prefix for prefix in ADMIN_PATHS if any(path == prefix or path.startswith(prefix + "/") for path in known)}
+    admin = {path for path in described if path.startswith(tuple(f"{prefix}/" for prefix in ADMIN_PATHS))}
+    admin |= described & set(ADMIN_PATHS)
+    assert described - admin == DATA
+    assert not admin & DATA
+    used = {prefix for prefix in ADMIN_PATHS if any(path == prefix or path.startswith(prefix + "/") for path in admin)}
     assert used == set(ADMIN_PATHS)
 
 
@@ -42,7 +42,7 @@ def test_admin_paths_end_before_parameters() -> None:
 
 def test_pending_response_of_the_fast_path_is_sent_through_asgi() -> None:
     worker = Worker({("plan", "gold"): {"limits": ["3/minute"]}})
-    worker.checks.backend.local = None  # as a store that another process holds
+    worker.checks.backend.local = None  # like a store that another process has locked
     headers = [(b"host", b"localhost"), (b"x-request-id", b"same")]
     body = b'{"key": "user:42", "plans": ["gold"]}'
     pending = worker.http.respond(b"/api/v1/check", headers, ("192.0.2.1", 1), body)

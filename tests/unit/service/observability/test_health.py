@@ -1,4 +1,4 @@
-"""Liveness, and ready."""
+"""Liveness and readiness."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from flaky_store import Flaky
 
 
 class Database:
-    """A rule database that can be away, or hang."""
+    """A rule database that can be unreachable, or hang."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
-        self.away = False
-        self.go = threading.Event()
-        self.go.set()
-        self.asked = 0
+        self.unreachable = False
+        self.proceed = threading.Event()
+        self.proceed.set()
+        self.calls = 0
 
     def get(self, kind: Any, record_id: str) -> object:
-        self.asked += 1
-        self.go.wait(20)
-        if self.away:
+        self.calls += 1
+        self.proceed.wait(20)
+        if self.unreachable:
             raise StoreError("SQLite at nowhere does not answer")
         return self.repository.get(kind, record_id)
 
 
-class Place:
+class HealthHarness:
     def __init__(self, folder: Path) -> None:
         self.rules = folder / "crestgate.yaml"
         self.rules.write_text("rules: []\n")
@@ -50,14 +50,14 @@ class Place:
 
     def health(self, policy: Any = "open") -> Health:
         limiter = AsyncLimiter(self.store, on_store_error=policy, catalog=self.catalog)
-        return Health(limiter, self.database)  # type: ignore[arg-type]  # all that is asked of it
+        return Health(limiter, self.database)  # type: ignore[arg-type]  # only get() is used
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
+def harness(tmp_path: Path) -> Iterator[HealthHarness]:
+    made = HealthHarness(tmp_path)
     yield made
-    made.database.go.set()
+    made.database.proceed.set()
     made.catalog.close()
     made.repository.close()
 
@@ -66,22 +66,22 @@ def ready(health: Health) -> Readiness:
     return asyncio.run(health.readiness())
 
 
-def test_alive(place: Place) -> None:
-    place.store.broken = True
-    assert place.health().alive() == {"status": "alive", "version": __version__}
+def test_alive(harness: HealthHarness) -> None:
+    harness.store.broken = True
+    assert harness.health().alive() == {"status": "alive", "version": __version__}
 
 
-def test_ready(place: Place) -> None:
-    found = ready(place.health())
+def test_ready(harness: HealthHarness) -> None:
+    found = ready(harness.health())
     assert found.ready
     assert found.checks == {"counters": "ok", "rule_database": "ok", "rules": "ok"}
     assert not found.problem()
 
 
 @pytest.mark.parametrize("policy", ["open", "closed", "local"])
-def test_unreachable_store_is_not_ready_despite_fail_open(place: Place, policy: str) -> None:
-    health = place.health(policy)
-    place.store.broken = True
+def test_unreachable_store_is_not_ready_despite_fail_open(harness: HealthHarness, policy: str) -> None:
+    health = harness.health(policy)
+    harness.store.broken = True
     found = ready(health)
     assert not found.ready
     assert found.problem() == "counters: the store at nowhere does not answer"
@@ -89,82 +89,84 @@ def test_unreachable_store_is_not_ready_despite_fail_open(place: Place, policy: 
     assert found.checks["rule_database"] == "ok"
 
 
-def test_unreachable_rule_database(place: Place) -> None:
-    place.database.away = True
-    found = ready(place.health())
+def test_unreachable_rule_database(harness: HealthHarness) -> None:
+    harness.database.unreachable = True
+    found = ready(harness.health())
     assert not found.ready
     assert found.checks["rule_database"] == "SQLite at nowhere does not answer"
 
 
-def test_hanging_rule_database_is_probed_by_one_thread(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_rule_database_is_probed_by_one_thread(harness: HealthHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
-    place.database.go.clear()
-    probe = place.health()
+    harness.database.proceed.clear()
+    probe = harness.health()
 
     async def main() -> None:
         for _ in range(3):
             found = await probe.readiness()
             assert found.checks["rule_database"] == "the rule database has not answered for 0.05 s"
             assert not found.ready
-        assert place.database.asked == 1
-        place.database.go.set()
+        assert harness.database.calls == 1
+        harness.database.proceed.set()
         monkeypatch.setattr(health, "TIMEOUT_SECONDS", 10.0)
         assert (await probe.readiness()).ready
 
     asyncio.run(main())
 
 
-def test_invalid_rules_are_reported_and_stay_ready(place: Place) -> None:
-    place.rules.write_text("rules: [{nonsense: 1}]\n")
-    place.catalog.reload()
-    place.catalog.refresh()
-    found = ready(place.health())
+def test_invalid_rules_are_reported_and_stay_ready(harness: HealthHarness) -> None:
+    harness.rules.write_text("rules: [{nonsense: 1}]\n")
+    harness.catalog.reload()
+    harness.catalog.refresh()
+    found = ready(harness.health())
     assert found.ready
     assert found.checks["rules"].startswith("reload failed, keeping the previous rules: ")
     assert "nonsense" in found.checks["rules"]
 
 
-def test_unhandled_probe_error_is_reported_by_type(place: Place) -> None:
+def test_unhandled_probe_error_is_reported_by_type(harness: HealthHarness) -> None:
     class Broken(Flaky):
         def apply(self, batch: Any) -> Any:
             raise RuntimeError("redis://user:secret@cache")
 
-    found = ready(Health(AsyncLimiter(Broken(), catalog=place.catalog), place.repository))
+    found = ready(Health(AsyncLimiter(Broken(), catalog=harness.catalog), harness.repository))
     assert found.checks["counters"] == "the store failed: RuntimeError"
 
 
-def test_concurrent_probes_share_one_result(place: Place) -> None:
-    probe = place.health()
+def test_concurrent_probes_share_one_result(harness: HealthHarness) -> None:
+    probe = harness.health()
 
     async def main() -> None:
         answers = await asyncio.gather(*[probe.readiness() for _ in range(50)])
         assert all(found.ready for found in answers)
-        assert place.database.asked == 1
+        assert harness.database.calls == 1
         assert (await probe.readiness()).ready
-        assert place.database.asked == 1, "it holds for a moment"
+        assert harness.database.calls == 1, "the result is cached"
 
     asyncio.run(main())
 
 
-def test_readiness_is_probed_again_after_the_cache_expires(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_is_probed_again_after_the_cache_expires(
+    harness: HealthHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
-    probe = place.health()
+    probe = harness.health()
 
     async def main() -> None:
         assert (await probe.readiness()).ready
-        place.store.broken = True
+        harness.store.broken = True
         assert not (await probe.readiness()).ready
-        place.store.broken = False
+        harness.store.broken = False
         assert (await probe.readiness()).ready
 
     asyncio.run(main())
 
 
-def test_cancelled_probe_does_not_cancel_the_others(place: Place) -> None:
-    """A probe that times out cancels its request; others who wait for the same answer get it."""
-    probe = place.health()
-    place.database.go.clear()
+def test_cancelled_probe_does_not_cancel_the_others(harness: HealthHarness) -> None:
+    """A probe that times out cancels its request; others that wait for the same result get it."""
+    probe = harness.health()
+    harness.database.proceed.clear()
 
     async def main() -> None:
         first = asyncio.create_task(probe.readiness())
@@ -172,14 +174,14 @@ def test_cancelled_probe_does_not_cancel_the_others(place: Place) -> None:
         await asyncio.sleep(0)
         first.cancel()
         await asyncio.sleep(0)
-        place.database.go.set()
+        harness.database.proceed.set()
         assert (await second).ready
 
     asyncio.run(main())
 
 
-def test_stopping_worker_is_not_ready(place: Place) -> None:
-    probe = place.health()
+def test_stopping_worker_is_not_ready(harness: HealthHarness) -> None:
+    probe = harness.health()
     assert ready(probe).ready
     probe.stopping = True
     assert ready(probe).checks == {"service": "is stopping"}

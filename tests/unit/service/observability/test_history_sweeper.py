@@ -1,4 +1,4 @@
-"""The usage history is swept soon after the start, and again and again."""
+"""The usage history is swept soon after the start, and then periodically."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOON = (0.0, 0.0)
 
 
 class Sweeps:
-    """A history of which only the sweeping is asked."""
+    """A history that only records sweeps."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)
@@ -53,7 +53,7 @@ def test_first_sweep_runs_soon_after_the_start() -> None:
 def test_one_worker_sweeps_while_the_others_do_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: int, swept: bool
 ) -> None:
-    """Minutes that are too old are gone as soon as the first worker has begun."""
+    """Expired minutes are deleted as soon as the first worker has started."""
     monkeypatch.setattr(history_sweeper.sweep_history, "__defaults__", (SOON, (3600.0, 3600.0)))
     monkeypatch.setattr(composition, "PUBLISH_SECONDS", 0.001)
     now_us = time.time_ns() // 1000

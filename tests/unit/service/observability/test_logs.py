@@ -1,4 +1,4 @@
-"""The log: one form for all who speak, one line each, and no secrets."""
+"""The log: one format for all loggers, one line per record, and no secrets."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ADMIN = "the-first-key-0123456789"
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Logging belongs to the whole process: put it back."""
+def restore_logging() -> Iterator[None]:
+    """Restore the logging of the process."""
     names = ["", "crestgate", "crestgate.requests", *SERVER_LOGGERS]
     loggers = {name: logging.getLogger(name) for name in names}
-    kept = {name: (one.level, list(one.handlers), one.propagate) for name, one in loggers.items()}
+    saved = {name: (one.level, list(one.handlers), one.propagate) for name, one in loggers.items()}
     yield
-    for name, (level, handlers, propagate) in kept.items():
+    for name, (level, handlers, propagate) in saved.items():
         loggers[name].setLevel(level)
         loggers[name].handlers[:] = handlers
         loggers[name].propagate = propagate
@@ -95,9 +95,9 @@ def test_levels(level: Any) -> None:
     for name in ("debug", "info", "warning", "error"):
         getattr(logging.getLogger("crestgate"), name)("standard")
         getattr(structlog.stdlib.get_logger("crestgate"), name)("struct")
-    said = [line["level"] for line in lines(out)]
+    levels = [line["level"] for line in lines(out)]
     order = ["debug", "info", "warning", "error"]
-    assert said == [one for one in order[order.index(level) :] for _ in range(2)]
+    assert levels == [one for one in order[order.index(level) :] for _ in range(2)]
 
 
 def test_server_loggers_are_quiet_except_for_errors() -> None:
@@ -126,7 +126,7 @@ def test_clients_cannot_inject_log_lines(form: Any) -> None:
         logging.getLogger("crestgate").exception("failed")
     text = out.getvalue()
     assert text.count("\n") == 2
-    assert len(text.splitlines()) == 2, "nor a line by any other character"
+    assert len(text.splitlines()) == 2, "no other character breaks the line"
     assert "\x1b" not in text
     assert "ValueError" in text
     assert "Traceback" in text
@@ -156,10 +156,15 @@ def test_secrets_are_redacted(form: Any) -> None:
         TOKEN, "wVq0wVq0", "sesame", "crumbs",
     ):  # fmt: skip
         assert hidden not in text
-    for shown in ("redis://user:***@cache:6379/0?timeout_ms=5 and more", "cg_3f9c02d17ab4_***", "a word", "Traceback"):
-        assert shown in text
+    for expected in (
+        "redis://user:***@cache:6379/0?timeout_ms=5 and more",
+        "cg_3f9c02d17ab4_***",
+        "a word",
+        "Traceback",
+    ):
+        assert expected in text
     if form == "json":
-        assert len(lines(out)) == 10, "and every line can still be read"
+        assert len(lines(out)) == 10, "every line is still valid JSON"
 
 
 def test_redaction_is_fast_on_many_addresses() -> None:

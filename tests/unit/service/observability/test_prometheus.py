@@ -1,4 +1,4 @@
-"""What Prometheus reads."""
+"""Metrics in the Prometheus formats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     }
 
 
-def told(snapshot: Snapshot, prefix: str = "crestgate") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def rendered_samples(
+    snapshot: Snapshot, prefix: str = "crestgate"
+) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return samples(exposition(snapshot, prefix)[0].decode())
 
 
@@ -91,7 +93,7 @@ def test_every_metric_has_its_value() -> None:
         {"store_errors": 5, "rules_reload_failures": 6, "webhook_dropped": 7},
         {"rules": {(): 8}, "breaker_state": {("a:1",): 2}},
     )
-    found = told(snapshot)
+    found = rendered_samples(snapshot)
     labels = (("dimension", "user"), ("rule", "orders"))
     shadow = (("dimension", "ip"), ("rule", "strict"))
     expected = {
@@ -136,7 +138,7 @@ def test_labels_are_escaped() -> None:
     metrics = WorkerMetrics()
     evil = 'a"} 1\ncrestgate_evil 1 \\'
     metrics.count_decision(evil, "user", "user:1", True)
-    found = told(metrics.snapshot(NOW, {}))
+    found = rendered_samples(metrics.snapshot(NOW, {}))
     assert found["crestgate_allowed_total", (("dimension", "user"), ("rule", evil))] == 1
     assert not any(name == "crestgate_evil" for name, _ in found)
 
@@ -198,14 +200,14 @@ def test_counters_never_decrease_whichever_worker_is_scraped(node: Node) -> None
         if turn % 4 == 0:
             asyncio.run(workers[(turn + 1) % 3][1].publish(NOW))
         if turn == 15:
-            workers[1] = node.worker(1)  # killed, and replaced: what it had not published is lost
+            workers[1] = node.worker(1)  # killed and replaced: its unpublished counts are lost
         found = scrape(workers[(turn * 2) % 3][1])
         assert found[ALLOWED] >= last
         last = found[ALLOWED]
     for _, publisher in workers:
         asyncio.run(publisher.publish(NOW))
     sums = {scrape(publisher)[ALLOWED] for _, publisher in workers}
-    assert len(sums) == 1, "all tell the same"
+    assert len(sums) == 1, "all workers report the same"
     assert 28 <= sums.pop() <= 30
 
 
@@ -220,7 +222,9 @@ def test_limiter_counters_are_published(node: Node) -> None:
     assert found["crestgate_build_info", (("version", __version__),)] == 1
     assert found["crestgate_cache_misses_total", (("cache", "rules"),)] == 0
     successor = node.worker(0)[1]
-    assert scrape(successor)["crestgate_store_errors_total", ()] == 1, "its own limiter has counted none"
+    assert scrape(successor)["crestgate_store_errors_total", ()] == 1, (
+        "from its predecessor: its own limiter has counted none"
+    )
 
 
 def test_rule_reload_counts_as_a_cache_miss(node: Node) -> None:
@@ -232,15 +236,15 @@ def test_rule_reload_counts_as_a_cache_miss(node: Node) -> None:
     assert scrape(publisher)["crestgate_cache_misses_total", (("cache", "rules"),)] == 1
 
 
-@pytest.mark.parametrize(("keys", "shown"), [("hashed", "sha256:[0-9a-f]{12}"), ("plain", "user:1")])
-def test_key_labels_of_metrics_follow_the_log_configuration(node: Node, keys: KeyFormat, shown: str) -> None:
+@pytest.mark.parametrize(("keys", "pattern"), [("hashed", "sha256:[0-9a-f]{12}"), ("plain", "user:1")])
+def test_key_labels_of_metrics_follow_the_log_configuration(node: Node, keys: KeyFormat, pattern: str) -> None:
     metrics, publisher = node.worker(0, keys)
     metrics.set_remaining("orders", "user:1", 3, NOW)
     ((labels, left),) = [
         (labels, value) for (name, labels), value in scrape(publisher).items() if name == "crestgate_tokens_remaining"
     ]
     assert left == 3
-    assert re.fullmatch(shown, dict(labels)["key"])
+    assert re.fullmatch(pattern, dict(labels)["key"])
 
 
 def test_seen_keys_of_all_workers(node: Node) -> None:
@@ -250,8 +254,8 @@ def test_seen_keys_of_all_workers(node: Node) -> None:
     second.record_key("user:2", NOW + 2)
     for one in (publisher, other):
         asyncio.run(one.publish(NOW + 3))
-    seen = WorkerSnapshots(node.folder / "snapshots", 0).seen()
-    assert (list(seen.keys), list(seen.clients)) == (["user:2", "user:1"], ["acme"])
+    last_seen = WorkerSnapshots(node.folder / "snapshots", 0).seen()
+    assert (list(last_seen.keys), list(last_seen.clients)) == (["user:2", "user:1"], ["acme"])
 
 
 def test_seen_names_are_written_at_an_interval(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""How many lines the log has for requests that anybody can send."""
+"""Rate limits of log lines for unauthenticated requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Now:
         return self.seconds
 
 
-def stranger(path: str = "/nowhere") -> CallContext:
+def anonymous_call(path: str = "/nowhere") -> CallContext:
     call = CallContext({"method": "GET", "path": path, "headers": []}, {}, "id-1")
     call.address = "203.0.113.1"
     return call
@@ -33,10 +33,10 @@ def test_unauthenticated_calls_are_logged_at_a_limited_rate() -> None:
     log = RequestLog(Logs(), now)
     with capture_logs() as lines:
         for _ in range(1000):
-            log.call(stranger(), 404, 0.001)
+            log.call(anonymous_call(), 404, 0.001)
         assert len(lines) == LINES_PER_SECOND
         now.seconds += 1.0
-        log.call(stranger(), 401, 0.001)
+        log.call(anonymous_call(), 401, 0.001)
     summary, last = lines[LINES_PER_SECOND:]
     assert summary["event"] == "too many requests to log"
     assert summary["not_logged"] == 1000 - LINES_PER_SECOND
@@ -46,11 +46,11 @@ def test_unauthenticated_calls_are_logged_at_a_limited_rate() -> None:
 
 def test_authenticated_calls_are_all_logged() -> None:
     log = RequestLog(Logs(), Now())
-    call = stranger()
+    call = anonymous_call()
     call.caller, call.address = Caller("ops", "write", "k1"), "203.0.113.1"
     with capture_logs() as lines:
         for _ in range(2 * LINES_PER_SECOND):
-            log.call(stranger(), 404, 0.001)
+            log.call(anonymous_call(), 404, 0.001)
         for _ in range(2 * LINES_PER_SECOND):
             log.call(call, 200, 0.001)
     assert [line["caller"] for line in lines].count("ops") == 2 * LINES_PER_SECOND
@@ -62,13 +62,13 @@ def test_failures_are_logged_at_a_limited_rate(error: Any) -> None:
     with capture_logs() as lines:
         for _ in range(1000):
             if isinstance(error, StoreError):
-                log.failed(stranger(), error)
+                log.failed(anonymous_call(), error)
             else:
-                log.internal_error(stranger(), error)
+                log.internal_error(anonymous_call(), error)
     assert len(lines) == LINES_PER_SECOND
 
 
 def test_long_paths_are_truncated() -> None:
     with capture_logs() as lines:
-        RequestLog(Logs(), Now()).call(stranger("/" + "x" * 8000), 404, 0.001)
+        RequestLog(Logs(), Now()).call(anonymous_call("/" + "x" * 8000), 404, 0.001)
     assert len(lines[0]["path"]) == MAX_PATH

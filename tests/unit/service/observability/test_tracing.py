@@ -1,4 +1,4 @@
-"""Spans: continued from the caller's trace, with what was decided, and never whom it was about."""
+"""Spans: continued from the caller's trace, with the decision, and without the key."""
 
 from __future__ import annotations
 

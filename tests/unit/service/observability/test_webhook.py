@@ -1,4 +1,4 @@
-"""Events posted to a URL: in order, with a few tries, and without ever holding up a check."""
+"""Events posted to a URL: in order, with a few attempts, and without delaying checks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NOW = 1_700_000_000_000_000
 
 
 class Receiver:
-    """A server that takes events; `statuses` are its next answers, 200 after them."""
+    """A server that receives events; `statuses` are those of its next responses, then 200."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.statuses: list[int] = []
-        self.came = threading.Semaphore(0)
+        self.arrivals = threading.Semaphore(0)
         self.go = threading.Event()
         self.go.set()
         receiver = self
@@ -46,7 +46,7 @@ class Receiver:
                 self.send_response(status)
                 self.send_header("Location", "/elsewhere")
                 self.end_headers()
-                receiver.came.release()
+                receiver.arrivals.release()
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -57,7 +57,7 @@ class Receiver:
 
     def wait(self, times: int) -> None:
         for _ in range(times):
-            assert self.came.acquire(timeout=10)
+            assert self.arrivals.acquire(timeout=10)
 
     def close(self) -> None:
         self.go.set()
@@ -162,7 +162,7 @@ def test_slow_receiver_drops_events_and_delays_nothing(receiver: Receiver, hooks
     receiver.go.clear()
     hook = opened(hooks, receiver.url, max_pending=10)
     for number in range(1000):
-        hook.send({"number": number})  # none of them waits
+        hook.send({"number": number})  # does not block
     assert 989 <= hook.dropped <= 990
     receiver.go.set()
     receiver.wait(10)
@@ -210,9 +210,9 @@ def test_span_rule_has_no_key(receiver: Receiver, hooks: list[Webhook], capsys: 
         limiter.check_request(RequestContext(key="hunter2"))
     receiver.wait(1)
     assert [event["rule"] for event in receiver.events] == ["policy"]
-    said = capsys.readouterr().out
-    assert "policy" in said
-    assert "hunter2" not in said + str(receiver.events)
+    output = capsys.readouterr().out
+    assert "policy" in output
+    assert "hunter2" not in output + str(receiver.events)
 
 
 def test_api_key_as_client_name_is_hashed(receiver: Receiver, hooks: list[Webhook]) -> None:
@@ -247,8 +247,8 @@ def test_flood_of_fresh_keys_does_not_flood_the_log(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.count("pressure ") == LINES_PER_SECOND
     now = 1.0
     limiter.check("ip:last", "1/minute")
-    said = capsys.readouterr().out
-    assert "not_logged" in said
-    assert str(1000 - LINES_PER_SECOND) in said
+    output = capsys.readouterr().out
+    assert "not_logged" in output
+    assert str(1000 - LINES_PER_SECOND) in output
     assert watch.totals()["pressure_unlogged"] == 1000 - LINES_PER_SECOND
     assert metrics.snapshot(NOW, {}).counters["pressure_transitions"] == {("throttled",): 1001}, "the metric counts all"

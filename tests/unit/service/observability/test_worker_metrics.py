@@ -1,4 +1,4 @@
-"""What a worker counts: right, by the minute, and bounded whatever clients send."""
+"""Metrics of a worker: exact, by the minute, and bounded whatever clients send."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from crestgate.service.observability.worker_metrics import (
 from unit.service.snapshots import decision_counts
 
 START = 1_700_000_040_000_000
-"""The beginning of a minute, in microseconds."""
+"""The start of a minute, in microseconds."""
 DURATION = "check_duration_seconds"
 
 
@@ -95,7 +95,7 @@ def test_label_that_is_not_text_is_counted_as_other() -> None:
 
 
 def test_long_subjects_are_truncated_with_a_digest() -> None:
-    """Callers choose their keys, and the history keeps 100 of each minute for a month."""
+    """Callers choose their keys, and the history retains 100 of each minute for a month."""
     metrics = WorkerMetrics()
     metrics.set_time(START)
     names = [f"key:{letter * 250}{number}" for letter in ("x", "é", "😀") for number in range(10)]
@@ -173,7 +173,7 @@ def test_api_keys_are_hashed_in_usage() -> None:
 
 
 class Database:
-    """A history that can be away."""
+    """A history that can be unreachable."""
 
     def __init__(self) -> None:
         self.away = False
@@ -188,7 +188,7 @@ class Database:
 
 
 def record(metrics: WorkerMetrics, database: Database, now_us: int) -> bool:
-    return asyncio.run(record_usage(metrics, database, now_us))  # type: ignore[arg-type]  # all that is asked of it
+    return asyncio.run(record_usage(metrics, database, now_us))  # type: ignore[arg-type]  # only add() is used
 
 
 def test_unrecorded_usage_is_recorded_later(caplog: pytest.LogCaptureFixture) -> None:
@@ -217,10 +217,10 @@ def test_pending_usage_is_bounded_to_an_hour() -> None:
         for subject in range(MAX_RECORDED_SUBJECTS * 2):
             metrics.count_decision("orders", "user", f"user:{minute}-{subject}", True)
         record(metrics, database, START + minute * MINUTE_US)
-    kept = metrics.take_usage(START + MAX_MINUTES * 3 * MINUTE_US)
-    assert len(kept) == MAX_MINUTES
-    assert all(len(usage.subjects) <= MAX_RECORDED_SUBJECTS for usage in kept)
-    assert kept[-1].minute_us == START + (MAX_MINUTES * 3 - 1) * MINUTE_US
+    taken = metrics.take_usage(START + MAX_MINUTES * 3 * MINUTE_US)
+    assert len(taken) == MAX_MINUTES
+    assert all(len(usage.subjects) <= MAX_RECORDED_SUBJECTS for usage in taken)
+    assert taken[-1].minute_us == START + (MAX_MINUTES * 3 - 1) * MINUTE_US
 
 
 def test_durations_fall_into_their_buckets() -> None:
@@ -233,14 +233,14 @@ def test_durations_fall_into_their_buckets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "expected"),
     [(-3.0, 3.0), (3.0, 3.0), (1e300, 86_400.0), (float("-inf"), 86_400.0), (float("nan"), 86_400.0)],
 )
-def test_skew_is_a_distance_and_bounded(seconds: float, told: float) -> None:
+def test_skew_is_a_distance_and_bounded(seconds: float, expected: float) -> None:
     metrics = WorkerMetrics()
     metrics.observe_clock_skew(seconds)
     skews = metrics.snapshot(START, {}).histograms["clock_skew_seconds"]
-    assert (sum(skews.counts), skews.total) == (1, told)
+    assert (sum(skews.counts), skews.total) == (1, expected)
 
 
 def everything(metrics: WorkerMetrics) -> None:
@@ -264,7 +264,7 @@ def test_successor_continues_the_counters() -> None:
     before = first.snapshot(START, {"store_errors": 3}, {"rules": {(): 9}, "breaker_state": {("Redis",): 2}})
     first.set_remaining("orders", "user:1", 5, START)
     second = WorkerMetrics(before)
-    assert second.take_usage(START) == [], "what was counted before was written before"
+    assert second.take_usage(START) == [], "the predecessor has recorded its usage"
     everything(second)
     twice = WorkerMetrics()
     everything(twice)
@@ -273,7 +273,7 @@ def test_successor_continues_the_counters() -> None:
     assert now.sequence > before.sequence
     expected = twice.snapshot(START, {"store_errors": 4})
     expected.sequence = now.sequence
-    assert now == expected, "all counters, and no states"
+    assert now == expected, "all counters, and no gauges"
     assert second.take_usage(START) == [Usage(START, {"orders": (1, 1, 0), "strict": (0, 0, 1)}, {"user:1": (1, 1)})]
 
 
@@ -293,7 +293,7 @@ def test_labels_of_requests_and_caches_are_bounded() -> None:
         metrics.count_cache_lookup(f"cache-{number}", True)
     taken = metrics.snapshot(START, {})
     assert len(taken.counters["requests"]) == 500
-    assert len(taken.counters["cache_hits"]) == 501, "and the rules, which are always there"
+    assert len(taken.counters["cache_hits"]) == 501, "500 and the cache of rules, which is always listed"
 
 
 def test_snapshot_is_a_copy() -> None:

@@ -1,4 +1,4 @@
-"""The files of the workers: read by all, grown by one each, and passed over when they are not ours."""
+"""Snapshot files of workers: read by all, written by one each, and ignored if invalid."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_older_snapshot_does_not_replace_a_newer_one(tmp_path: Path) -> None:
 def test_counters_never_decrease_across_successors(tmp_path: Path) -> None:
     worker_snapshots = WorkerSnapshots(tmp_path, 0)
     worker_snapshots.publish(counted(5).snapshot(NOW, {"store_errors": 2}))
-    for _ in range(3):  # three workers one after the other, each counts one more
+    for _ in range(3):  # three workers in succession, each counts one more
         worker_snapshots = WorkerSnapshots(tmp_path, 0)
         metrics = WorkerMetrics(worker_snapshots.previous())
         metrics.count_decision("orders", "user", "user:1", True)
@@ -137,12 +137,12 @@ def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     worker_snapshots = WorkerSnapshots(tmp_path, 0)
     worker_snapshots.publish(counted(1).snapshot(NOW, {}))
     worker_snapshots.publish_seen(LastSeen({"user:alice": 1}, {}))
-    assert sorted(os.listdir(tmp_path)) == ["worker-0.counts", "worker-0.seen"], "and nothing else is left"
+    assert sorted(os.listdir(tmp_path)) == ["worker-0.counts", "worker-0.seen"], "no temporary files remain"
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
 def test_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
-    """Two threads write as fast as they can; a reader sees numbers that only grow, and always finds some."""
+    """Two threads write continuously; a reader always finds counters, and they only grow."""
     worker_snapshots, metrics = WorkerSnapshots(tmp_path, 0), WorkerMetrics()
     for number in range(300):
         metrics.count_decision(f"rule-{number}", "user", "user:1", True)
@@ -174,7 +174,7 @@ def test_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
 
 
 def states(rules: int, breakers: dict[str, int], remaining: dict[str, tuple[int, int]]) -> Gauges:
-    """The gauges of a worker; `remaining` is the quota of a key, and when it was seen."""
+    """The gauges of a worker; `remaining` maps a key to its quota and the time it was last seen."""
     return {
         "rules": {(): (rules, NOW)},
         "breaker_state": {(server,): (state, NOW) for server, state in breakers.items()},
@@ -185,8 +185,8 @@ def states(rules: int, breakers: dict[str, int], remaining: dict[str, tuple[int,
 def test_gauges_count_only_while_they_are_fresh() -> None:
     fresh = Snapshot(at_us=NOW, gauges=states(3, {"a": 1, "b": 0}, {"x": (5, 10), "y": (1, 1)}))
     other = Snapshot(at_us=NOW, gauges=states(2, {"a": 0, "b": 0}, {"x": (6, 9)}))
-    gone = Snapshot(at_us=NOW - FRESH_US - 1, gauges=states(9, {"a": 2}, {"z": (0, 99)}))
-    merged = merge_snapshots([fresh, other, gone], NOW)
+    stale = Snapshot(at_us=NOW - FRESH_US - 1, gauges=states(9, {"a": 2}, {"z": (0, 99)}))
+    merged = merge_snapshots([fresh, other, stale], NOW)
     assert merged.gauges == states(3, {"a": 1, "b": 0}, {"x": (5, 10), "y": (1, 1)})
 
 

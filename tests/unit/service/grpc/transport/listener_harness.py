@@ -20,7 +20,7 @@ from crestgate.service.grpc.transport.memory import FREE_BYTES
 __all__ = ["Handlers", "ListenerHarness", "open_listener", "run", "unreleased", "until"]
 
 TIMEOUT = 20.0
-"""Seconds. Nothing takes so long unless it has failed."""
+"""Seconds. A test that takes longer has failed."""
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -33,7 +33,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what another task does."""
+    """Wait until another task makes the condition true."""
     async with asyncio.timeout(TIMEOUT):
         while not condition():
             await asyncio.sleep(0.001)
@@ -54,13 +54,13 @@ class Handlers:
             b"/t.T/Async": Method(self.async_),
             b"/t.T/Large": Method(self.large),
             b"/t.T/Waits": Method(self.waits),
-            b"/t.T/Stubborn": Method(self.stubborn),
+            b"/t.T/IgnoresCancellation": Method(self.ignores_cancellation),
             b"/t.T/Refuses": Method(self.refuses),
             b"/t.T/Fails": Method(self.fails),
             b"/t.T/Stream": Method(streaming=self.stream),
             b"/t.T/First": Method(streaming=self.first),
             b"/t.T/Many": Method(streaming=self.many),
-            b"/t.T/Deaf": Method(streaming=self.deaf),
+            b"/t.T/Unread": Method(streaming=self.unread),
             b"/t.T/Late": Method(streaming=self.late),
         }
 
@@ -74,7 +74,7 @@ class Handlers:
         return message
 
     def large(self, call: RpcCall, message: bytes) -> bytes:
-        """Returns as many bytes as the message says, not all the same."""
+        """Returns as many bytes as the message requests, not all the same."""
         size = int(message)
         return (b"%d," % size * (size // 2 + 1))[:size]
 
@@ -82,7 +82,7 @@ class Handlers:
         await self._counted(self.proceed.wait())
         return message
 
-    async def stubborn(self, call: RpcCall, message: bytes) -> bytes:
+    async def ignores_cancellation(self, call: RpcCall, message: bytes) -> bytes:
         """Returns a response although it is cancelled."""
         with suppress(asyncio.CancelledError):
             await self._counted(self.proceed.wait())
@@ -120,7 +120,7 @@ class Handlers:
             while True:
                 await self._counted(send(message))
 
-    async def deaf(self, call: RpcCall, messages: AsyncIterator[bytes], send: Send) -> None:
+    async def unread(self, call: RpcCall, messages: AsyncIterator[bytes], send: Send) -> None:
         """Reads nothing before `proceed` is set."""
         await self._counted(self.proceed.wait())
         async for message in messages:

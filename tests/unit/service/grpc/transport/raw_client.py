@@ -114,16 +114,16 @@ class RawClient:
         self.send(frame(frames.PING, 0, 0, b"are you?"))
         while (await self.next(frames.PING)).payload != b"are you?":
             pass
-        return [came for came in self.received[before:] if came.stream]
+        return [item for item in self.received[before:] if item.stream]
 
     async def response(self, number: int) -> RawResponse:
         """Wait for the end of a call."""
         at = 0
         while True:
-            for came in self.received[at:]:
+            for item in self.received[at:]:
                 at += 1
-                ends = came.kind == frames.RST_STREAM or came.flags & frames.END_STREAM
-                if came.stream == number and came.kind in (frames.HEADERS, frames.DATA, frames.RST_STREAM) and ends:
+                ends = item.kind == frames.RST_STREAM or item.flags & frames.END_STREAM
+                if item.stream == number and item.kind in (frames.HEADERS, frames.DATA, frames.RST_STREAM) and ends:
                     return self._read(number, self.received[:at])
             if await self.frame() is None:
                 raise AssertionError(f"the connection ended before the response: {self.received[-5:]}")
@@ -132,7 +132,7 @@ class RawClient:
         """Wait for the end of the connection; its last GOAWAY, if there is one."""
         while await self.frame():
             pass
-        goaways = [came for came in self.received if came.kind == frames.GOAWAY]
+        goaways = [item for item in self.received if item.kind == frames.GOAWAY]
         return goaways[-1] if goaways else None
 
     def close(self) -> None:

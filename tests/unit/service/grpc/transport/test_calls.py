@@ -23,8 +23,8 @@ def test_pipelined_calls_each_get_their_response(path: bytes) -> None:
     async def test() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
-            asked = {raw.call(path, b"%d" % n): b"%d" % n for n in range(50)}
-            for number, data in asked.items():
+            sent = {raw.call(path, b"%d" % n): b"%d" % n for n in range(50)}
+            for number, data in sent.items():
                 assert (await raw.response(number))[:2] == (OK, message(data))
 
     run(test)
@@ -62,8 +62,10 @@ def test_invalid_calls_fail_with_a_reason() -> None:
                 number, head = raw.headers(b"/t.T/Sync")
                 raw.send(head, frame(frames.DATA, END_STREAM, number, body))
                 assert (await raw.response(number)).status == status
-            resets = [(came.stream, came.code) for came in raw.received if came.kind == frames.RST_STREAM]
-            assert resets == [(1, frames.NO_ERROR)]  # which was refused before its message came
+            resets = [
+                (received.stream, received.code) for received in raw.received if received.kind == frames.RST_STREAM
+            ]
+            assert resets == [(1, frames.NO_ERROR)]  # it was refused before its message arrived
             assert listener.all_connections[0].reset_streams == {}
 
     run(test)
@@ -134,7 +136,7 @@ def test_unhandled_error_is_logged_and_hidden_from_the_client(caplog: pytest.Log
     assert "ZeroDivisionError: secret" in caplog.text
 
 
-@pytest.mark.parametrize("path", [b"/t.T/Waits", b"/t.T/Deaf"])
+@pytest.mark.parametrize("path", [b"/t.T/Waits", b"/t.T/Unread"])
 def test_deadline_cancels_the_handler(path: bytes) -> None:
     async def test() -> None:
         async with open_listener() as listener:
@@ -170,7 +172,7 @@ def test_reset_calls_are_cancelled() -> None:
             assert await raw.sync() == []
             await until(lambda: listener.handlers.cancelled == 10)
             assert listener.all_connections[0].receiver._held.size == 0
-            # and what still comes of them is a mistake that is no other call's
+            # later frames of these streams are errors that affect no other call
             raw.send(frame(frames.DATA, 0, number, b"x"))
             assert (await raw.response(raw.call(b"/t.T/Sync", b"b")))[:2] == (OK, message(b"b"))
 
@@ -181,7 +183,7 @@ def test_response_of_a_reset_call_is_discarded() -> None:
     async def test() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
-            number = raw.call(b"/t.T/Stubborn", b"a")
+            number = raw.call(b"/t.T/IgnoresCancellation", b"a")
             await until(lambda: listener.handlers.started)
             raw.send(frames.rst_stream(number, frames.CANCEL))
             await until(lambda: listener.handlers.cancelled)
@@ -236,7 +238,7 @@ def test_trailers_end_a_request() -> None:
                 assert (await raw.response(number)).status == expected
             number, head = raw.headers(b"/t.T/Stream")
             raw.send(head, frame(frames.DATA, 0, number, message(b"a")))
-            await raw.next(frames.DATA)  # and now the next message is waited for
+            await raw.next(frames.DATA)  # now the handler waits for the next message
             raw.send(frame(frames.HEADERS, flags, number, raw.encoder.encode([(b"x", b"y")])))
             assert (await raw.response(number)).status == OK
 
@@ -258,11 +260,11 @@ def test_concurrent_streams_are_bounded() -> None:
     async def test() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
-            asked = [raw.call(b"/t.T/Waits", b"%d" % n) for n in range(MAX_STREAMS + 10)]
-            for number in asked[MAX_STREAMS:]:
+            streams = [raw.call(b"/t.T/Waits", b"%d" % n) for n in range(MAX_STREAMS + 10)]
+            for number in streams[MAX_STREAMS:]:
                 assert (await raw.response(number)).code == frames.REFUSED_STREAM
             listener.handlers.proceed.set()
-            for n, number in enumerate(asked[:MAX_STREAMS]):
+            for n, number in enumerate(streams[:MAX_STREAMS]):
                 assert (await raw.response(number)).data == message(b"%d" % n) if n % 97 == 0 else True
             await until(lambda: not listener.all_connections[0].streams)
 
@@ -276,7 +278,7 @@ def test_aborted_connection_releases_everything() -> None:
                 listener.port, frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: 10})
             )
             raw.call(b"/t.T/Waits", b"a")
-            raw.call(b"/t.T/Deaf", b"a", [(b"grpc-timeout", b"1H")])
+            raw.call(b"/t.T/Unread", b"a", [(b"grpc-timeout", b"1H")])
             raw.call(b"/t.T/Many", b"a" * 100)
             raw.call(b"/t.T/Large", b"90000")
             number, head = raw.headers(b"/t.T/Sync")
@@ -301,7 +303,7 @@ def test_stalled_peers_are_closed() -> None:
             )
             half, head = slow.headers(b"/t.T/Sync")
             slow.send(head, frame(frames.DATA, 0, half, b"\0\0"))
-            large, streaming = slow.call(b"/t.T/Large", b"90000"), slow.call(b"/t.T/Deaf")
+            large, streaming = slow.call(b"/t.T/Large", b"90000"), slow.call(b"/t.T/Unread")
             await until(lambda: len(listener.all_connections) == 3 and listener.handlers.started == 1)
             now = listener.loop.time()
             listener.check_connections(now + PREFACE_TIMEOUT - 1)

@@ -36,7 +36,7 @@ def test_idle_connections_close_after_the_drain_ping() -> None:
                 raw.send(DRAIN_ACK)
                 assert await raw.end() == Frame(frames.GOAWAY, 0, 0, bytes(8) + b"the service is shutting down")
             await closing
-            await listener.close(LONG)  # which has nothing left to do
+            await listener.close(LONG)  # nothing is left to drain
 
     run(test)
 
@@ -49,7 +49,7 @@ def test_draining_serves_open_calls_and_refuses_new_ones() -> None:
             await until(lambda: listener.handlers.started == 1)
             closing = asyncio.create_task(listener.close(LONG))
             await draining(raw)
-            crossing = raw.call(b"/t.T/Sync", b"crossing")  # was sent before its sender could know
+            crossing = raw.call(b"/t.T/Sync", b"crossing")  # sent before the client has received the GOAWAY
             assert (await raw.response(crossing)).data == message(b"crossing")
             raw.send(DRAIN_ACK)
             goaway = await raw.next(frames.GOAWAY)
@@ -83,18 +83,18 @@ def test_reset_call_ends_draining() -> None:
 def test_close_timeout_aborts_unresponsive_peers() -> None:
     async def test() -> None:
         async with open_listener() as listener:
-            deaf, silent = await RawClient.open(listener.port), await RawClient.open(listener.port, b"")
-            deaf.call(b"/t.T/Waits", b"")
+            unresponsive, silent = await RawClient.open(listener.port), await RawClient.open(listener.port, b"")
+            unresponsive.call(b"/t.T/Waits", b"")
             await until(lambda: listener.handlers.started == 1 and len(listener.connections) == 2)
             await listener.close(0.05)
             await until(lambda: listener.handlers.cancelled == 1)
-            await deaf.end()
+            await unresponsive.end()
             assert await silent.end() is not None or silent.received == []
 
     run(test)
 
 
-def test_cancelled_close_aborts_at_once() -> None:
+def test_cancelled_close_aborts_immediately() -> None:
     async def test() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
@@ -122,7 +122,7 @@ def test_draining_accepts_no_connections() -> None:
             except ConnectionError:
                 pass
             else:
-                assert await late.frame() is None  # the socket is the test's, and nobody accepts from it
+                assert await late.frame() is None  # the test still owns the socket, but nothing accepts from it
             raw.send(DRAIN_ACK)
             await closing
 

@@ -17,19 +17,19 @@ from unit.service.grpc.transport.raw_client import CLIENT_PREFACE, RawClient, me
 OK = 0
 
 
-def small(window: int) -> bytes:
-    """A greeting of who takes so little of each stream."""
+def preface_with_window(window: int) -> bytes:
+    """A client preface with this initial window size."""
     return frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: window})
 
 
 def sizes(raw: RawClient, number: int) -> list[int]:
-    return [len(came.payload) for came in raw.received if came.kind == frames.DATA and came.stream == number]
+    return [len(frame.payload) for frame in raw.received if frame.kind == frames.DATA and frame.stream == number]
 
 
 def test_responses_are_split_by_the_window() -> None:
     async def test() -> None:
         async with open_listener() as listener:
-            raw = await RawClient.open(listener.port, small(0))
+            raw = await RawClient.open(listener.port, preface_with_window(0))
             number = raw.call(b"/t.T/Large", b"40000")
             await raw.sync()
             assert sizes(raw, number) == []
@@ -58,7 +58,7 @@ def test_max_frame_size_of_the_peer_is_used() -> None:
 def test_shrunk_window_allows_negative_flow_control() -> None:
     async def test() -> None:
         async with open_listener() as listener:
-            raw = await RawClient.open(listener.port, small(1000))
+            raw = await RawClient.open(listener.port, preface_with_window(1000))
             number = raw.call(b"/t.T/Large", b"5000")
             await raw.sync()
             raw.send(frames.settings({frames.INITIAL_WINDOW_SIZE: 0}), frames.window_update(number, 1000))
@@ -67,7 +67,7 @@ def test_shrunk_window_allows_negative_flow_control() -> None:
             raw.send(frames.window_update(number, 1))
             await raw.sync()
             assert sizes(raw, number) == [1000, 1]
-            both = b"\0\x04\x7f\xff\xff\xff" + b"\0\x04\0\0\0\x64"  # what is set last counts
+            both = b"\0\x04\x7f\xff\xff\xff" + b"\0\x04\0\0\0\x64"  # the last value applies
             raw.send(frame(frames.SETTINGS, 0, 0, both))
             await raw.sync()
             assert sizes(raw, number) == [1000, 1, 100]
@@ -80,13 +80,13 @@ def test_shrunk_window_allows_negative_flow_control() -> None:
 def test_settings_are_acknowledged_before_they_apply() -> None:
     async def test() -> None:
         async with open_listener() as listener:
-            raw = await RawClient.open(listener.port, small(0))
+            raw = await RawClient.open(listener.port, preface_with_window(0))
             number = raw.call(b"/t.T/Sync", b"a")
             await raw.sync()
             at = len(raw.received)
             raw.send(frames.settings({frames.INITIAL_WINDOW_SIZE: 10}))
             assert (await raw.response(number)).data == message(b"a")
-            assert [came.kind for came in raw.received[at:]] == [frames.SETTINGS, frames.DATA, frames.HEADERS]
+            assert [received.kind for received in raw.received[at:]] == [frames.SETTINGS, frames.DATA, frames.HEADERS]
 
     run(test)
 
@@ -94,17 +94,21 @@ def test_settings_are_acknowledged_before_they_apply() -> None:
 def test_streams_share_the_connection_window_fairly() -> None:
     async def test() -> None:
         async with open_listener() as listener:
-            raw = await RawClient.open(listener.port, small(10**6))
-            asked = [raw.call(b"/t.T/Large", b"100000") for _ in range(4)]
+            raw = await RawClient.open(listener.port, preface_with_window(10**6))
+            streams = [raw.call(b"/t.T/Large", b"100000") for _ in range(4)]
             await raw.sync()
-            assert [sum(sizes(raw, number)) for number in asked] == [65_535, 0, 0, 0]
+            assert [sum(sizes(raw, number)) for number in streams] == [65_535, 0, 0, 0]
             at = len(raw.received)
             raw.send(frames.window_update(0, 5 * 16_384 + 7))
             await raw.sync()
-            turns = [(came.stream, len(came.payload)) for came in raw.received[at:] if came.kind == frames.DATA]
-            one, three, five, seven = asked
+            turns = [
+                (received.stream, len(received.payload))
+                for received in raw.received[at:]
+                if received.kind == frames.DATA
+            ]
+            one, three, five, seven = streams
             assert turns == [(one, 16_384), (three, 16_384), (five, 16_384), (seven, 16_384), (one, 16_384), (three, 7)]
-            # who asks for little has not to wait until those are through, once there is room
+            # once the window opens, a small response does not wait for the large ones
             quick = raw.call(b"/t.T/Sync", b"quick")
             raw.send(frames.rst_stream(five, frames.CANCEL), frames.window_update(0, 3 * 16_384 + 10))
             assert (await raw.response(quick)).data == message(b"quick")
@@ -119,7 +123,7 @@ def test_streams_share_the_connection_window_fairly() -> None:
 def test_invalid_windows_are_errors() -> None:
     async def test() -> None:
         async with open_listener() as listener:
-            raw = await RawClient.open(listener.port, small(1))
+            raw = await RawClient.open(listener.port, preface_with_window(1))
             for change in (0, 2**31 - 1):
                 number = raw.call(b"/t.T/Waits", b"100")
                 raw.send(frames.window_update(number, change))
@@ -136,7 +140,7 @@ def test_invalid_windows_are_errors() -> None:
 def test_deadline_discards_pending_data() -> None:
     async def test() -> None:
         async with open_listener() as listener:
-            raw = await RawClient.open(listener.port, small(10**6))
+            raw = await RawClient.open(listener.port, preface_with_window(10**6))
             number = raw.call(b"/t.T/Large", b"90000", [(b"grpc-timeout", b"1H")])
             await raw.sync()
             connection = listener.all_connections[0]
@@ -152,14 +156,14 @@ def test_deadline_discards_pending_data() -> None:
 def test_pending_responses_are_bounded() -> None:
     async def test() -> None:
         async with open_listener() as listener:
-            raw = await RawClient.open(listener.port, small(0))
-            asked = [raw.call(b"/t.T/Large", b"1048000") for _ in range(32)]
-            response = await raw.response(asked[-1])
+            raw = await RawClient.open(listener.port, preface_with_window(0))
+            streams = [raw.call(b"/t.T/Large", b"1048000") for _ in range(32)]
+            response = await raw.response(streams[-1])
             assert (response.status, response.data) == (Status.RESOURCE_EXHAUSTED, b"")
             connection = listener.all_connections[0]
             assert len(connection.streams) == 31
             listener.check_connections(listener.loop.time() + STALL_TIMEOUT + 1)
-            assert [(await raw.response(number)).code for number in asked[:31]] == [frames.CANCEL] * 31
+            assert [(await raw.response(number)).code for number in streams[:31]] == [frames.CANCEL] * 31
             assert connection.held.size == 0
 
     run(test)
@@ -170,18 +174,21 @@ def test_incomplete_requests_are_bounded() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
             part = [frame(frames.DATA, 0, 0, b"x" * 16_384)[9:]] * 63
-            began = []
+            streams = []
             for _ in range(34):
                 number, head = raw.headers(b"/t.T/Sync")
-                began.append(number)
+                streams.append(number)
                 raw.send(head, frame(frames.DATA, 0, number, message(b"x" * MAX_MESSAGE_BYTES)[:9000]))
                 raw.send(*[frame(frames.DATA, 0, number, data) for data in part])
-            response = await raw.response(began[-1])
+            response = await raw.response(streams[-1])
             assert response.status == Status.RESOURCE_EXHAUSTED
             assert listener.all_connections[0].held.size <= MAX_HELD_BYTES
-            raw.send(frames.rst_stream(began[0], frames.CANCEL))
+            raw.send(frames.rst_stream(streams[0], frames.CANCEL))
             assert (await raw.response(raw.call(b"/t.T/Sync", b"again"))).data == message(b"again")
-            assert sum([1 for came in raw.received if came.kind == frames.WINDOW_UPDATE and came.stream == 0]) > 5
+            assert (
+                sum([1 for received in raw.received if received.kind == frames.WINDOW_UPDATE and received.stream == 0])
+                > 5
+            )
 
     run(test)
 
@@ -190,7 +197,7 @@ def test_small_messages_count_with_their_overhead() -> None:
     async def test() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
-            number, head = raw.headers(b"/t.T/Deaf")
+            number, head = raw.headers(b"/t.T/Unread")
             raw.send(head)
             await raw.sync()
             empty = listener.all_connections[0].held.size
@@ -209,10 +216,10 @@ def test_unread_stream_is_bounded_by_its_window() -> None:
     async def test() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
-            number, head = raw.headers(b"/t.T/Deaf")
+            number, head = raw.headers(b"/t.T/Unread")
             piece, fit = message(b"x" * 16_379), STREAM_WINDOW // 16_384
             raw.send(head, *[frame(frames.DATA, 0, number, piece)] * fit)
-            assert [came for came in await raw.sync() if came.stream == number] == []
+            assert [received for received in await raw.sync() if received.stream == number] == []
             listener.handlers.proceed.set()
             credit = await raw.next(frames.WINDOW_UPDATE)
             while credit.stream != number:
@@ -220,7 +227,7 @@ def test_unread_stream_is_bounded_by_its_window() -> None:
             raw.send(frame(frames.DATA, frames.END_STREAM, number, piece))
             assert (await raw.response(number)).data == message(b"16379") * (fit + 1)
             listener.handlers.proceed.clear()
-            other, head = raw.headers(b"/t.T/Deaf")
+            other, head = raw.headers(b"/t.T/Unread")
             raw.send(head, *[frame(frames.DATA, 0, other, piece)] * (fit + 1))
             assert (await raw.response(other)).code == frames.FLOW_CONTROL_ERROR
 
@@ -231,16 +238,16 @@ def test_largest_message_fits_behind_another() -> None:
     async def test() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
-            number, head = raw.headers(b"/t.T/Deaf")
+            number, head = raw.headers(b"/t.T/Unread")
             raw.send(head)
             listener.handlers.proceed.set()
-            window, asked, at = STREAM_WINDOW, message(b"x" * 32_000) + message(b"y" * MAX_MESSAGE_BYTES) * 2, 0
-            while at < len(asked):
+            window, data, at = STREAM_WINDOW, message(b"x" * 32_000) + message(b"y" * MAX_MESSAGE_BYTES) * 2, 0
+            while at < len(data):
                 if not window:
                     credit = await raw.next(frames.WINDOW_UPDATE)
                     window += frames.read_uint32(credit.payload) if credit.stream == number else 0
-                size = min(window, 16_000, len(asked) - at)
-                raw.send(frame(frames.DATA, 0, number, asked[at : at + size]))
+                size = min(window, 16_000, len(data) - at)
+                raw.send(frame(frames.DATA, 0, number, data[at : at + size]))
                 at, window = at + size, window - size
             raw.send(frame(frames.DATA, frames.END_STREAM, number, b""))
             assert (await raw.response(number)).data == message(b"32000") + message(b"1048576") * 2
@@ -283,7 +290,7 @@ def test_message_in_tiny_frames_is_assembled_in_linear_time() -> None:
 def test_peer_that_does_not_read_is_paused_and_then_closed() -> None:
     async def test() -> None:
         async with open_listener() as listener:
-            # fixed, because the system lets the buffers of a connection grow while it is used
+            # fixed, because the kernel grows the buffers of a busy connection
             client = socket()
             client.setsockopt(SOL_SOCKET, SO_RCVBUF, 65_536)
             client.connect(("127.0.0.1", listener.port))
@@ -306,7 +313,7 @@ def test_peer_that_does_not_read_is_paused_and_then_closed() -> None:
             system = server.getsockopt(SOL_SOCKET, SO_SNDBUF) + client.getsockopt(SOL_SOCKET, SO_RCVBUF)
             read_ahead = 2 * 65_536 + 262_144  # twice the limit, after which the client's loop stops, and one read
             written = connection._transport.get_write_buffer_size()
-            # every message that was begun is in one of the buffers, or is the one that waits
+            # every started message is in one of the buffers, except for the one that waits
             assert listener.handlers.started * size <= system + read_ahead + written + connection.held.size + size
             assert written < 1_000_000
             assert connection.held.size < 2_000_000
@@ -339,9 +346,9 @@ def test_calls_sent_while_paused_are_answered() -> None:
     async def test() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port, CLIENT_PREFACE + frames.window_update(0, 2**31 - 70_000))
-            asked = [raw.call(b"/t.T/Sync", b"x" * 16_000) for _ in range(1000)]
+            streams = [raw.call(b"/t.T/Sync", b"x" * 16_000) for _ in range(1000)]
             await until(lambda: listener.all_connections and listener.all_connections[0].sender.paused)
             await until(lambda: not listener.all_connections[0]._transport.is_reading())
-            assert len((await raw.response(asked[-1])).data) == 16_005
+            assert len((await raw.response(streams[-1])).data) == 16_005
 
     run(test)

@@ -151,7 +151,7 @@ def test_long_blocks_are_not_cached() -> None:
 def test_blocks_are_cached_until_the_table_changes() -> None:
     header_decoder, encoder = HeaderDecoder(), Encoder()
     first = encoder.encode(TYPICAL)
-    assert not header_decoder._cache  # since all of it enters the table
+    assert not header_decoder._cache  # because all of it enters the table
     header_decoder.decode(first)
     path = NeverIndexedHeaderTuple(b":path", b"/t.T/Another")
     again = encoder.encode([field if field[0] != b":path" else path for field in TYPICAL])

@@ -33,7 +33,7 @@ def context(folder: Path) -> ssl.SSLContext:
 
 
 def call_all(port: int, certificate: bytes) -> None:
-    """What grpcio's client gets, in a thread of its own."""
+    """Make calls with grpcio's client; runs in its own thread."""
     credentials = grpc.ssl_channel_credentials(certificate)
     with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
         assert channel.unary_unary("/t.T/Sync")(b"at once", timeout=20) == b"at once"
@@ -56,7 +56,7 @@ def call_all(port: int, certificate: bytes) -> None:
         assert compressed.value.code().value[0] == Status.UNIMPLEMENTED
 
 
-async def shake(listener: ListenerHarness, context: ssl.SSLContext) -> None:
+async def attempt_handshake(listener: ListenerHarness, context: ssl.SSLContext) -> None:
     try:
         _, writer = await asyncio.open_connection("localhost", listener.port, ssl=context)
         writer.close()
@@ -82,11 +82,11 @@ def test_failed_handshakes_are_not_logged(folder: Path) -> None:
                 writer.write(sent)
                 await writer.drain()
                 writer.close()
-            await shake(listener, ssl.create_default_context())  # which does not trust it
+            await attempt_handshake(listener, ssl.create_default_context())  # it does not trust the certificate
             old = ssl.create_default_context(cafile=str(folder / "a.pem"))
             old.maximum_version = ssl.TLSVersion.TLSv1_2
             old.set_ciphers("ECDHE+AES+SHA256:!AESGCM")
-            await shake(listener, old)
+            await attempt_handshake(listener, old)
             await asyncio.to_thread(call_all, listener.port, (folder / "a.pem").read_bytes())
 
     run(test)

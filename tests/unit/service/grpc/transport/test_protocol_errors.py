@@ -29,8 +29,8 @@ FIELDS = encode_headers(
         (b"content-type", b"application/grpc"),
     ]
 )
-BEGUN = frame(frames.HEADERS, END_HEADERS, 1, FIELDS)
-WHOLE = BEGUN + frame(frames.DATA, END_STREAM, 1, message(b"a"))
+STARTED = frame(frames.HEADERS, END_HEADERS, 1, FIELDS)
+WHOLE = STARTED + frame(frames.DATA, END_STREAM, 1, message(b"a"))
 PIECE = frame(frames.CONTINUATION, 0, 1, b"")
 
 
@@ -71,15 +71,15 @@ ERRORS = {
     "headers that are noise": (frame(frames.HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff\xff"), 9),
     "data of no stream": (frame(frames.DATA, 0, 0, b""), PROTOCOL),
     "data of a stream to come": (frame(frames.DATA, 0, 1, b""), PROTOCOL),
-    "data that are all padding": (BEGUN + frame(frames.DATA, frames.PADDED, 1, b"\x01"), PROTOCOL),
-    "data without their padding": (BEGUN + frame(frames.DATA, frames.PADDED, 1, b""), PROTOCOL),
+    "data that are all padding": (STARTED + frame(frames.DATA, frames.PADDED, 1, b"\x01"), PROTOCOL),
+    "data without their padding": (STARTED + frame(frames.DATA, frames.PADDED, 1, b""), PROTOCOL),
     "a reset of no stream": (frames.rst_stream(0, 0), PROTOCOL),
     "a reset of a stream to come": (frames.rst_stream(1, 0), PROTOCOL),
-    "a reset that is too short": (BEGUN + frame(frames.RST_STREAM, 0, 1, b"abc"), SIZE),
+    "a reset that is too short": (STARTED + frame(frames.RST_STREAM, 0, 1, b"abc"), SIZE),
     "settings of a stream": (frame(frames.SETTINGS, 0, 1, b""), PROTOCOL),
     "settings that are cut": (frame(frames.SETTINGS, 0, 0, b"abc"), SIZE),
     "an acknowledgement that sets": (frame(frames.SETTINGS, 1, 0, b"\0\x03\0\0\0\1"), SIZE),
-    "a promise": (BEGUN + frame(frames.PUSH_PROMISE, END_HEADERS, 1, b"\0\0\0\2"), PROTOCOL),
+    "a promise": (STARTED + frame(frames.PUSH_PROMISE, END_HEADERS, 1, b"\0\0\0\2"), PROTOCOL),
     "a ping of a stream": (frame(frames.PING, 0, 1, b"12345678"), PROTOCOL),
     "a ping that is too short": (frame(frames.PING, 0, 0, b"1234567"), SIZE),
     "a goaway of a stream": (frame(frames.GOAWAY, 0, 1, b"12345678"), PROTOCOL),
@@ -88,11 +88,11 @@ ERRORS = {
     "a window beyond all": (frames.window_update(0, 2**31 - 1), frames.FLOW_CONTROL_ERROR),
     "a window that is cut": (frame(frames.WINDOW_UPDATE, 0, 0, b"abc"), SIZE),
     "a window of a stream beyond all by settings": (
-        BEGUN + frames.window_update(1, 2**31 - 70_000) + frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31 - 1}),
+        STARTED + frames.window_update(1, 2**31 - 70_000) + frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31 - 1}),
         frames.FLOW_CONTROL_ERROR,
     ),
     "a priority of no stream": (frame(frames.PRIORITY, 0, 0, b"12345"), PROTOCOL),
-    "headers behind the end": (WHOLE + frames.rst_stream(1, 8) + BEGUN, CLOSED),
+    "headers behind the end": (WHOLE + frames.rst_stream(1, 8) + STARTED, CLOSED),
     "settings again and again": (frames.settings({frames.INITIAL_WINDOW_SIZE: 5}) * (MAX_GLITCHES + 1), CALM),
     "calls that are taken back": (
         b"".join(
@@ -150,10 +150,10 @@ def test_connection_errors_close_with_goaway(sent: bytes, code: int) -> None:
     ("sent", "code"),
     [
         (frame(frames.HEADERS, END_HEADERS, 1, encode_headers([(b":method", b"POST")])), PROTOCOL),
-        (BEGUN + frame(frames.HEADERS, END_HEADERS, 1, encode_headers([(b"a", b"b")])), PROTOCOL),
-        (BEGUN + frames.window_update(1, 0), PROTOCOL),
-        (BEGUN + frames.window_update(1, 2**31 - 1), frames.FLOW_CONTROL_ERROR),
-        (BEGUN + frame(frames.PRIORITY, 0, 1, b"1234"), SIZE),
+        (STARTED + frame(frames.HEADERS, END_HEADERS, 1, encode_headers([(b"a", b"b")])), PROTOCOL),
+        (STARTED + frames.window_update(1, 0), PROTOCOL),
+        (STARTED + frames.window_update(1, 2**31 - 1), frames.FLOW_CONTROL_ERROR),
+        (STARTED + frame(frames.PRIORITY, 0, 1, b"1234"), SIZE),
         (WHOLE + frame(frames.DATA, 0, 1, b"more"), CLOSED),
         (WHOLE + frame(frames.HEADERS, END_HEADERS | END_STREAM, 1, encode_headers([(b"a", b"b")])), CLOSED),
         (WHOLE + frames.rst_stream(1, 8) + frame(frames.DATA, 0, 1, b"more"), CLOSED),
@@ -220,11 +220,11 @@ def test_late_resets_are_no_glitches() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
             for _ in range(2):
-                asked = [raw.call(b"/t.T/Waits", b"a") for _ in range(MAX_GLITCHES - 100)]
+                streams = [raw.call(b"/t.T/Waits", b"a") for _ in range(MAX_GLITCHES - 100)]
                 await raw.sync()
                 for stream in listener.all_connections[0].streams.values():
                     stream.started_at -= 1.0
-                raw.send(*[frames.rst_stream(number, frames.CANCEL) for number in asked])
+                raw.send(*[frames.rst_stream(number, frames.CANCEL) for number in streams])
             assert (await raw.response(raw.call(b"/t.T/Sync", b"a"))).status == 0
 
     run(test)
@@ -235,8 +235,8 @@ def test_random_bytes_affect_only_their_connection() -> None:
         noise = random.Random(7)
         good = [
             CLIENT_PREFACE,
-            BEGUN,
-            WHOLE[len(BEGUN) :],
+            STARTED,
+            WHOLE[len(STARTED) :],
             frames.window_update(1, 9),
             frames.rst_stream(1, 8),
             CLIENT_PREFACE[24:],

@@ -28,12 +28,12 @@ from unit.service.grpc.transport.listener_harness import Handlers, ListenerHarne
 from unit.service.grpc.transport.raw_client import message
 
 TURNS = 300
-"""In which all must have been answered, once the peer takes everything."""
-MUCH = 2**20
+"""Loop turns within which every call must be answered once the windows are open."""
+LARGE_WINDOW = 2**20
 
 
 class Wire:
-    """A transport without a socket, so that every byte can be given when the test wants."""
+    """A transport without a socket: the test controls when bytes are delivered."""
 
     def __init__(self, connection: Http2Connection) -> None:
         self.connection = connection
@@ -56,27 +56,27 @@ class Wire:
         return None
 
     def pause_reading(self) -> None:
-        """What is given meanwhile waits."""
+        """Data delivered meanwhile is queued by the connection."""
 
     def resume_reading(self) -> None:
         pass
 
 
 class Peer:
-    """h2 at the other end of a wire; `answers` are what came for each call that was not taken back."""
+    """h2 at the other end of a wire; `responses` are those of the calls that were not reset."""
 
     def __init__(self) -> None:
-        self.house = ListenerHarness(Handlers())
-        self.wire = Wire(self.house._create_connection())
+        self.listener = ListenerHarness(Handlers())
+        self.wire = Wire(self.listener._create_connection())
         self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
         self.h2.initiate_connection()
         self.unsent: dict[int, tuple[bytes, int]] = {}
         self.expected: dict[int, bytes] = {}
-        self.answers: dict[int, tuple[bytes, bytes]] = {}
+        self.responses: dict[int, tuple[bytes, bytes]] = {}
         self.open: list[int] = []
         self._unacknowledged = 1
-        self._to_go = bytearray()
-        self._came: dict[int, bytes] = {}
+        self._undelivered = bytearray()
+        self._received: dict[int, bytes] = {}
 
     def call(self, method: str, texts: list[bytes], padding: int) -> None:
         number = self.h2.get_next_available_stream_id()
@@ -84,52 +84,52 @@ class Peer:
         self.h2.send_headers(number, [*fields, ("content-type", "application/grpc"), ("te", "trailers")])
         self.unsent[number] = b"".join(map(message, texts)), padding
         self.expected[number] = b"".join(map(message, expected(method, texts)))
-        self._came[number] = b""
+        self._received[number] = b""
         self.open.append(number)
 
-    def take_back(self, at: int) -> None:
+    def reset_call(self, at: int) -> None:
         if self.open:
             number = self.open.pop(at % len(self.open))
             self.unsent.pop(number, None)
             self.h2.reset_stream(number, 8)
 
-    def widen(self, at: int, size: int) -> None:
+    def increase_window(self, at: int, size: int) -> None:
         if self.open and self.h2.remote_flow_control_window(self.open[at % len(self.open)]) + size < 2**31:
             self.h2.increment_flow_control_window(size, self.open[at % len(self.open)])
 
-    def widen_all(self, size: int) -> None:
+    def increase_connection_window(self, size: int) -> None:
         self.h2.increment_flow_control_window(size)
 
     def set_window(self, size: int) -> None:
-        """h2 takes an acknowledgement for one of all that it has set, and so it sets one thing at a time."""
+        """h2 takes one acknowledgement as that of all pending settings, so only one change is sent at a time."""
         if self._unacknowledged:
             return
         self._unacknowledged += 1
         self.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: size})
 
-    def give(self, size: int) -> None:
-        """Let so many bytes get to the listener, and what it says to them back."""
+    def deliver(self, size: int) -> None:
+        """Deliver up to `size` bytes to the listener, and its output back to h2."""
         self._write_bodies()
-        self._to_go += self.h2.data_to_send()
-        if self._to_go:
-            self.wire.connection.data_received(bytes(self._to_go[:size]))
-            del self._to_go[:size]
-        self._hear()
+        self._undelivered += self.h2.data_to_send()
+        if self._undelivered:
+            self.wire.connection.data_received(bytes(self._undelivered[:size]))
+            del self._undelivered[:size]
+        self._receive()
 
     async def turn(self) -> None:
         await asyncio.sleep(0)
-        self._hear()
+        self._receive()
 
     async def settle(self) -> None:
-        """Take everything until everything is answered."""
+        """Open all windows and deliver everything until all calls are answered."""
         for _ in range(TURNS):
             for at in range(len(self.open)):
-                self.widen(at, MUCH)
-            self.widen_all(MUCH)
-            self.give(10**9)
+                self.increase_window(at, LARGE_WINDOW)
+            self.increase_connection_window(LARGE_WINDOW)
+            self.deliver(10**9)
             await self.turn()
-            # What the connection has not processed yet, because it takes turns with others, it still holds.
-            if not self.open and not self._to_go and not any(unreleased(self.wire.connection).values()):
+            # Input that the connection has not processed yet, because it takes turns with others, is still held.
+            if not self.open and not self._undelivered and not any(unreleased(self.wire.connection).values()):
                 return
         raise AssertionError(f"no answer to {self.open}, and left behind: {unreleased(self.wire.connection)}")
 
@@ -147,7 +147,7 @@ class Peer:
                     del self.unsent[number]
                     break
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         sent = bytes(self.wire.sent)
         self.wire.sent.clear()
         for event in self.h2.receive_data(sent):
@@ -161,11 +161,11 @@ class Peer:
         if number not in self.open:
             return
         if isinstance(event, DataReceived):
-            self._came[number] += event.data
+            self._received[number] += event.data
         elif isinstance(event, TrailersReceived):
-            self.answers[number] = dict(event.headers)[b"grpc-status"], self._came[number]
+            self.responses[number] = dict(event.headers)[b"grpc-status"], self._received[number]
         elif isinstance(event, StreamEnded | StreamReset):
-            assert number in self.answers, event
+            assert number in self.responses, event
             self.open.remove(number)
             self.unsent.pop(number, None)
 
@@ -189,12 +189,12 @@ sizes = st.one_of(st.integers(1, 40), st.integers(1, 100_000))
 actions = st.one_of(
     calling,
     calling,
-    st.tuples(st.just("take_back"), st.integers(0, 20)),
-    st.tuples(st.just("widen"), st.integers(0, 20), sizes),
-    st.tuples(st.just("widen_all"), sizes),
+    st.tuples(st.just("reset_call"), st.integers(0, 20)),
+    st.tuples(st.just("increase_window"), st.integers(0, 20), sizes),
+    st.tuples(st.just("increase_connection_window"), sizes),
     st.tuples(st.just("set_window"), st.one_of(st.just(0), st.integers(0, 200_000))),
-    st.tuples(st.just("give"), sizes),
-    st.tuples(st.just("give"), st.just(10**9)),
+    st.tuples(st.just("deliver"), sizes),
+    st.tuples(st.just("deliver"), st.just(10**9)),
     st.tuples(st.just("turn")),
 )
 
@@ -204,37 +204,37 @@ actions = st.one_of(
 def test_every_call_gets_its_response_in_any_order_of_events(plan: list[tuple[Any, ...]]) -> None:
     async def test() -> None:
         peer = Peer()
-        peer.give(10**9)
+        peer.deliver(10**9)
         for name, *arguments in plan:
             done = getattr(peer, name)(*arguments)
             if done is not None:
                 await done
         await peer.settle()
-        assert set(peer.answers) <= set(peer.expected)
-        for number, answer in peer.answers.items():
+        assert set(peer.responses) <= set(peer.expected)
+        for number, answer in peer.responses.items():
             assert answer == (b"0", peer.expected[number])
-        taken_back = sum([1 for name, *_ in plan if name == "take_back"])
-        assert len(peer.answers) >= len(peer.expected) - taken_back
+        resets = sum([1 for name, *_ in plan if name == "reset_call"])
+        assert len(peer.responses) >= len(peer.expected) - resets
         assert not any(unreleased(peer.wire.connection).values()), unreleased(peer.wire.connection)
-        await nothing_runs()
+        await assert_no_tasks()
 
     run(test)
 
 
-async def nothing_runs() -> None:
+async def assert_no_tasks() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
-    assert len(asyncio.all_tasks()) <= 2  # the test, and who waits for it
+    assert len(asyncio.all_tasks()) <= 2  # the test, and the task that waits for it
 
 
-def conversation() -> bytes:
-    """What a proper peer sends that asks for this and that."""
+def valid_session() -> bytes:
+    """The bytes that a valid client sends for several calls."""
     peer = Peer()
     for method in ("Sync", "Large", "Stream", "Waits", "First", "Async"):
         peer.call(method, [b"12345"], 0)
     peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 70})
-    peer.widen_all(100)
-    peer.take_back(3)
+    peer.increase_connection_window(100)
+    peer.reset_call(3)
     peer._write_bodies()
     return peer.h2.data_to_send()
 
@@ -256,7 +256,7 @@ change: st.SearchStrategy[Callable[[bytes], bytes]] = st.one_of(
 def test_mutated_input_causes_no_unhandled_error(changes: list[Callable[[bytes], bytes]], split: int) -> None:
     async def test() -> None:
         wire = Wire(ListenerHarness(Handlers())._create_connection())
-        data = conversation()
+        data = valid_session()
         for changed in changes:
             data = changed(data)
         for at in range(0, len(data), split):
@@ -265,32 +265,32 @@ def test_mutated_input_causes_no_unhandled_error(changes: list[Callable[[bytes],
                 await asyncio.sleep(0)
         wire.connection.connection_lost(None)
         assert not any(unreleased(wire.connection).values()), unreleased(wire.connection)
-        await nothing_runs()
+        await assert_no_tasks()
 
-    told: list[str] = []
+    lines: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("crestgate.grpc").addHandler(handler)
     try:
         run(test)
     finally:
         logging.getLogger("crestgate.grpc").removeHandler(handler)
-    # Large takes a number, and it is no mistake of the listener's when it gets none.
-    assert [line for line in told if line != "unhandled error in gRPC call"] == []
+    # Large needs a number; its error on other input is not a fault of the listener.
+    assert [line for line in lines if line != "unhandled error in gRPC call"] == []
 
 
 @pytest.mark.parametrize("split", [1, 2, 3, 7, 8, 9, 10, 23, 24, 25, 33])
 def test_output_is_independent_of_read_boundaries(split: int) -> None:
     async def test() -> None:
-        heard = []
+        outputs = []
         for size in (split, 10**9):
             wire = Wire(ListenerHarness(Handlers())._create_connection())
-            data = conversation()
+            data = valid_session()
             for at in range(0, len(data), size):
                 wire.connection.data_received(data[at : at + size])
             wire.connection.connection_lost(None)
-            heard.append(bytes(wire.sent))
-        assert heard[0] == heard[1]
-        assert len(heard[0]) > 200
+            outputs.append(bytes(wire.sent))
+        assert outputs[0] == outputs[1]
+        assert len(outputs[0]) > 200
 
     run(test)

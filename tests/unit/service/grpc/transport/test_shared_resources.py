@@ -1,4 +1,4 @@
-"""What connections share: iterations of the event loop, memory, and the number of connections."""
+"""Resources that connections share: iterations of the event loop, memory, and the number of connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from unit.service.grpc.transport.raw_client import CLIENT_PREFACE, RawClient, me
 
 PING = frame(frames.PING, 0, 0, b"12345678")
 MANY = 4 * SLICE_WORK // (64 + 8)
-"""Pings for more than three slices, and fewer than are too many."""
+"""Pings for more than three slices, but below the limit of glitches."""
 
 
 def set_budget(listener: ListenerHarness, connections: int, size: int = 64 * 1024 * 1024) -> None:
@@ -41,7 +41,7 @@ async def synced(raw: RawClient) -> RawClient:
 
 
 class Wire:
-    """A transport without a socket that notes whose bytes are sent."""
+    """A transport without a socket that records which connection sends."""
 
     def __init__(self, name: str, sent: list[str], connection: Http2Connection) -> None:
         self._name = name
@@ -76,7 +76,7 @@ def test_large_reads_are_handled_in_slices() -> None:
         light.data_received(CLIENT_PREFACE + PING)
         assert sent[2:] == ["light pauses"]  # this turn is used up
         await until(lambda: "heavy resumes" in sent)
-        assert sent[3:6] == ["light", "light resumes", "heavy"]  # who has had no slice comes first
+        assert sent[3:6] == ["light", "light resumes", "heavy"]  # a connection that had no slice comes first
         assert sent.count("heavy") >= 4
         assert sent.count("heavy pauses") == 1
 
@@ -135,14 +135,14 @@ def test_largest_connection_is_closed_when_memory_is_used_up() -> None:
     async def test() -> None:
         async with open_listener() as listener:
             set_budget(listener, 10, 4 * 1024 * 1024 // 3 + 1)  # 1 MiB of them for gRPC
-            begun = (1024 * 1024).to_bytes(5, "big") + b"x" * 16_000
+            partial = (1024 * 1024).to_bytes(5, "big") + b"x" * 16_000
             opened = (
                 CLIENT_PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: 2**30}) + frames.window_update(0, 2**30)
             )
             greedy, modest = await RawClient.open(listener.port), await RawClient.open(listener.port, opened)
             for raw, frames_of_it in ((greedy, 50), (modest, 5)):
                 number, head = raw.headers(b"/t.T/Sync")
-                raw.send(head, frame(frames.DATA, 0, number, begun))
+                raw.send(head, frame(frames.DATA, 0, number, partial))
                 raw.send(*[frame(frames.DATA, 0, number, b"x" * 16_000)] * frames_of_it)
                 await raw.sync()
             assert len(listener.connections) == 2
@@ -221,9 +221,9 @@ def test_eviction_prefers_connections_without_calls() -> None:
             set_budget(listener, 8)  # six of them for gRPC
             raws = [await synced(await RawClient.open(listener.port)) for _ in range(6)]
             await raws[0].response(raws[0].call(b"/t.T/Sync"))
-            for place, connection in enumerate(listener.all_connections):
+            for number, connection in enumerate(listener.all_connections):
                 connection.opened_at -= NEW_SECONDS
-                connection.last_call_at -= 10 - place
+                connection.last_call_at -= 10 - number
             newcomer = await synced(await RawClient.open(listener.port))
             goaway = await raws[1].end()
             assert goaway is not None
@@ -277,15 +277,15 @@ def test_failed_connections_are_released() -> None:
 def test_accepting_pauses_without_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with open_listener() as listener:
-            tried = 0
+            attempts = 0
 
             class Exhausted:
                 def __init__(self, listening: object) -> None:
                     self._listening = listening
 
                 def accept(self) -> None:
-                    nonlocal tried
-                    tried += 1
+                    nonlocal attempts
+                    attempts += 1
                     raise OSError(24, "Too many open files")
 
                 def fileno(self) -> int:
@@ -294,10 +294,10 @@ def test_accepting_pauses_without_file_descriptors(monkeypatch: pytest.MonkeyPat
             listening = listener._listening
             listener._listening = Exhausted(listening)  # type: ignore[assignment]
             raw = await RawClient.open(listener.port)
-            await until(lambda: tried)
+            await until(lambda: attempts)
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert tried == 1
+            assert attempts == 1
             listener._listening = listening
             assert (await raw.response(raw.call(b"/t.T/Sync", b"a"))).status == 0
             assert [line for line in listener.log.lines if "accept failed: Too many open files" in line]

@@ -20,8 +20,8 @@ def test_streaming_calls_of_a_connection_are_bounded() -> None:
     async def test() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
-            calls = [raw.call(b"/t.T/Deaf") for _ in range(MAX_STREAMING_CALLS)]
-            refused = await raw.response(raw.call(b"/t.T/Deaf"))
+            calls = [raw.call(b"/t.T/Unread") for _ in range(MAX_STREAMING_CALLS)]
+            refused = await raw.response(raw.call(b"/t.T/Unread"))
             assert refused.status == EXHAUSTED
             assert refused.message.startswith("too many streaming calls are open")
             assert (await raw.response(raw.call(b"/t.T/Async", b"x"))).status == OK
@@ -42,11 +42,11 @@ def test_streaming_calls_of_a_worker_are_bounded_beyond_one_per_create_connectio
             listener.streaming_calls += connection.MAX_WORKER_STREAMING_CALLS - 2
             raw = await RawClient.open(listener.port)
             for _ in range(2):
-                raw.call(b"/t.T/Deaf")
-            assert (await raw.response(raw.call(b"/t.T/Deaf"))).status == EXHAUSTED
+                raw.call(b"/t.T/Unread")
+            assert (await raw.response(raw.call(b"/t.T/Unread"))).status == EXHAUSTED
             other = await RawClient.open(listener.port)
-            other.call(b"/t.T/Deaf")
-            assert (await other.response(other.call(b"/t.T/Deaf"))).status == EXHAUSTED
+            other.call(b"/t.T/Unread")
+            assert (await other.response(other.call(b"/t.T/Unread"))).status == EXHAUSTED
             raw.abort()
             other.abort()
             await until(lambda: not listener.connections)
@@ -56,7 +56,7 @@ def test_streaming_calls_of_a_worker_are_bounded_beyond_one_per_create_connectio
 
 
 def test_tasks_of_closed_connections_are_cancelled_a_few_per_turn() -> None:
-    """A cancelled task runs once more, in the next turn: what one connection has open must not be one turn's work."""
+    """A cancelled task runs once more, in the next turn: the tasks of one connection must not all run in one turn."""
     count = 1000
 
     async def test() -> None:
@@ -66,12 +66,12 @@ def test_tasks_of_closed_connections_are_cancelled_a_few_per_turn() -> None:
                 raw.call(b"/t.T/Waits")
             await until(lambda: listener.handlers.started == count)
             raw.abort()
-            seen = [0]
+            cancelled_counts = [0]
             async with asyncio.timeout(20):
-                while seen[-1] < count:
+                while cancelled_counts[-1] < count:
                     await asyncio.sleep(0)
-                    seen.append(listener.handlers.cancelled)
-            steps = [after - before for before, after in pairwise(seen)]
+                    cancelled_counts.append(listener.handlers.cancelled)
+            steps = [after - before for before, after in pairwise(cancelled_counts)]
             assert max(steps) <= CANCELLED_PER_TURN
 
     run(test)

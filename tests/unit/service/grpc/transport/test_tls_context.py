@@ -19,7 +19,7 @@ ALPN = ["h2"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The service's certificate, two authorities, one below the first, and a caller of each."""
+    """The service's certificate, a root and an intermediate authority, and a client certificate of each."""
     folder = tmp_path_factory.mktemp("security")
     self_signed(folder)
     root = Signer(folder, "root")
@@ -35,16 +35,16 @@ def tls(folder: Path) -> Tls:
     return Tls(str(folder / "server.crt"), str(folder / "server.key"))
 
 
-def client(folder: Path, shows: str | None = None, alpn: list[str] = ALPN) -> ssl.SSLContext:
+def client(folder: Path, name: str | None = None, alpn: list[str] = ALPN) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(folder / "server.crt"))
     context.set_alpn_protocols(alpn)
-    if shows is not None:
-        context.load_cert_chain(folder / f"{shows}.pem", folder / f"{shows}.key")
+    if name is not None:
+        context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
     return context
 
 
-def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
-    """The server's side of a connection between the two; SSLError for one that is not made."""
+def complete_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+    """The server's side of a completed handshake; SSLError if it fails."""
     there, here = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
     side = server.wrap_bio(*here, server_side=True)
     other = client.wrap_bio(*there, server_hostname="localhost")
@@ -66,13 +66,13 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject
 def test_alpn_selects_h2(version: ssl.TLSVersion, folder: Path, tls: Tls) -> None:
     calling = client(folder, alpn=["http/1.1", "h2"])
     calling.minimum_version = calling.maximum_version = version
-    side = shake_hands(grpc_tls_context(tls), calling)
+    side = complete_handshake(grpc_tls_context(tls), calling)
     assert side.selected_alpn_protocol() == "h2"
     assert side.version() == version.name.replace("_", ".")
     cipher = side.cipher()
     assert cipher is not None
     assert "GCM" in cipher[0] or "CHACHA20" in cipher[0]
-    assert not side.getpeercert(), "none is asked for"
+    assert not side.getpeercert(), "no client certificate is requested"
 
 
 def test_weak_protocols_and_ciphers_are_refused(folder: Path, tls: Tls) -> None:
@@ -81,11 +81,11 @@ def test_weak_protocols_and_ciphers_are_refused(folder: Path, tls: Tls) -> None:
     weak.maximum_version = ssl.TLSVersion.TLSv1_2
     weak.set_ciphers("ECDHE+AES:!AESGCM:!AESCCM")
     with pytest.raises(ssl.SSLError, match="NO_SHARED_CIPHER"):
-        shake_hands(grpc_tls_context(tls), weak)
+        complete_handshake(grpc_tls_context(tls), weak)
 
 
 @pytest.mark.parametrize(
-    ("signers", "shows", "let_in"),
+    ("signers", "name", "let_in"),
     [
         ("root", "of_root", True),
         ("below", "of_below", True),
@@ -98,20 +98,20 @@ def test_weak_protocols_and_ciphers_are_refused(folder: Path, tls: Tls) -> None:
     ],
 )
 def test_client_certificate_must_be_signed_by_client_ca(
-    signers: str, shows: str | None, let_in: bool, folder: Path, tls: Tls
+    signers: str, name: str | None, let_in: bool, folder: Path, tls: Tls
 ) -> None:
-    """One of an authority below, whose own certificate is not sent along, is known by that authority alone."""
+    """A certificate of the intermediate authority, sent without its chain, is trusted through that authority only."""
     context = grpc_tls_context(replace(tls, grpc_client_ca=str(folder / f"{signers}.pem")))
     if let_in:
-        subject = (shake_hands(context, client(folder, shows)).getpeercert() or {})["subject"]
-        assert subject == ((("commonName", shows),),)
+        subject = (complete_handshake(context, client(folder, name)).getpeercert() or {})["subject"]
+        assert subject == ((("commonName", name),),)
     else:
         with pytest.raises(ssl.SSLError, match="CERTIFICATE"):
-            shake_hands(context, client(folder, shows))
+            complete_handshake(context, client(folder, name))
 
 
 @pytest.mark.parametrize("name", ["certificate", "key", "grpc_client_ca"])
 def test_missing_file_is_a_config_error(name: str, folder: Path, tls: Tls) -> None:
-    gone = {"grpc_client_ca": str(folder / "root.pem"), name: str(folder / "gone.pem")}
+    missing = {"grpc_client_ca": str(folder / "root.pem"), name: str(folder / "gone.pem")}
     with pytest.raises(ConfigError, match=r"server\.tls: cannot load the certificates any more .*gone\.pem"):
-        grpc_tls_context(replace(tls, **gone))
+        grpc_tls_context(replace(tls, **missing))
