@@ -216,7 +216,7 @@ def test_hand_encoded_response_is_that_of_protobuf(proxies: Callable[..., Proxy]
     again.response_headers_to_add.add(key="x-long", value="v" * 300)
     again.response_headers_to_add.add(key="x-empty")
     assert answer == again
-    data = proxies(style=HeaderStyle()).answer(descriptor("grössen=ß"), descriptor("user=a"), hits=2)
+    data = proxies(style=HeaderStyle()).check_raw(descriptor("grössen=ß"), descriptor("user=a"), hits=2)
     parsed = messages.RateLimitResponse.FromString(data)
     assert parsed.statuses[0].current_limit.name == "größte"
     assert parsed.statuses[0].limit_remaining == 3_999_999_998
