@@ -1,15 +1,15 @@
-"""How the table of the resolver (table.py) is written: which rules apply, in which order, with which counters.
+"""Notation of the resolver's test table (table.py): which rules apply, in which order, with which counters.
 
 A case is text, so that it can be read beside the contract:
 
-    rules     one a line: its rule_id, its dimension, then what is not as usual. The usual is for everybody, every
-              path, method and tier, within 60 seconds, in force for ever:
+    rules     one a line: its rule_id, its dimension, then what differs from the defaults: all identifiers, every
+              path, method and tier, 60 seconds, no expiry:
                   for=42  on=/orders/*  method=GET  tier=gold  5s  shadow  disabled  ends=+10 (seconds from now)
                   limit=100  burst=5  algorithm=gcra  on_store_error=closed
     request   the fields of a request context: user=42 path=/orders method=GET
     chain     one a line, in order: the rule_id, the key of its counter, the counter's name
 
-Nothing here is computed: what is expected is written out.
+Expected values are written out, never computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from crestgate.core.context import RequestContext
 from crestgate.rules.rule import Rule
 from crestgate.rules.ruleset import Defaults, RuleSet
 
-__all__ = ["NOW_US", "Case", "context_of", "cut", "one_rule", "rules_of", "said"]
+__all__ = ["NOW_US", "Case", "cases_of", "context_of", "cut", "one_rule", "rules_of"]
 
 NOW_US = 1_700_000_000_000_000
 
@@ -40,7 +40,7 @@ class Case:
     sentence: str = ""
 
     def resolved(self) -> list[str]:
-        """The chain that the library finds, in the words of the table."""
+        """The chain that the library resolves, in the notation of the table."""
         rules = RuleSet.empty().edited(
             rules_of(self.rules), tiers=self.tiers, defaults=Defaults(policy_key=self.policy_key)
         )
@@ -51,8 +51,8 @@ class Case:
         return [" ".join(line.split()) for line in self.chain.strip().splitlines()]
 
 
-def said(sentence: str, *cases: Case) -> list[Case]:
-    """Cases that stand for one sentence of the contract."""
+def cases_of(sentence: str, *cases: Case) -> list[Case]:
+    """The cases of one sentence of the contract."""
     return [
         Case(case.title, case.rules, case.request, case.chain, case.tiers, case.policy_key, sentence) for case in cases
     ]
@@ -63,10 +63,10 @@ def rules_of(text: str) -> list[Rule]:
 
 
 def one_rule(line: str) -> Rule:
-    rule_id, dimension, *words = line.split()
+    rule_id, dimension, *settings = line.split()
     data: dict[str, Any] = {"rule_id": rule_id, "dimension": dimension, "limit": 100, "window_seconds": 60}
-    for word in words:
-        name, _, value = word.partition("=")
+    for setting in settings:
+        name, _, value = setting.partition("=")
         if name in ("shadow", "disabled"):
             data["mode"] = name
         elif name == "ends":
@@ -80,16 +80,16 @@ def one_rule(line: str) -> Rule:
         elif name in ("method", "tier", "algorithm", "on_store_error"):
             data[name] = value
         else:
-            data["window_seconds"] = float(word.removesuffix("s"))
+            data["window_seconds"] = float(setting.removesuffix("s"))
     rule = Rule.read(data)
     assert rule is not None
     return rule
 
 
 def context_of(text: str) -> RequestContext:
-    return RequestContext(**dict(cut(word) for word in text.split()))
+    return RequestContext(**dict(cut(setting) for setting in text.split()))
 
 
-def cut(word: str) -> tuple[str, str]:
-    name, _, value = word.partition("=")
+def cut(setting: str) -> tuple[str, str]:
+    name, _, value = setting.partition("=")
     return name, value

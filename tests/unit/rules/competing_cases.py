@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unit.rules.cases import Case, said
+from unit.rules.cases import Case, cases_of
 
 __all__ = ["COMPETING"]
 
@@ -14,7 +14,7 @@ SPECIFIC = """
 """
 
 COMPETING: list[Case] = [
-    *said(
+    *cases_of(
         "Rules of one slot compete, and the most specific wins: exact identifier, then tier, then `*`.",
         Case("`*` alone", SPECIFIC, "user=bob", "everybody user:bob rule|user|*|60|*"),
         Case("a tier over `*`", SPECIFIC, "user=bob tier=gold", "gold user:bob rule|user|*|60|*"),
@@ -57,7 +57,7 @@ COMPETING: list[Case] = [
             "b api:/o rule|api|*|60|/o",
         ),
     ),
-    *said(
+    *cases_of(
         "A slot is dimension, endpoint_pattern, method, window_seconds: what differs in one of them does not compete.",
         Case(
             "another window",
@@ -96,7 +96,7 @@ COMPETING: list[Case] = [
             "c user:1 rule|user|*|0.5|*\nb user:1 rule|user|*|9|*\na user:1 rule|user|*|100|*",
         ),
     ),
-    *said(
+    *cases_of(
         "Of two equally specific rules, the one with expires_at wins while it lasts.",
         Case("while it lasts", "a user for=1\nb user for=1 ends=+1", "user=1", "b user:1 rule|user|*|60|*"),
         Case(
@@ -113,7 +113,7 @@ COMPETING: list[Case] = [
             "a user:1 rule|user|*|60|*",
         ),
     ),
-    *said(
+    *cases_of(
         "Shadow rules resolve apart, have counters of their own, and never displace.",
         Case(
             "a counter of its own, and last",
@@ -165,7 +165,7 @@ COMPETING: list[Case] = [
         ),
         Case("ends too", "s user shadow ends=-1", "user=1", ""),
     ),
-    *said(
+    *cases_of(
         "Dimension `api`: one counter per matched pattern, shared by all callers; per normalised path when it is `*`.",
         Case("per pattern", "a api on=/o/*", "path=/o/7 user=1", "a api:/o/* rule|api|*|60|/o/*"),
         Case(
@@ -181,7 +181,7 @@ COMPETING: list[Case] = [
         Case("per name under `*`", "a api", "path=getUsers", "a api:getUsers rule|api|*|60|*"),
         Case("under `/*` the pattern counts, not the path", "a api on=/*", "path=/o/7", "a api:/* rule|api|*|60|/*"),
     ),
-    *said(
+    *cases_of(
         "Counters belong to the slot and the subject, not to the rule: a new tier or an override keeps what was used.",
         Case("free", "f user tier=free\ng user tier=gold", "user=1", "f user:1 rule|user|*|60|*"),
         Case(
@@ -195,7 +195,7 @@ COMPETING: list[Case] = [
             "and so does an override", "f user tier=free\no user for=1 ends=+9", "user=1", "o user:1 rule|user|*|60|*"
         ),
     ),
-    *said(
+    *cases_of(
         "All winners are checked as one chain.",
         Case("no rule, no chain", "a user for=1", "user=2", ""),
         Case("one", "a user\nb ip", "user=2", "a user:2 rule|user|*|60|*"),

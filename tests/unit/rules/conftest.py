@@ -1,4 +1,4 @@
-"""An editor, and the repository that it writes to."""
+"""Fixtures: an editor and its repository."""
 
 from __future__ import annotations
 

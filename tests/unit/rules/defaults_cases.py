@@ -1,13 +1,13 @@
-"""Cases on clients and keys, and on what those get that nobody has configured."""
+"""Cases on clients and keys, and on the defaults of unconfigured ones."""
 
 from __future__ import annotations
 
-from unit.rules.cases import Case, said
+from unit.rules.cases import Case, cases_of
 
 __all__ = ["DEFAULTS"]
 
 DEFAULTS: list[Case] = [
-    *said(
+    *cases_of(
         "Clients: rules of dimension `client`, and all that match apply.",
         Case(
             "for all it does, for one API, for one method",
@@ -30,7 +30,7 @@ DEFAULTS: list[Case] = [
             "",
         ),
     ),
-    *said(
+    *cases_of(
         "An unknown client gets the configured default limits at its first request.",
         Case("unknown", "a user", "client=new", "default-client-limits client:new rule|client|*|60|*"),
         Case(
@@ -65,7 +65,7 @@ DEFAULTS: list[Case] = [
             "a client:acme rule|client|*|1|*",
         ),
     ),
-    *said(
+    *cases_of(
         "Policies: a rule of dimension `key`. A key without a policy gets the default policy.",
         Case("without", "a user", "key=job", "default-policy key:job rule|key|*|1|*"),
         Case("with", "p key for=job 60s", "key=job", "p key:job rule|key|*|60|*"),
@@ -75,7 +75,7 @@ DEFAULTS: list[Case] = [
             "one that is disabled is none", "p key for=job disabled", "key=job", "default-policy key:job rule|key|*|1|*"
         ),
     ),
-    *said(
+    *cases_of(
         "policy_key: joined in the fixed order user, apikey, client, ip, route; adds that key's policy to the chain.",
         Case("off by default", "a user", "user=123 path=/v1/pay", "a user:123 rule|user|*|60|*"),
         Case("ip", "a user", "ip=10.0.0.1", "default-policy key:ip:10.0.0.1 rule|key|*|1|*", policy_key=("ip",)),

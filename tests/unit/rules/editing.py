@@ -1,4 +1,4 @@
-"""What the tests of editors look at: what is there, what was written down, and which rule wins."""
+"""Queries for tests of editors: rule ids, the audit log, and the winning rule."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def ids(editor: Editor) -> list[str]:
 
 
 def audit_log(repository: MemoryRepository) -> list[tuple[str, str]]:
-    """The audit log, the oldest first."""
+    """The audit log, oldest first."""
     return [(entry.action, entry.subject) for entry in reversed(repository.audit(AuditQuery()))]
 
 
 def winner(repository: MemoryRepository, **context: Any) -> Rule:
-    """The rule that wins, as whoever reads the repository finds it."""
+    """The rule that wins, as resolved by a catalog of the repository."""
     catalog = Catalog([Unclosed(repository)], 3600)
     try:
         (_, entry), *others = catalog.current.resolve(RequestContext(**context), repository.clock.ticks())
@@ -37,7 +37,7 @@ def winner(repository: MemoryRepository, **context: Any) -> Rule:
 
 
 class Unclosed:
-    """A source that others go on using."""
+    """A source that is not closed with the catalog, because others use it."""
 
     def __init__(self, repository: MemoryRepository) -> None:
         self.title = repository.title

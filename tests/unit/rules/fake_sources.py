@@ -1,4 +1,4 @@
-"""Sources for the tests of catalogs: in memory, and failing, hanging or emptied when told to."""
+"""Rule sources for tests of catalogs: in memory, and failing, hanging or emptied on request."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from unit.rules.memory_repository import MemoryRepository
 __all__ = [
     "ALICE",
     "NEVER",
-    "PATIENCE",
-    "Book",
-    "Emptied",
-    "Hanging",
-    "NoMemory",
+    "TIMEOUT",
+    "EmptiedSource",
+    "FailingRuleSet",
+    "FakeSource",
+    "HangingSource",
     "catalog_of",
     "chosen",
     "ids",
-    "told_of",
+    "problem_of",
     "until",
 ]
 
 ALICE = Actor("alice")
-PATIENCE = 20.0
+TIMEOUT = 20.0
 NEVER = 3600.0
-"""Seconds between looks: so long that only what is asked for happens."""
+"""Seconds between polls: so long that only explicit refreshes happen."""
 
 
-class Book(MemoryRepository):
-    """A source that can be told to fail, and counts what is asked of it."""
+class FakeSource(MemoryRepository):
+    """A source that fails with `error`, and counts calls."""
 
-    def __init__(self, title: str = "the book", *, tells: bool = False) -> None:
+    def __init__(self, title: str = "the source", *, notifies: bool = False) -> None:
         super().__init__()
         self.title = title
-        self.tells = tells
+        self.notifies = notifies
         self.error: Exception | None = None
         self.reloads = 0
-        self.looks = 0
+        self.polls = 0
         self.closed = 0
 
     def changes(self, since: int) -> Changes | None:
-        self.looks += 1
+        self.polls += 1
         if self.error is not None:
             raise self.error
         return super().changes(since)
 
     def listen(self, wake: Callable[[], None]) -> None:
-        if self.tells:
+        if self.notifies:
             super().listen(wake)
 
     def reload(self) -> None:
@@ -70,15 +70,15 @@ class Book(MemoryRepository):
         self.write([Edit("rule", rule_id, None) for rule_id in rule_ids], ALICE)
 
 
-class Emptied(Book):
-    """What is left of a database that was emptied."""
+class EmptiedSource(FakeSource):
+    """A database that was emptied."""
 
     def changes(self, since: int) -> Changes | None:
         return Changes(0, True, ()) if since else None
 
 
-class Hanging(Book):
-    """A source whose looks take as long as somebody wants."""
+class HangingSource(FakeSource):
+    """A source whose polls wait until `hang` is set."""
 
     def __init__(self, title: str) -> None:
         super().__init__(title)
@@ -88,31 +88,31 @@ class Hanging(Book):
     def changes(self, since: int) -> Changes | None:
         if not self.hang.is_set():
             self.hanging.set()
-        assert self.hang.wait(PATIENCE)
+        assert self.hang.wait(TIMEOUT)
         return super().changes(since)
 
 
-class NoMemory:
-    """A rule set at the wrong moment."""
+class FailingRuleSet:
+    """A rule set whose update runs out of memory."""
 
     def edited(self, *given: object, **more: object) -> RuleSet:
         raise MemoryError
 
 
 @contextmanager
-def catalog_of(*books: Book, refresh_seconds: float = NEVER) -> Iterator[Catalog]:
-    catalog = Catalog(books, refresh_seconds)
+def catalog_of(*sources: FakeSource, refresh_seconds: float = NEVER) -> Iterator[Catalog]:
+    catalog = Catalog(sources, refresh_seconds)
     try:
         yield catalog
     finally:
         catalog.close()
 
 
-def until(happened: Callable[[], bool], patience: float = PATIENCE) -> None:
-    """Another thread is to do it, in real time."""
-    deadline = time.monotonic() + patience
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
+def until(condition: Callable[[], bool], timeout: float = TIMEOUT) -> None:
+    """Wait in real time for another thread."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.001)
 
 
@@ -120,8 +120,8 @@ def ids(catalog: Catalog) -> list[str]:
     return sorted(catalog.current.rules)
 
 
-def told_of(catalog: Catalog) -> str:
-    """What is wrong now: asked anew each time, as another call may have changed it."""
+def problem_of(catalog: Catalog) -> str:
+    """The current problem. A function, so that type checkers do not narrow the attribute."""
     return catalog.problem or ""
 
 

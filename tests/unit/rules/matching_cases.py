@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from unit.rules.cases import Case, said
+from unit.rules.cases import Case, cases_of
 
 __all__ = ["MATCHING"]
 
 MATCHING: list[Case] = [
-    *said(
+    *cases_of(
         "The dimensions are user, ip, apikey, client, api, global and key.",
         Case("user", "a user", "user=42", "a user:42 rule|user|*|60|*"),
         Case("ip", "a ip", "ip=10.0.0.1", "a ip:10.0.0.1 rule|ip|*|60|*"),
@@ -42,7 +42,7 @@ MATCHING: list[Case] = [
             """,
         ),
     ),
-    *said(
+    *cases_of(
         "A rule applies when the dimension's value is present.",
         Case("no user, no rule of users", "a user", "ip=10.0.0.1", ""),
         Case("no address, no rule of addresses", "a ip", "user=42", ""),
@@ -59,7 +59,7 @@ MATCHING: list[Case] = [
             "default-policy key:user:42 rule|key|*|1|*",
         ),
     ),
-    *said(
+    *cases_of(
         "A rule applies when its identifier is equal or `*`.",
         Case("equal", "a user for=42", "user=42", "a user:42 rule|user|*|60|*"),
         Case("another", "a user for=42", "user=43", ""),
@@ -96,7 +96,7 @@ MATCHING: list[Case] = [
         Case("IPv6 under a rule for all is counted by /64", "a ip", "ip=fe80::1%eth0", "a ip:fe80::/64 rule|ip|*|60|*"),
         Case("IPv4 addresses are not grouped", "a ip", "ip=10.0.0.2", "a ip:10.0.0.2 rule|ip|*|60|*"),
     ),
-    *said(
+    *cases_of(
         "endpoint_pattern: `*` alone is every path.",
         Case("a path", "a user on=*", "user=1 path=/any/thing", "a user:1 rule|user|*|60|*"),
         Case("the root", "a user on=*", "user=1 path=/", "a user:1 rule|user|*|60|*"),
@@ -107,7 +107,7 @@ MATCHING: list[Case] = [
         Case("`/*` is every path, but not the lack of one", "a user on=/*", "user=1", ""),
         Case("`/*` is the root and all below", "a user on=/*", "user=1 path=/", "a user:1 rule|user|*|60|/*"),
     ),
-    *said(
+    *cases_of(
         "endpoint_pattern: path segments; `*` matches one segment, a final `*` or `**` the rest, `{name}` one segment.",
         Case("literal", "a user on=/orders", "user=1 path=/orders", "a user:1 rule|user|*|60|/orders"),
         Case("literal is not what is below", "a user on=/orders", "user=1 path=/orders/7", ""),
@@ -164,7 +164,7 @@ MATCHING: list[Case] = [
         Case("`=` before a plain name changes nothing", "a user on==q", "user=1 path=q", "a user:1 rule|user|*|60|q"),
         Case("nobody is called `*`", "a user on=getUsers\nb user", "user=1 path=*", "b user:1 rule|user|*|60|*"),
     ),
-    *said(
+    *cases_of(
         "Paths are normalised before matching, so that spelling does not evade a rule.",
         Case("//", "a user on=/o/x", "user=1 path=//o//x", "a user:1 rule|user|*|60|/o/x"),
         Case(". and ..", "a user on=/o/x", "user=1 path=/y/../o/./x", "a user:1 rule|user|*|60|/o/x"),
@@ -187,7 +187,7 @@ MATCHING: list[Case] = [
         Case("below a path", "a user on=/f/*", "user=1 path=/f/..;/..;/x", "a user:1 rule|user|*|60|/f/*"),
         Case("and so is the path that is counted by", "a api", "path=/o//x/", "a api:/o/x rule|api|*|60|*"),
     ),
-    *said(
+    *cases_of(
         "A more specific pattern does not hide the others: all that match apply.",
         Case(
             "from every path down to one, in the order of their spelling",
@@ -214,7 +214,7 @@ MATCHING: list[Case] = [
             "all user:1 rule|user|*|60|*\nmine user:1 rule|user|*|60|/o",
         ),
     ),
-    *said(
+    *cases_of(
         "A rule applies when its method matches.",
         Case("the same", "a user method=GET", "user=1 method=GET", "a user:1 rule|user|GET|60|*"),
         Case("in any case", "a user method=get", "user=1 method=Get", "a user:1 rule|user|GET|60|*"),
@@ -230,7 +230,7 @@ MATCHING: list[Case] = [
             "all user:1 rule|user|*|60|*\nget user:1 rule|user|GET|60|*",
         ),
     ),
-    *said(
+    *cases_of(
         "A user has a tier (default `free`); rules with that tier apply.",
         Case(
             "without a tier one is free",
@@ -284,7 +284,7 @@ MATCHING: list[Case] = [
             "a user:alice rule|user|*|60|*",
         ),
     ),
-    *said(
+    *cases_of(
         "A rule applies when it is not disabled or expired.",
         Case("disabled", "a user disabled", "user=1", ""),
         Case(

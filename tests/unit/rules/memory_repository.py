@@ -1,6 +1,6 @@
-"""A repository in this process, on a clock that tests move: the port and nothing else.
+"""An in-memory repository on a fake clock: the port and nothing else.
 
-What a write may do is decided by `revise`, as everywhere.
+Writes are validated by `revise`, as in every repository.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MemoryRepository:
         self.records: dict[tuple[Kind, str], Record] = {}
         self.entries: list[AuditEntry] = []
         self.before_write: Callable[[], object] | None = None
-        """Called once, between what a writer reads and what it writes: where somebody else can come in between."""
+        """Called once, between the read and the write of a writer, to simulate a concurrent write."""
         self._versions: dict[tuple[Kind, str], int] = {}
         self._changed: dict[tuple[Kind, str], int] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -41,8 +41,8 @@ class MemoryRepository:
                 return None
             new = [name for name, at in self._changed.items() if at > since]
             alive = [self.records[name] for name in new if name in self.records]
-            gone = [name for name in new if name not in self.records]
-            return Changes(self.revision, since == 0, alive, [] if since == 0 else gone)
+            deleted = [name for name in new if name not in self.records]
+            return Changes(self.revision, since == 0, alive, [] if since == 0 else deleted)
 
     def listen(self, wake: Callable[[], None]) -> None:
         self._open()

@@ -1,4 +1,4 @@
-"""The contract on which rules apply, sentence by sentence, as cases. How to read them is said in cases.py."""
+"""The contract on which rules apply, sentence by sentence, as cases. The notation is explained in cases.py."""
 
 from __future__ import annotations
 

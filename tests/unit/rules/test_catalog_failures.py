@@ -1,4 +1,4 @@
-"""Sources that are away, wrong, slow or emptied: the last good rules stay, nothing is lost, and it is told."""
+"""Unreachable, invalid, slow or emptied sources: the last good rules stay in force, and the problem is reported."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from crestgate.runtime.fork_safety import MAX_WAIT
 from unit.rules.cases import one_rule
 from unit.rules.fake_sources import (
     ALICE,
-    PATIENCE,
-    Book,
-    Emptied,
-    Hanging,
-    NoMemory,
+    TIMEOUT,
+    EmptiedSource,
+    FailingRuleSet,
+    FakeSource,
+    HangingSource,
     catalog_of,
     ids,
-    told_of,
+    problem_of,
     until,
 )
 
@@ -35,30 +35,28 @@ from unit.rules.fake_sources import (
 @pytest.mark.parametrize(
     "error", [StoreError("the database is away"), ConfigError("a mistake")], ids=lambda error: type(error).__name__
 )
-def test_the_last_good_rules_stay_while_a_source_cannot_be_read(
-    error: CrestgateError, caplog: pytest.LogCaptureFixture
-) -> None:
-    book = Book()
-    book.put("a user")
-    with catalog_of(book) as catalog, caplog.at_level(logging.WARNING, "crestgate"):
-        book.put("b user on=/b")
-        book.error = error
+def test_last_good_rules_stay_while_a_source_fails(error: CrestgateError, caplog: pytest.LogCaptureFixture) -> None:
+    source = FakeSource()
+    source.put("a user")
+    with catalog_of(source) as catalog, caplog.at_level(logging.WARNING, "crestgate"):
+        source.put("b user on=/b")
+        source.error = error
         for failures in (1, 2, 3):
             assert catalog.refresh() is False
             assert catalog.failures == failures
         assert ids(catalog) == ["a"]
-        assert told_of(catalog) == f"the book: {error}"
+        assert problem_of(catalog) == f"the source: {error}"
         assert [record.getMessage() for record in caplog.records] == [
-            f"rule reload failed, keeping the previous rules: the book: {error}"
-        ], "said once"
-        book.error = None
+            f"rule reload failed, keeping the previous rules: the source: {error}"
+        ], "logged once"
+        source.error = None
         assert catalog.refresh() is True
         assert (ids(catalog), catalog.failures) == (["a", "b"], 3)
-        assert not told_of(catalog)
-        assert caplog.records[-1].getMessage() == "rule reload recovered: the book"
-        book.error = error
+        assert not problem_of(catalog)
+        assert caplog.records[-1].getMessage() == "rule reload recovered: the source"
+        source.error = error
         catalog.refresh()
-        assert len(caplog.records) == 3, "a new failure is said again"
+        assert len(caplog.records) == 3, "a new failure is logged again"
 
 
 BROKEN: list[tuple[Edit, str]] = [
@@ -82,26 +80,26 @@ BROKEN: list[tuple[Edit, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("broken", "words"), BROKEN, ids=lambda value: str(value)[:60])
-def test_of_a_change_with_a_mistake_nothing_is_believed(broken: Edit, words: str) -> None:
-    book = Book()
-    book.put("a user")
-    with catalog_of(book) as catalog:
+@pytest.mark.parametrize(("broken", "message"), BROKEN, ids=lambda value: str(value)[:60])
+def test_invalid_change_is_rejected_as_a_whole(broken: Edit, message: str) -> None:
+    source = FakeSource()
+    source.put("a user")
+    with catalog_of(source) as catalog:
         before = catalog.current
-        book.write([edit_of(one_rule("b ip")), broken], ALICE)
-        book.put("c global")
+        source.write([edit_of(one_rule("b ip")), broken], ALICE)
+        source.put("c global")
         assert catalog.refresh() is False
         assert catalog.current is before
         assert catalog.problem is not None
-        assert words in catalog.problem
-        book.write([Edit(broken.kind, broken.id, None)], ALICE)
+        assert message in catalog.problem
+        source.write([Edit(broken.kind, broken.id, None)], ALICE)
         assert catalog.refresh() is True
         assert ids(catalog) == ["a", "b", "c"]
         assert catalog.problem is None
 
 
-def test_one_source_in_trouble_does_not_hold_up_the_other() -> None:
-    first, second = Book("first"), Book("second")
+def test_failing_source_does_not_block_the_other() -> None:
+    first, second = FakeSource("first"), FakeSource("second")
     first.put("a user")
     second.put("b ip")
     with catalog_of(first, second) as catalog:
@@ -112,8 +110,8 @@ def test_one_source_in_trouble_does_not_hold_up_the_other() -> None:
         assert catalog.problem == "first: away"
 
 
-def test_two_sources_in_trouble_are_both_told() -> None:
-    first, second = Book("first"), Book("second")
+def test_problems_of_two_sources_are_both_reported() -> None:
+    first, second = FakeSource("first"), FakeSource("second")
     with catalog_of(first, second) as catalog:
         first.error, second.error = StoreError("away"), ConfigError("wrong")
         catalog.refresh()
@@ -121,8 +119,8 @@ def test_two_sources_in_trouble_are_both_told() -> None:
         assert catalog.problem == "first: away\nsecond: wrong"
 
 
-def test_a_bad_start_is_an_error_and_lets_go_of_the_sources() -> None:
-    first, second = Book("first"), Book("second")
+def test_failed_start_is_an_error_and_closes_the_sources() -> None:
+    first, second = FakeSource("first"), FakeSource("second")
     second.write([Edit("rule", "bad", {})], ALICE)
     with pytest.raises(ValidationError, match="rule 'bad': dimension"):
         Catalog([first, second])
@@ -132,35 +130,35 @@ def test_a_bad_start_is_an_error_and_lets_go_of_the_sources() -> None:
         Catalog([first, second])
 
 
-def test_whatever_goes_wrong_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    book = Book()
-    with catalog_of(book, refresh_seconds=0.001) as catalog:
-        book.error = RuntimeError("a bug")
+def test_thread_survives_any_error(caplog: pytest.LogCaptureFixture) -> None:
+    source = FakeSource()
+    with catalog_of(source, refresh_seconds=0.001) as catalog:
+        source.error = RuntimeError("a bug")
         until(lambda: "a bug" in caplog.text)
-        book.error = None
-        book.put("a user")
+        source.error = None
+        source.put("a user")
         until(lambda: ids(catalog) == ["a"])
 
 
-def test_rules_that_are_of_no_use_are_refused() -> None:
-    book = Book()
-    book.put("a user")
-    with catalog_of(book) as catalog:
-        looked_at: list[str] = []
+def test_rules_that_fail_the_check_are_refused() -> None:
+    source = FakeSource()
+    source.put("a user")
+    with catalog_of(source) as catalog:
+        checked: list[str] = []
 
         def check(rule: Rule) -> None:
-            looked_at.append(rule.rule_id)
+            checked.append(rule.rule_id)
             if rule.rule_id == "bad":
                 raise ConfigError("this store cannot do that")
 
         catalog.accept_only(check)
-        book.put("b ip\nbad global")
+        source.put("b ip\nbad global")
         assert catalog.refresh() is False
-        assert (ids(catalog), catalog.problem) == (["a"], "the book: this store cannot do that")
-        book.delete("bad")
+        assert (ids(catalog), catalog.problem) == (["a"], "the source: this store cannot do that")
+        source.delete("bad")
         assert catalog.refresh() is True
         assert ids(catalog) == ["a", "b"]
-        assert looked_at[0] == "a"
+        assert checked[0] == "a"
 
         def refuse(rule: Rule) -> None:
             raise ConfigError(f"not {rule.rule_id}")
@@ -169,94 +167,94 @@ def test_rules_that_are_of_no_use_are_refused() -> None:
             catalog.accept_only(refuse)
 
 
-def test_a_reload_that_found_its_source_away_is_made_up_for() -> None:
-    book = Book()
-    book.put("a user")
-    with catalog_of(book) as catalog:
+def test_reload_of_an_unreachable_source_is_retried() -> None:
+    source = FakeSource()
+    source.put("a user")
+    with catalog_of(source) as catalog:
         catalog.states[0].snapshot = replace(catalog.states[0].snapshot, rules={})
-        book.error = StoreError("away")
+        source.error = StoreError("away")
         catalog.reload()
         catalog.refresh()
-        book.error = None
+        source.error = None
         catalog.refresh()
         assert set(catalog.states[0].snapshot.rules) == {"a"}
 
 
-def test_a_source_that_has_lost_everything_is_broken() -> None:
-    book = Book()
-    book.put("a user")
-    book.put("b ip")
-    with catalog_of(book) as catalog:
-        emptied = Emptied("the book")
+def test_source_that_lost_everything_is_a_problem() -> None:
+    source = FakeSource()
+    source.put("a user")
+    source.put("b ip")
+    with catalog_of(source) as catalog:
+        emptied = EmptiedSource("the source")
         catalog.states[0].source = emptied
         assert not catalog.refresh()
         assert ids(catalog) == ["a", "b"]
         assert catalog.problem is not None
-        assert catalog.problem.startswith("the book: all rules up to revision 2 are gone")
-        catalog.states[0].source = young = Book("the book")
+        assert catalog.problem.startswith("the source: all rules up to revision 2 are gone")
+        catalog.states[0].source = young = FakeSource("the source")
         young.put("c user")
-        assert not catalog.refresh(), "nor is it mended by the first who writes there"
+        assert not catalog.refresh(), "the first new write does not resolve it"
         assert ids(catalog) == ["a", "b"]
         catalog.reload()
         until(lambda: ids(catalog) == ["c"] and catalog.problem is None)
 
 
-def test_what_is_gone_and_was_meant_is_gone_on_reload() -> None:
-    book = Book()
-    book.put("a user")
-    with catalog_of(book) as catalog:
-        catalog.states[0].source = Emptied("the book")
+def test_reload_accepts_an_emptied_source() -> None:
+    source = FakeSource()
+    source.put("a user")
+    with catalog_of(source) as catalog:
+        catalog.states[0].source = EmptiedSource("the source")
         catalog.refresh()
         catalog.reload()
         until(lambda: (ids(catalog), catalog.problem) == ([], None))
 
 
-def test_a_source_that_hangs_holds_up_neither_the_others_nor_a_fork() -> None:
-    slow, quick = Hanging("slow"), Book("quick", tells=True)
+def test_hanging_source_blocks_neither_the_others_nor_a_fork() -> None:
+    slow, quick = HangingSource("slow"), FakeSource("quick", notifies=True)
     with catalog_of(slow, quick) as catalog:
         slow.hang.clear()
         catalog.wake()
-        assert slow.hanging.wait(PATIENCE)
+        assert slow.hanging.wait(TIMEOUT)
         quick.put("a user")
         until(lambda: ids(catalog) == ["a"])
-        began = time.monotonic()
+        started = time.monotonic()
         child = os.fork()
         if child == 0:
             os._exit(0)
-        took = time.monotonic() - began
+        elapsed = time.monotonic() - started
         os.waitpid(child, 0)
         slow.hang.set()
-        assert took < MAX_WAIT, "no lock was waited for"
+        assert elapsed < MAX_WAIT, "it waits for no lock"
 
 
-def test_an_update_that_fails_is_not_lost() -> None:
-    book = Book()
-    with catalog_of(book) as catalog:
-        book.put("a user")
-        known = catalog.current
-        catalog.current = cast(RuleSet, NoMemory())
+def test_failed_update_is_retried() -> None:
+    source = FakeSource()
+    with catalog_of(source) as catalog:
+        source.put("a user")
+        before = catalog.current
+        catalog.current = cast(RuleSet, FailingRuleSet())
         assert not catalog.refresh()
-        catalog.current = known
+        catalog.current = before
         assert catalog.refresh()
         assert ids(catalog) == ["a"]
 
 
-def test_what_nobody_foresaw_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    book, other = Book("odd"), Book("other")
-    with catalog_of(book, other) as catalog:
-        book.error = RecursionError("too deep")
+def test_unexpected_error_is_logged_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    source, other = FakeSource("odd"), FakeSource("other")
+    with catalog_of(source, other) as catalog:
+        source.error = RecursionError("too deep")
         other.put("a user")
         for _ in range(3):
             catalog.refresh()
-        assert ids(catalog) == ["a"], "the others are read all the same"
+        assert ids(catalog) == ["a"], "the other sources are still read"
         assert catalog.failures == 3
         assert [record.exc_info is not None for record in caplog.records] == [True]
         assert catalog.problem == "odd: RecursionError('too deep')"
 
 
-def test_a_problem_names_its_place_once() -> None:
-    book = Book("the book at the end")
-    with catalog_of(book) as catalog:
-        book.error = StoreError("the book at the end: it is closed")
+def test_problem_names_its_source_once() -> None:
+    source = FakeSource("the source at the end")
+    with catalog_of(source) as catalog:
+        source.error = StoreError("the source at the end: it is closed")
         catalog.refresh()
-        assert catalog.problem == "the book at the end: it is closed"
+        assert catalog.problem == "the source at the end: it is closed"

@@ -1,4 +1,4 @@
-"""Several sources of one catalog: the later has the say, and each is taken in by itself."""
+"""Several sources of one catalog: later sources take precedence, and each is read independently."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from crestgate.rules.port import Edit
 from unit.rules.cases import NOW_US, context_of
 from unit.rules.fake_sources import (
     ALICE,
-    Book,
+    FakeSource,
     catalog_of,
     chosen,
     ids,
 )
 
 
-def test_of_one_id_the_later_source_counts() -> None:
-    files, database = Book("files"), Book("database")
+def test_later_source_wins_for_the_same_id() -> None:
+    files, database = FakeSource("files"), FakeSource("database")
     files.put("a user 1s\nb ip")
     database.put("a user 2s")
     with catalog_of(files, database) as catalog:
@@ -36,32 +36,32 @@ def test_of_one_id_the_later_source_counts() -> None:
         assert "b" not in catalog.current.entries, "a rule of a file is switched off in the database"
 
 
-def test_of_two_equally_specific_rules_the_later_source_s_counts() -> None:
-    files, database = Book("files"), Book("database")
+def test_later_source_wins_among_equally_specific_rules() -> None:
+    files, database = FakeSource("files"), FakeSource("database")
     files.put("f user on=/u/*\nother user for=1")
     database.put("d user on=/u/**")
     with catalog_of(files, database) as catalog:
         assert chosen(catalog, "user=2 path=/u/1") == ["d"]
-        assert ids(catalog) == ["d", "f", "other"], "all are known"
+        assert ids(catalog) == ["d", "f", "other"], "all are listed"
         database.put("d user on=/v/*")
         catalog.refresh()
-        assert chosen(catalog, "user=2 path=/u/1") == ["f"], "it has its place back"
+        assert chosen(catalog, "user=2 path=/u/1") == ["f"], "it is in force again"
         database.put("e user on=/u/*")
         catalog.refresh()
         assert chosen(catalog, "user=2 path=/u/1") == ["e"]
         files.put("f user on=/u/* limit=7")
         catalog.refresh()
-        assert chosen(catalog, "user=2 path=/u/1") == ["e"], "whoever wrote last"
+        assert chosen(catalog, "user=2 path=/u/1") == ["e"], "the last source wins"
         database.delete("e")
         catalog.refresh()
         assert chosen(catalog, "user=2 path=/u/1") == ["f"]
         database.put("e user on=/u/* disabled")
         catalog.refresh()
-        assert chosen(catalog, "user=2 path=/u/1") == ["f"], "a disabled rule wins nothing"
+        assert chosen(catalog, "user=2 path=/u/1") == ["f"], "a disabled rule never wins"
 
 
-def test_an_override_that_has_ended_in_one_source_does_not_hide_one_that_lasts_in_another() -> None:
-    files, database = Book("files"), Book("database")
+def test_expired_override_does_not_hide_an_active_one_of_another_source() -> None:
+    files, database = FakeSource("files"), FakeSource("database")
     files.put("f user for=1 ends=+100\ng user for=2 ends=+5")
     database.put("d user for=1 ends=+10\ne user for=2 ends=+10")
     with catalog_of(files, database) as catalog:
@@ -81,7 +81,7 @@ def test_an_override_that_has_ended_in_one_source_does_not_hide_one_that_lasts_i
 
 
 def test_tiers_plans_and_defaults_are_overlaid_by_name() -> None:
-    files, database = Book("files"), Book("database")
+    files, database = FakeSource("files"), FakeSource("database")
     files.write(
         [
             Edit("tier", "alice", {"tier": "gold"}),
@@ -115,39 +115,39 @@ def test_tiers_plans_and_defaults_are_overlaid_by_name() -> None:
 
 
 def written(draw: Any) -> tuple[int, str, str | None]:
-    which, name = draw(st.integers(0, 1)), draw(st.sampled_from("abc"))
+    index, name = draw(st.integers(0, 1)), draw(st.sampled_from("abc"))
     rule = draw(st.sampled_from([None, "user", "user for=1", "user on=/x", "user shadow", "user disabled", "ip"]))
-    return which, name, rule
+    return index, name, rule
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_step_by_step_is_the_same_as_all_at_once(data: st.DataObject) -> None:
-    books = Book("first"), Book("second")
-    with catalog_of(*books) as catalog:
+def test_incremental_updates_equal_a_full_read(data: st.DataObject) -> None:
+    sources = FakeSource("first"), FakeSource("second")
+    with catalog_of(*sources) as catalog:
         for _ in range(data.draw(st.integers(1, 8))):
-            which, name, rule = written(data.draw)
-            book = books[which]
+            index, name, rule = written(data.draw)
+            source = sources[index]
             try:
                 if rule is not None:
-                    book.put(f"{name} {rule}")
-                elif book.get("rule", name) is not None:
-                    book.delete(name)
+                    source.put(f"{name} {rule}")
+                elif source.get("rule", name) is not None:
+                    source.delete(name)
             except CrestgateError:
-                continue  # another rule has its place there
+                continue  # another rule has the same slot there
             if data.draw(st.booleans()):
                 catalog.refresh()
         catalog.refresh()
-        with catalog_of(*books) as fresh:
+        with catalog_of(*sources) as fresh:
             assert catalog.current.rules == fresh.current.rules
             assert set(catalog.current.entries) == set(fresh.current.entries)
             for text in ("user=1 path=/x", "user=2 path=/x", "user=1", "ip=10.0.0.1"):
                 assert chosen(catalog, text) == chosen(fresh, text)
 
 
-def test_a_change_touches_only_what_changed() -> None:
-    """Else a tier that is written to the database would have all rules of the files taken in anew."""
-    files, database = Book("files"), Book("database")
+def test_update_rebuilds_only_changed_entries() -> None:
+    """A new tier in the database must not rebuild all rules of the files."""
+    files, database = FakeSource("files"), FakeSource("database")
     files.put("a user\nb ip")
     with catalog_of(files, database) as catalog:
         before = dict(catalog.current.entries)

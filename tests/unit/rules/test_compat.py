@@ -1,4 +1,4 @@
-"""Policies, clients and strategies: rules under other names, which give back what they were given."""
+"""Policies, clients and strategies: other names for rules, converted without loss."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ texts = st.text(min_size=1, max_size=200).filter(
 tricky = st.text(st.sampled_from("a:%/|é\ud83d*"), min_size=1, max_size=90)
 
 
-def kept(rule: Rule) -> Rule:
-    """A rule after it was written somewhere and read again."""
+def reloaded(rule: Rule) -> Rule:
+    """A rule after serialization and parsing."""
     read = Rule.read(json.loads(json.dumps(rule.body())))
     assert read is not None
     return read
@@ -45,11 +45,11 @@ def test_different_names_never_share_an_id(names: list[list[str]]) -> None:
 
 @settings(deadline=None)
 @given(tricky | texts, st.lists(tricky, max_size=2))
-def test_all_ids_of_a_name_begin_alike(name: str, others: list[str]) -> None:
+def test_all_ids_of_a_name_share_a_prefix(name: str, others: list[str]) -> None:
     assert derived_id("client", name, *others, "x").startswith(derived_id_prefix("client", name))
 
 
-def test_ids_can_be_read() -> None:
+def test_ids_are_readable() -> None:
     assert derived_id("policy", "user-123") == "policy:user-123"
     assert derived_id("client", "a:b", "API", "/web/test") == "client:a%3Ab:API:/web/test"
     assert derived_id("policy", "x" * 300).startswith("policy:" + "x" * 100 + ":sha256:")
@@ -70,31 +70,31 @@ policies = st.builds(
 
 @settings(deadline=None)
 @given(policies)
-def test_a_policy_gives_back_its_numbers_and_its_id(policy: Policy) -> None:
-    assert policy_of(kept(policy.rule())) == policy
+def test_policy_round_trip(policy: Policy) -> None:
+    assert policy_of(reloaded(policy.rule())) == policy
 
 
 @pytest.mark.parametrize("letter", ["k", "é", "\U0001f6a6"])
-def test_the_longest_names_can_be_kept(letter: str) -> None:
+def test_longest_names_can_be_stored(letter: str) -> None:
     longest = letter * (1024 // len(letter.encode()))
     policy = Policy(longest, id=1)
-    assert policy_of(kept(policy.rule())) == policy
+    assert policy_of(reloaded(policy.rule())) == policy
     limit = ClientLimit(longest, "API", "/" + longest[1:], "MIN", 5)
-    assert client_limit_of(kept(limit.rule())) == limit
+    assert client_limit_of(reloaded(limit.rule())) == limit
 
 
-def test_a_token_bucket() -> None:
+def test_token_bucket() -> None:
     rule = Policy("user-123", "TOKEN_BUCKET", capacity=50, refill_rate=5, window_seconds=30, id=7).rule()
     assert (rule.rule_id, rule.dimension, rule.identifier) == ("policy:user-123", "key", "user-123")
     assert rule.compiled() == Limit(5, 1, burst=50, algorithm="token_bucket")
 
 
-def test_a_sliding_window_is_an_exact_log() -> None:
+def test_sliding_window_is_an_exact_log() -> None:
     rule = Policy("user-123", "SLIDING_WINDOW", capacity=50, refill_rate=5, window_seconds=30, id=7).rule()
     assert rule.compiled() == Limit(50, 30, algorithm="sliding_window_log")
 
 
-def test_the_default_policy() -> None:
+def test_default_policy() -> None:
     """capacity 100, refillRate 10, windowSeconds 60, TOKEN_BUCKET."""
     problems = Problems()
     policy = read_default_policy({}, "default_policy", problems)
@@ -104,7 +104,7 @@ def test_the_default_policy() -> None:
     assert policy.default_rule().identifier == "*"
 
 
-def test_a_policy_is_read() -> None:
+def test_policy_is_parsed() -> None:
     problems = Problems()
     data = {"key": "k", "type": "sliding_window", "capacity": 5, "refillRate": 2, "windowSeconds": 9}
     assert read_policy(data, "", problems) == Policy("k", "SLIDING_WINDOW", 5, 2, 9)
@@ -112,7 +112,7 @@ def test_a_policy_is_read() -> None:
     assert not problems.entries
 
 
-POLICY_MISTAKES: list[tuple[object, str]] = [
+POLICY_ERRORS: list[tuple[object, str]] = [
     ([], "policies[0]: must be a mapping with key, type, capacity, refillRate, windowSeconds, not a list"),
     ({}, "policies[0].key: is missing: write "),
     ({"key": ""}, "policies[0].key: must not be empty"),
@@ -127,21 +127,21 @@ POLICY_MISTAKES: list[tuple[object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "words"), POLICY_MISTAKES, ids=lambda value: str(value)[:50])
-def test_mistakes_in_a_policy(data: object, words: str) -> None:
+@pytest.mark.parametrize(("data", "message"), POLICY_ERRORS, ids=lambda value: str(value)[:50])
+def test_invalid_policies(data: object, message: str) -> None:
     problems = Problems()
     assert read_policy(data, "policies[0]", problems) is None
-    assert [problem for problem in problems.entries if words in str(problem)], problems.entries
+    assert [problem for problem in problems.entries if message in str(problem)], problems.entries
 
 
-def test_a_rule_that_was_not_written_as_a_view_is_none() -> None:
-    rule = kept(Rule("r", "r", "key", 5, 60, "k"))
+def test_rule_without_origin_is_no_view() -> None:
+    rule = reloaded(Rule("r", "r", "key", 5, 60, "k"))
     assert policy_of(rule) is None
     assert client_limit_of(rule) is None
     assert client_limit_of(Policy("k").rule()) is None
 
 
-# -- what no view recognises ----------------------------------------------------------------------------------------
+# -- unrecognised rules ---------------------------------------------------------------------------------------------
 
 
 def nested(levels: int) -> object:
@@ -172,27 +172,27 @@ ODD: list[object] = [None, "", "x", 5.0, -1, True, [], ["x"], {}, {"view": "poli
     ],
     ids=str,
 )
-def test_a_rule_that_was_changed_is_no_view(change: dict[str, Any]) -> None:
+def test_changed_rule_is_no_view(change: dict[str, Any]) -> None:
     assert policy_of(replace(POLICY_RULE, **change)) is None
-    if change != {"burst": None}:  # which it has anyway
+    if change != {"burst": None}:  # the value it already has
         assert client_limit_of(replace(LIMIT_RULE, **change)) is None
 
 
-def test_a_rule_may_be_called_something_else() -> None:
+def test_renamed_rule_is_still_a_view() -> None:
     assert policy_of(replace(POLICY_RULE, name="mine")) is not None
     assert client_limit_of(replace(LIMIT_RULE, name="mine")) is not None
 
 
 @pytest.mark.parametrize("view", ["policy", "client", "other", ["policy"], None, 5])
-def test_an_origin_that_says_only_the_view(view: object) -> None:
+def test_origin_with_only_the_view(view: object) -> None:
     for rule in (POLICY_RULE, LIMIT_RULE):
-        odd = replace(rule, origin={"view": view})
-        assert policy_of(odd) is None
-        assert client_limit_of(odd) is None
+        invalid = replace(rule, origin={"view": view})
+        assert policy_of(invalid) is None
+        assert client_limit_of(invalid) is None
 
 
 @pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
-def test_an_origin_with_an_odd_field(value: object) -> None:
+def test_origin_with_an_invalid_field(value: object) -> None:
     assert POLICY_RULE.origin is not None
     assert LIMIT_RULE.origin is not None
     for name in (*POLICY_RULE.origin, "more"):
@@ -201,25 +201,25 @@ def test_an_origin_with_an_odd_field(value: object) -> None:
         assert client_limit_of(replace(LIMIT_RULE, origin={**LIMIT_RULE.origin, name: value})) is None, name
     interval = LIMIT_RULE.origin["timeIntervalLimit"]
     for name in ("timeUnit", "more"):
-        odd = {**LIMIT_RULE.origin, "timeIntervalLimit": {**interval, name: value}}
-        assert client_limit_of(replace(LIMIT_RULE, origin=odd)) is None, name
+        invalid = {**LIMIT_RULE.origin, "timeIntervalLimit": {**interval, name: value}}
+        assert client_limit_of(replace(LIMIT_RULE, origin=invalid)) is None, name
 
 
 @pytest.mark.parametrize("name", ["type", "capacity", "refillRate", "windowSeconds", "id"])
-def test_an_origin_that_lacks_a_field(name: str) -> None:
+def test_origin_with_a_missing_field(name: str) -> None:
     assert POLICY_RULE.origin is not None
     origin = {key: value for key, value in POLICY_RULE.origin.items() if key != name}
     assert policy_of(replace(POLICY_RULE, origin=origin)) is None
 
 
-def test_an_origin_that_nests_too_deep_is_not_read() -> None:
+def test_deeply_nested_origin_is_ignored() -> None:
     read = Rule.read({**POLICY_RULE.body(), "origin": {"view": "policy", "type": nested(100_000)}})
     assert read.origin is None
     assert Rule.read({**POLICY_RULE.body(), "origin": {"view": [[[1]]]}}).origin is None
-    assert kept(LIMIT_RULE).origin == LIMIT_RULE.origin
+    assert reloaded(LIMIT_RULE).origin == LIMIT_RULE.origin
 
 
-# -- what is made ---------------------------------------------------------------------------------------------------
+# -- construction ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_an_origin_that_nests_too_deep_is_not_read() -> None:
     ],
     ids=lambda fields: str(list(fields)),
 )
-def test_what_is_no_policy(fields: dict[str, Any]) -> None:
+def test_policy_rejects_invalid_fields(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="must be"):
         Policy(**{"key": "k", **fields})
 
@@ -245,20 +245,20 @@ def test_what_is_no_policy(fields: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_limit_of_a_client(fields: dict[str, Any]) -> None:
+def test_client_limit_rejects_invalid_fields(fields: dict[str, Any]) -> None:
     good = {"client": "acme", "limit_type": "METHOD", "limit_name": "PUT", "time_unit": "MIN", "max_requests": 5}
     with pytest.raises(ConfigError, match=r"must be|would be"):
         ClientLimit(**{**good, **fields})
 
 
-def test_no_policy_is_for_everybody() -> None:
+def test_policy_cannot_apply_to_all_keys() -> None:
     with pytest.raises(ConfigError, match="would be every key: write default_policy instead"):
         Policy("*").rule()
     assert Policy("*").default_rule().identifier == "*"
 
 
-def test_views_can_be_members_of_a_set() -> None:
-    assert len({POLICY_RULE, kept(POLICY_RULE), LIMIT_RULE}) == 2
+def test_views_are_hashable() -> None:
+    assert len({POLICY_RULE, reloaded(POLICY_RULE), LIMIT_RULE}) == 2
 
 
 # -- clients --------------------------------------------------------------------------------------------------------
@@ -279,8 +279,8 @@ client_limits = st.builds(
 
 @settings(deadline=None)
 @given(client_limits)
-def test_a_clients_limit_gives_back_what_it_was_given(limit: ClientLimit) -> None:
-    assert client_limit_of(kept(limit.rule())) == limit
+def test_client_limit_round_trip(limit: ClientLimit) -> None:
+    assert client_limit_of(reloaded(limit.rule())) == limit
 
 
 LIMITS = [
@@ -292,21 +292,21 @@ LIMITS = [
 ]
 
 
-@pytest.mark.parametrize(("written", "place", "limit"), LIMITS, ids=[row[0][0] + row[0][1] for row in LIMITS])
-def test_a_clients_limits_are_token_buckets(
-    written: tuple[str, str, str, int], place: tuple[str, str], limit: Limit
+@pytest.mark.parametrize(("written", "slot", "limit"), LIMITS, ids=[row[0][0] + row[0][1] for row in LIMITS])
+def test_client_limits_are_token_buckets(
+    written: tuple[str, str, str, int], slot: tuple[str, str], limit: Limit
 ) -> None:
     rule = ClientLimit("acme", *written).rule()
     assert (rule.dimension, rule.identifier) == ("client", "acme")
-    assert (rule.endpoint_pattern, rule.method) == place
+    assert (rule.endpoint_pattern, rule.method) == slot
     assert rule.compiled() == limit
 
 
-def interval(unit: object = "MIN", most: object = 5) -> dict[str, object]:
-    return {"timeUnit": unit, "maxRequests": most}
+def interval(unit: object = "MIN", max_requests: object = 5) -> dict[str, object]:
+    return {"timeUnit": unit, "maxRequests": max_requests}
 
 
-def test_a_client_is_read() -> None:
+def test_client_is_parsed() -> None:
     problems = Problems()
     data = {
         "clientId": "acme",
@@ -323,14 +323,14 @@ def test_a_client_is_read() -> None:
         ClientLimit("acme", "API", "getUsers", "SEC", 5),
         ClientLimit("acme", "METHOD", "PUT", "DAY", 5),
     ]
-    assert [way for way, _ in found] == [f"clients[0].limits[{n}]" for n in range(3)]
+    assert [path for path, _ in found] == [f"clients[0].limits[{n}]" for n in range(3)]
 
 
 def limited(**fields: object) -> dict[str, object]:
     return {"clientId": "acme", "limits": [{"timeIntervalLimit": interval(), **fields}]}
 
 
-CLIENT_MISTAKES: list[tuple[object, str]] = [
+CLIENT_ERRORS: list[tuple[object, str]] = [
     ("acme", "must be a mapping with clientId, limits, not 'acme'"),
     ({"limits": []}, "clientId: is missing: write "),
     ({"clientId": "*", "limits": []}, "clientId: '*' would be every client: write default_client_limits instead"),
@@ -363,41 +363,41 @@ CLIENT_MISTAKES: list[tuple[object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "words"), CLIENT_MISTAKES, ids=lambda value: str(value)[:60])
-def test_mistakes_in_a_client(data: object, words: str) -> None:
+@pytest.mark.parametrize(("data", "message"), CLIENT_ERRORS, ids=lambda value: str(value)[:60])
+def test_invalid_clients(data: object, message: str) -> None:
     problems = Problems()
     read_client(data, "", problems)
-    assert [problem for problem in problems.entries if words in str(problem)], problems.entries
+    assert [problem for problem in problems.entries if message in str(problem)], problems.entries
 
 
-# -- clients that nobody has configured -----------------------------------------------------------------------------
+# -- unconfigured clients -------------------------------------------------------------------------------------------
 
 HOUR_US = 3600 * 1_000_000
 
 
-def test_seen_clients_are_bounded_and_the_least_recent_goes_first() -> None:
-    seen = SeenClients(capacity=3)
+def test_seen_clients_are_bounded_and_the_least_recent_is_evicted() -> None:
+    clients = SeenClients(capacity=3)
     for now_us, client in enumerate(["a", "b", "c", "a", "d"]):
-        seen.see(client, now_us)
-    assert [seen.last_us(client) for client in "abcd"] == [3, None, 2, 4]
-    assert len(seen) == 3
+        clients.see(client, now_us)
+    assert [clients.last_us(client) for client in "abcd"] == [3, None, 2, 4]
+    assert len(clients) == 3
 
 
-def test_the_idle_are_forgotten() -> None:
-    seen = SeenClients()
-    seen.see("a", 0)
-    seen.see("b", 1)
-    seen.see("c", HOUR_US)
-    assert len(seen) == 3, "an hour is not longer than an hour"
-    seen.see("c", HOUR_US + 1)
-    assert [seen.last_us(client) for client in "abc"] == [None, 1, HOUR_US + 1]
+def test_idle_clients_are_forgotten() -> None:
+    clients = SeenClients()
+    clients.see("a", 0)
+    clients.see("b", 1)
+    clients.see("c", HOUR_US)
+    assert len(clients) == 3, "an hour is not longer than an hour"
+    clients.see("c", HOUR_US + 1)
+    assert [clients.last_us(client) for client in "abc"] == [None, 1, HOUR_US + 1]
 
 
-def test_a_clock_that_jumps_back_forgets_nobody() -> None:
-    seen = SeenClients()
-    seen.see("a", HOUR_US * 5)
-    seen.see("b", 0)
-    assert len(seen) == 2
+def test_clock_step_back_forgets_no_client() -> None:
+    clients = SeenClients()
+    clients.see("a", HOUR_US * 5)
+    clients.see("b", 0)
+    assert len(clients) == 2
 
 
 # -- strategies -----------------------------------------------------------------------------------------------------
@@ -409,25 +409,25 @@ def strategies_of(section: Any) -> tuple[list[tuple[str, Rule]], list[str]]:
     return found, [str(problem) for problem in problems.entries]
 
 
-def test_strategies_are_rules_for_everybody() -> None:
-    found, told = strategies_of(
+def test_strategies_are_rules_for_all_identifiers() -> None:
+    found, errors = strategies_of(
         {
             "ip": {"enabled": True, "limit": "100/minute"},
             "API": {"limit": "5/s; 50/min using gcra"},
             "apikey": {"enabled": False, "limit": "1/s"},
         }
     )
-    assert not told
+    assert not errors
     assert [(rule.rule_id, rule.dimension, rule.identifier, rule.endpoint_pattern) for _, rule in found] == [
         ("strategy:ip", "ip", "*", "*"),
         ("strategy:api", "api", "*", "*"),
         ("strategy:api#2", "api", "*", "*"),
     ]
     assert [rule.compiled() for _, rule in found] == [Limit(100, 60), Limit(5, 1), Limit(50, 60, algorithm="gcra")]
-    assert all(kept(rule) == rule for _, rule in found)
+    assert all(reloaded(rule) == rule for _, rule in found)
 
 
-STRATEGY_MISTAKES: list[tuple[object, str]] = [
+STRATEGY_ERRORS: list[tuple[object, str]] = [
     ([], "strategies: must be a mapping"),
     (
         {"cookie": {}},
@@ -441,12 +441,12 @@ STRATEGY_MISTAKES: list[tuple[object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("section", "words"), STRATEGY_MISTAKES, ids=lambda value: str(value)[:50])
-def test_mistakes_in_strategies(section: object, words: str) -> None:
-    _, told = strategies_of(section)
-    assert [line for line in told if line.startswith(words)], told
+@pytest.mark.parametrize(("section", "message"), STRATEGY_ERRORS, ids=lambda value: str(value)[:50])
+def test_invalid_strategies(section: object, message: str) -> None:
+    _, errors = strategies_of(section)
+    assert [line for line in errors if line.startswith(message)], errors
 
 
-def test_two_limits_of_one_period_cannot_be_told_apart() -> None:
+def test_two_limits_of_one_period_are_refused() -> None:
     with pytest.raises(ConfigError, match="two limits of one period"):
         rules_for_all("client", "x", "x", "5/minute", "100/60 s")

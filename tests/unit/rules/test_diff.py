@@ -1,4 +1,4 @@
-"""Comparing records with a repository's, and carrying the difference out in one write."""
+"""Differences between records and a repository, applied in one write."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plan(name: str, *limits: str) -> Record:
     return Record("plan", name, 1, {"limits": list(limits)}, 0, 0)
 
 
-def test_all_kinds_are_written_in_one_go(editor: Editor, repository: Repository) -> None:
+def test_all_kinds_are_written_together(editor: Editor, repository: Repository) -> None:
     records = [rule(), plan("gold", "10/second"), Record("tier", "alice", 1, {"tier": "premium"}, 0, 0)]
     difference = editor.difference(records)
     assert [record.id for record in difference.added] == ["per-ip", "gold", "alice"]
@@ -51,10 +51,10 @@ def test_all_kinds_are_written_in_one_go(editor: Editor, repository: Repository)
     assert changes is not None
     assert changes.revision == 1
     editor.apply(again)
-    assert repository.changes(1) is None, "what is the same is not written"
+    assert repository.changes(1) is None, "unchanged records are not written"
 
 
-def test_keys_of_the_service_are_no_business_of_files(editor: Editor, repository: Repository) -> None:
+def test_api_keys_are_not_changed_by_files(editor: Editor, repository: Repository) -> None:
     body = {"name": "ci", "scope": "read", "digest": "0" * 64, "expires_us": None}
     repository.write([Edit("key", "0a1b", body)], Actor("me"))
     difference = editor.difference([rule(), plan("gold", "10/second")])
@@ -62,12 +62,12 @@ def test_keys_of_the_service_are_no_business_of_files(editor: Editor, repository
     editor.apply(difference, prune=True)
     editor.apply(editor.difference([]), prune=True)
     assert repository.get("rule", "per-ip") is None
-    kept = repository.get("key", "0a1b")
-    assert kept is not None
-    assert (kept.version, kept.body) == (1, body)
+    key = repository.get("key", "0a1b")
+    assert key is not None
+    assert (key.version, key.body) == (1, body)
 
 
-def test_a_change_is_told_field_by_field(editor: Editor) -> None:
+def test_change_lists_its_fields(editor: Editor) -> None:
     editor.apply(editor.difference([rule(), plan("gold", "10/second")]))
     difference = editor.difference([rule(limit=20, method="get"), plan("gold", "5/second")])
     assert [field_changes(old, new) for old, new in difference.changed] == [
@@ -76,7 +76,7 @@ def test_a_change_is_told_field_by_field(editor: Editor) -> None:
     ]
 
 
-def test_only_rules_are_missed_and_pruned(editor: Editor, repository: Repository) -> None:
+def test_only_missing_rules_are_pruned(editor: Editor, repository: Repository) -> None:
     editor.apply(editor.difference([rule(), rule("old", method="PUT"), plan("gold", "10/second")]))
     difference = editor.difference([rule()])
     assert [record.id for record in difference.other] == ["old"]
@@ -88,16 +88,16 @@ def test_only_rules_are_missed_and_pruned(editor: Editor, repository: Repository
 def test_policies_keep_their_numbers_and_new_ones_get_the_next(editor: Editor) -> None:
     for key in ("a", "b"):
         editor.create_policy(Policy(key))
-    in_a_file = [record_of(Policy(key, id=place).rule()) for place, key in enumerate(("b", "c", "d"), 1)]
-    difference = editor.difference(in_a_file)
+    from_file = [record_of(Policy(key, id=number).rule()) for number, key in enumerate(("b", "c", "d"), 1)]
+    difference = editor.difference(from_file)
     assert [record.id for record in difference.same] == ["policy:b"]
     editor.apply(difference)
     assert [editor.policy(key).id for key in "abcd"] == [1, 2, 3, 4]
     assert editor.create_policy(Policy("e")).id == 5
 
 
-def test_an_edit_of_what_was_exported_is_kept(editor: Editor) -> None:
-    """A policy's rule is listed with its origin; who edits the rule means the rule."""
+def test_edited_export_is_applied(editor: Editor) -> None:
+    """A policy's rule is exported with its origin; an edit of its fields changes the rule."""
     editor.create_policy(Policy("a", capacity=5))
     exported = editor.rule("policy:a").to_data()
     difference = editor.difference([record_of(Rule.read({**exported, "limit": 7}))])
@@ -109,7 +109,7 @@ def test_an_edit_of_what_was_exported_is_kept(editor: Editor) -> None:
         editor.policy("a")
 
 
-def test_a_policys_number_is_all_that_is_changed_in_its_rule(editor: Editor) -> None:
+def test_policy_keeps_its_number_when_its_rule_is_applied(editor: Editor) -> None:
     editor.create_policy(Policy("a"))
     exported = editor.rule("policy:a").to_data()
     mine = {**exported, "name": "mine", "origin": {**exported["origin"], "id": 9}}
@@ -118,7 +118,7 @@ def test_a_policys_number_is_all_that_is_changed_in_its_rule(editor: Editor) -> 
 
 
 @pytest.mark.parametrize("meanwhile", ["created", "changed", "deleted"])
-def test_what_others_wrote_meanwhile_is_not_overwritten(meanwhile: str, editor: Editor, repository: Repository) -> None:
+def test_concurrent_writes_are_not_overwritten(meanwhile: str, editor: Editor, repository: Repository) -> None:
     other = Editor(repository, Actor("other"))
     if meanwhile != "created":
         editor.apply(editor.difference([rule()]))
@@ -134,13 +134,13 @@ def test_what_others_wrote_meanwhile_is_not_overwritten(meanwhile: str, editor: 
     assert repository.get("rule", "new") is None
 
 
-def test_a_place_that_another_rule_has_is_a_conflict(editor: Editor) -> None:
+def test_occupied_slot_is_a_conflict(editor: Editor) -> None:
     editor.apply(editor.difference([rule()]))
     with pytest.raises(ConflictError, match="'rival' would be as specific as rule 'per-ip'"):
         editor.apply(editor.difference([rule("rival")]))
 
 
-def test_rules_are_deleted_all_or_none(editor: Editor, repository: Repository) -> None:
+def test_rules_are_deleted_atomically(editor: Editor, repository: Repository) -> None:
     editor.apply(editor.difference([rule(), rule("old", method="PUT")]))
     with pytest.raises(NotFoundError, match="no rule 'x'"):
         editor.delete_all(["old", "x"])

@@ -1,4 +1,4 @@
-"""What an operator does to a repository: each a write of its own, all of it or nothing, and in the audit log."""
+"""Operations of the editor: each is one atomic, audited write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_create_get_list(editor: Editor, repository: MemoryRepository) -> None:
     assert entry.after == made.body()
 
 
-def test_create_refuses_what_is_there(editor: Editor) -> None:
+def test_create_refuses_an_existing_rule(editor: Editor) -> None:
     editor.create(one_rule("a user on=/u/*"))
     with pytest.raises(ConflictError, match="rule 'a' exists already"):
         editor.create(one_rule("a ip"))
@@ -58,7 +58,7 @@ def test_replace(editor: Editor, repository: MemoryRepository) -> None:
     assert editor.rule("a").limit == 8
 
 
-def test_replace_notices_who_came_in_between(editor: Editor, repository: MemoryRepository) -> None:
+def test_replace_detects_a_concurrent_write(editor: Editor, repository: MemoryRepository) -> None:
     editor.create(one_rule("a user"))
     repository.before_write = lambda: Editor(repository, Actor("bob")).replace(one_rule("a user limit=7"))
     with pytest.raises(StaleVersionError):
@@ -74,11 +74,11 @@ def test_delete(editor: Editor, repository: MemoryRepository) -> None:
     for missing in (lambda: editor.delete("a"), lambda: editor.rule("a")):
         with pytest.raises(NotFoundError, match="there is no rule 'a'"):
             missing()
-    assert editor.create(one_rule("a user")).version == 2, "versions go on"
+    assert editor.create(one_rule("a user")).version == 2, "versions continue"
     assert [action for action, _ in audit_log(repository)] == ["create", "delete", "create"]
 
 
-def test_delete_all_or_none(editor: Editor) -> None:
+def test_delete_is_atomic(editor: Editor) -> None:
     for rule in rules_of("a user\nb ip\nc global"):
         editor.create(rule)
     with pytest.raises(NotFoundError, match="there is no rule 'x'"):
@@ -90,44 +90,44 @@ def test_delete_all_or_none(editor: Editor) -> None:
 # -- differences ----------------------------------------------------------------------------------------------------
 
 
-def test_apply_makes_it_so(editor: Editor, repository: MemoryRepository) -> None:
+def test_apply_writes_the_difference(editor: Editor, repository: MemoryRepository) -> None:
     for rule in rules_of("same user\nchanged ip\nother global"):
         editor.create(rule)
-    wanted = [record_of(rule) for rule in rules_of("same user\nchanged ip limit=5\nadded client")]
-    difference = editor.difference(wanted)
+    target = [record_of(rule) for rule in rules_of("same user\nchanged ip limit=5\nadded client")]
+    difference = editor.difference(target)
     assert [record.id for record in difference.added] == ["added"]
     assert [(old.body["limit"], new.body["limit"]) for old, new in difference.changed] == [(100, 5)]
     assert [record.id for record in difference.same] == ["same"]
     assert [record.id for record in difference.other] == ["other"]
-    assert repository.revision == 3, "looking writes nothing"
+    assert repository.revision == 3, "a difference writes nothing"
     editor.apply(difference)
     assert repository.revision == 4, "all in one write"
     assert ids(editor) == ["added", "changed", "other", "same"]
     assert (editor.rule("changed").limit, editor.rule("same").version) == (5, 1)
-    editor.apply(editor.difference(wanted))
+    editor.apply(editor.difference(target))
     assert repository.revision == 4, "there is nothing left to write"
-    editor.apply(editor.difference(wanted), prune=True)
+    editor.apply(editor.difference(target), prune=True)
     assert ids(editor) == ["added", "changed", "same"]
 
 
-def test_apply_is_all_or_nothing(editor: Editor, repository: MemoryRepository) -> None:
+def test_apply_is_atomic(editor: Editor, repository: MemoryRepository) -> None:
     editor.create(one_rule("kept user"))
     clash = [record_of(rule) for rule in rules_of("a ip\nb user")]
     with pytest.raises(ConflictError, match="rule 'b' would be as specific as rule 'kept'"):
         editor.apply(editor.difference(clash))
     assert ids(editor) == ["kept"]
     editor.apply(editor.difference(clash), prune=True)
-    assert ids(editor) == ["a", "b"], "with what has the place gone, it is free"
+    assert ids(editor) == ["a", "b"], "pruning frees the slot"
 
 
-def test_apply_swaps_places(editor: Editor) -> None:
+def test_apply_swaps_slots(editor: Editor) -> None:
     for rule in rules_of("a user\nb ip"):
         editor.create(rule)
     editor.apply(editor.difference([record_of(rule) for rule in rules_of("a ip\nb user")]))
     assert [rule.dimension for rule in editor.rules()] == ["ip", "user"]
 
 
-def test_apply_notices_who_came_in_between(editor: Editor) -> None:
+def test_apply_detects_a_concurrent_write(editor: Editor) -> None:
     editor.create(one_rule("a user"))
     changing = editor.difference([record_of(one_rule("a user limit=5"))])
     adding = editor.difference([record_of(one_rule("b ip"))])
@@ -161,14 +161,14 @@ def test_tiers(editor: Editor, repository: MemoryRepository) -> None:
 
 
 @pytest.mark.parametrize("tier", ["", "*", 7, ["gold"], "t" * 256], ids=lambda tier: str(tier)[:8])
-def test_what_is_no_tier(editor: Editor, repository: MemoryRepository, tier: Any) -> None:
+def test_invalid_tiers_are_refused(editor: Editor, repository: MemoryRepository, tier: Any) -> None:
     with pytest.raises(ConfigError, match="a tier has a name, such as 'premium'"):
         editor.set_tier("alice", tier)
     assert repository.revision == 0
 
 
 @pytest.mark.parametrize("user", ["", None, 7])
-def test_a_tier_is_that_of_a_user(editor: Editor, repository: MemoryRepository, user: Any) -> None:
+def test_tier_needs_a_valid_user(editor: Editor, repository: MemoryRepository, user: Any) -> None:
     for tier in ("gold", None):
         with pytest.raises(ConfigError, match="the user must be text"):
             editor.set_tier(user, tier)
@@ -178,7 +178,7 @@ def test_a_tier_is_that_of_a_user(editor: Editor, repository: MemoryRepository, 
 # -- overrides ------------------------------------------------------------------------------------------------------
 
 
-def test_an_override_wins_while_it_lasts(editor: Editor, repository: MemoryRepository) -> None:
+def test_override_wins_until_it_expires(editor: Editor, repository: MemoryRepository) -> None:
     base = editor.create(one_rule("base user limit=10 burst=20 algorithm=gcra on_store_error=closed"))
     made = editor.override("alice", base, 500, 60)
     assert (made.identifier, made.limit, made.burst, made.tier) == ("alice", 500, 1000, "*")
@@ -191,22 +191,20 @@ def test_an_override_wins_while_it_lasts(editor: Editor, repository: MemoryRepos
     assert winner(repository, user="alice").rule_id == "base"
 
 
-def test_an_override_wins_over_a_rule_for_the_same_user(editor: Editor, repository: MemoryRepository) -> None:
+def test_override_wins_over_a_rule_for_the_same_user(editor: Editor, repository: MemoryRepository) -> None:
     base = editor.create(one_rule("base user for=alice limit=10"))
     made = editor.override("alice", base, 500, 60)
     assert winner(repository, user="alice") == made
 
 
-def test_an_override_wins_over_the_rule_it_overrides_whatever_that_is(
-    editor: Editor, repository: MemoryRepository
-) -> None:
+def test_override_wins_over_a_rule_for_user_and_tier(editor: Editor, repository: MemoryRepository) -> None:
     base = editor.create(one_rule("base user for=alice tier=gold limit=10"))
     editor.set_tier("alice", "gold")
     made = editor.override("alice", base, 500, 60)
     assert winner(repository, user="alice") == made
 
 
-def test_another_override_replaces_the_first(editor: Editor, repository: MemoryRepository) -> None:
+def test_second_override_replaces_the_first(editor: Editor, repository: MemoryRepository) -> None:
     base = editor.create(one_rule("base user limit=10"))
     first = editor.override("alice", base, 500, 60)
     second = editor.override("alice", first, 700, 30)
@@ -215,7 +213,7 @@ def test_another_override_replaces_the_first(editor: Editor, repository: MemoryR
     assert len(ids(editor)) == 2
 
 
-def test_an_override_that_has_ended_is_no_hindrance(editor: Editor, repository: MemoryRepository) -> None:
+def test_expired_override_can_be_replaced(editor: Editor, repository: MemoryRepository) -> None:
     base = editor.create(one_rule("base user limit=10"))
     editor.create(one_rule("byhand user for=alice limit=5 ends=+10"))
     with pytest.raises(ConflictError, match="would be as specific as rule 'byhand'"):
@@ -237,13 +235,13 @@ def test_an_override_that_has_ended_is_no_hindrance(editor: Editor, repository: 
         ("limit=0", 20, None),
     ],
 )
-def test_a_burst_grows_with_its_limit(editor: Editor, base: str, limit: int, burst: int | None) -> None:
+def test_burst_scales_with_the_limit(editor: Editor, base: str, limit: int, burst: int | None) -> None:
     rule = editor.create(one_rule(f"base user algorithm=token_bucket {base}"))
     assert editor.override("alice", rule, limit, 60).burst == burst
 
 
 @pytest.mark.parametrize("user", ["a:b", "u" * 1024, "é" * 500, "*"], ids=lambda user: user[:5])
-def test_anybody_can_have_an_override(editor: Editor, repository: MemoryRepository, user: str) -> None:
+def test_override_is_for_any_single_user(editor: Editor, repository: MemoryRepository, user: str) -> None:
     base = editor.create(one_rule("base user limit=10"))
     if user == "*":
         with pytest.raises(ConfigError, match="an override is for one user"):
@@ -254,14 +252,14 @@ def test_anybody_can_have_an_override(editor: Editor, repository: MemoryReposito
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e15], ids=str)
-def test_an_override_ends_some_time(editor: Editor, repository: MemoryRepository, seconds: float) -> None:
+def test_override_needs_a_finite_duration(editor: Editor, repository: MemoryRepository, seconds: float) -> None:
     base = editor.create(one_rule("base user limit=10"))
     with pytest.raises(ConfigError, match="an override lasts a number of seconds above 0"):
         editor.override("alice", base, 500, seconds)
     assert repository.revision == 1
 
 
-def test_what_cannot_be_overridden(editor: Editor) -> None:
+def test_rules_that_cannot_be_overridden(editor: Editor) -> None:
     with pytest.raises(ConfigError, match="rule 'i' is of dimension ip: only a user's is overridden so"):
         editor.override("alice", one_rule("i ip"), 500, 60)
     with pytest.raises(ValidationError, match="limit: must be a whole number"):
@@ -288,13 +286,13 @@ def test_plans(editor: Editor, repository: MemoryRepository) -> None:
 
 
 @pytest.mark.parametrize("limits", ["many", [], [5], None, {"a": "5/s"}, ["5/s", "x"]], ids=str)
-def test_what_is_no_plan(editor: Editor, repository: MemoryRepository, limits: object) -> None:
+def test_invalid_plans_are_refused(editor: Editor, repository: MemoryRepository, limits: object) -> None:
     with pytest.raises(ConfigError):
         editor.put_plan("gold", limits)
     assert repository.revision == 0
 
 
-def test_resets_are_in_the_audit_log(editor: Editor, repository: MemoryRepository) -> None:
+def test_resets_are_audited(editor: Editor, repository: MemoryRepository) -> None:
     editor.audit_reset("user:42")
     (entry,) = repository.audit(AuditQuery())
     assert (entry.actor, entry.action, entry.subject) == ("alice", "reset", "user:42")
@@ -307,14 +305,14 @@ def test_resets_are_in_the_audit_log(editor: Editor, repository: MemoryRepositor
     ]
 
 
-def test_a_reset_of_an_api_keys_counters_does_not_tell_the_key(editor: Editor, repository: MemoryRepository) -> None:
+def test_audited_reset_hides_the_api_key(editor: Editor, repository: MemoryRepository) -> None:
     editor.audit_reset("apikey:secret")
     (entry,) = repository.audit(AuditQuery())
     assert entry.action == "reset"
     assert entry.subject == "apikey:sha256:ca195b975018"
 
 
-def test_failed_reset_is_told_although_the_audit_log_cannot_be_written(
+def test_failed_reset_is_raised_although_the_audit_log_cannot_be_written(
     editor: Editor, repository: MemoryRepository, caplog: pytest.LogCaptureFixture
 ) -> None:
     def reset() -> None:

@@ -1,4 +1,4 @@
-"""Policies and the limits of clients, as an editor writes them."""
+"""Policies and client limits written by the editor."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def test_policies_are_numbered(editor: Editor) -> None:
     assert (first.id, second.id) == (1, 2)
     assert editor.policy("a") == first == Policy("a", capacity=5, id=1)
     editor.delete_policy("b/c")
-    assert editor.create_policy(Policy("d")).id == 3, "a number is never given twice"
+    assert editor.create_policy(Policy("d")).id == 3, "numbers are never reused"
     assert editor.create_policy(Policy("b/c")).id == 4
 
 
-def test_a_policy_keeps_its_number(editor: Editor) -> None:
+def test_policy_keeps_its_number(editor: Editor) -> None:
     editor.create_policy(Policy("a"))
     changed = editor.replace_policy(Policy("a", "SLIDING_WINDOW", 5, 6, 7))
     assert changed == Policy("a", "SLIDING_WINDOW", 5, 6, 7, id=1) == editor.policy("a")
 
 
-def test_policies_that_are_there_or_not(editor: Editor) -> None:
+def test_existing_and_missing_policies(editor: Editor) -> None:
     editor.create_policy(Policy("a"))
     with pytest.raises(ConflictError, match="there is a policy for key 'a' already: change that one"):
         editor.create_policy(Policy("a", capacity=7))
-    assert editor.create_policy(Policy("b")).id == 2, "a number is not used up by a refusal"
+    assert editor.create_policy(Policy("b")).id == 2, "a refused policy uses no number"
     for missing in (
         lambda: editor.policy("x"),
         lambda: editor.replace_policy(Policy("x")),
@@ -52,21 +52,21 @@ def test_policies_that_are_there_or_not(editor: Editor) -> None:
             missing()
 
 
-def test_two_who_make_policies_at_once_get_different_numbers(editor: Editor, repository: MemoryRepository) -> None:
+def test_concurrent_policies_get_different_numbers(editor: Editor, repository: MemoryRepository) -> None:
     other = Editor(repository, Actor("bob"))
     repository.before_write = lambda: other.create_policy(Policy("theirs"))
     assert editor.create_policy(Policy("mine")).id == 2
     assert editor.policy("theirs").id == 1
 
 
-def test_a_rule_that_has_a_policys_place_is_named(editor: Editor, repository: MemoryRepository) -> None:
+def test_conflict_names_the_rule_in_the_slot_of_a_policy(editor: Editor, repository: MemoryRepository) -> None:
     editor.create(one_rule("byhand key for=a 1s"))
     with pytest.raises(ConflictError, match="would be as specific as rule 'byhand'"):
         editor.create_policy(Policy("a"))
     assert repository.revision == 1
 
 
-def test_a_policys_rule_that_is_changed_is_a_rule_from_then_on(editor: Editor) -> None:
+def test_changed_policy_rule_becomes_an_ordinary_rule(editor: Editor) -> None:
     editor.create_policy(Policy("a", capacity=5))
     editor.create_policy(Policy("b"))
     renamed = editor.replace(replace(editor.rule("policy:a"), name="mine"))
@@ -82,7 +82,7 @@ def test_a_policys_rule_that_is_changed_is_a_rule_from_then_on(editor: Editor) -
     assert editor.rule("policy:a") == changed
 
 
-def test_an_origin_of_no_view_is_not_written(editor: Editor, repository: MemoryRepository) -> None:
+def test_unknown_origin_is_not_written(editor: Editor, repository: MemoryRepository) -> None:
     for origin in ({"view": "policy"}, {"view": "client"}, {"view": {"deep": {"er": 1}}}, {}):
         rule = replace(one_rule("a user"), origin=origin)
         editor.apply(editor.difference([record_of(rule)]))
@@ -93,7 +93,7 @@ def test_an_origin_of_no_view_is_not_written(editor: Editor, repository: MemoryR
 
 
 @pytest.mark.parametrize("body", [{}, {"last": "many"}, {"last": None}, {"last": True}, {"last": -1}])
-def test_a_last_number_that_is_none(editor: Editor, repository: MemoryRepository, body: dict[str, Any]) -> None:
+def test_invalid_last_number(editor: Editor, repository: MemoryRepository, body: dict[str, Any]) -> None:
     repository.write([Edit("default", "policy_ids", body)], ALICE)
     uses: list[Callable[[], object]] = [lambda: editor.create_policy(Policy("a")), lambda: editor.difference([])]
     for use in uses:
@@ -110,7 +110,7 @@ PUT = ClientLimit("acme", "METHOD", "PUT", "HOUR", 7)
 
 def test_configuring_a_client_leaves_its_other_limits(editor: Editor, repository: MemoryRepository) -> None:
     editor.configure_client("acme", [GLOBAL, API])
-    assert repository.revision == 1, "in one write"
+    assert repository.revision == 1, "one write"
     changed = replace(API, max_requests=50)
     editor.configure_client("acme", [changed, PUT])
     editor.configure_client("acme2", [ClientLimit("acme2", "DEFAULT", "GLOBAL", "MIN", 1)])
@@ -119,7 +119,7 @@ def test_configuring_a_client_leaves_its_other_limits(editor: Editor, repository
 
 
 @pytest.mark.parametrize("name", ["a", "a:b", "a%3Ab", "c" * 101, "c" * 1024, "é" * 300], ids=lambda name: name[:6])
-def test_clients_never_see_each_others_limits(editor: Editor, name: str) -> None:
+def test_clients_do_not_share_limits(editor: Editor, name: str) -> None:
     limits = [replace(limit, client=name) for limit in (GLOBAL, API)]
     editor.configure_client(name, limits)
     for other in (name + "x", name[:-1] + "y", name + ":b"):
@@ -128,13 +128,13 @@ def test_clients_never_see_each_others_limits(editor: Editor, name: str) -> None
     assert sorted(editor.client_limits(name), key=str) == sorted(limits, key=str)
 
 
-def test_each_client_is_configured_by_itself(editor: Editor, repository: MemoryRepository) -> None:
+def test_clients_are_configured_separately(editor: Editor, repository: MemoryRepository) -> None:
     with pytest.raises(ConfigError, match="the limits of client 'acme' are written, and one is of 'other'"):
         editor.configure_client("acme", [GLOBAL, replace(API, client="other")])
     assert repository.revision == 0
 
 
-def test_limits_of_a_client_are_deleted_all_or_none(editor: Editor) -> None:
+def test_client_limits_are_deleted_atomically(editor: Editor) -> None:
     editor.configure_client("acme", [GLOBAL, API, PUT])
     with pytest.raises(NotFoundError, match="client 'acme' has no limit METHOD GET"):
         editor.delete_client_limits("acme", [("API", "getUsers"), ("METHOD", "GET")])
@@ -145,17 +145,17 @@ def test_limits_of_a_client_are_deleted_all_or_none(editor: Editor) -> None:
         editor.delete_client("acme")
 
 
-def test_a_client_is_changed_under_its_lock(repository: MemoryRepository) -> None:
+def test_client_is_changed_under_its_lock(repository: MemoryRepository) -> None:
     class Locks:
-        """A lock service that says what it is asked, and is busy when told to be."""
+        """A lock service that records names, and is busy on request."""
 
         def __init__(self) -> None:
-            self.asked: list[str] = []
+            self.names: list[str] = []
             self.busy = False
 
         @contextmanager
         def hold(self, name: str, **_: object) -> Iterator[None]:
-            self.asked.append(name)
+            self.names.append(name)
             if self.busy:
                 raise TimeoutError("the lock is held by somebody else")
             yield
@@ -165,7 +165,7 @@ def test_a_client_is_changed_under_its_lock(repository: MemoryRepository) -> Non
     editor.configure_client("acme", [GLOBAL, API])
     editor.delete_client_limits("acme", [("API", "getUsers")])
     editor.delete_client("acme")
-    assert locks.asked == ["client:acme"] * 3
+    assert locks.names == ["client:acme"] * 3
     locks.busy = True
     with pytest.raises(
         StaleVersionError, match="somebody else is changing the same: the lock is held by somebody else; try again"
@@ -174,8 +174,8 @@ def test_a_client_is_changed_under_its_lock(repository: MemoryRepository) -> Non
     assert editor.client_limits("acme") == []
 
 
-def test_what_cannot_be_read_again_is_not_written(editor: Editor, repository: MemoryRepository) -> None:
-    """It would keep every process from reading any rule that comes after it."""
+def test_unreadable_record_is_not_written(editor: Editor, repository: MemoryRepository) -> None:
+    """It would prevent every process from reading later rules."""
     with pytest.raises(ValidationError, match="identifier"):
         editor.configure_client("c" * 1025, [replace(GLOBAL, client="c" * 1025)])
     with pytest.raises(ValidationError, match="identifier"):

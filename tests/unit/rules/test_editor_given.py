@@ -1,4 +1,4 @@
-"""What an editor says when it is given something else than it takes: plain data, most of the time."""
+"""Type errors of the editor for arguments of the wrong type, mostly plain data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT: Any = {"limitType": "DEFAULT", "timeIntervalLimit": {"timeUnit": "MIN", "
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         (lambda editor: editor.create(RULE), r"give a rule, which Rule\.read\(.*\) makes; not dict"),
         (lambda editor: editor.replace(RULE), r"give a rule, which Rule\.read\(.*\) makes; not dict"),
@@ -27,8 +27,8 @@ LIMIT: Any = {"limitType": "DEFAULT", "timeIntervalLimit": {"timeUnit": "MIN", "
         (lambda editor: editor.configure_client("c", LIMIT), r"give a sequence .*\[ClientLimit\(.*\)\]; not str"),
     ],
 )
-def test_it_says_what_to_give(call: Callable[[Editor], object], told: str) -> None:
+def test_type_error_names_the_expected_type(call: Callable[[Editor], object], message: str) -> None:
     repository = MemoryRepository()
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(TypeError, match=message):
         call(Editor(repository, Actor("alice")))
     assert repository.revision == 0

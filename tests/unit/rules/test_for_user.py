@@ -1,4 +1,4 @@
-"""Which rules hold for a user, whatever the request."""
+"""Rules that apply to a user, whatever the request."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ RULES = """
         ("eve", ["slow", "lasting", "posts", "tried"]),
     ],
 )
-def test_the_winner_of_every_slot(user: str, expected: list[str]) -> None:
+def test_winner_of_every_slot(user: str, expected: list[str]) -> None:
     rules = RuleSet.empty().edited(rules_of(RULES), tiers={"midas": "gold"})
     chosen = rules.for_user(user, NOW_US)
     assert [entry.rule.rule_id for _, entry in chosen] == expected
     assert {key for key, _ in chosen} == {f"user:{user}"}
 
 
-def test_a_user_has_a_name() -> None:
+def test_user_must_not_be_empty() -> None:
     with pytest.raises(ValueError, match="user must not be empty"):
         RuleSet.empty().for_user("", NOW_US)

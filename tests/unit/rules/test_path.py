@@ -1,4 +1,4 @@
-"""Spellings that are meant to evade a rule, and what becomes of each."""
+"""Path normalisation: spellings that try to evade a rule, and their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crestgate.rules.ruleset import RuleSet
 
 _END = re.compile("[?#]|^[A-Za-z][^/]*://")
 
-# What is sent, what it becomes, and why.
+# Input, normalised path, reason.
 TABLE = [
     # Nothing to do.
     ("/orders", "/orders", "the one spelling stays"),
@@ -118,17 +118,17 @@ TABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("sent", "becomes", "why"), TABLE, ids=[repr(row[0])[:40] for row in TABLE])
-def test_the_table(sent: str, becomes: str, why: str) -> None:
-    assert normalise(sent) == becomes, why
+@pytest.mark.parametrize(("sent", "expected", "reason"), TABLE, ids=[repr(row[0])[:40] for row in TABLE])
+def test_normalised_paths(sent: str, expected: str, reason: str) -> None:
+    assert normalise(sent) == expected, reason
 
 
-def test_the_table_says_nothing_twice() -> None:
+def test_table_has_no_duplicates() -> None:
     assert len({row[0] for row in TABLE}) == len(TABLE)
 
 
 READINGS = [
-    # What came, every path it may be taken for, and by whom.
+    # Input, every path that servers may read it as, and which servers do so.
     ("/search/foo/results", ["/search/foo/results"], "there is only one"),
     ("/search//results", ["/search/results"], "slashes merge everywhere"),
     ("/search/;x/results", ["/search/results", "/search/;x/results"], "`;x` is dropped, or is what is searched for"),
@@ -150,9 +150,9 @@ READINGS = [
 ]
 
 
-@pytest.mark.parametrize(("sent", "read", "why"), READINGS, ids=[repr(row[0]) for row in READINGS])
-def test_every_reading_of_a_path(sent: str, read: list[str], why: str) -> None:
-    assert readings(sent) == read, why
+@pytest.mark.parametrize(("sent", "read", "reason"), READINGS, ids=[repr(row[0]) for row in READINGS])
+def test_all_readings_of_a_path(sent: str, read: list[str], reason: str) -> None:
+    assert readings(sent) == read, reason
 
 
 hostile = st.text(st.sampled_from("/.%25eEfF;?#\0aA\\ é\udcff:"), max_size=40)
@@ -176,8 +176,8 @@ def test_every_text_becomes_a_path_or_is_a_name(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.one_of(hostile, st.text(max_size=40)))
-def test_a_normalised_path_stays_as_it_is(text: str) -> None:
-    """Unless it was spelled so often that decoding stopped, or has a letter in it that ends a path."""
+def test_normalisation_is_idempotent(text: str) -> None:
+    """Unless it was encoded so often that decoding stopped, or contains a character that ends a path."""
     path = normalise(text)
     if not any(letter in path for letter in "%?#"):
         assert normalise(path) == path
@@ -219,11 +219,11 @@ def test_no_spelling_of_a_path_evades_it(segments: list[str], data: st.DataObjec
     ],
     ids=lambda path: path[:8],
 )
-def test_hostile_paths_take_no_time(path: str) -> None:
-    """A hundred times what it takes: a formula that grows with the square would need far longer."""
-    began = time.process_time()
+def test_hostile_paths_are_processed_in_linear_time(path: str) -> None:
+    """The bound is a hundred times the usual time: quadratic work would take far longer."""
+    start = time.process_time()
     normalise(path)
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - start < 0.5
 
 
 @settings(deadline=None)
@@ -233,15 +233,15 @@ def test_hostile_paths_take_no_time(path: str) -> None:
 @example("/%%%41%%%")
 @example("/=41%3d%=%\r\n%\r%\n=\n%4")
 @example("/%C3%A9%C3\udca9é%")
-def test_one_round_of_decoding_is_that_of_urllib(text: str) -> None:
+def test_one_round_of_decoding_matches_urllib(text: str) -> None:
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return
     text = "/" + _END.sub("", text)
     expected = unquote(text, "utf-8", "surrogateescape").encode("utf-8", "surrogateescape")
-    once = expected.decode("utf-8", "surrogateescape")
-    assert "/" + "/".join(part for part in once.split("/") if part) in readings(text) or is_clean(text)
+    decoded = expected.decode("utf-8", "surrogateescape")
+    assert "/" + "/".join(part for part in decoded.split("/") if part) in readings(text) or is_clean(text)
 
 
 def test_paths_that_no_url_can_carry_are_decoded_too() -> None:
@@ -254,8 +254,8 @@ def test_long_paths_are_decoded_less_often() -> None:
         assert normalise(padding + "/%" + "25" * rounds + "6Frders") == "/%6Frders"
 
 
-def test_a_check_decodes_its_path_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work of the worst paths is what they can be decoded in, and not a multiple of that."""
+def test_check_decodes_its_path_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of the worst paths is that of decoding them, not a multiple of it."""
     rounds: list[bytes] = []
 
     def counted(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Patterns: how they are read, and what is said of those that cannot be."""
+"""Patterns: parsing, and errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("text", "pattern"), READ, ids=[row[0] for row in READ])
-def test_read(text: str, pattern: Pattern) -> None:
+def test_valid_patterns(text: str, pattern: Pattern) -> None:
     assert parse_pattern(text) == pattern
 
 
@@ -56,16 +56,16 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), REFUSED, ids=[row[0] for row in REFUSED])
-def test_refused(text: str, words: str) -> None:
+@pytest.mark.parametrize(("text", "message"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_invalid_patterns(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_pattern(text)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @settings(deadline=None)
 @given(st.text(st.sampled_from("/*{}ab.%2e;"), max_size=12))
-def test_every_text_is_a_pattern_or_a_mistake(text: str) -> None:
+def test_any_text_is_a_pattern_or_an_error(text: str) -> None:
     try:
         pattern = parse_pattern(text)
     except ConfigError:

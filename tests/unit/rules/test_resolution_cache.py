@@ -1,4 +1,4 @@
-"""What was found for one request may be used for the next of the same shape: never where that would be wrong."""
+"""The resolution cache: results are reused for requests of the same shape only where they are valid."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from unit.rules.table import CASES
 CALLERS = ("user", "api_key", "client", "ip", "key")
 
 
-def found(rules: RuleSet, context: RequestContext, now_us: int = NOW_US) -> list[tuple[str, str]]:
+def resolve(rules: RuleSet, context: RequestContext, now_us: int = NOW_US) -> list[tuple[str, str]]:
     return [(entry.rule.rule_id, key) for key, entry in rules.resolve(context, now_us)]
 
 
-def stranger(context: RequestContext) -> RequestContext:
-    """Somebody else, of the same shape."""
+def other_caller(context: RequestContext) -> RequestContext:
+    """The context of another caller, of the same shape."""
     others = {name: "10.9.9.9" if name == "ip" else "stranger" for name in CALLERS if getattr(context, name)}
     return replace(context, **others)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.sentence[:40]}: {case.title}")
-def test_the_table_after_somebody_else_has_asked(case: Case) -> None:
+def test_table_with_a_cached_result_of_another_caller(case: Case) -> None:
     rules = RuleSet.empty().edited(
         rules_of(case.rules), tiers=case.tiers, defaults=Defaults(policy_key=case.policy_key)
     )
-    rules.resolve(stranger(context_of(case.request)), NOW_US)
+    rules.resolve(other_caller(context_of(case.request)), NOW_US)
     for _ in range(2):
         chosen = rules.resolve(context_of(case.request), NOW_US)
         assert [f"{entry.rule.rule_id} {key} {entry.algorithm.name}" for key, entry in chosen] == case.expected()
 
 
-def test_what_was_found_is_used_again() -> None:
+def test_result_is_reused() -> None:
     rules = RuleSet.empty().edited([one_rule("a user on=/orders")])
-    assert found(rules, context_of("user=1 path=/orders")) == [("a", "user:1")]
+    assert resolve(rules, context_of("user=1 path=/orders")) == [("a", "user:1")]
     assert len(rules.cache) == 1
-    assert found(rules, context_of("user=2 path=/orders")) == [("a", "user:2")]
+    assert resolve(rules, context_of("user=2 path=/orders")) == [("a", "user:2")]
     assert len(rules.cache) == 1
 
 
-def test_a_rule_that_ends_is_not_remembered() -> None:
+def test_expiring_rule_is_not_cached() -> None:
     rules = RuleSet.empty().edited(rules_of("all user\nmore user tier=free ends=+10"))
     times = (0, 9_999_999, 10_000_000)
-    assert [found(rules, context_of("user=1"), NOW_US + us)[0][0] for us in times] == ["more", "more", "all"]
+    assert [resolve(rules, context_of("user=1"), NOW_US + us)[0][0] for us in times] == ["more", "more", "all"]
 
 
-def test_paths_do_not_fill_the_memory() -> None:
+def test_cache_is_bounded_for_many_paths() -> None:
     rules = RuleSet.empty().edited([one_rule("a api")])
     for number in range(MAX_CACHED + 10):
         rules.resolve(RequestContext(path=f"/{number}"), NOW_US)
@@ -65,8 +65,8 @@ def test_paths_do_not_fill_the_memory() -> None:
 names = st.sampled_from(["1", "2", "3"])
 paths = st.sampled_from(["/", "/orders", "/orders/7", "/orders//7", "/%6frders", "orders"])
 lines = st.builds(
-    lambda dimension, whom, where, method, tier, window, ends, shadow: " ".join(
-        filter(None, [dimension, whom, where, method, tier, window, ends, shadow])
+    lambda dimension, identifier, where, method, tier, window, ends, shadow: " ".join(
+        filter(None, [dimension, identifier, where, method, tier, window, ends, shadow])
     ),
     st.sampled_from(["user", "ip", "apikey", "client", "api", "global", "key"]),
     st.sampled_from(["", "", "for=1", "for=2"]),
@@ -91,13 +91,13 @@ contexts = st.builds(
 
 
 def distinct(texts: list[str]) -> list[Rule]:
-    """As many of the rules as can stand beside each other."""
+    """The rules without those that conflict with an earlier one."""
     rules: dict[str | None, Rule] = {}
     for number, text in enumerate(texts):
-        words = text.split()
-        if words[0] in ("api", "global"):  # which have no identifier
-            words = [word for word in words if not word.startswith("for=")]
-        rule = one_rule(f"r{number} {' '.join(words)}")
+        settings = text.split()
+        if settings[0] in ("api", "global"):  # these have no identifier
+            settings = [setting for setting in settings if not setting.startswith("for=")]
+        rule = one_rule(f"r{number} {' '.join(settings)}")
         rules.setdefault(rule.unique_key, rule)
     return list(rules.values())
 
@@ -105,19 +105,19 @@ def distinct(texts: list[str]) -> list[Rule]:
 @settings(deadline=None)
 @given(
     texts=st.lists(lines, max_size=8),
-    asked=st.lists(st.tuples(contexts, st.sampled_from([0, 9_000_000, 11_000_000])), min_size=2, max_size=12),
+    requests=st.lists(st.tuples(contexts, st.sampled_from([0, 9_000_000, 11_000_000])), min_size=2, max_size=12),
     tiers=st.dictionaries(names, st.sampled_from(["gold", "free"]), max_size=2),
     policy_key=st.sampled_from([(), ("user", "route")]),
 )
-def test_whoever_asked_before_makes_no_difference(
+def test_earlier_requests_do_not_affect_results(
     texts: list[str],
-    asked: list[tuple[RequestContext, int]],
+    requests: list[tuple[RequestContext, int]],
     tiers: dict[str, str],
     policy_key: tuple[str, ...],
 ) -> None:
     rules = distinct(texts)
     defaults = Defaults(policy_key=policy_key)
     lasting = RuleSet.empty().edited(rules, tiers=tiers, defaults=defaults)
-    for context, later_us in asked:
+    for context, later_us in requests:
         fresh = RuleSet.empty().edited(rules, tiers=tiers, defaults=defaults)
-        assert found(lasting, context, NOW_US + later_us) == found(fresh, context, NOW_US + later_us)
+        assert resolve(lasting, context, NOW_US + later_us) == resolve(fresh, context, NOW_US + later_us)

@@ -1,6 +1,6 @@
-"""Which rules apply to a request, in which order, with which counters: sentence by sentence, as the contract says it.
+"""Which rules apply to a request, in which order, with which counters: each sentence of the contract.
 
-The table itself is table.py, and cases.py says how to read it.
+The table is in table.py, and its notation in cases.py.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from unit.rules.table import CASES
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.sentence[:40]}: {case.title}")
-def test_the_table(case: Case) -> None:
+def test_table_cases(case: Case) -> None:
     assert case.resolved() == case.expected(), case.sentence
 
 
-def test_the_table_is_long_and_says_nothing_twice() -> None:
+def test_table_is_long_and_has_no_duplicates() -> None:
     assert len(CASES) >= 100
     assert len({(case.rules, case.request, case.policy_key, str(case.tiers)) for case in CASES}) == len(CASES)
     assert len({(case.sentence, case.title) for case in CASES}) == len(CASES)
@@ -31,14 +31,14 @@ def resolve(rules: RuleSet, request: str, now_us: int = NOW_US) -> list[tuple[st
     return [(entry.rule.rule_id, key) for key, entry in rules.resolve(context_of(request), now_us)]
 
 
-def test_an_override_ends_by_itself() -> None:
+def test_override_expires() -> None:
     rules = RuleSet.empty().edited(rules_of("all user\nmore user for=1 ends=+10"))
     times = (0, 9_999_999, 10_000_000, 86_400_000_000)
     found = [resolve(rules, "user=1", NOW_US + elapsed_us)[0][0] for elapsed_us in times]
     assert found == ["more", "more", "all", "all"]
 
 
-def test_a_client_whose_limits_have_ended_has_the_default_limits_again() -> None:
+def test_client_with_expired_limits_has_the_default_limits() -> None:
     rules = RuleSet.empty().edited(rules_of("mine client for=acme 1s ends=+10\nalso client for=acme 2s ends=+20"))
     times = (0, 10_000_000, 20_000_000)
     found = [[rule for rule, _ in resolve(rules, "client=acme", NOW_US + elapsed_us)] for elapsed_us in times]
@@ -52,7 +52,7 @@ def test_default_limits_of_clients_are_configured() -> None:
     assert resolve(none, "client=new") == []
 
 
-def test_what_every_unknown_client_and_key_gets() -> None:
+def test_defaults_of_unknown_clients_and_keys() -> None:
     """100 per minute; capacity 100, refillRate 10, windowSeconds 60, TOKEN_BUCKET."""
     chosen = RuleSet.empty().resolve(RequestContext(client="new", key="new"), NOW_US)
     limits = [(entry.rule.limit, entry.rule.window_seconds, entry.rule.burst) for _, entry in chosen]
@@ -61,7 +61,7 @@ def test_what_every_unknown_client_and_key_gets() -> None:
 
 
 @pytest.mark.parametrize("dimension", ["user", "api_key", "client", "key"])
-def test_the_longest_identifier_has_a_counter_of_its_own(dimension: str) -> None:
+def test_longest_identifier_has_its_own_counter(dimension: str) -> None:
     rules = RuleSet.empty().edited([one_rule(f"a {dimension.replace('_', '')}")], defaults=Defaults(client=()))
     values = ["k" * 1024, "k" * 1023 + "l", "é" * 512]
     keys = {rules.resolve(RequestContext(**{dimension: value}), NOW_US)[0][0] for value in values}
@@ -69,7 +69,7 @@ def test_the_longest_identifier_has_a_counter_of_its_own(dimension: str) -> None
     assert all(len(key.encode()) <= 1024 for key in keys)
 
 
-def test_a_long_path_has_a_counter_of_its_own() -> None:
+def test_long_path_has_its_own_counter() -> None:
     rules = RuleSet.empty().edited([one_rule("a api")])
     keys = [rules.resolve(RequestContext(path="/" + "x" * size), NOW_US)[0][0] for size in (1019, 1020, 5000, 5001)]
     assert keys[0] == "api:/" + "x" * 1019
@@ -77,7 +77,7 @@ def test_a_long_path_has_a_counter_of_its_own() -> None:
     assert all(len(key) <= 1024 for key in keys)
 
 
-def test_nobody_can_spell_the_digest_of_somebody_else() -> None:
+def test_identifier_cannot_collide_with_a_digest() -> None:
     rules = RuleSet.empty().edited(rules_of("a api\nu user"))
     long = rules.resolve(RequestContext(path="/" + "x" * 5000, user="u" * 1024), NOW_US)
     for key, entry in long:
@@ -86,12 +86,12 @@ def test_nobody_can_spell_the_digest_of_somebody_else() -> None:
         assert key not in [other for other, _ in rules.resolve(RequestContext(**{field: value}), NOW_US)]
 
 
-def test_a_long_pattern_has_a_name_of_its_own() -> None:
+def test_long_pattern_has_its_own_name() -> None:
     names = {one_rule(f"a user on=/{'x' * size}").counter for size in (150, 190, 191, 1000, 1001)}
     assert len(names) == 5
     assert all(len(name) <= 200 for name in names)
     digest = one_rule(f"a user on=/{'x' * 1000}").counter.rpartition("|")[2]
-    with pytest.raises(ValidationError, match="is no pattern"):  # so nobody can spell it
+    with pytest.raises(ValidationError, match="is no pattern"):  # so no pattern can collide with it
         one_rule(f"a user on={digest}")
 
 
@@ -116,13 +116,13 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "kind", "words"), BAD, ids=lambda value: str(value)[:40])
-def test_what_cannot_be_anybody_is_refused(fields: dict[str, Any], kind: type[Exception], words: str) -> None:
+@pytest.mark.parametrize(("fields", "kind", "message"), BAD, ids=lambda value: str(value)[:40])
+def test_invalid_contexts_are_refused(fields: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind) as caught:
         RuleSet.empty().resolve(RequestContext(**fields), NOW_US)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_an_empty_path_is_the_root() -> None:
+def test_empty_path_is_the_root() -> None:
     rules = RuleSet.empty().edited([one_rule("a api on=/")])
     assert [key for key, _ in rules.resolve(RequestContext(path=""), NOW_US)] == ["api:/"]

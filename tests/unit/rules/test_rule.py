@@ -1,4 +1,4 @@
-"""A rule: what is read, what is refused and in which words, and what it is known by."""
+"""Rules: parsing, validation errors, and unique keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(**fields: Any) -> Rule:
     return rule
 
 
-def mistakes(data: object) -> list[str]:
+def errors_of(data: object) -> list[str]:
     with pytest.raises(ValidationError) as caught:
         Rule.read(data)
     return [str(problem) for problem in caught.value.problems]
@@ -56,8 +56,8 @@ def test_defaults() -> None:
     assert rule.compiled() == Limit(100, 60, algorithm="sliding_window_counter")
 
 
-def test_the_rule_of_the_contract() -> None:
-    """As SPEC shows it, with what a repository adds."""
+def test_example_of_the_spec() -> None:
+    """The example of SPEC, with the fields that a repository adds."""
     data = {
         "rule_id": "orders-per-user",
         "name": "Orders per user",
@@ -106,12 +106,12 @@ SPELLINGS: list[tuple[str, object, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "written", "meant"), SPELLINGS, ids=lambda value: str(value))
-def test_spellings(name: str, written: object, meant: object) -> None:
-    assert getattr(read(**{name: written}), name) == meant
+@pytest.mark.parametrize(("name", "written", "expected"), SPELLINGS, ids=lambda value: str(value))
+def test_spellings(name: str, written: object, expected: object) -> None:
+    assert getattr(read(**{name: written}), name) == expected
 
 
-MOMENTS = [
+TIMESTAMPS = [
     ("2023-11-14T22:13:20Z", 1_700_000_000_000_000),
     ("2023-11-14T23:13:20+01:00", 1_700_000_000_000_000),
     ("2023-11-14T22:13:20.5Z", 1_700_000_000_500_000),
@@ -124,10 +124,10 @@ MOMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("written", "meant"), MOMENTS, ids=lambda value: str(value))
-def test_expires_at(written: object, meant: int | None) -> None:
+@pytest.mark.parametrize(("written", "expected"), TIMESTAMPS, ids=lambda value: str(value))
+def test_expires_at(written: object, expected: int | None) -> None:
     rule = read(expires_at=written)
-    assert rule.expires_us == meant
+    assert rule.expires_us == expected
     assert Rule.read(rule.to_data()) == rule
 
 
@@ -144,10 +144,10 @@ ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize(("written", "meant"), ADDRESSES, ids=lambda value: str(value))
-def test_addresses(written: str, meant: str) -> None:
-    assert read(dimension="ip", identifier=written).identifier == meant
-    assert subject_address(meant) == meant
+@pytest.mark.parametrize(("written", "expected"), ADDRESSES, ids=lambda value: str(value))
+def test_addresses(written: str, expected: str) -> None:
+    assert read(dimension="ip", identifier=written).identifier == expected
+    assert subject_address(expected) == expected
 
 
 def test_only_addresses_are_read_as_addresses() -> None:
@@ -166,17 +166,17 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "made"), NAMES, ids=lambda value: str(value)[:20])
-def test_rule_id_is_made_from_the_name(name: str, made: str) -> None:
+def test_rule_id_is_derived_from_the_name(name: str, made: str) -> None:
     rule = read(rule_id=None, name=name)
     assert (rule.rule_id, rule.name) == (made, name)
 
 
-def test_a_given_rule_id_stays() -> None:
+def test_explicit_rule_id_is_kept() -> None:
     assert read(rule_id="Orders/Per User:1", name="x").rule_id == "Orders/Per User:1"
     assert read(rule_id="r" * 255).rule_id == "r" * 255
 
 
-# -- mistakes -------------------------------------------------------------------------------------------------------
+# -- validation errors ----------------------------------------------------------------------------------------------
 
 HUGE = 9007199254740991
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -258,28 +258,28 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "words"), WRONG, ids=lambda value: str(value)[:60])
-def test_mistakes(fields: dict[str, Any], words: str) -> None:
-    (told,) = mistakes({**MINIMAL, **fields})
-    assert words in told
+@pytest.mark.parametrize(("fields", "message"), WRONG, ids=lambda value: str(value)[:60])
+def test_validation_errors(fields: dict[str, Any], message: str) -> None:
+    (error,) = errors_of({**MINIMAL, **fields})
+    assert message in error
 
 
 @pytest.mark.parametrize("data", [None, [], "rule", 7], ids=str)
-def test_what_is_no_mapping_is_no_rule(data: object) -> None:
-    (told,) = mistakes(data)
-    assert told.startswith("must be a mapping with rule_id, name, dimension, ")
+def test_rule_must_be_a_mapping(data: object) -> None:
+    (error,) = errors_of(data)
+    assert error.startswith("must be a mapping with rule_id, name, dimension, ")
 
 
-def test_all_mistakes_are_told_at_once() -> None:
-    told = mistakes({"name": "x", "dimension": "usr", "limit": "many", "window_seconds": 0, "mode": "on"})
-    assert [line.partition(":")[0] for line in told] == ["dimension", "limit", "window_seconds", "mode"]
+def test_all_errors_are_reported_together() -> None:
+    errors = errors_of({"name": "x", "dimension": "usr", "limit": "many", "window_seconds": 0, "mode": "on"})
+    assert [line.partition(":")[0] for line in errors] == ["dimension", "limit", "window_seconds", "mode"]
 
 
-def test_mistakes_are_added_with_their_way() -> None:
+def test_errors_are_reported_with_their_path() -> None:
     problems = Problems()
     assert Rule.read({**MINIMAL, "limit": -1}, "rules[3]", problems) is None
     assert [problem.field for problem in problems.entries] == ["rules[3].limit"]
-    assert Rule.read(MINIMAL, "rules[4]", problems) is not None, "an earlier mistake is not this rule's"
+    assert Rule.read(MINIMAL, "rules[4]", problems) is not None, "an earlier error does not affect this rule"
 
 
 # -- round trips ----------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def any_rules(draw: st.DrawFn) -> Rule:
 
 @settings(deadline=None)
 @given(any_rules())
-def test_what_is_written_is_read_again(rule: Rule) -> None:
+def test_serialized_rule_is_parsed_back(rule: Rule) -> None:
     assert Rule.read(rule.to_data()) == rule
     assert Rule.read(json.loads(json.dumps(rule.to_data()))) == rule
     assert Rule.read(rule.body()) == rule
@@ -326,18 +326,18 @@ def test_what_is_written_is_read_again(rule: Rule) -> None:
 
 @settings(deadline=None)
 @given(any_rules(), any_rules())
-def test_two_rules_share_a_claim_only_when_they_are_equally_specific_in_one_slot(one: Rule, other: Rule) -> None:
-    def place(rule: Rule) -> tuple[object, ...]:
+def test_rules_share_a_unique_key_only_if_equally_specific_in_one_slot(one: Rule, other: Rule) -> None:
+    def slot(rule: Rule) -> tuple[object, ...]:
         lasting = rule.expires_us is None
         return rule.counter, rule.identifier, rule.tier, lasting
 
     if one.unique_key is None:
         assert one.mode == "disabled"
     else:
-        assert (one.unique_key == other.unique_key) == (other.mode != "disabled" and place(one) == place(other))
+        assert (one.unique_key == other.unique_key) == (other.mode != "disabled" and slot(one) == slot(other))
 
 
-def test_claims() -> None:
+def test_unique_keys() -> None:
     rule = read()
     same = [read(rule_id="x", name="x", limit=5, algorithm="gcra", burst=9, on_store_error="closed")]
     other = [
@@ -356,6 +356,6 @@ def test_claims() -> None:
     assert read(mode="disabled").unique_key is None
 
 
-def test_versions_do_not_make_rules_different() -> None:
+def test_versions_do_not_affect_equality() -> None:
     assert Rule.stored(read().body(), 3, 1, 2) == read()
     assert replace(read(), limit=1) != read()

@@ -1,4 +1,4 @@
-"""The trie and the rule set against a naive scan over all rules, with few words so that many of them meet."""
+"""The trie and the rule set, compared with a naive scan over all rules, with few words so that many rules match."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ path_patterns = st.builds(
 patterns = st.one_of(path_patterns, st.sampled_from(["*", "**", "list", "a"]))
 
 
-def built(spellings: Sequence[str]) -> Trie[str]:
+def build_trie(spellings: Sequence[str]) -> Trie[str]:
     editing: TrieEditor[str] = TrieEditor(Trie())
     for text in spellings:
         editing.put(parse_pattern(text), spelled(text))
     return editing.done()
 
 
-def scanned(spellings: Sequence[str], path: str) -> list[str]:
+def scan(spellings: Sequence[str], path: str) -> list[str]:
     return sorted({spelled(text) for text in spellings if matches(text, path)})
 
 
 @settings(deadline=None)
 @given(st.lists(path_patterns, max_size=12), st.lists(paths, min_size=1, max_size=5))
-def test_the_trie_finds_what_a_scan_finds(spellings: list[str], asked: list[str]) -> None:
-    trie = built(spellings)
-    for path in asked:
-        assert sorted(trie.matches(path)) == scanned(spellings, path)
+def test_trie_matches_a_scan(spellings: list[str], paths: list[str]) -> None:
+    trie = build_trie(spellings)
+    for path in paths:
+        assert sorted(trie.matches(path)) == scan(spellings, path)
 
 
 @settings(deadline=None)
 @given(path_patterns)
-def test_a_pattern_has_one_spelling(text: str) -> None:
+def test_pattern_has_one_spelling(text: str) -> None:
     assert parse_pattern(text).key == spelled(text)
     assert parse_pattern(spelled(text)) == parse_pattern(text)
 
@@ -58,8 +58,8 @@ edits = st.lists(st.tuples(path_patterns, st.booleans()), max_size=6)
 
 @settings(deadline=None)
 @given(st.lists(edits, max_size=5), st.lists(paths, min_size=1, max_size=4))
-def test_a_trie_stays_as_it_is_while_others_are_made_of_it(
-    rounds: list[list[tuple[str, bool]]], asked: list[str]
+def test_trie_is_immutable_while_others_are_derived_from_it(
+    rounds: list[list[tuple[str, bool]]], paths: list[str]
 ) -> None:
     trie: Trie[str] = Trie()
     held: dict[str, str] = {}
@@ -77,21 +77,21 @@ def test_a_trie_stays_as_it_is_while_others_are_made_of_it(
         trie = editing.done()
         history.append((trie, dict(held)))
     for old, then in history:
-        for path in asked:
-            assert sorted(old.matches(path)) == scanned(list(then.values()), path)
+        for path in paths:
+            assert sorted(old.matches(path)) == scan(list(then.values()), path)
 
 
 @settings(deadline=None)
 @given(st.lists(path_patterns, max_size=10, unique_by=spelled))
-def test_nothing_is_left_of_what_was_taken_out(spellings: list[str]) -> None:
-    editing = TrieEditor(built(spellings))
+def test_removed_patterns_leave_no_nodes(spellings: list[str]) -> None:
+    editing = TrieEditor(build_trie(spellings))
     for text in spellings:
         editing.put(parse_pattern(text), None)
     assert editing.done().root.empty()
 
 
-def test_what_did_not_change_is_shared() -> None:
-    before = built(["/a/b/c", "/b/*"])
+def test_unchanged_nodes_are_shared() -> None:
+    before = build_trie(["/a/b/c", "/b/*"])
     editing = TrieEditor(before)
     editing.put(parse_pattern("/a/x"), "new")
     after = editing.done()
@@ -100,21 +100,21 @@ def test_what_did_not_change_is_shared() -> None:
     assert after.root.children["a"].children["b"] is before.root.children["a"].children["b"]
 
 
-def test_the_work_grows_with_the_path_and_not_with_the_rules() -> None:
-    """Counted, not timed: how many nodes are looked at."""
+def test_work_grows_with_the_path_and_not_with_the_rules() -> None:
+    """Counts visited nodes instead of measuring time."""
 
-    def looked_at(number: int) -> int:
-        trie = built([f"/api/v{n}/orders/*" for n in range(number)] + ["/api/*/orders/{id}"])
-        looks = 0
+    def visited_nodes(number: int) -> int:
+        trie = build_trie([f"/api/v{n}/orders/*" for n in range(number)] + ["/api/*/orders/{id}"])
+        visits = 0
 
         class Counting(dict[str, object]):
             def get(self, *args: object) -> object:
-                nonlocal looks
-                looks += 1
+                nonlocal visits
+                visits += 1
                 return super().get(*args)  # type: ignore[call-overload]  # whatever it was given
 
         def watch(node: object) -> None:
-            children = node.children  # type: ignore[attr-defined]  # of a node, whose type is nobody's business
+            children = node.children  # type: ignore[attr-defined]  # of a node, whose type is private
             for child in [*children.values(), node.one]:  # type: ignore[attr-defined]  # as above
                 if child is not None:
                     watch(child)
@@ -122,9 +122,9 @@ def test_the_work_grows_with_the_path_and_not_with_the_rules() -> None:
 
         watch(trie.root)
         assert len(trie.matches("/api/v3/orders/7")) == 2
-        return looks
+        return visits
 
-    assert looked_at(1000) == looked_at(10)
+    assert visited_nodes(1000) == visited_nodes(10)
 
 
 # -- the whole rule set ---------------------------------------------------------------------------------------------
@@ -161,17 +161,17 @@ def rules(draw: st.DrawFn) -> Rule:
     return rule
 
 
-def rivals_apart(found: list[Rule]) -> list[Rule]:
-    """As a source has them: one of each id, one of each claim (but ended ones may still have theirs)."""
-    kept: dict[str, Rule] = {}
+def without_conflicts(found: list[Rule]) -> list[Rule]:
+    """Rules as in a source: one of each id, one of each unique key (expired ones may still have theirs)."""
+    retained: dict[str, Rule] = {}
     for rule in found:
-        clash = any(rule.unique_key == other.unique_key and rule.unique_key is not None for other in kept.values())
-        if rule.rule_id not in kept and not clash:
-            kept[rule.rule_id] = rule
-    return list(kept.values())
+        clash = any(rule.unique_key == other.unique_key and rule.unique_key is not None for other in retained.values())
+        if rule.rule_id not in retained and not clash:
+            retained[rule.rule_id] = rule
+    return list(retained.values())
 
 
-rule_lists = st.lists(rules(), max_size=16).map(rivals_apart)
+rule_lists = st.lists(rules(), max_size=16).map(without_conflicts)
 contexts = st.builds(
     RequestContext,
     ip=st.sampled_from([None, "10.0.0.1", "10.0.0.2"]),
@@ -192,12 +192,10 @@ def resolved(rule_set: RuleSet, context: RequestContext) -> list[tuple[str, str]
 
 @settings(max_examples=150, deadline=None)
 @given(rule_lists, st.lists(contexts, min_size=1, max_size=4), tier_maps)
-def test_a_rule_set_resolves_as_a_scan_does(
-    found: list[Rule], asked: list[RequestContext], tiers: dict[str, str]
-) -> None:
+def test_rule_set_resolves_like_a_scan(found: list[Rule], paths: list[RequestContext], tiers: dict[str, str]) -> None:
     rule_set = RuleSet.empty().edited(found, tiers=tiers)
     defaults = [*rule_set.defaults.client, rule_set.defaults.policy]
-    for context in asked:
+    for context in paths:
         assert resolved(rule_set, context) == naive_chain(found, context, tiers, defaults, NOW_US)
 
 
@@ -206,8 +204,8 @@ def test_a_rule_set_resolves_as_a_scan_does(
     st.lists(st.tuples(rule_lists, st.lists(st.sampled_from("abcdefgh"), max_size=4)), max_size=5),
     st.lists(contexts, min_size=1, max_size=4),
 )
-def test_an_edited_rule_set_equals_one_built_from_scratch(
-    rounds: list[tuple[list[Rule], list[str]]], asked: list[RequestContext]
+def test_edited_rule_set_equals_one_built_from_scratch(
+    rounds: list[tuple[list[Rule], list[str]]], paths: list[RequestContext]
 ) -> None:
     rule_set = RuleSet.empty()
     held: dict[str, Rule] = {}
@@ -218,7 +216,7 @@ def test_an_edited_rule_set_equals_one_built_from_scratch(
         for rule in puts:
             claims = {other.unique_key for rule_id, other in held.items() if rule_id != rule.rule_id}
             if rule.unique_key is not None and rule.unique_key in claims:
-                rule = replace(rule, mode="disabled")  # as whoever keeps rules would not have taken it
+                rule = replace(rule, mode="disabled")  # a repository would have refused it
             held[rule.rule_id] = rule
         rule_set = rule_set.edited([held[rule.rule_id] for rule in puts], deletes)
         history.append((rule_set, dict(held)))
@@ -230,13 +228,13 @@ def test_an_edited_rule_set_equals_one_built_from_scratch(
         assert {c: {e.rule.rule_id for e in es} for c, es in edited.clients.items()} == {
             c: {e.rule.rule_id for e in es} for c, es in scratch.clients.items()
         }
-        for context in asked:
+        for context in paths:
             assert resolved(edited, context) == resolved(scratch, context)
 
 
 @settings(deadline=None)
 @given(rule_lists)
-def test_nothing_is_left_of_a_rule_set_whose_rules_are_deleted(found: list[Rule]) -> None:
+def test_deleted_rules_leave_an_empty_rule_set(found: list[Rule]) -> None:
     emptied = RuleSet.empty().edited(found).edited(deletes=[rule.rule_id for rule in found])
     assert not emptied.rules
     assert not emptied.entries

@@ -1,4 +1,4 @@
-"""What a write may do, whoever keeps the rules."""
+"""Validation of writes, the same for every repository."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def delete(record_id: str, expected: int | None = None) -> Edit:
     return Edit("rule", record_id, None, expected)
 
 
-def planned(edits: Sequence[Edit], *kept: Record, remembered: dict[str, int] | None = None) -> WritePlan:
-    """What comes of the edits, in a place that keeps these records and remembers those that were deleted."""
-    found = {(one.kind, one.id): StoredState(one.version, one) for one in kept}
+def plan_edits(edits: Sequence[Edit], *records: Record, remembered: dict[str, int] | None = None) -> WritePlan:
+    """The plan of the edits in a repository with these records and `remembered` versions of deleted ones."""
+    found = {(one.kind, one.id): StoredState(one.version, one) for one in records}
     found |= {("rule", name): StoredState(version, None) for name, version in (remembered or {}).items()}
     holders: dict[str, list[Record]] = {}
-    for one in kept:
+    for one in records:
         if one.unique_key is not None:
             holders.setdefault(one.unique_key, []).append(one)
     return plan_write(edits, found, holders, NOW, ALICE)
@@ -44,8 +44,8 @@ def audit_log(revision: WritePlan) -> list[tuple[str, str, str]]:
     return [(entry.actor, entry.action, entry.subject) for entry in revision.audit]
 
 
-def test_a_new_record() -> None:
-    revision = planned([Edit("rule", "a", {"n": 1}, None, "claim", 99)])
+def test_new_record() -> None:
+    revision = plan_edits([Edit("rule", "a", {"n": 1}, None, "claim", 99)])
     made = Record("rule", "a", 1, {"n": 1}, NOW, NOW, "claim", 99)
     assert revision.puts == revision.results == [made]
     (entry,) = revision.audit
@@ -53,38 +53,38 @@ def test_a_new_record() -> None:
     assert (entry.subject, entry.before, entry.after) == ("rule:a", None, {"n": 1})
 
 
-def test_a_change_keeps_when_it_was_made() -> None:
-    revision = planned([put("a", n=2)], record("a", 4, n=1))
+def test_change_keeps_the_creation_time() -> None:
+    revision = plan_edits([put("a", n=2)], record("a", 4, n=1))
     (changed,) = revision.puts
     assert (changed.version, changed.created_us, changed.updated_us) == (5, 10, NOW)
     (entry,) = revision.audit
     assert (entry.action, entry.before, entry.after) == ("update", {"n": 1}, {"n": 2})
 
 
-def test_a_deletion() -> None:
-    revision = planned([delete("a")], record("a", 4, n=1))
+def test_deletion() -> None:
+    revision = plan_edits([delete("a")], record("a", 4, n=1))
     assert revision.deletes == [("rule", "a", 4)]
     assert (revision.puts, revision.results) == ([], [None])
     (entry,) = revision.audit
     assert (entry.action, entry.before, entry.after) == ("delete", {"n": 1}, None)
 
 
-def test_versions_go_on_after_a_deletion() -> None:
-    (made,) = planned([put("a", expected=0)], remembered={"a": 4}).puts
+def test_versions_continue_after_a_deletion() -> None:
+    (made,) = plan_edits([put("a", expected=0)], remembered={"a": 4}).puts
     assert (made.version, made.created_us) == (5, NOW)
 
 
-def test_the_answers_are_in_the_order_of_the_edits() -> None:
-    revision = planned([delete("b"), put("a"), put("c")], record("b"), record("c", 2))
+def test_results_are_in_the_order_of_the_edits() -> None:
+    revision = plan_edits([delete("b"), put("a"), put("c")], record("b"), record("c", 2))
     assert [answer and (answer.id, answer.version) for answer in revision.results] == [None, ("a", 1), ("c", 3)]
 
 
-def test_nothing_to_write_is_nothing() -> None:
-    assert planned([]) == WritePlan()
+def test_empty_write() -> None:
+    assert plan_edits([]) == WritePlan()
 
 
 @pytest.mark.parametrize(
-    ("edit", "kept", "kind", "words"),
+    ("edit", "records", "kind", "message"),
     [
         (delete("a"), [], NotFoundError, "there is no rule 'a'"),
         (delete("a", 2), [], NotFoundError, "there is no rule 'a'"),
@@ -106,100 +106,100 @@ def test_nothing_to_write_is_nothing() -> None:
     ],
     ids=str,
 )
-def test_expectations(edit: Edit, kept: list[Record], kind: type[Exception], words: str) -> None:
+def test_expected_versions(edit: Edit, records: list[Record], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind) as caught:
-        planned([edit], *kept)
-    assert words in str(caught.value)
+        plan_edits([edit], *records)
+    assert message in str(caught.value)
 
 
-def test_the_expected_version_is_the_last() -> None:
-    assert planned([put("a", expected=3)], record("a", 3)).puts[0].version == 4
-    assert planned([delete("a", 3)], record("a", 3)).deletes == [("rule", "a", 3)]
-    assert planned([put("a", expected=0)]).puts[0].version == 1
+def test_expected_version_is_the_latest() -> None:
+    assert plan_edits([put("a", expected=3)], record("a", 3)).puts[0].version == 4
+    assert plan_edits([delete("a", 3)], record("a", 3)).deletes == [("rule", "a", 3)]
+    assert plan_edits([put("a", expected=0)]).puts[0].version == 1
 
 
-def test_the_same_id_of_another_kind_is_another_record() -> None:
-    revision = planned([Edit("tier", "a", {"tier": "gold"}, 0), put("b")], record("a"))
+def test_kinds_have_separate_ids() -> None:
+    revision = plan_edits([Edit("tier", "a", {"tier": "gold"}, 0), put("b")], record("a"))
     assert [made.version for made in revision.puts] == [1, 1]
 
 
-def test_one_record_is_written_once() -> None:
+def test_duplicate_edit_is_refused() -> None:
     for edits in ([put("a"), put("a")], [put("a"), delete("a")]):
         with pytest.raises(ConflictError, match="a write names one record twice: write each once"):
-            planned(edits, record("a"))
+            plan_edits(edits, record("a"))
 
 
-# -- claims ---------------------------------------------------------------------------------------------------------
+# -- unique keys ----------------------------------------------------------------------------------------------------
 
 
-def test_a_claim_is_had_by_one() -> None:
+def test_unique_key_belongs_to_one_record() -> None:
     with pytest.raises(ConflictError) as caught:
-        planned([put("b", unique_key="place")], record("a", unique_key="place"))
-    words = str(caught.value)
-    assert words.startswith("rule 'b' would be as specific as rule 'a' in the same slot (dimension, endpoint_pattern")
-    assert words.endswith("change that one, or give one of them an identifier, a tier or an expires_at")
+        plan_edits([put("b", unique_key="place")], record("a", unique_key="place"))
+    message = str(caught.value)
+    assert message.startswith("rule 'b' would be as specific as rule 'a' in the same slot (dimension, endpoint_pattern")
+    assert message.endswith("change that one, or give one of them an identifier, a tier or an expires_at")
 
 
-def test_a_claim_is_kept_when_it_is_written_anew() -> None:
-    assert planned([put("a", unique_key="place")], record("a", unique_key="place")).puts[0].version == 2
+def test_unique_key_can_be_rewritten_by_its_record() -> None:
+    assert plan_edits([put("a", unique_key="place")], record("a", unique_key="place")).puts[0].version == 2
 
 
-def test_two_edits_of_one_write_cannot_have_one_claim() -> None:
+def test_two_edits_cannot_share_a_unique_key() -> None:
     with pytest.raises(ConflictError, match="rule 'b' would be as specific as rule 'a'"):
-        planned([put("a", unique_key="place"), put("b", unique_key="place")])
+        plan_edits([put("a", unique_key="place"), put("b", unique_key="place")])
     with pytest.raises(ConflictError, match="rule 'b' would be as specific as rule 'a'"):
-        planned([put("a", unique_key="place"), put("b", unique_key="place")], record("b", unique_key="place"))
+        plan_edits([put("a", unique_key="place"), put("b", unique_key="place")], record("b", unique_key="place"))
 
 
-def test_a_claim_that_is_given_up_in_the_same_write_is_free() -> None:
-    kept = record("a", unique_key="place")
-    for giving_up in (delete("a"), put("a"), put("a", unique_key="other")):
-        for edits in ([giving_up, put("b", unique_key="place")], [put("b", unique_key="place"), giving_up]):
-            assert [made.id for made in planned(edits, kept).puts if made.unique_key == "place"] == ["b"]
+def test_unique_key_released_in_the_same_write_is_free() -> None:
+    stored = record("a", unique_key="place")
+    for release in (delete("a"), put("a"), put("a", unique_key="other")):
+        for edits in ([release, put("b", unique_key="place")], [put("b", unique_key="place"), release]):
+            assert [made.id for made in plan_edits(edits, stored).puts if made.unique_key == "place"] == ["b"]
 
 
-def test_two_can_swap_their_claims() -> None:
-    kept = record("a", unique_key="one"), record("b", unique_key="two")
-    revision = planned([put("a", unique_key="two"), put("b", unique_key="one")], *kept)
+def test_two_records_can_swap_their_unique_keys() -> None:
+    stored = record("a", unique_key="one"), record("b", unique_key="two")
+    revision = plan_edits([put("a", unique_key="two"), put("b", unique_key="one")], *stored)
     assert [(made.id, made.unique_key) for made in revision.puts] == [("a", "two"), ("b", "one")]
 
 
-def test_what_has_ended_gives_way_and_that_is_told() -> None:
+def test_expired_record_is_replaced_and_audited() -> None:
     for expires_us in (1, NOW):
         ended = record("a", 3, unique_key="place", expires_us=expires_us, n=1)
-        revision = planned([put("b", unique_key="place")], ended)
+        revision = plan_edits([put("b", unique_key="place")], ended)
         assert revision.deletes == [("rule", "a", 3)]
         assert audit_log(revision) == [("crestgate", "expire", "rule:a"), ("alice", "create", "rule:b")]
-        assert len(revision.results) == 1, "the answers are for the edits alone"
+        assert len(revision.results) == 1, "results are for the edits only"
 
 
-def test_what_has_not_ended_does_not() -> None:
+def test_unexpired_record_is_not_replaced() -> None:
     with pytest.raises(ConflictError):
-        planned([put("b", unique_key="place")], record("a", unique_key="place", expires_us=NOW + 1))
+        plan_edits([put("b", unique_key="place")], record("a", unique_key="place", expires_us=NOW + 1))
 
 
-def test_no_claim_is_nobodys() -> None:
-    assert len(planned([put("b"), put("c")], record("a")).puts) == 2
+def test_records_without_unique_key_never_conflict() -> None:
+    assert len(plan_edits([put("b"), put("c")], record("a")).puts) == 2
 
 
-def test_a_mistake_writes_nothing_of_the_others() -> None:
+def test_invalid_edit_prevents_the_whole_write() -> None:
     with pytest.raises(NotFoundError):
-        planned([put("a"), delete("b")])
+        plan_edits([put("a"), delete("b")])
 
 
-def test_the_digest_of_a_key_is_not_told() -> None:
-    kept = Record("key", "0a", 1, {"name": "ci", "digest": "secret"}, 10, 20, None, 30)
-    (entry,) = planned([Edit("key", "0a", {"name": "cd", "digest": "other"})], kept).audit
+def test_audit_omits_the_digest_of_a_key() -> None:
+    stored = Record("key", "0a", 1, {"name": "ci", "digest": "secret"}, 10, 20, None, 30)
+    (entry,) = plan_edits([Edit("key", "0a", {"name": "cd", "digest": "other"})], stored).audit
     assert (entry.before, entry.after) == ({"name": "ci"}, {"name": "cd"})
-    (entry,) = planned([Edit("key", "0a", None)], kept).audit
+    (entry,) = plan_edits([Edit("key", "0a", None)], stored).audit
     assert (entry.before, entry.after) == ({"name": "ci"}, None)
-    (entry,) = plan_expiry([kept], NOW).audit
+    (entry,) = plan_expiry([stored], NOW).audit
     assert (entry.before, entry.after) == ({"name": "ci"}, None)
-    (entry,) = planned([put("a", digest="a field of a rule")]).audit
-    assert entry.after == {"digest": "a field of a rule"}, "of keys alone"
+    (entry,) = plan_edits([put("a", digest="a field of a rule")]).audit
+    assert entry.after == {"digest": "a field of a rule"}, "only for keys"
 
 
-def test_what_has_ended_is_removed_in_the_name_of_crestgate() -> None:
+def test_expired_records_are_removed_by_crestgate() -> None:
     revision = plan_expiry([record("a", 3, n=1), record("b", 1)], NOW)
     assert revision.deletes == [("rule", "a", 3), ("rule", "b", 1)]
     assert audit_log(revision) == [("crestgate", "expire", "rule:a"), ("crestgate", "expire", "rule:b")]

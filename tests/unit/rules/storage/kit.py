@@ -1,9 +1,9 @@
-"""What every repository promises (see crestgate.rules.port), as tests that each of them inherits.
+"""Contract of repositories (see crestgate.rules.port), as tests that every repository's test class inherits.
 
-Subclass `RepositoryKit` in a test file and give it the one fixture that it lacks, `opener`:
+Subclass `RepositoryKit` in a test file and define its missing fixture, `opener`:
 
     class TestMyRepository(RepositoryKit):
-        tells = True
+        notifies = True
 
         @pytest.fixture
         def opener(self) -> Iterator[Opener]:
@@ -13,8 +13,8 @@ Subclass `RepositoryKit` in a test file and give it the one fixture that it lack
 
                 yield open_one
 
-What is opened twice with one prefix is the same repository, seen by two processes. Each test has a prefix of its own,
-and the fixture `repository` is the repository of that prefix. `tells` says whether `listen` wakes by itself when
+Opening one prefix twice gives the same repository, as seen by two processes. Each test has its own prefix,
+and the fixture `repository` is the repository of that prefix. `notifies` is whether `listen` wakes its caller when
 another process writes. (Import the kit as `unit.rules.storage.kit`; pytest does not collect this file itself.)
 """
 
@@ -31,24 +31,24 @@ import pytest
 
 from crestgate.errors import ConflictError, StaleVersionError, StoreClosedError
 from crestgate.rules.port import AuditQuery, Repository
-from unit.rules.storage.kit_edits import ALICE, PATIENCE, Opener, edit, ids, in_a_child, put, revision_of
+from unit.rules.storage.kit_edits import ALICE, TIMEOUT, Opener, edit, ids, put, revision_of, run_in_child
 from unit.rules.storage.kit_reading import ReadingKit
 from unit.rules.storage.kit_writing import WritingKit
 
-__all__ = ["ALICE", "PATIENCE", "Opener", "RepositoryKit", "edit", "ids", "in_a_child", "put", "revision_of"]
+__all__ = ["ALICE", "TIMEOUT", "Opener", "RepositoryKit", "edit", "ids", "put", "revision_of", "run_in_child"]
 
 _numbers = count()
 
 
 class RepositoryKit(WritingKit, ReadingKit):
-    """The tests: those for one caller, in its bases, and those for many. A subclass says how a repository is opened."""
+    """Tests with one caller, in the base classes, and with many. A subclass defines how a repository is opened."""
 
-    tells = False
+    notifies = False
 
     @pytest.fixture
     def opener(self) -> Opener:
-        """Opens a repository under a prefix; whatever it has opened is closed after the test."""
-        raise NotImplementedError("say how a repository is opened")
+        """Opens repositories by prefix; they are closed after the test."""
+        raise NotImplementedError("define how a repository is opened")
 
     @pytest.fixture
     def prefix(self) -> str:
@@ -58,9 +58,9 @@ class RepositoryKit(WritingKit, ReadingKit):
     def repository(self, opener: Opener, prefix: str) -> Repository:
         return opener(prefix)
 
-    # -- many at once -----------------------------------------------------------------------------------------------
+    # -- concurrency ------------------------------------------------------------------------------------------------
 
-    def test_writers_come_one_after_another(self, opener: Opener, prefix: str) -> None:
+    def test_concurrent_writers_are_serialized(self, opener: Opener, prefix: str) -> None:
         workers, rounds = 4, 12
         repositories = [opener(prefix), opener(prefix)]
 
@@ -85,11 +85,11 @@ class RepositoryKit(WritingKit, ReadingKit):
         assert (shared.version, shared.body) == (workers * rounds, {"n": workers * rounds}), "no update was lost"
         assert revision_of(repositories[0]) == 2 * workers * rounds
         entries = repositories[1].audit(AuditQuery(limit=1000))
-        assert len(entries) == 2 * workers * rounds, "and no audit entry"
-        seen = [entry.after["n"] for entry in entries if entry.subject == "rule:shared" and entry.after]
-        assert seen == list(range(workers * rounds, 0, -1))
+        assert len(entries) == 2 * workers * rounds, "no audit entry was lost"
+        counts = [entry.after["n"] for entry in entries if entry.subject == "rule:shared" and entry.after]
+        assert counts == list(range(workers * rounds, 0, -1))
 
-    def test_a_reader_never_sees_half_of_a_write(self, opener: Opener, prefix: str) -> None:
+    def test_writes_are_visible_atomically(self, opener: Opener, prefix: str) -> None:
         writer, reader = opener(prefix), opener(prefix)
         names = [f"r{n}" for n in range(5)]
         writer.write([edit(name, {"n": 0}) for name in names], ALICE)
@@ -98,21 +98,21 @@ class RepositoryKit(WritingKit, ReadingKit):
         def write() -> None:
             try:
                 for n in range(1, 60):
-                    gone = names[n % 5]
+                    rewritten = names[n % 5]
                     writer.write([edit(f"extra{n % 2}", {"n": n}), *(edit(name, {"n": n}) for name in names)], ALICE)
-                    writer.write([edit(f"extra{n % 2}", None), edit(gone, {"n": n})], ALICE)
+                    writer.write([edit(f"extra{n % 2}", None), edit(rewritten, {"n": n})], ALICE)
             finally:
                 done.set()
 
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(write)
             held: dict[str, Any] = {}
-            revision = looks = 0
+            revision = reads = 0
             while True:
                 last = done.is_set()
                 changes = reader.changes(revision)
                 if changes is not None:
-                    looks += 1
+                    reads += 1
                     assert changes.revision > revision
                     assert changes.complete == (revision == 0)
                     revision = changes.revision
@@ -127,7 +127,7 @@ class RepositoryKit(WritingKit, ReadingKit):
                     break
             writing.result()
         assert revision == 1 + 2 * 59
-        assert looks > 1
+        assert reads > 1
 
     # -- listening, forking, closing --------------------------------------------------------------------------------
 
@@ -135,15 +135,15 @@ class RepositoryKit(WritingKit, ReadingKit):
         writer, reader = opener(prefix), opener(prefix)
         woken = threading.Semaphore(0)
         reader.listen(lambda: woken.release())
-        if not self.tells:
+        if not self.notifies:
             put(writer, "r", {})
-            assert reader.changes(0) is not None, "whoever asks finds it all the same"
+            assert reader.changes(0) is not None, "polling finds it anyway"
             return
         for n in range(3):
             while woken.acquire(blocking=False):
                 pass
             revision = put(writer, "r", {"n": n}).version
-            assert woken.acquire(timeout=PATIENCE)
+            assert woken.acquire(timeout=TIMEOUT)
             assert revision_of(reader) == revision
         reader.close()
 
@@ -156,11 +156,11 @@ class RepositoryKit(WritingKit, ReadingKit):
             put(repository, "child", {"n": 2})
             assert ids(repository.list("rule")) == ["before", "child"]
 
-        assert in_a_child(child) == 0
+        assert run_in_child(child) == 0
         put(repository, "parent", {"n": 3})
         assert ids(repository.list("rule")) == ["before", "child", "parent"]
-        assert in_a_child(repository.close) == 0
-        assert put(repository, "parent", {"n": 4}).version == 2, "what a child closes is its own"
+        assert run_in_child(repository.close) == 0
+        assert put(repository, "parent", {"n": 4}).version == 2, "a child closes only its own connections"
 
     def test_closed(self, repository: Repository) -> None:
         put(repository, "r", {})

@@ -1,4 +1,4 @@
-"""Short ways to write to a repository and to look into it, for its tests."""
+"""Helpers that write to a repository and read its state."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from crestgate.rules.port import Actor, AuditEntry, AuditQuery, Edit, Kind, Reco
 __all__ = [
     "ALICE",
     "BOB",
-    "PATIENCE",
     "SECOND",
+    "TIMEOUT",
     "Opener",
     "edit",
     "encoded",
-    "everything",
     "ids",
-    "in_a_child",
-    "place",
     "put",
     "revision_of",
+    "run_in_child",
+    "sort_key",
     "subjects",
-    "told",
+    "summary",
+    "visible_state",
 ]
 
 Opener = Callable[[str], Repository]
 ALICE = Actor("alice", "192.0.2.1")
 BOB = Actor("bob", "2001:db8::1")
-PATIENCE = 20.0
-"""Seconds until something that must happen is taken not to: tests share two cores."""
+TIMEOUT = 20.0
+"""Seconds to wait before a test fails: tests share two cores."""
 SECOND = 1_000_000
 
 
@@ -57,7 +57,7 @@ def put(
     unique_key: str | None = None,
     expires_us: int | None = None,
 ) -> Record:
-    """Write one record; how it stands afterwards."""
+    """Write one record; returns it as stored."""
     (record,) = repository.write([Edit(kind, record_id, body, expected, unique_key, expires_us)], actor)
     assert record is not None
     return record
@@ -73,18 +73,18 @@ def revision_of(repository: Repository) -> int:
     return changes.revision
 
 
-def everything(repository: Repository) -> tuple[object, ...]:
-    """All that can be seen of it."""
+def visible_state(repository: Repository) -> tuple[object, ...]:
+    """The whole visible state of a repository."""
     changes = repository.changes(0)
     assert changes is not None
     return changes.revision, list(repository.list("rule")), list(repository.audit(AuditQuery(limit=10_000)))
 
 
-def told(entry: AuditEntry) -> tuple[str, str, str, str]:
+def summary(entry: AuditEntry) -> tuple[str, str, str, str]:
     return entry.actor, entry.address, entry.action, entry.subject
 
 
-def place(entry: AuditEntry) -> tuple[int, str]:
+def sort_key(entry: AuditEntry) -> tuple[int, str]:
     return len(entry.id), entry.id
 
 
@@ -96,8 +96,8 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def in_a_child(work: Callable[[], None]) -> int:
-    """Run it in a forked process; 0 if it went well."""
+def run_in_child(work: Callable[[], None]) -> int:
+    """Run `work` in a forked process; returns its exit status."""
     child = os.fork()
     if child == 0:
         status = 1

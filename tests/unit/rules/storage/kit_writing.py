@@ -1,4 +1,4 @@
-"""What every repository promises to those who write: see kit.py."""
+"""Contract of repositories for writers: see kit.py."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from crestgate.errors import ConflictError, NotFoundError, StaleVersionError
 from crestgate.rules.port import AuditQuery, Edit, Repository
-from unit.rules.storage.kit_edits import ALICE, BOB, SECOND, edit, everything, put, revision_of, told
+from unit.rules.storage.kit_edits import ALICE, BOB, SECOND, edit, put, revision_of, summary, visible_state
 
 __all__ = ["WritingKit"]
 
-STRANGE_BODY: dict[str, Any] = {
+UNUSUAL_BODY: dict[str, Any] = {
     "name": "\u00dcber \U0001f6a6 \ud83d \x00 \\ ' \" \u2028",
     "limit": 2**53 + 1,
     "share": 0.1,
@@ -25,17 +25,17 @@ STRANGE_BODY: dict[str, Any] = {
 
 
 class WritingKit:
-    """Records, versions, claims, and writes that are all or nothing."""
+    """Records, versions, unique keys, and atomic writes."""
 
     # -- one record -------------------------------------------------------------------------------------------------
 
-    def test_a_new_repository_has_nothing(self, repository: Repository) -> None:
+    def test_new_repository_is_empty(self, repository: Repository) -> None:
         assert repository.get("rule", "r") is None
         assert list(repository.list("rule")) == []
-        assert repository.changes(0) is None, "nothing is new"
+        assert repository.changes(0) is None, "nothing has changed"
         assert list(repository.audit(AuditQuery())) == []
 
-    def test_a_record_is_made_changed_and_deleted(self, repository: Repository) -> None:
+    def test_record_is_created_changed_and_deleted(self, repository: Repository) -> None:
         made = put(repository, "r", {"limit": 1})
         assert (made.kind, made.id, made.version, made.body) == ("rule", "r", 1, {"limit": 1})
         assert (made.unique_key, made.expires_us) == (None, None)
@@ -53,7 +53,7 @@ class WritingKit:
         assert repository.get("rule", "r") is None
         assert list(repository.list("rule")) == []
 
-    def test_kinds_are_apart(self, repository: Repository) -> None:
+    def test_kinds_are_separate(self, repository: Repository) -> None:
         rule = put(repository, "gold", {"n": 1})
         plan = put(repository, "gold", {"n": 2}, kind="plan")
         assert rule.version == plan.version == 1
@@ -63,33 +63,33 @@ class WritingKit:
         repository.write([Edit("plan", "gold", None)], ALICE)
         assert repository.get("rule", "gold") == rule
 
-    def test_versions_go_on_when_a_record_is_made_again(self, repository: Repository) -> None:
+    def test_versions_continue_when_a_record_is_recreated(self, repository: Repository) -> None:
         first = put(repository, "r", {"n": 1})
         put(repository, "r", {"n": 2})
         repository.write([edit("r", None)], ALICE)
         again = put(repository, "r", {"n": 3}, expected=0)
         assert again.version == 3
         assert again.created_us >= first.created_us
-        assert again.created_us == again.updated_us, "it is a new one all the same"
+        assert again.created_us == again.updated_us, "it is a new record"
         with pytest.raises(StaleVersionError):
             repository.write([edit("r", {"n": 4}, expected=1)], ALICE)
 
     def test_any_plain_data_is_a_body(self, repository: Repository) -> None:
-        put(repository, "r", STRANGE_BODY)
+        put(repository, "r", UNUSUAL_BODY)
         put(repository, "r", {"text": "\u00e9" * 32_000})
         large = repository.get("rule", "r")
         assert large is not None
         assert large.body == {"text": "\u00e9" * 32_000}
         changed, made = repository.audit(AuditQuery())
-        assert (made.after, changed.before, changed.after) == (STRANGE_BODY, STRANGE_BODY, large.body)
-        put(repository, "r", STRANGE_BODY)
-        kept = repository.get("rule", "r")
-        assert kept is not None
-        assert kept.body == STRANGE_BODY
+        assert (made.after, changed.before, changed.after) == (UNUSUAL_BODY, UNUSUAL_BODY, large.body)
+        put(repository, "r", UNUSUAL_BODY)
+        record = repository.get("rule", "r")
+        assert record is not None
+        assert record.body == UNUSUAL_BODY
 
-    # -- optimism ---------------------------------------------------------------------------------------------------
+    # -- optimistic locking -----------------------------------------------------------------------------------------
 
-    def test_what_is_not_there_cannot_be_changed_or_deleted(self, repository: Repository) -> None:
+    def test_missing_record_cannot_be_changed_or_deleted(self, repository: Repository) -> None:
         for wrong in (edit("r", None), edit("r", None, expected=1), edit("r", {"n": 1}, expected=1)):
             with pytest.raises(NotFoundError, match="there is no rule 'r'"):
                 repository.write([wrong], ALICE)
@@ -100,7 +100,7 @@ class WritingKit:
         with pytest.raises(NotFoundError):
             repository.write([edit("r", {"n": 1}, expected=1)], ALICE)
 
-    def test_what_another_has_changed_is_not_overwritten(self, repository: Repository) -> None:
+    def test_concurrent_change_is_not_overwritten(self, repository: Repository) -> None:
         put(repository, "r", {"n": 1})
         put(repository, "r", {"n": 2}, expected=1)
         with pytest.raises(StaleVersionError, match="version 1 was read, and it is at 2 now"):
@@ -109,13 +109,13 @@ class WritingKit:
             repository.write([edit("r", None, expected=1)], BOB)
         with pytest.raises(ConflictError, match="exists already"):
             repository.write([edit("r", {"n": 3}, expected=0)], BOB)
-        kept = repository.get("rule", "r")
-        assert kept is not None
-        assert (kept.version, kept.body) == (2, {"n": 2})
+        record = repository.get("rule", "r")
+        assert record is not None
+        assert (record.version, record.body) == (2, {"n": 2})
 
-    # -- claims -----------------------------------------------------------------------------------------------------
+    # -- unique keys ------------------------------------------------------------------------------------------------
 
-    def test_a_claim_is_of_one_record(self, repository: Repository) -> None:
+    def test_unique_key_belongs_to_one_record(self, repository: Repository) -> None:
         put(repository, "first", {"n": 1}, unique_key="slot")
         with pytest.raises(ConflictError, match="'second' would be as specific as rule 'first'"):
             repository.write([edit("second", {"n": 2}, unique_key="slot")], ALICE)
@@ -125,7 +125,7 @@ class WritingKit:
         with pytest.raises(ConflictError):
             repository.write([edit("second", {"n": 2}, unique_key="slot")], ALICE)
 
-    def test_a_claim_is_free_again(self, repository: Repository) -> None:
+    def test_unique_key_is_released(self, repository: Repository) -> None:
         put(repository, "first", {}, unique_key="slot")
         repository.write([edit("first", None)], ALICE)
         put(repository, "second", {}, unique_key="slot")
@@ -134,7 +134,7 @@ class WritingKit:
         put(repository, "third", {})
         assert put(repository, "fourth", {}, unique_key="slot").unique_key == "slot"
 
-    def test_one_write_may_hand_a_claim_on(self, repository: Repository) -> None:
+    def test_one_write_may_transfer_a_unique_key(self, repository: Repository) -> None:
         put(repository, "first", {}, unique_key="one")
         put(repository, "second", {}, unique_key="two")
         repository.write([edit("first", {}, unique_key="two"), edit("second", {}, unique_key="one")], ALICE)
@@ -144,31 +144,31 @@ class WritingKit:
             repository.write([edit("x", {}, unique_key="new"), edit("y", {}, unique_key="new")], ALICE)
         assert repository.get("rule", "x") is None
 
-    def test_the_claim_of_a_record_that_has_ended_is_void(self, repository: Repository) -> None:
+    def test_unique_key_of_an_expired_record_is_free(self, repository: Repository) -> None:
         now = put(repository, "clock", {}).updated_us
         put(repository, "ended", {"n": 1}, unique_key="slot", expires_us=now)
         put(repository, "lasting", {"n": 2}, unique_key="other", expires_us=now + 3600 * SECOND)
         with pytest.raises(ConflictError):
             repository.write([edit("heir", {}, unique_key="other")], BOB)
         revision = revision_of(repository)
-        heir = put(repository, "heir", {"n": 3}, unique_key="slot", actor=BOB)
-        assert heir.version == 1
+        successor = put(repository, "heir", {"n": 3}, unique_key="slot", actor=BOB)
+        assert successor.version == 1
         assert repository.get("rule", "ended") is None
         changes = repository.changes(revision)
         assert changes is not None
-        assert (list(changes.records), list(changes.deleted)) == ([heir], [("rule", "ended")])
+        assert (list(changes.records), list(changes.deleted)) == ([successor], [("rule", "ended")])
         entries = repository.audit(AuditQuery(limit=2))
-        assert {told(e) for e in entries} == {
+        assert {summary(e) for e in entries} == {
             ("crestgate", "", "expire", "rule:ended"),
             (BOB.name, BOB.address, "create", "rule:heir"),
         }
 
     # -- atomicity --------------------------------------------------------------------------------------------------
 
-    def test_a_write_is_all_of_its_edits_or_nothing(self, repository: Repository) -> None:
+    def test_writes_are_atomic(self, repository: Repository) -> None:
         put(repository, "kept", {"n": 1}, unique_key="slot")
         put(repository, "other", {"n": 1})
-        before = everything(repository)
+        before = visible_state(repository)
         good = [edit("new", {"n": 1}), edit("kept", {"n": 2}), edit("other", None)]
         for bad, error in (
             (edit("away", None), NotFoundError),
@@ -179,28 +179,28 @@ class WritingKit:
             some = [item for item in good if item.id != bad.id]
             with pytest.raises(error):
                 repository.write([*some, bad], ALICE)
-            assert everything(repository) == before
+            assert visible_state(repository) == before
         with pytest.raises(ConflictError, match="one record twice"):
             repository.write([edit("new", {"n": 1}), edit("new", {"n": 2})], ALICE)
         with pytest.raises(ConflictError):
             repository.write([edit("other", None), edit("rival", {}, unique_key="slot")], ALICE)
         with pytest.raises(StaleVersionError):
             repository.write([edit("new", {}), edit("kept", {}, expected=7)], ALICE)
-        assert everything(repository) == before, "no record, no audit entry, no revision"
+        assert visible_state(repository) == before, "no record, no audit entry, no revision"
 
-    def test_the_answers_are_in_the_order_of_the_edits(self, repository: Repository) -> None:
+    def test_results_are_in_the_order_of_the_edits(self, repository: Repository) -> None:
         put(repository, "b", {"n": 1})
         answers = repository.write([edit("c", {"n": 3}), edit("b", None), edit("a", {"n": 2}, unique_key="x")], ALICE)
         assert list(answers) == [repository.get("rule", "c"), None, repository.get("rule", "a")]
         assert [answer.body if answer else None for answer in answers] == [{"n": 3}, None, {"n": 2}]
 
-    def test_a_write_of_nothing_writes_nothing(self, repository: Repository) -> None:
+    def test_empty_write_changes_nothing(self, repository: Repository) -> None:
         put(repository, "r", {})
-        before = everything(repository)
+        before = visible_state(repository)
         assert list(repository.write([], ALICE)) == []
-        assert everything(repository) == before
+        assert visible_state(repository) == before
 
-    def test_a_write_of_many(self, repository: Repository) -> None:
+    def test_large_write(self, repository: Repository) -> None:
         many = [edit(f"r{n:04}", {"n": n}, unique_key=f"slot {n}") for n in range(600)]
         assert [r.id for r in repository.write(many, ALICE) if r] == [e.id for e in many]
         changes = repository.changes(0)

@@ -1,4 +1,4 @@
-"""Rules in Redis, opened for tests."""
+"""Helpers that open rules in Redis and count notifications."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from crestgate.databases.redis_client import open_client
 from crestgate.rules.port import Changes
 from crestgate.rules.storage.redis.repository import RedisRepository
 from crestgate.runtime.url_options import Options
-from unit.rules.storage.kit import PATIENCE
+from unit.rules.storage.kit import TIMEOUT
 
-__all__ = ["Bell", "news", "opened"]
+__all__ = ["NotificationCounter", "changes_since", "open_rules"]
 
 
-def opened(url: str, *, max_changes: int = 10_000) -> RedisRepository:
+def open_rules(url: str, *, max_changes: int = 10_000) -> RedisRepository:
     options = Options(url)
     return RedisRepository(lambda: open_client(options, 5.0), prefix=options.prefix(), max_changes=max_changes)
 
 
-def news(rules: RedisRepository, since: int) -> Changes:
+def changes_since(rules: RedisRepository, since: int) -> Changes:
     changes = rules.changes(since)
     assert changes is not None
     return changes
 
 
-class Bell:
-    """Counts how often it was rung."""
+class NotificationCounter:
+    """Counts notifications."""
 
     def __init__(self) -> None:
-        self.rings = threading.Semaphore(0)
+        self.notifications = threading.Semaphore(0)
 
-    def ring(self) -> None:
-        self.rings.release()
+    def notify(self) -> None:
+        self.notifications.release()
 
-    def rung(self) -> bool:
-        return self.rings.acquire(timeout=PATIENCE)
+    def wait(self) -> bool:
+        return self.notifications.acquire(timeout=TIMEOUT)

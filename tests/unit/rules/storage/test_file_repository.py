@@ -1,4 +1,4 @@
-"""Rules in files as a repository: every way in which files change is noticed, and a mistake keeps what there was."""
+"""Rules in files: every kind of change is detected, and an invalid file keeps the previous rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Grows by one whenever the files are read."""
+    """One item for each time the files are read."""
     made: list[object] = []
 
     def counted(paths: Sequence[str], variables: Sequence[Variable] = ()) -> Reading:
@@ -55,7 +55,7 @@ def ids(changes: Changes | None) -> list[str] | None:
 
 
 class Follower:
-    """Asks as a catalog does: for what is new since it last heard."""
+    """Polls for changes since the last revision, like a catalog."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
@@ -74,14 +74,14 @@ def follow(*paths: str) -> Follower:
     return Follower(FileRepository(paths))
 
 
-def test_all_records_and_then_none() -> None:
+def test_records_are_returned_once() -> None:
     write("rules.yaml", GOLD)
     follower = follow("rules.yaml")
     assert [follower.new(), follower.new(), follower.new()] == [["gold"], None, None]
     assert ids(follower.repository.changes(0)) == ["gold"]
 
 
-def test_a_file_that_is_edited_in_place() -> None:
+def test_file_edited_in_place() -> None:
     write("rules.yaml", GOLD)
     follower = follow("rules.yaml")
     follower.new()
@@ -89,7 +89,7 @@ def test_a_file_that_is_edited_in_place() -> None:
     assert [follower.new(), follower.new()] == [["silver"], None]
 
 
-def test_a_file_that_is_replaced() -> None:
+def test_replaced_file() -> None:
     write("rules.yaml", GOLD)
     follower = follow("rules.yaml")
     follower.new()
@@ -100,7 +100,7 @@ def test_a_file_that_is_replaced() -> None:
     assert [follower.new(), follower.new()] == [["teak"], None]
 
 
-def test_a_link_that_is_switched() -> None:
+def test_switched_symlink() -> None:
     write("one.yaml", GOLD)
     write("two.yaml", SILVER)
     os.symlink("one.yaml", "rules.yaml")
@@ -111,8 +111,8 @@ def test_a_link_that_is_switched() -> None:
     assert follower.new() == ["silver"]
 
 
-def test_a_mounted_config_map() -> None:
-    """Kubernetes switches one link, `..data`, through which all files are reached."""
+def test_mounted_config_map() -> None:
+    """Kubernetes switches one symlink, `..data`, through which all files are reached."""
     write("etc/..first/a.yaml", GOLD)
     os.symlink("..first", "etc/..data")
     os.symlink("..data/a.yaml", "etc/a.yaml")
@@ -124,7 +124,7 @@ def test_a_mounted_config_map() -> None:
     assert [follower.new(), follower.new()] == [["silver"], None]
 
 
-def test_files_that_come_to_a_folder_and_go() -> None:
+def test_files_added_to_and_removed_from_a_folder() -> None:
     write("main.yaml", "include: conf.d\nmode: embedded\n")
     os.mkdir("conf.d")
     follower = follow("main.yaml")
@@ -139,7 +139,7 @@ def test_files_that_come_to_a_folder_and_go() -> None:
     assert follower.new() == ["silver"]
 
 
-def test_what_is_included_changes() -> None:
+def test_changed_include() -> None:
     write("one.yaml", GOLD)
     write("two.yaml", SILVER)
     write("main.yaml", "include: one.yaml\n")
@@ -174,11 +174,11 @@ def test_second_edit_with_the_same_stamp_is_noticed(monkeypatch: pytest.MonkeyPa
     assert [follower.new(), follower.new(), follower.new()] == [["teak"], None, None]
 
 
-def test_an_unchanged_file_is_looked_at_and_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_file_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     write("rules.yaml", GOLD)
     follower = follow("rules.yaml")
     follower.new()
-    follower.new()  # compares the bytes, once
+    follower.new()  # compares the contents once
 
     def refuse(*_: object) -> None:
         raise AssertionError("opened")
@@ -188,7 +188,7 @@ def test_an_unchanged_file_is_looked_at_and_not_opened(monkeypatch: pytest.Monke
     assert [follower.new() for _ in range(3)] == [None] * 3
 
 
-def test_a_mistake_keeps_what_there_was_and_is_not_read_again(readings: list[object]) -> None:
+def test_invalid_file_keeps_the_rules_and_is_not_read_again(readings: list[object]) -> None:
     write("rules.yaml", GOLD)
     follower = follow("rules.yaml")
     follower.new()
@@ -208,8 +208,8 @@ def test_a_mistake_keeps_what_there_was_and_is_not_read_again(readings: list[obj
     assert follower.repository.get("plan", "gold") is None
 
 
-def test_every_error_is_an_error_of_its_own() -> None:
-    """What is raised again and again must not grow by a traceback each time."""
+def test_every_poll_raises_a_new_error() -> None:
+    """An error object that is raised repeatedly would grow by a traceback each time."""
     write("rules.yaml", BROKEN)
     repository = FileRepository("rules.yaml")
     errors = []
@@ -221,7 +221,7 @@ def test_every_error_is_an_error_of_its_own() -> None:
     assert errors[0].problems == errors[1].problems
 
 
-def test_a_file_that_is_half_written_when_it_is_read() -> None:
+def test_partially_written_file() -> None:
     whole = "plans:\n  gold: 5/second\n  silver: '7/second'\n"
     write("rules.yaml", GOLD)
     follower = follow("rules.yaml")
@@ -235,7 +235,7 @@ def test_a_file_that_is_half_written_when_it_is_read() -> None:
     assert follower.new() == ["gold", "silver"]
 
 
-def test_a_file_that_is_not_there_yet_or_no_more() -> None:
+def test_missing_file() -> None:
     follower = follow("rules.yaml")
     with pytest.raises(ValidationError, match=r"rules\.yaml: there is no such file"):
         follower.new()
@@ -251,7 +251,7 @@ def test_a_file_that_is_not_there_yet_or_no_more() -> None:
     assert follower.new() == ["gold"]
 
 
-def test_an_included_file_that_is_not_there_yet() -> None:
+def test_missing_include() -> None:
     write("main.yaml", "include: more.yaml\n")
     follower = follow("main.yaml")
     with pytest.raises(ValidationError, match=r"main\.yaml:1: include: there is no file or folder '.*/more\.yaml'"):
@@ -260,7 +260,7 @@ def test_an_included_file_that_is_not_there_yet() -> None:
     assert follower.new() == ["gold"]
 
 
-def test_reload_reads_what_seems_unchanged(readings: list[object]) -> None:
+def test_reload_reads_unchanged_files(readings: list[object]) -> None:
     write("rules.yaml", GOLD)
     repository = FileRepository("rules.yaml")
     follower = Follower(repository)
@@ -270,7 +270,7 @@ def test_reload_reads_what_seems_unchanged(readings: list[object]) -> None:
     assert len(readings) == 2
 
 
-def test_what_was_read_already_is_not_read_again(readings: list[object]) -> None:
+def test_initial_read_is_reused(readings: list[object]) -> None:
     write("rules.yaml", GOLD)
     files, _ = read_rule_files(["rules.yaml"])
     repository = FileRepository(files.paths, files.variables, files)
@@ -278,7 +278,7 @@ def test_what_was_read_already_is_not_read_again(readings: list[object]) -> None
     assert readings == []
 
 
-def test_a_whole_configuration_is_read_for_its_rules_only() -> None:
+def test_only_rules_of_a_configuration_are_read() -> None:
     write("crestgate.yaml", f"store: nonsense\nmode: 7\nserver: []\nrefresh_seconds: x\n{GOLD}")
     assert follow("crestgate.yaml").new() == ["gold"]
     write("crestgate.yaml", f"store: memory://\nplan: x\n{GOLD}")
@@ -306,8 +306,8 @@ def test_records_by_name() -> None:
     assert (found.version, found.body, found.created_us, found.updated_us) == (1, {"limits": ["5/second"]}, 0, 0)
     assert repository.get("rule", "aa") is None
 
-    def listed(**wanted: object) -> list[str]:
-        return [record.id for record in repository.list("plan", **wanted)]  # type: ignore[arg-type]  # several kinds
+    def listed(**options: object) -> list[str]:
+        return [record.id for record in repository.list("plan", **options)]  # type: ignore[arg-type]  # several kinds
 
     assert listed() == ["a", "aa", "b", "z", "Ä"]
     assert listed(prefix="a") == ["a", "aa"]
@@ -316,7 +316,7 @@ def test_records_by_name() -> None:
     assert [record.id for record in repository.list("tier")] == ["a"]
 
 
-def test_a_program_that_goes_to_another_folder() -> None:
+def test_change_of_working_directory() -> None:
     write("rules.yaml", "include: one.yaml\n")
     write("one.yaml", GOLD)
     write("two.yaml", SILVER)
@@ -331,7 +331,7 @@ def test_a_program_that_goes_to_another_folder() -> None:
     assert [follower.new() for follower in followers] == [["teak"]] * 3
 
 
-def test_nothing_is_written() -> None:
+def test_files_are_read_only() -> None:
     write("rules.yaml", GOLD)
     repository: Repository = FileRepository("rules.yaml")
     assert repository.title == "the rules in rules.yaml"
@@ -348,13 +348,13 @@ def test_nothing_is_written() -> None:
         FileRepository([]).write([], ALICE)
 
 
-def test_threads_that_ask_while_files_change() -> None:
+def test_concurrent_polls_while_files_change() -> None:
     write("rules.yaml", GOLD)
     repository = FileRepository("rules.yaml")
     done = threading.Event()
     failures: list[BaseException] = []
 
-    def ask() -> None:
+    def poll() -> None:
         revision = 0
         try:
             while not done.is_set():
@@ -364,10 +364,10 @@ def test_threads_that_ask_while_files_change() -> None:
                     assert len(changes.records) == 1
                     revision = changes.revision
                 assert len(repository.list("plan")) == 1
-        except BaseException as error:  # noqa: BLE001 - is shown by the test
+        except BaseException as error:  # noqa: BLE001 - reported by the test
             failures.append(error)
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads = [threading.Thread(target=poll) for _ in range(4)]
     for thread in threads:
         thread.start()
     for number in range(50):
@@ -380,7 +380,7 @@ def test_threads_that_ask_while_files_change() -> None:
     assert [record.id for record in repository.list("plan")] == ["p49"]
 
 
-def test_the_later_of_two_readings_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_of_two_reads_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     write("rules.yaml", GOLD)
     repository = FileRepository("rules.yaml")
 
@@ -388,7 +388,7 @@ def test_the_later_of_two_readings_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
         found = read_rule_files(paths, variables)
         monkeypatch.setattr(files_module, "read_rule_files", read_rule_files)
         write("rules.yaml", SILVER)
-        assert ids(repository.changes(0)) == ["silver"]  # another reads meanwhile, and is done before
+        assert ids(repository.changes(0)) == ["silver"]  # a concurrent read finishes first
         return found
 
     monkeypatch.setattr(files_module, "read_rule_files", slow)
@@ -396,7 +396,7 @@ def test_the_later_of_two_readings_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     assert repository.get("plan", "gold") is None
 
 
-def test_a_reading_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_read_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     write("rules.yaml", GOLD)
     repository = FileRepository("rules.yaml")
     repository.changes(0)

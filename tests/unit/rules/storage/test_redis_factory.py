@@ -1,4 +1,4 @@
-"""Opening rules in Redis: addresses, passwords and rights."""
+"""Opening rules in Redis: addresses, passwords and permissions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crestgate.rules.storage.redis.repository import open_redis_repository
 from crestgate.runtime.url_options import Options
 from servers.redis import RedisServer
 from unit.rules.storage.kit import ALICE, ids, put
-from unit.rules.storage.redis_rules import Bell, news
+from unit.rules.storage.redis_rules import NotificationCounter, changes_since
 
 PAGE = Path(__file__).parents[4] / "docs" / "layouts.md"
 
@@ -27,11 +27,11 @@ def test_tls_passwords_and_sockets() -> None:
         trusted = f"{encrypted.url}?ssl_ca_certs={encrypted.certificate}"
         for url in (trusted, local.url, local.unix_url):
             with closing(open_redis_repository(Options(url))) as rules:
-                bell = Bell()
-                rules.listen(bell.ring)
-                assert bell.rung()
+                counter = NotificationCounter()
+                rules.listen(counter.notify)
+                assert counter.wait()
                 put(rules, "r", {})
-                assert bell.rung()
+                assert counter.wait()
                 assert "secret" not in rules.title
         for wrong in (encrypted.url, trusted.replace("secret", "wrong")):
             with pytest.raises(StoreError, match="Redis at") as raised:
@@ -50,7 +50,7 @@ def test_tls_passwords_and_sockets() -> None:
         ("cake", "the database is a number"),
     ],
 )
-def test_a_wrong_url(options: str, problem: str) -> None:
+def test_invalid_url(options: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         open_redis_repository(Options(f"redis://:secret@localhost/{options}"))
 
@@ -59,20 +59,20 @@ SCHEMES = ["redis://{}/0", "redis+cluster://{}", "redis+sentinel://{}/main"]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_nobody_there(scheme: str) -> None:
+def test_connection_refused(scheme: str) -> None:
     with RedisServer() as server:
-        place = f"127.0.0.1:{server.port}"
-    told = (
+        address = f"127.0.0.1:{server.port}"
+    message = (
         "none of them names a master; do they run" if "sentinel" in scheme else "it refuses connections; is it running?"
     )
-    with pytest.raises(StoreError, match=f"{place}: {re.escape(told)}"):
-        open_redis_repository(Options(scheme.format(place)))
-    with pytest.raises(StoreError, match=f"{place}: {re.escape(told)}"):
-        open_locks(scheme.format(place))
+    with pytest.raises(StoreError, match=f"{address}: {re.escape(message)}"):
+        open_redis_repository(Options(scheme.format(address)))
+    with pytest.raises(StoreError, match=f"{address}: {re.escape(message)}"):
+        open_locks(scheme.format(address))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_somebody_else_there(scheme: str) -> None:
+def test_server_that_is_not_redis(scheme: str) -> None:
     class Greeter(BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(1000)
@@ -80,22 +80,22 @@ def test_somebody_else_there(scheme: str) -> None:
 
     with ThreadingTCPServer(("127.0.0.1", 0), Greeter) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        place = f"127.0.0.1:{server.server_address[1]}"
-        with pytest.raises(StoreError, match=f"{place}: what answers there is not a Redis$"):
-            open_redis_repository(Options(scheme.format(place)))
+        address = f"127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(StoreError, match=f"{address}: what answers there is not a Redis$"):
+            open_redis_repository(Options(scheme.format(address)))
         server.shutdown()
 
 
-def test_the_documented_rights_of_a_redis_user_are_enough() -> None:
+def test_documented_permissions_of_a_redis_user_suffice() -> None:
     (line,) = re.findall(r"ACL SETUSER rules .*", PAGE.read_text())
     with RedisServer() as server:
         server.cli(*line.split())
         with closing(open_redis_repository(Options(server.url.replace("//", "//rules:password@")))) as rules:
-            bell = Bell()
-            rules.listen(bell.ring)
-            assert bell.rung()
+            counter = NotificationCounter()
+            rules.listen(counter.notify)
+            assert counter.wait()
             put(rules, "r", {}, unique_key="slot", expires_us=1)
-            assert bell.rung()
+            assert counter.wait()
             put(rules, "s", {}, unique_key="slot")
             server.cli("HSET", rules.keys.state, "swept_us", "0")
             put(rules, "t", {}, expires_us=1)
@@ -106,6 +106,6 @@ def test_the_documented_rights_of_a_redis_user_are_enough() -> None:
             rules.note(ALICE, "reset", "x")
             assert ids(rules.list("rule")) == ["s"]
             assert rules.get("rule", "s") is not None
-            assert news(rules, 0).complete is True
-            assert news(rules, 20000).complete is False
+            assert changes_since(rules, 0).complete is True
+            assert changes_since(rules, 20000).complete is False
             assert len(rules.audit(AuditQuery())) == 7

@@ -1,4 +1,4 @@
-"""Rules in Redis: what every repository promises, and what is Redis' own."""
+"""Rules in Redis: the contract of repositories, and behaviour specific to Redis."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from crestgate.runtime.url_options import Options
 from servers.process import GivenServer
 from servers.proxy import CuttingProxy
 from servers.redis import RedisServer
-from unit.rules.storage.kit import ALICE, Opener, RepositoryKit, edit, ids, in_a_child, put
-from unit.rules.storage.redis_rules import news, opened
+from unit.rules.storage.kit import ALICE, Opener, RepositoryKit, edit, ids, put, run_in_child
+from unit.rules.storage.redis_rules import changes_since, open_rules
 
 _numbers = count()
 
 
 class TestRedisRepository(RepositoryKit):
-    tells = True
+    notifies = True
 
     @pytest.fixture
     def opener(self, redis_server: RedisServer | GivenServer) -> Iterator[Opener]:
@@ -45,13 +45,13 @@ class TestRedisRepository(RepositoryKit):
 
 @pytest.fixture
 def url(redis_server: RedisServer | GivenServer) -> str:
-    """Rules that no other test uses."""
+    """A URL with a prefix that no other test uses."""
     return f"{redis_server.url}?prefix=rules-{getpid()}-{next(_numbers)}"
 
 
 @pytest.fixture
 def rules(url: str) -> Iterator[RedisRepository]:
-    with closing(opened(url)) as rules:
+    with closing(open_rules(url)) as rules:
         yield rules
 
 
@@ -61,8 +61,8 @@ def client(redis_server: RedisServer | GivenServer) -> Iterator[Any]:
         yield client
 
 
-class Meanwhile(Mapping[str, Any]):
-    """A body that does something the first time that it is written down: after the look-up, and before EXEC."""
+class ConcurrentBody(Mapping[str, Any]):
+    """A body that runs an action when it is first serialized: after the read, and before EXEC."""
 
     def __init__(self, body: Mapping[str, Any], act: Callable[[], object]) -> None:
         self.body, self.acts = body, [act]
@@ -79,39 +79,39 @@ class Meanwhile(Mapping[str, Any]):
         return len(self.body)
 
 
-# -- writes that meet --------------------------------------------------------------------------------------------------
+# -- concurrent writes -------------------------------------------------------------------------------------------------
 
 
-def test_a_write_that_another_has_overtaken_is_tried_again(url: str, rules: RedisRepository) -> None:
-    with closing(opened(url)) as other:
-        body = Meanwhile({"n": 1}, lambda: put(other, "s", {"n": 2}))
+def test_overtaken_write_is_retried(url: str, rules: RedisRepository) -> None:
+    with closing(open_rules(url)) as other:
+        body = ConcurrentBody({"n": 1}, lambda: put(other, "s", {"n": 2}))
         assert put(rules, "r", body).version == 1
     assert [(e.subject, e.after) for e in rules.audit(AuditQuery())] == [("rule:r", {"n": 1}), ("rule:s", {"n": 2})]
-    assert news(rules, 0).revision == 2
+    assert changes_since(rules, 0).revision == 2
 
 
 @pytest.mark.parametrize(("unique_key", "error"), [(None, StaleVersionError), ("slot", ConflictError)])
-def test_what_overtook_it_counts(
+def test_retried_write_sees_the_concurrent_one(
     url: str, rules: RedisRepository, unique_key: str | None, error: type[Exception]
 ) -> None:
     put(rules, "r", {"n": 0})
-    with closing(opened(url)) as other:
+    with closing(open_rules(url)) as other:
         name = "r" if unique_key is None else "s"
-        body = Meanwhile({"n": 1}, lambda: put(other, name, {"n": 2}, unique_key=unique_key))
+        body = ConcurrentBody({"n": 1}, lambda: put(other, name, {"n": 2}, unique_key=unique_key))
         with pytest.raises(error):
             put(rules, "r", body, expected=1, unique_key=unique_key)
     assert [e.after for e in rules.audit(AuditQuery())] == [{"n": 2}, {"n": 0}]
 
 
-def test_writers_that_meet_lose_nothing(url: str) -> None:
+def test_concurrent_writers_lose_nothing(url: str) -> None:
     with ExitStack() as stack, ThreadPoolExecutor(6) as pool:
-        writers = [stack.enter_context(closing(opened(url))) for _ in range(6)]
+        writers = [stack.enter_context(closing(open_rules(url))) for _ in range(6)]
         work = [pool.submit(put, writers[n % 6], f"r{n % 9}", {"n": n}) for n in range(120)]
         versions = [(done.result().id, done.result().version) for done in work]
         assert len(set(versions)) == 120
         entries = writers[0].audit(AuditQuery(limit=1000))
         assert sorted(e.after["n"] for e in entries if e.after) == list(range(120))
-        assert news(writers[0], 0).revision == 120
+        assert changes_since(writers[0], 0).revision == 120
         assert [e.id for e in entries] == sorted({e.id for e in entries}, reverse=True)
 
 
@@ -122,22 +122,22 @@ def test_more_threads_than_connections(url: str) -> None:
         assert len(rules.list("rule")) == 40
 
 
-def test_an_answer_that_was_lost_is_not_asked_for_twice() -> None:
-    with RedisServer() as server, CuttingProxy(server.port) as proxy, closing(opened(server.url)) as direct:
+def test_write_with_a_lost_response_is_not_retried() -> None:
+    with RedisServer() as server, CuttingProxy(server.port) as proxy, closing(open_rules(server.url)) as direct:
         url = f"redis://127.0.0.1:{proxy.port}/0?timeout_ms=300"
         with closing(open_redis_repository(Options(url))) as rules:
-            body = Meanwhile({"n": 1}, lambda: proxy.hang(replies_only=True))
+            body = ConcurrentBody({"n": 1}, lambda: proxy.hang(replies_only=True))
             with pytest.raises(StoreError, match="whether it has written is not known"):
                 put(rules, "r", body)
             proxy.cut()
             proxy.pass_all()
             assert [e.after for e in direct.audit(AuditQuery())] == [{"n": 1}]
-            with pytest.raises(StoreError) as told:
-                put(rules, "r", Meanwhile({"n": 2}, proxy.refuse))
-            assert f"Redis at 127.0.0.1:{proxy.port}: " in str(told.value)
-            with pytest.raises(StoreError) as told:
+            with pytest.raises(StoreError) as error:
+                put(rules, "r", ConcurrentBody({"n": 2}, proxy.refuse))
+            assert f"Redis at 127.0.0.1:{proxy.port}: " in str(error.value)
+            with pytest.raises(StoreError) as error:
                 put(rules, "r", {"n": 3})
-            assert "whether" not in str(told.value), "it never came to sending anything"
+            assert "whether" not in str(error.value), "nothing was sent"
             with pytest.raises(StoreError, match="whether it has written is not known"):
                 rules.note(ALICE, "reset", "x")
             proxy.pass_all()
@@ -145,7 +145,7 @@ def test_an_answer_that_was_lost_is_not_asked_for_twice() -> None:
             assert [e.after for e in direct.audit(AuditQuery())] == [{"n": 4}, {"n": 1}]
 
 
-def test_a_key_of_another_type_is_refused_before_anything_is_written(rules: RedisRepository, client: Any) -> None:
+def test_key_of_another_type_is_refused_before_any_write(rules: RedisRepository, client: Any) -> None:
     for number, key in enumerate(rules.keys):
         client.delete(*rules.keys)
         (client.set if number % 2 else client.sadd)(key, "not ours")
@@ -156,7 +156,7 @@ def test_a_key_of_another_type_is_refused_before_anything_is_written(rules: Redi
         rules.note(ALICE, "reset", "x")
 
 
-def test_another_layout_is_refused(rules: RedisRepository, client: Any) -> None:
+def test_unknown_layout_is_refused(rules: RedisRepository, client: Any) -> None:
     put(rules, "r", {})
     client.hset(rules.keys.state, "layout", 2)
     for use in (lambda: rules.changes(0), lambda: rules.list("rule"), lambda: put(rules, "r", {})):
@@ -168,10 +168,10 @@ def test_another_layout_is_refused(rules: RedisRepository, client: Any) -> None:
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
-def test_asking_what_is_new_costs_two_commands(url: str) -> None:
-    with RedisServer() as server, closing(opened(server.url)) as rules:
+def test_polling_costs_two_commands(url: str) -> None:
+    with RedisServer() as server, closing(open_rules(server.url)) as rules:
         rules.write([edit(f"r{n}", {}) for n in range(100)], ALICE)
-        revision = news(rules, 0).revision
+        revision = changes_since(rules, 0).revision
         server.cli("CONFIG", "RESETSTAT")
         assert [rules.changes(revision) for _ in range(10)] == [None] * 10
         calls = dict(re.findall(r"cmdstat_(\S+):calls=(\d+)", server.cli("INFO", "commandstats")))
@@ -179,41 +179,39 @@ def test_asking_what_is_new_costs_two_commands(url: str) -> None:
         assert set(calls) <= {"config|resetstat", "config", "info", "command|docs", "command"}, "redis-cli's own"
         put(rules, "r7", {"n": 1})
         server.cli("CONFIG", "RESETSTAT")
-        assert ids(news(rules, revision).records) == ["r7"]
-        assert "cmdstat_hget:calls=1," in server.cli("INFO", "commandstats"), "only what has changed is fetched"
+        assert ids(changes_since(rules, revision).records) == ["r7"]
+        assert "cmdstat_hget:calls=1," in server.cli("INFO", "commandstats"), "only changed records are fetched"
 
 
-def test_what_was_forgotten_is_told_as_a_whole(url: str, client: Any) -> None:
-    with closing(opened(url, max_changes=4)) as rules:
+def test_changes_beyond_the_retained_log_are_complete(url: str, client: Any) -> None:
+    with closing(open_rules(url, max_changes=4)) as rules:
         put(rules, "gone", {})
         rules.write([edit("gone", None)], ALICE)
         for n in range(6):
             put(rules, f"r{n % 3}", {"n": n})
         assert client.hget(rules.keys.state, "compacted") == b"4"
         assert client.zcard(rules.keys.writes) == client.zcount(rules.keys.writes, 4, 8) == 5
-        whole = news(rules, 3)
+        whole = changes_since(rules, 3)
         assert (whole.complete, whole.revision, sorted(ids(whole.records))) == (True, 8, ["r0", "r1", "r2"])
-        part = news(rules, 6)
+        part = changes_since(rules, 6)
         assert (part.complete, sorted(ids(part.records))) == (False, ["r1", "r2"])
-        assert news(rules, 4).complete is False
-        assert client.hlen(rules.keys.deleted) == 0, "a deletion is forgotten with its change"
+        assert changes_since(rules, 4).complete is False
+        assert client.hlen(rules.keys.deleted) == 0, "a deletion is dropped with its change"
         assert put(rules, "gone", {}).version == 1
 
 
-def test_one_write_of_more_than_is_remembered(url: str, client: Any) -> None:
-    with closing(opened(url, max_changes=4)) as rules:
+def test_write_larger_than_the_retained_log(url: str, client: Any) -> None:
+    with closing(open_rules(url, max_changes=4)) as rules:
         put(rules, "a", {})
         rules.write([edit(f"r{n}", {}) for n in range(10)], ALICE)
-        assert (news(rules, 1).complete, len(news(rules, 1).records)) == (False, 10)
+        assert (changes_since(rules, 1).complete, len(changes_since(rules, 1).records)) == (False, 10)
         put(rules, "b", {})
-        assert news(rules, 1).complete is True
-        assert ids(news(rules, 2).records) == ["b"]
+        assert changes_since(rules, 1).complete is True
+        assert ids(changes_since(rules, 2).records) == ["b"]
         assert client.zcard(rules.keys.changed) == 1
 
 
-def test_a_promoted_replica_that_lags_gives_its_revisions_to_other_writes(
-    url: str, rules: RedisRepository, client: Any
-) -> None:
+def test_promoted_replica_that_lags_reuses_revisions(url: str, rules: RedisRepository, client: Any) -> None:
     put(rules, "r", {"n": 1})
     put(rules, "r", {"n": 2})
     older = {key: client.dump(key) for key in rules.keys if client.exists(key)}
@@ -223,45 +221,45 @@ def test_a_promoted_replica_that_lags_gives_its_revisions_to_other_writes(
         for key, state in older.items():
             client.restore(key, 0, state)
 
-    with closing(opened(url)) as writer:
+    with closing(open_rules(url)) as writer:
         put(writer, "lost", {"n": 3})
-        assert (news(rules, 0).revision, len(news(rules, 0).records)) == (3, 2)
+        assert (changes_since(rules, 0).revision, len(changes_since(rules, 0).records)) == (3, 2)
         promote()
-        changes = news(rules, 3)
+        changes = changes_since(rules, 3)
         assert (changes.revision, changes.complete, ids(changes.records)) == (2, True, ["r"])
 
         put(writer, "lost", {"n": 3})
-        assert news(rules, 2).revision == 3
+        assert changes_since(rules, 2).revision == 3
         promote()
         put(writer, "other", {"n": 3})
-        changes = news(rules, 3)
+        changes = changes_since(rules, 3)
         assert (changes.revision, changes.complete, sorted(ids(changes.records))) == (3, True, ["other", "r"])
-        assert rules.changes(3) is None, "it is told once"
+        assert rules.changes(3) is None, "it is reported once"
 
         promote()
         put(writer, "third", {"n": 3})
         put(writer, "fourth", {"n": 3})
-        changes = news(rules, 3)
+        changes = changes_since(rules, 3)
         assert (changes.revision, changes.complete, sorted(ids(changes.records))) == (4, True, ["fourth", "r", "third"])
         put(writer, "fifth", {"n": 3})
-        changes = news(rules, 4)
+        changes = changes_since(rules, 4)
         assert (changes.revision, changes.complete, ids(changes.records)) == (5, False, ["fifth"])
 
 
-def test_a_server_that_has_lost_everything(rules: RedisRepository, client: Any) -> None:
+def test_server_that_lost_everything(rules: RedisRepository, client: Any) -> None:
     put(rules, "r", {})
-    assert news(rules, 0).revision == 1
+    assert changes_since(rules, 0).revision == 1
     client.delete(*rules.keys)
-    changes = news(rules, 1)
+    changes = changes_since(rules, 1)
     assert (changes.revision, changes.complete, list(changes.records)) == (0, True, [])
     assert put(rules, "s", {}).version == 1
-    assert news(rules, 1).complete is True, "revision 1 is another one now"
+    assert changes_since(rules, 1).complete is True, "revision 1 is another one now"
 
 
 # -- housekeeping ------------------------------------------------------------------------------------------------------
 
 
-def test_what_ended_a_day_ago_is_swept_once_an_hour(rules: RedisRepository, client: Any) -> None:
+def test_records_expired_for_a_day_are_swept_hourly(rules: RedisRepository, client: Any) -> None:
     now_us = put(rules, "now", {}).updated_us
     put(rules, "yesterday", {"n": 1}, unique_key="slot", expires_us=now_us - DAY_US - 1)
     put(rules, "today", {"n": 2}, expires_us=now_us - DAY_US // 2)
@@ -269,9 +267,9 @@ def test_what_ended_a_day_ago_is_swept_once_an_hour(rules: RedisRepository, clie
     assert ids(rules.list("rule")) == ["later", "now", "today", "yesterday"], "swept with the first write"
     assert int(client.hget(rules.keys.state, "swept_us")) == now_us
     client.hset(rules.keys.state, "swept_us", now_us - 3600 * 1_000_000)
-    revision = news(rules, 0).revision
+    revision = changes_since(rules, 0).revision
     made = put(rules, "new", {})
-    changes = news(rules, revision)
+    changes = changes_since(rules, revision)
     assert (ids(changes.records), list(changes.deleted)) == (["new"], [("rule", "yesterday")])
     assert (changes.revision, int(client.hget(rules.keys.state, "swept_us"))) == (revision + 1, made.updated_us)
     swept, created = sorted(rules.audit(AuditQuery(limit=2)), key=lambda e: e.action, reverse=True)
@@ -282,7 +280,7 @@ def test_what_ended_a_day_ago_is_swept_once_an_hour(rules: RedisRepository, clie
     assert put(rules, "yesterday", {}).version == 2
 
 
-def test_a_sweep_leaves_alone_what_the_same_write_touches(rules: RedisRepository, client: Any) -> None:
+def test_sweep_skips_records_of_the_same_write(rules: RedisRepository, client: Any) -> None:
     for name in ("renewed", "rival", "deleted"):
         put(rules, name, {}, unique_key=name, expires_us=1)
     client.hset(rules.keys.state, "swept_us", 0)
@@ -294,8 +292,8 @@ def test_a_sweep_leaves_alone_what_the_same_write_touches(rules: RedisRepository
         ("heir", 1, "rival"),
         ("renewed", 2, "renewed"),
     ]
-    told = [(e.action, e.subject) for e in rules.audit(AuditQuery(limit=4))]
-    assert sorted(told) == [
+    actions = [(e.action, e.subject) for e in rules.audit(AuditQuery(limit=4))]
+    assert sorted(actions) == [
         ("create", "rule:heir"),
         ("delete", "rule:deleted"),
         ("expire", "rule:rival"),
@@ -304,7 +302,7 @@ def test_a_sweep_leaves_alone_what_the_same_write_touches(rules: RedisRepository
     assert client.hgetall(rules.keys.claims) == {b"renewed": b"rule:renewed", b"rival": b"rule:heir"}
 
 
-def test_a_sweep_that_has_not_done_goes_on_with_the_next_write(rules: RedisRepository, client: Any) -> None:
+def test_incomplete_sweep_continues_with_the_next_write(rules: RedisRepository, client: Any) -> None:
     rules.write([edit(f"r{n}", {}, expires_us=1) for n in range(1001)], ALICE)
     client.hset(rules.keys.state, "swept_us", 0)
     put(rules, "x", {})
@@ -315,7 +313,7 @@ def test_a_sweep_that_has_not_done_goes_on_with_the_next_write(rules: RedisRepos
 
 
 @pytest.mark.parametrize("add", ["write", "note"])
-def test_audit_entries_are_kept_for_90_days(rules: RedisRepository, client: Any, add: str) -> None:
+def test_audit_entries_are_retained_for_90_days(rules: RedisRepository, client: Any, add: str) -> None:
     seconds, _ = client.time()
     for days in (91, 89):
         at_us = seconds * 1_000_000 - days * DAY_US
@@ -330,7 +328,7 @@ def test_audit_entries_are_kept_for_90_days(rules: RedisRepository, client: Any,
     assert [e.subject for e in rules.audit(AuditQuery(since_us=(seconds - 3600) * 1_000_000))] == ["rule:r"]
 
 
-def test_a_long_audit_log_is_read_page_by_page(rules: RedisRepository) -> None:
+def test_long_audit_log_is_paged(rules: RedisRepository) -> None:
     rules.note(ALICE, "reset", "the first")
     rules.write([edit(f"r{n:04}", {}) for n in range(2500)], ALICE)
     assert [e.subject for e in rules.audit(AuditQuery(subject="the first"))] == ["the first"]
@@ -341,7 +339,7 @@ def test_a_long_audit_log_is_read_page_by_page(rules: RedisRepository) -> None:
         rules.audit(AuditQuery(before="yesterday"))
 
 
-# -- what cannot be read -----------------------------------------------------------------------------------------------
+# -- unreadable records ------------------------------------------------------------------------------------------------
 
 GOOD = '{"version":1,"created_us":1,"updated_us":1,"claim":null,"expires_us":null,"body":{}}'
 
@@ -362,19 +360,17 @@ GOOD = '{"version":1,"created_us":1,"updated_us":1,"claim":null,"expires_us":nul
         (b"rule:\xff", GOOD),
     ],
 )
-def test_a_record_that_cannot_be_read_is_named(
-    rules: RedisRepository, client: Any, name: str | bytes, text: str | bytes
-) -> None:
+def test_unreadable_record_is_named(rules: RedisRepository, client: Any, name: str | bytes, text: str | bytes) -> None:
     put(rules, "fine", {})
     client.hset(rules.keys.records, name, text)
-    shown = name if isinstance(name, str) else "rule:\\xff"
+    field = name if isinstance(name, str) else "rule:\\xff"
     with pytest.raises(ValidationError) as raised:
         rules.changes(0)
     (problem,) = raised.value.problems
-    assert (problem.field, problem.file) == (shown, f"{rules.title}, {rules.keys.records}")
-    assert put(rules, "fine", {}).version == 2, "what can be read can be written"
+    assert (problem.field, problem.file) == (field, f"{rules.title}, {rules.keys.records}")
+    assert put(rules, "fine", {}).version == 2, "readable records can still be written"
     with pytest.raises(ValidationError):
-        rules.changes(0)  # and is not taken for read
+        rules.changes(0)  # still an error
     if name == "rule:broken":
         with pytest.raises(ValidationError, match="broken"):
             rules.get("rule", "broken")
@@ -382,7 +378,7 @@ def test_a_record_that_cannot_be_read_is_named(
             put(rules, "broken", {})
 
 
-def test_all_that_cannot_be_read_is_named(rules: RedisRepository, client: Any) -> None:
+def test_all_unreadable_records_are_named(rules: RedisRepository, client: Any) -> None:
     rules.write([edit(name, {}) for name in ("a", "b", "c")], ALICE)
     client.hset(rules.keys.records, mapping={"rule:a": "?", "rule:c": "?"})
     for use in (lambda: rules.changes(0), lambda: rules.list("rule")):
@@ -394,7 +390,7 @@ def test_all_that_cannot_be_read_is_named(rules: RedisRepository, client: Any) -
         rules.audit(AuditQuery())
 
 
-def test_a_sweep_passes_over_what_cannot_be_read(rules: RedisRepository, client: Any) -> None:
+def test_sweep_skips_unreadable_records(rules: RedisRepository, client: Any) -> None:
     put(rules, "broken", {}, expires_us=1)
     client.hset(rules.keys.records, "rule:broken", "?")
     client.hset(rules.keys.state, "swept_us", 0)
@@ -405,7 +401,7 @@ def test_a_sweep_passes_over_what_cannot_be_read(rules: RedisRepository, client:
 # -- forks -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_fork_while_others_are_at_work(url: str, rules: RedisRepository) -> None:
+def test_fork_during_concurrent_writes(url: str, rules: RedisRepository) -> None:
     done = threading.Event()
 
     def work() -> int:
@@ -417,12 +413,12 @@ def test_a_fork_while_others_are_at_work(url: str, rules: RedisRepository) -> No
 
     with ThreadPoolExecutor(3) as pool:
         working = [pool.submit(work) for _ in range(3)]
-        fates = [in_a_child(lambda n=n: assert_made(rules, f"child{n}")) for n in range(10)]  # type: ignore[misc]  # n is bound
+        statuses = [run_in_child(lambda n=n: assert_created(rules, f"child{n}")) for n in range(10)]  # type: ignore[misc]  # n is bound
         done.set()
         rounds = sum(future.result() for future in working)
-    assert fates == [0] * 10
-    assert news(rules, 0).revision == rounds + 10
+    assert statuses == [0] * 10
+    assert changes_since(rules, 0).revision == rounds + 10
 
 
-def assert_made(rules: RedisRepository, name: str) -> None:
+def assert_created(rules: RedisRepository, name: str) -> None:
     assert put(rules, name, {}, expected=0).version == 1

@@ -1,5 +1,5 @@
-"""Rules in a Redis Cluster, in Redis 6.2 and Valkey, and on a master that Sentinels name: the same promises, also while
-other servers take over."""
+"""Rules in a Redis Cluster, in Redis 6.2 and Valkey, and on a master found by Sentinel: the same contract, also during
+failover."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from crestgate.rules.storage.redis.repository import RedisRepository, open_redis
 from crestgate.runtime.url_options import Options
 from servers.machine import ServerError, until
 from servers.redis import RedisCluster, RedisSentinels, RedisServer
-from unit.rules.storage.kit import PATIENCE, Opener, RepositoryKit, put
+from unit.rules.storage.kit import TIMEOUT, Opener, RepositoryKit, put
 
 
-class TestInACluster(RepositoryKit):
-    tells = True
+class TestCluster(RepositoryKit):
+    notifies = True
 
     @pytest.fixture
     def opener(self, redis_cluster: RedisCluster) -> Iterator[Opener]:
@@ -43,8 +43,8 @@ def other_server(request: pytest.FixtureRequest) -> Iterator[OtherServer]:
         yield server
 
 
-class TestOtherKinds(RepositoryKit):
-    tells = True
+class TestOtherServers(RepositoryKit):
+    notifies = True
 
     @pytest.fixture
     def opener(self, other_server: OtherServer) -> Iterator[Opener]:
@@ -57,8 +57,8 @@ class TestOtherKinds(RepositoryKit):
             yield open_one
 
 
-def writes_again(rules: RedisRepository, body: dict[str, int]) -> None:
-    """Write until it goes well."""
+def retry_write(rules: RedisRepository, body: dict[str, int]) -> None:
+    """Retry a write until it succeeds."""
 
     def written() -> bool:
         try:
@@ -70,9 +70,9 @@ def writes_again(rules: RedisRepository, body: dict[str, int]) -> None:
     until("rules can be written", written)
 
 
-def take_over(replica: RedisServer, master: RedisServer) -> None:
-    """In agreement: on a busy machine that may need to be asked for more than once, and is given up after 5 s."""
-    for patience in (6.0, 6.0, PATIENCE):
+def fail_over(replica: RedisServer, master: RedisServer) -> None:
+    """A coordinated failover. On a busy machine it may need several attempts; Redis aborts each after 5 s."""
+    for patience in (6.0, 6.0, TIMEOUT):
         replica.cli("CLUSTER", "FAILOVER")
         with suppress(TimeoutError):
             until("roles have changed", lambda: (replica.role, master.role) == ("master", "slave"), patience)
@@ -80,20 +80,20 @@ def take_over(replica: RedisServer, master: RedisServer) -> None:
     raise ServerError("the replica has not taken over")
 
 
-def test_a_slot_that_has_moved() -> None:
-    """The replica takes over in agreement: the old master says MOVED, and the write goes where that says."""
+def test_moved_slot() -> None:
+    """After a coordinated failover the old master replies MOVED, and the write follows it."""
     with RedisCluster() as cluster, closing(open_redis_repository(Options(cluster.url))) as rules:
         woken = threading.Semaphore(0)
         rules.listen(lambda: woken.release())
-        assert woken.acquire(timeout=PATIENCE)
+        assert woken.acquire(timeout=TIMEOUT)
         put(rules, "r", {"n": 1})
-        assert woken.acquire(timeout=PATIENCE)
+        assert woken.acquire(timeout=TIMEOUT)
         key = rules.keys.state
         old = cluster.master_of(key)
         (replica,) = [node for node in cluster.replicas if str(old.port) in node.cli("ROLE").split("\n")]
-        take_over(replica, old)
+        fail_over(replica, old)
         assert put(rules, "r", {"n": 2}).version == 2
-        assert woken.acquire(timeout=PATIENCE)
+        assert woken.acquire(timeout=TIMEOUT)
         changes = rules.changes(1)
         assert changes is not None
         assert (changes.revision, changes.complete, len(changes.records)) == (2, False, 1)
@@ -103,27 +103,27 @@ def test_a_slot_that_has_moved() -> None:
         replica.kill()
         with pytest.raises(StoreError, match="Redis Cluster at"):
             put(rules, "r", {"n": 3})
-        writes_again(rules, {"n": 4})
+        retry_write(rules, {"n": 4})
         found = rules.get("rule", "r")
         assert found is not None
         assert (found.version, found.body) == (3, {"n": 4})
 
 
-def test_a_replica_that_sentinels_promote() -> None:
+def test_replica_promoted_by_sentinel() -> None:
     with RedisSentinels() as sentinels, closing(open_redis_repository(Options(sentinels.url))) as rules:
         woken = threading.Semaphore(0)
         rules.listen(lambda: woken.release())
-        assert woken.acquire(timeout=PATIENCE)
+        assert woken.acquire(timeout=TIMEOUT)
         put(rules, "r", {"n": 1})
-        assert woken.acquire(timeout=PATIENCE)
+        assert woken.acquire(timeout=TIMEOUT)
         assert rules.title.startswith("Redis 'mymaster' of the Sentinels 127.0.0.1:")
         until("the replica has it", lambda: sentinels.replica.cli("HGET", rules.keys.state, "revision") == "1")
         sentinels.master.kill()
         with pytest.raises(StoreError, match="'mymaster'"):
             put(rules, "r", {"n": 2})
-        writes_again(rules, {"n": 3})
+        retry_write(rules, {"n": 3})
         assert sentinels.current is sentinels.replica
-        assert woken.acquire(timeout=PATIENCE), "listening goes on at the new master"
+        assert woken.acquire(timeout=TIMEOUT), "it listens on the new master"
         found = rules.get("rule", "r")
         assert found is not None
         assert (found.version, found.body) == (2, {"n": 3})

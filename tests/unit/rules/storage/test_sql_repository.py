@@ -1,4 +1,4 @@
-"""Rules in SQLite, MariaDB and PostgreSQL: what every repository promises, and what only databases do."""
+"""Rules in SQLite, MariaDB and PostgreSQL: the contract of repositories, and behaviour specific to databases."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def opener(url: str) -> Iterator[SqlOpener]:
 class TestSqlRepository(RepositoryKit):
     @pytest.fixture
     def opener(self, opener: Opener, url: str, monkeypatch: pytest.MonkeyPatch) -> Opener:
-        monkeypatch.setattr(self, "tells", url.startswith("postgresql"))
+        monkeypatch.setattr(self, "notifies", url.startswith("postgresql"))
         return opener
 
 
@@ -65,34 +65,34 @@ def now_of(repository: SqlRepository) -> int:
         return now
 
 
-def travel(repository: SqlRepository, microseconds: int) -> None:
-    """Have its clock go from here on, as if so much time had passed."""
+def advance(repository: SqlRepository, microseconds: int) -> None:
+    """Advance the repository's clock."""
     repository.clock = literal_column(str(now_of(repository) + microseconds))
 
 
 def rows(repository: SqlRepository) -> dict[str, int]:
-    """The ids of all rows, and whether they are of something deleted."""
+    """Ids of all rows, with 1 for deleted records."""
     query = select(records.c.id, records.c.deleted).where(records.c.prefix == repository.prefix)
     with repository.engine.connect() as connection:
         return {row.id.decode(): row.deleted for row in connection.execute(query)}
 
 
-def spoil(repository: SqlRepository, **values: object) -> None:
+def corrupt(repository: SqlRepository, **values: object) -> None:
     with repository.engine.begin() as connection:
         connection.execute(update(records).where(records.c.prefix == repository.prefix).values(values))
 
 
-# -- tidying up -------------------------------------------------------------------------------------------------------
+# -- retention --------------------------------------------------------------------------------------------------------
 
 
-def test_what_has_ended_is_removed_a_day_later(repository: SqlRepository) -> None:
+def test_expired_record_is_removed_a_day_later(repository: SqlRepository) -> None:
     now = put(repository, "lasting", {"n": 1}).updated_us
     ended = put(repository, "ended", {"n": 2}, unique_key="slot", expires_us=now + DAY_US)
     put(repository, "later", {"n": 3}, expires_us=now + 2 * DAY_US)
-    travel(repository, DAY_US + HOUR_US)
+    advance(repository, DAY_US + HOUR_US)
     put(repository, "lasting", {"n": 4})
-    assert repository.get("rule", "ended") == ended, "it ended less than a day ago"
-    travel(repository, DAY_US + HOUR_US)
+    assert repository.get("rule", "ended") == ended, "it expired less than a day ago"
+    advance(repository, DAY_US + HOUR_US)
     revision = revision_of(repository)
     other = put(repository, "other", {"n": 5})
     changes = repository.changes(revision)
@@ -104,21 +104,21 @@ def test_what_has_ended_is_removed_a_day_later(repository: SqlRepository) -> Non
     assert (entry.actor, entry.action, entry.before, entry.after) == ("crestgate", "expire", {"n": 2}, None)
 
 
-def test_a_note_removes_what_has_ended_too(repository: SqlRepository) -> None:
+def test_note_removes_expired_records(repository: SqlRepository) -> None:
     put(repository, "ended", {}, expires_us=1)
     revision = revision_of(repository)
-    travel(repository, HOUR_US)
+    advance(repository, HOUR_US)
     repository.note(ALICE, "reset", "user:42")
     changes = repository.changes(revision)
     assert changes is not None
     assert (changes.revision, list(changes.deleted)) == (revision + 1, [("rule", "ended")])
 
 
-def test_a_write_spares_what_it_is_about(repository: SqlRepository) -> None:
+def test_retention_skips_records_of_the_same_write(repository: SqlRepository) -> None:
     put(repository, "ended", {"n": 1}, expires_us=1)
     put(repository, "gone", {"n": 1}, expires_us=1)
     put(repository, "rival", {"n": 1}, unique_key="slot", expires_us=1)
-    travel(repository, HOUR_US)
+    advance(repository, HOUR_US)
     repository.write([edit("ended", {"n": 2}), edit("gone", None), edit("heir", {}, unique_key="slot")], ALICE)
     assert rows(repository) == {"ended": 0, "gone": 1, "rival": 1, "heir": 0}
     actions = [(entry.action, entry.subject) for entry in repository.audit(AuditQuery(limit=4))]
@@ -130,102 +130,102 @@ def test_a_write_spares_what_it_is_about(repository: SqlRepository) -> None:
     ]
 
 
-def test_deletions_are_remembered_for_a_day(repository: SqlRepository) -> None:
+def test_deletions_are_retained_for_a_day(repository: SqlRepository) -> None:
     put(repository, "kept", {})
     put(repository, "old", {})
-    seen = revision_of(repository)
+    old_revision = revision_of(repository)
     repository.write([edit("old", None)], ALICE)
-    heard = revision_of(repository)
-    travel(repository, DAY_US - HOUR_US)
+    recent_revision = revision_of(repository)
+    advance(repository, DAY_US - HOUR_US)
     put(repository, "kept", {})
     assert rows(repository) == {"kept": 0, "old": 1}
-    travel(repository, DAY_US + HOUR_US)
+    advance(repository, DAY_US + HOUR_US)
     put(repository, "young", {})
     repository.write([edit("young", None)], ALICE)
     assert rows(repository) == {"kept": 0, "young": 1}
-    missed = repository.changes(seen)
+    missed = repository.changes(old_revision)
     assert missed is not None
-    assert missed.complete, "what was deleted since is not known any more"
+    assert missed.complete, "deletions since then have been dropped"
     assert ids(missed.records) == ["kept"]
-    changes = repository.changes(heard)
+    changes = repository.changes(recent_revision)
     assert changes is not None
     assert (changes.complete, list(changes.deleted)) == (False, [("rule", "young")])
     assert put(repository, "young", {}).version == 2
     assert put(repository, "old", {}).version == 1
 
 
-def test_audit_entries_are_kept_for_ninety_days(repository: SqlRepository) -> None:
+def test_audit_entries_are_retained_for_ninety_days(repository: SqlRepository) -> None:
     put(repository, "r", {"n": 1})
-    travel(repository, 2 * HOUR_US)
+    advance(repository, 2 * HOUR_US)
     put(repository, "r", {"n": 2})
-    travel(repository, AUDIT_DAYS * DAY_US - HOUR_US)
+    advance(repository, AUDIT_DAYS * DAY_US - HOUR_US)
     put(repository, "r", {"n": 3})
     bodies = [entry.after for entry in repository.audit(AuditQuery())]
     assert bodies == [{"n": 3}, {"n": 2}]
 
 
-def test_only_a_little_is_tidied_at_a_time(repository: SqlRepository) -> None:
+def test_retention_removes_a_bounded_number_per_write(repository: SqlRepository) -> None:
     count = BATCH_SIZE + BATCH_SIZE // 2
     repository.write([edit(f"ended{n:03}", {}, expires_us=1) for n in range(count)], ALICE)
     repository.write([edit(f"gone{n:03}", {}) for n in range(count)], ALICE)
     for n in range(0, count, 50):
         repository.write([edit(f"gone{m:03}", None) for m in range(n, n + 50)], ALICE)
-    travel(repository, AUDIT_DAYS * DAY_US + HOUR_US)
+    advance(repository, AUDIT_DAYS * DAY_US + HOUR_US)
     left = []
     for _ in range(5):
         repository.note(ALICE, "tidy", "")
-        gone = sum(name.startswith("gone") for name in rows(repository))
+        deleted = sum(name.startswith("gone") for name in rows(repository))
         entries = repository.audit(AuditQuery(limit=10_000))
         old = sum(entry.action not in ("tidy", "expire") for entry in entries)
-        left.append((len(repository.list("rule")), gone, old))
+        left.append((len(repository.list("rule")), deleted, old))
     half = BATCH_SIZE // 2
     assert left[:2] == [(half, half, 3 * count - BATCH_SIZE), (0, 0, 3 * count - 2 * BATCH_SIZE)]
-    assert left[3:] == [(0, 0, half), (0, 0, 0)], "each write goes on where the last one stopped"
+    assert left[3:] == [(0, 0, half), (0, 0, 0)], "each write continues where the last one stopped"
     assert sum(entry.action == "expire" for entry in entries) == count
 
 
-def test_tidying_is_done_once_an_hour(repository: SqlRepository) -> None:
+def test_retention_runs_hourly(repository: SqlRepository) -> None:
     put(repository, "r", {})
     put(repository, "ended", {}, expires_us=1)
-    travel(repository, HOUR_US // 2)
+    advance(repository, HOUR_US // 2)
     put(repository, "r", {})
     assert repository.get("rule", "ended") is not None
-    travel(repository, HOUR_US)
+    advance(repository, HOUR_US)
     put(repository, "r", {})
     assert repository.get("rule", "ended") is None
     put(repository, "ended", {}, expires_us=1)
     put(repository, "r", {})
     assert repository.get("rule", "ended") is not None
-    travel(repository, -10 * DAY_US)
+    advance(repository, -10 * DAY_US)
     put(repository, "r", {})
-    assert repository.get("rule", "ended") is None, "a clock that was set back does not put it off for ever"
+    assert repository.get("rule", "ended") is None, "a clock step back does not postpone it for ever"
 
 
-# -- what a database keeps --------------------------------------------------------------------------------------------
+# -- stored data ------------------------------------------------------------------------------------------------------
 
 
-def test_a_backup_that_was_restored(repository: SqlRepository) -> None:
-    """The revision is smaller than what a reader has seen."""
-    kept = put(repository, "kept", {"n": 1})
+def test_restored_backup(repository: SqlRepository) -> None:
+    """The revision is smaller than that of a reader."""
+    record = put(repository, "kept", {"n": 1})
     for n in range(5):
         put(repository, "lost", {"n": n})
-    seen = revision_of(repository)
+    latest = revision_of(repository)
     with repository.engine.begin() as connection:
         mine = revisions.c.prefix == repository.prefix
         connection.execute(update(revisions).where(mine).values(revision=1))
         connection.execute(records.delete().where(records.c.prefix == repository.prefix, records.c.id == b"lost"))
-    changes = repository.changes(seen)
+    changes = repository.changes(latest)
     assert changes is not None
-    assert (changes.revision, changes.complete, list(changes.records)) == (1, True, [kept])
+    assert (changes.revision, changes.complete, list(changes.records)) == (1, True, [record])
 
 
 @pytest.mark.parametrize(
     "body",
     ["{", "[]", '"text"', "", "null", pytest.param('{"a":' * 10_000 + "1" + "}" * 10_000, id="nested")],
 )
-def test_a_body_that_cannot_be_read(repository: SqlRepository, body: str) -> None:
+def test_unreadable_body(repository: SqlRepository, body: str) -> None:
     put(repository, "r", {"n": 1})
-    spoil(repository, body=body)
+    corrupt(repository, body=body)
     uses: list[Callable[[], object]] = [
         lambda: repository.get("rule", "r"),
         lambda: repository.list("rule"),
@@ -233,21 +233,21 @@ def test_a_body_that_cannot_be_read(repository: SqlRepository, body: str) -> Non
         lambda: repository.write([edit("r", {})], ALICE),
     ]
     for use in uses:
-        with pytest.raises(ValidationError) as told:
+        with pytest.raises(ValidationError) as error:
             use()
-        (problem,) = told.value.problems
+        (problem,) = error.value.problems
         assert (problem.file, problem.field) == (repository.title, "rule 'r'")
         assert problem.message.startswith("its body cannot be read: ")
         assert problem.message.endswith("; mend the row of crestgate_records, or delete it")
     assert len(repository.audit(AuditQuery())) == 1
 
 
-def test_other_things_that_cannot_be_read(repository: SqlRepository) -> None:
+def test_other_unreadable_columns(repository: SqlRepository) -> None:
     put(repository, "r", {"n": 1}, unique_key="slot")
-    spoil(repository, claim_text="{")
+    corrupt(repository, claim_text="{")
     with pytest.raises(ValidationError, match="rule 'r': its claim_text cannot be read"):
         repository.get("rule", "r")
-    spoil(repository, claim_text=None, id=b"\xff")
+    corrupt(repository, claim_text=None, id=b"\xff")
     with pytest.raises(ValidationError, match=r"rule b'\\xff': its id cannot be read"):
         repository.changes(0)
     with repository.engine.begin() as connection:
@@ -260,26 +260,26 @@ def test_other_things_that_cannot_be_read(repository: SqlRepository) -> None:
         repository.audit(AuditQuery())
 
 
-def test_an_id_that_is_too_long(repository: SqlRepository) -> None:
+def test_id_that_is_too_long(repository: SqlRepository) -> None:
     put(repository, "é" * 512, {})
     with pytest.raises(ValidationError, match=r"id: is 1,026 bytes long and may have 1,024 at most: 'é+'…"):
         repository.write([edit("é" * 513, {})], ALICE)
     assert repository.get("rule", "é" * 513) is None
 
 
-def test_names_in_the_audit_log_that_are_too_long_are_cut(repository: SqlRepository) -> None:
+def test_long_names_are_truncated_in_the_audit_log(repository: SqlRepository) -> None:
     repository.note(Actor("é" * 200, "x" * 300), "reset", "é" * 1000)
     (entry,) = repository.audit(AuditQuery(actor="é" * 200, subject="é" * 1000))
     assert (entry.actor, entry.address, entry.subject) == ("é" * 127, "x" * 255, "é" * 550)
 
 
-def test_a_place_in_the_log_that_is_none(repository: SqlRepository) -> None:
+def test_invalid_audit_cursor(repository: SqlRepository) -> None:
     for wrong in ("", "x", "-1", "1" * 30, "²"):
         with pytest.raises(ValueError, match="before must be the id of an audit entry"):
             repository.audit(AuditQuery(before=wrong))
 
 
-def test_numbers_beyond_all_columns(repository: SqlRepository) -> None:
+def test_numbers_beyond_the_column_range(repository: SqlRepository) -> None:
     put(repository, "r", {})
     assert len(repository.audit(AuditQuery(since_us=-(10**30), until_us=10**30, limit=10**30))) == 1
     assert list(repository.audit(AuditQuery(since_us=10**30))) == []
@@ -288,27 +288,27 @@ def test_numbers_beyond_all_columns(repository: SqlRepository) -> None:
     assert ids(repository.list("rule", limit=0)) == ids(repository.list("rule", limit=-1)) == []
 
 
-def test_nothing_new_costs_one_statement(repository: SqlRepository) -> None:
+def test_poll_without_changes_costs_one_statement(repository: SqlRepository) -> None:
     put(repository, "r", {})
     revision = revision_of(repository)
-    said: list[str] = []
-    event.listen(repository.engine, "before_cursor_execute", lambda *given: said.append(given[2]))
+    statements: list[str] = []
+    event.listen(repository.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     assert repository.changes(revision) is None
-    assert len(said) == 1
-    assert "crestgate_revisions" in said[0]
+    assert len(statements) == 1
+    assert "crestgate_revisions" in statements[0]
 
 
 # -- faults -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_lost_a_dead_lock_is_begun_anew(repository: SqlRepository) -> None:
+def test_deadlocked_transaction_is_retried(repository: SqlRepository) -> None:
     failures = 2
 
     def fail(*given: object) -> None:
         nonlocal failures
         if "INSERT INTO crestgate_audit" in str(given[2]) and failures:
             failures -= 1
-            raise _dead_lock(repository.engine.dialect.name)
+            raise _deadlock_error(repository.engine.dialect.name)
 
     event.listen(repository.engine, "before_cursor_execute", fail)
     assert put(repository, "r", {"n": 1}).version == 1
@@ -317,9 +317,9 @@ def test_a_transaction_that_lost_a_dead_lock_is_begun_anew(repository: SqlReposi
     assert revision_of(repository) == 1
 
 
-def test_a_connection_that_is_lost_before_the_commit(repository: SqlRepository) -> None:
+def test_connection_lost_before_the_commit(repository: SqlRepository) -> None:
     put(repository, "r", {"n": 1})
-    whose = {"mysql": "SELECT CONNECTION_ID()", "postgresql": "SELECT pg_backend_pid()"}
+    queries = {"mysql": "SELECT CONNECTION_ID()", "postgresql": "SELECT pg_backend_pid()"}
     kill = {"mysql": "KILL {}", "postgresql": "SELECT pg_terminate_backend({})"}
     dialect = repository.engine.dialect.name
     killed: list[int] = []
@@ -330,26 +330,26 @@ def test_a_connection_that_is_lost_before_the_commit(repository: SqlRepository) 
         if dialect == "sqlite":
             killed.append(0)
             raise OperationalError(statement, None, sqlite3.OperationalError("disk I/O error"))
-        cursor.execute(whose[dialect])
+        cursor.execute(queries[dialect])
         killed.append(cursor.fetchone()[0])
         with repository.engine.connect() as other:
             other.exec_driver_sql(kill[dialect].format(killed[0]))
 
     event.listen(repository.engine, "before_cursor_execute", end)
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as error:
         repository.write([edit("r", {"n": 2}), edit("s", {})], ALICE)
     assert len(killed) == 1
-    assert str(told.value).startswith(f"{repository.title}: ")
-    assert "not known" not in str(told.value), "it has not written"
-    kept = repository.get("rule", "r")
-    assert kept is not None
-    assert (kept.version, ids(repository.list("rule")), revision_of(repository)) == (1, ["r"], 1)
+    assert str(error.value).startswith(f"{repository.title}: ")
+    assert "not known" not in str(error.value), "nothing was written"
+    record = repository.get("rule", "r")
+    assert record is not None
+    assert (record.version, ids(repository.list("rule")), revision_of(repository)) == (1, ["r"], 1)
     assert put(repository, "r", {"n": 2}, expected=1).version == 2
     assert len(repository.audit(AuditQuery())) == 2
 
 
-def test_a_primary_that_was_replaced(repository: SqlRepository) -> None:
-    """It answers that it may only be read. Its connections are let go: new ones may lead to the new primary."""
+def test_replaced_primary(repository: SqlRepository) -> None:
+    """It reports that it is read-only. Its connections are closed: new ones may reach the new primary."""
     put(repository, "r", {})
     pool = repository.engine.pool
     causes: dict[str, Exception] = {
@@ -371,7 +371,7 @@ def test_a_primary_that_was_replaced(repository: SqlRepository) -> None:
     assert put(repository, "r", {}).version == 2
 
 
-def test_a_commit_that_was_cut_off_says_so(repository: SqlRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_commit_has_an_unknown_outcome(repository: SqlRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     put(repository, "r", {"n": 1})
 
     dialect: Any = repository.engine.dialect
@@ -380,15 +380,15 @@ def test_a_commit_that_was_cut_off_says_so(repository: SqlRepository, monkeypatc
         raise dialect.dbapi.OperationalError("server closed the connection unexpectedly\nmore")
 
     monkeypatch.setattr(dialect, "do_commit", fail)
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as error:
         repository.write([edit("r", {"n": 2})], ALICE)
     problem = "server closed the connection unexpectedly; whether it has written is not known"
-    assert str(told.value) == f"{repository.title}: {problem}"
+    assert str(error.value) == f"{repository.title}: {problem}"
     monkeypatch.undo()
     assert put(repository, "r", {"n": 3}, expected=1).version == 2
 
 
-def test_a_writer_that_does_not_end(repository: SqlRepository, url: str) -> None:
+def test_blocked_writer_times_out(repository: SqlRepository, url: str) -> None:
     put(repository, "r", {})
     options = Options(f"{url}?timeout_ms=100")
     options.values["prefix"] = repository.prefix.decode()
@@ -397,14 +397,14 @@ def test_a_writer_that_does_not_end(repository: SqlRepository, url: str) -> None
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         mine = select(revisions).where(revisions.c.prefix == repository.prefix)
         assert connection.execute(mine.with_for_update()).one()
-        told = "a transaction of somebody else was in the way for 0.1 s"
-        with pytest.raises(StoreError, match=told):
+        message = "a transaction of somebody else was in the way for 0.1 s"
+        with pytest.raises(StoreError, match=message):
             impatient.write([edit("r", {"n": 2})], ALICE)
         assert impatient.get("rule", "r") is not None, "readers do not wait"
         assert revision_of(impatient) == 1
 
 
-def test_writers_that_make_the_first_row_at_once(opener: SqlOpener, request: pytest.FixtureRequest) -> None:
+def test_concurrent_first_writes(opener: SqlOpener, request: pytest.FixtureRequest) -> None:
     several = [opener(request.node.name) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda n: put(several[n], f"r{n}", {}).version, range(4)))
@@ -412,7 +412,7 @@ def test_writers_that_make_the_first_row_at_once(opener: SqlOpener, request: pyt
     assert revision_of(several[0]) == 4
 
 
-def test_a_table_that_is_gone(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_missing_table(tmp_path_factory: pytest.TempPathFactory) -> None:
     url = f"sqlite:///{tmp_path_factory.mktemp('gone')}/rules.db"
     with closing(open_sql_repository(Options(url))) as repository:
         with repository.engine.begin() as connection:
@@ -472,13 +472,13 @@ def test_interrupted_migration_is_completed(url: str, opener: SqlOpener) -> None
         ("sqlite:////nowhere/at/all/rules.db", "SQLite file /nowhere/at/all/rules.db: unable to open"),
     ],
 )
-def test_urls_that_lead_nowhere(url: str, problem: str) -> None:
-    with pytest.raises(CrestgateError, match=problem) as told:
+def test_unusable_urls(url: str, problem: str) -> None:
+    with pytest.raises(CrestgateError, match=problem) as error:
         open_sql_repository(Options(url))
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)
 
 
-def _dead_lock(dialect: str) -> OperationalError:
+def _deadlock_error(dialect: str) -> OperationalError:
     cause: Exception
     if dialect == "sqlite":
         cause = sqlite3.OperationalError("database is locked")

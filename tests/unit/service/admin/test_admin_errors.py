@@ -183,8 +183,8 @@ def test_unreachable_database(control: Control, caplog: pytest.LogCaptureFixture
 def test_calls_without_the_guard_are_refused(control: Control) -> None:
     import httpx
 
-    open_door = httpx.AsyncClient(transport=httpx.ASGITransport(control.app), base_url="http://crestgate")
-    answer = control.runner.run(open_door.post("/api/v1/plans", json={"name": "gold", "limits": "1/s"}))
+    unguarded = httpx.AsyncClient(transport=httpx.ASGITransport(control.app), base_url="http://crestgate")
+    answer = control.runner.run(unguarded.post("/api/v1/plans", json={"name": "gold", "limits": "1/s"}))
     assert answer.status_code == 500
     assert control.get("/api/v1/plans/gold").status_code == 404
 
