@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from unit.cli.conftest import PLACE
+from unit.cli.conftest import IMPORT_PATH
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "cli.md"
 FILE = re.compile(r"this is `([\w.]+)`:\n\n```text\n([^`]*)```$", re.MULTILINE | re.IGNORECASE)
@@ -29,7 +29,7 @@ def test_page_prints_what_it_shows(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     command = tmp_path / "bin" / "crestgate"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nPYTHONPATH="{PLACE}" exec "{sys.executable}" -m crestgate "$@"\n')
+    command.write_text(f'#!/bin/sh\nPYTHONPATH="{IMPORT_PATH}" exec "{sys.executable}" -m crestgate "$@"\n')
     command.chmod(0o755)
     around = {name: value for name, value in os.environ.items() if not name.startswith(("CRESTGATE_", *TERMINAL))}
     around["PATH"] = f"{command.parent}:{os.environ['PATH']}"

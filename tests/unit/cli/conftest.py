@@ -14,8 +14,8 @@ import pytest
 import crestgate
 from crestgate.cli import main
 
-PLACE = str(Path(crestgate.__file__).parent.parent)
-"""Where the Crestgate of this process is, installed or in src: for other processes, whatever folder they are in."""
+IMPORT_PATH = str(Path(crestgate.__file__).parent.parent)
+"""The import path of this process's Crestgate, installed or in src, for child processes in any folder."""
 RULES = """\
 rules:
   - {rule_id: orders, dimension: user, endpoint_pattern: "/orders/*", limit: 3, window_seconds: 60}
@@ -30,24 +30,24 @@ strategies:
   api: {enabled: true, limit: 100/minute}
 """
 IDS = ["client:acme:DEFAULT:GLOBAL", "orders", "policy:user-123", "strategy:api", "trial"]
-"""Of the rules in it."""
+"""Ids of the rules in RULES."""
 URL = "sqlite:///rules.db?timeout_ms=30000"
 
 
-class Ran(NamedTuple):
-    """What came of a command."""
+class CommandResult(NamedTuple):
+    """The result of a command."""
 
     code: int
     out: str
     err: str
 
 
-Run = Callable[..., Ran]
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test is in a folder of its own, with no settings around."""
+    """Run every test in its own folder, without settings."""
     for name in list(os.environ):
         if name.startswith("CRESTGATE_") and not name.startswith("CRESTGATE_TEST_"):
             monkeypatch.delenv(name)
@@ -59,48 +59,48 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in this process. An error is one line and nothing else, whatever it is."""
+    """Runs a command in this process, and checks that any error is a single line."""
 
-    def run_it(*arguments: object) -> Ran:
+    def run_it(*arguments: object) -> CommandResult:
         capsys.readouterr()
         code = main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
-        assert "secret" not in captured.out + captured.err, "a password is shown"
-        return Ran(code, captured.out, captured.err)
+        assert "secret" not in captured.out + captured.err, "a password is printed"
+        return CommandResult(code, captured.out, captured.err)
 
     return run_it
 
 
 @pytest.fixture
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Has commands believe that they write to a terminal of a width."""
+    """Makes commands write to a simulated terminal of a given width."""
 
-    def believe(width: int) -> None:
+    def simulate_terminal(width: int) -> None:
         monkeypatch.setenv("TTY_COMPATIBLE", "1")
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", str(width))
 
-    return believe
+    return simulate_terminal
 
 
 @pytest.fixture
 def shell(folder: Path) -> Run:
-    """Runs a command as a process of its own."""
+    """Runs a command in a child process."""
 
-    def run_it(*arguments: object, **environment: str) -> Ran:
+    def run_it(*arguments: object, **environment: str) -> CommandResult:
         command = [sys.executable, "-m", "crestgate", *map(str, arguments)]
-        around = {**os.environ, "PYTHONPATH": PLACE, **environment}
-        done = subprocess.run(command, env=around, capture_output=True, text=True, timeout=120, cwd=folder)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        environ = {**os.environ, "PYTHONPATH": IMPORT_PATH, **environment}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, cwd=folder)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     return run_it
 
 
 @pytest.fixture
 def rules_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Rules in a file, and a database that the environment names."""
+    """A rules file, and a rules database named in the environment."""
     (folder / "rules.yaml").write_text(RULES)
     monkeypatch.setenv("CRESTGATE_RULES_STORE", URL)
     return URL
@@ -108,5 +108,5 @@ def rules_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def applied(run: Run, rules_store: str) -> None:
-    """Those rules are in that database."""
+    """Applies the rules file to the database."""
     assert run("rules", "apply", "-f", "rules.yaml").code == 0

@@ -16,32 +16,32 @@ from crestgate.rules.rule import Rule
 __all__ = ["TOKEN", "FakeService", "fake_service"]
 
 TOKEN = "cg_0123456789ab_" + "k" * 43
-MOMENT_US = 1_700_000_000_000_000
+CREATED_US = 1_700_000_000_000_000
 
 
 class FakeService:
-    """What the service knows, and what it was asked."""
+    """The state of the service, and the requests it received."""
 
     def __init__(self) -> None:
         self.url = ""
         self.rules: dict[str, Rule] = {}
         self.plans: dict[str, list[str]] = {}
-        self.asked: list[tuple[str, str, Any]] = []
+        self.requests: list[tuple[str, str, Any]] = []
         """Method, path and body of each call."""
         self.headers: list[dict[str, str]] = []
-        self.answers: list[tuple[int, Any]] = []
-        """What is answered next, in place of what would be: a status, and data or bytes."""
+        self.responses: list[tuple[int, Any]] = []
+        """Overrides of the next responses: a status, and data or bytes."""
         self.page = 1000
 
-    def put(self, data: dict[str, Any], version: int = 1, created_us: int | None = MOMENT_US) -> Rule:
+    def put(self, data: dict[str, Any], version: int = 1, created_us: int | None = CREATED_US) -> Rule:
         rule = Rule.stored(data, version, created_us, created_us)
         self.rules[rule.rule_id] = rule
         return rule
 
-    def answer(self, method: str, path: str, query: dict[str, str], body: Any, headers: dict[str, str]) -> Any:
+    def respond(self, method: str, path: str, query: dict[str, str], body: Any, headers: dict[str, str]) -> Any:
         """A status and data."""
-        if self.answers:
-            return self.answers.pop(0)
+        if self.responses:
+            return self.responses.pop(0)
         if headers.get("authorization") != f"Bearer {TOKEN}":
             return refusal(401, "API key required: send it as `Authorization: Bearer …`, or in X-API-Key")
         if path.startswith("/api/v1/rules"):
@@ -63,17 +63,17 @@ class FakeService:
             if made.rule_id in self.rules:
                 return refusal(409, f"rule {made.rule_id!r} exists already: change it, or take another name")
             return 201, self.put(body).to_data()
-        kept = self.rules.get(rule_id)
-        if kept is None:
+        rule = self.rules.get(rule_id)
+        if rule is None:
             return refusal(404, f"there is no rule {rule_id!r}")
-        if headers.get("if-match") not in (None, f'"{kept.version}"'):
-            return refusal(412, f"rule {rule_id!r} is at version {kept.version}: read it again")
+        if headers.get("if-match") not in (None, f'"{rule.version}"'):
+            return refusal(412, f"rule {rule_id!r} is at version {rule.version}: read it again")
         if method == "PUT":
-            return 200, self.put(body, kept.version + 1).to_data()
+            return 200, self.put(body, rule.version + 1).to_data()
         if method == "DELETE":
             del self.rules[rule_id]
             return 204, b""
-        return 200, kept.to_data()
+        return 200, rule.to_data()
 
     def _plans(self, method: str, name: str, query: dict[str, str], body: Any) -> Any:
         if not name and method == "GET":
@@ -98,9 +98,9 @@ def fake_service() -> Iterator[FakeService]:
             text = self.rfile.read(int(self.headers.get("content-length", 0)))
             body = json.loads(text) if text else None
             headers = {name.lower(): value for name, value in self.headers.items()}
-            service.asked.append((self.command, self.path, body))
+            service.requests.append((self.command, self.path, body))
             service.headers.append(headers)
-            status, data = service.answer(self.command, parts.path, dict(parse_qsl(parts.query)), body, headers)
+            status, data = service.respond(self.command, parts.path, dict(parse_qsl(parts.query)), body, headers)
             raw = data if isinstance(data, bytes) else json.dumps(data).encode()
             self.send_response(status)
             if 300 <= status < 400:
@@ -113,7 +113,7 @@ def fake_service() -> Iterator[FakeService]:
         do_POST = do_PUT = do_DELETE = do_GET
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: what was asked is kept."""
+            """Suppressed: requests are recorded."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     service.url = f"http://127.0.0.1:{server.server_address[1]}"

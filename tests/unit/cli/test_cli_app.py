@@ -14,7 +14,7 @@ import crestgate
 from crestgate.cli import version
 from crestgate.cli.app import run as run_app
 from crestgate.cli.output import escape_control, format_duration
-from unit.cli.conftest import PLACE, Run
+from unit.cli.conftest import IMPORT_PATH, Run
 
 COMMANDS = (
     *("check", "peek", "reset", "rules list", "rules get", "rules apply", "rules delete", "rules diff"),
@@ -34,7 +34,7 @@ def test_help_names_all_commands(run: Run) -> None:
     assert run("-h") == run() == (0, out, "")
     for command in COMMANDS:
         assert command.split()[0] in out
-    assert "..." not in out.partition("Commands:")[2], "a help text is cut off"
+    assert "..." not in out.partition("Commands:")[2], "a help text is truncated"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -71,8 +71,8 @@ def test_missing_extra_names_what_to_install(missing: str, shell: Run, folder: P
         "import sys; sys.modules[sys.argv[1]] = None; from crestgate.cli import main; "
         "print(main(['--version'])); print(main(['check', 'k'])); print(main([]))"
     )
-    command, around = [sys.executable, "-c", code, missing], {**os.environ, "PYTHONPATH": PLACE}
-    done = subprocess.run(command, env=around, capture_output=True, text=True, check=True)
+    command, environ = [sys.executable, "-c", code, missing], {**os.environ, "PYTHONPATH": IMPORT_PATH}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [version(), "0", "2", "2"]
     expected = f"crestgate: the package {missing!r} is missing: pip install '.[cli]' in a clone of Crestgate\n"
     assert done.stderr == expected * 2
@@ -121,9 +121,9 @@ def test_closed_pipe_exits_quietly(folder: Path) -> None:
     (folder / "crestgate.yaml").write_text(f"rules: [{rules}]\n")
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "crestgate", "rules", "list"]
-    around = {**os.environ, "PYTHONPATH": PLACE}
+    environ = {**os.environ, "PYTHONPATH": IMPORT_PATH}
     with subprocess.Popen(
-        command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=folder, env=around
+        command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=folder, env=environ
     ) as process:
         os.close(writing)
         os.close(reading)

@@ -80,7 +80,7 @@ def test_empty_configuration_is_valid(run: Run, folder: Path) -> None:
     (folder / "crestgate.yaml").write_text("")
     code, out, _ = run("config", "check", "--connect")
     assert code == 0
-    assert f"  store           shared://{folder}/.crestgate/counters\n" in out, "as the service has it"
+    assert f"  store           shared://{folder}/.crestgate/counters\n" in out, "the service's default"
     assert f"  rules from      crestgate.yaml, sqlite:///{folder}/.crestgate/rules.db\n" in out
     assert "  in files        nothing\n" in out
     assert out.endswith("  store: made at the first start\n  rules_store: made at the first start\n")
@@ -129,7 +129,7 @@ def test_check_refuses_tracing_without_its_package(run: Run, folder: Path, monke
 
 
 def test_address_beyond_loopback_needs_a_key(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether there is one is known where the rule database is looked at."""
+    """A key can be detected only by opening the rule database."""
     (folder / "crestgate.yaml").write_text("server: {http: '0.0.0.0:8080'}\n")
     assert run("config", "check").code == 0
     refused = run("config", "check", "--connect")

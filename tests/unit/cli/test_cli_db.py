@@ -24,7 +24,7 @@ def upgrade():
 
 
 def install_next_release(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """As if a later Crestgate, with one more migration, were installed."""
+    """Simulate a later release with one more migration."""
     migrations = folder / "migrations"
     shutil.copytree(MIGRATIONS, migrations)
     (migrations / "versions" / "v0002.py").write_text(NEXT_MIGRATION)
@@ -131,7 +131,7 @@ def test_rules_store_is_upgraded_too(run: Run, folder: Path) -> None:
         f"SQLite file {folder}/{name}.db: the tables were made, schema version 0001" for name in "ab"
     ]
     same = run("db", "upgrade", "--store", "sqlite:///a.db", "--rules-store", "sqlite:///a.db?prefix=other")
-    assert same.out == f"SQLite file {folder}/a.db: the schema is at version 0001 already\n", "once is enough"
+    assert same.out == f"SQLite file {folder}/a.db: the schema is at version 0001 already\n", "upgraded once"
 
 
 def test_all_databases_of_the_settings_are_upgraded(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_all_databases_of_the_settings_are_upgraded(run: Run, folder: Path, monk
     (folder / "other.yaml").write_text("rules_store: redis://127.0.0.1:1/0\n")
     monkeypatch.setenv("CRESTGATE_STORE", "sqlite:///c.db")
     assert run("db", "upgrade", "--config", "other.yaml").out.startswith(f"SQLite file {folder}/c.db: ")
-    assert run("db", "upgrade", "--store", "sqlite:///d.db").out.count("\n") == 1, "only what is named"
+    assert run("db", "upgrade", "--store", "sqlite:///d.db").out.count("\n") == 1, "only the named database"
     monkeypatch.delenv("CRESTGATE_STORE")
     assert "names no SQL database" in run("db", "upgrade", "--config", "other.yaml").err
 

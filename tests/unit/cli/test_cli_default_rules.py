@@ -13,7 +13,7 @@ ONE = "rules:\n  - {rule_id: one, dimension: user, endpoint_pattern: /one, limit
 
 @pytest.fixture
 def served(run: Run, folder: Path) -> None:
-    """A rule database as a service has it."""
+    """A rule database as created by the service."""
     (folder / "one.yaml").write_text(ONE)
     code, out, _ = run("rules", "apply", "-f", "one.yaml")
     assert code == 0
@@ -47,7 +47,7 @@ def test_command_without_a_rules_store(command: str, expected: str, run: Run) ->
 
 @pytest.mark.usefixtures("served")
 def test_database_takes_precedence_over_the_rules_of_the_settings(run: Run, folder: Path) -> None:
-    """The service has both: a note names what is not in the list."""
+    """The service uses both: a note names the rules that are not listed."""
     (folder / "crestgate.yaml").write_text(RULES)
     code, out, err = run("rules", "list")
     assert code == 0

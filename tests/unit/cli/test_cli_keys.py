@@ -26,8 +26,8 @@ TOKEN = re.compile(r"cg_([0-9a-f]{12})_[\w-]{43}")
 DAY_US = 86_400_000_000
 
 
-def found(url: str, token: str) -> tuple[str, str] | None:
-    """The name and scope that a service would find for a token now."""
+def find_key(url: str, token: str) -> tuple[str, str] | None:
+    """The name and scope that a service finds for a token."""
     with closing(open_repository(url)) as repository:
         bodies = {record.id: record.body for record in repository.list("key")}
     caller = ApiKeys(lambda: bodies).find(token, time.time_ns() // 1000)
@@ -42,10 +42,10 @@ def test_create_list_and_revoke_a_key(run: Run, folder: Path) -> None:
     assert err == (
         f"made SQLite file {folder}/rules.db\nkey {token[1]} for 'ci', scope write; its token is shown this once:\n"
     )
-    assert found(URL, token[0]) == ("ci", "write")
+    assert find_key(URL, token[0]) == ("ci", "write")
     code, out, err = run("keys", "create", "grafana", "--rules-store", URL)
-    assert (code, err.startswith("key ")) == (0, True), "nothing is made twice"
-    assert found(URL, out.strip()) == ("grafana", "check")
+    assert (code, err.startswith("key ")) == (0, True), "the database is created once"
+    assert find_key(URL, out.strip()) == ("grafana", "check")
     code, out, err = run("keys", "list", "--rules-store", URL)
     assert (code, err) == (0, "")
     assert re.fullmatch(
@@ -55,7 +55,7 @@ def test_create_list_and_revoke_a_key(run: Run, folder: Path) -> None:
         out,
     )
     assert run("keys", "revoke", token[1], "--rules-store", URL) == (0, f"revoked  key {token[1]}\n", "")
-    assert found(URL, token[0]) is None
+    assert find_key(URL, token[0]) is None
     assert run("keys", "revoke", token[1], "--rules-store", URL) == (
         2,
         "",
@@ -85,9 +85,9 @@ def test_default_database_is_that_of_the_service(run: Run, folder: Path) -> None
         f"crestgate: SQLite file {folder}/.crestgate/rules.db: there is no such file, so there are no keys yet: name "
         "the database of the service with --rules-store URL, or make a key with `crestgate keys create NAME`\n"
     )
-    assert list(folder.iterdir()) == [], "looking makes nothing"
+    assert list(folder.iterdir()) == [], "listing creates nothing"
     token = run("keys", "create", "first").out.strip()
-    assert found(f"sqlite:///{folder}/.crestgate/rules.db", token) == ("first", "check")
+    assert find_key(f"sqlite:///{folder}/.crestgate/rules.db", token) == ("first", "check")
     assert stat.S_IMODE((folder / ".crestgate").stat().st_mode) == 0o700
     assert "first" in run("keys", "list").out
 
@@ -101,7 +101,7 @@ def test_configured_database(run: Run, folder: Path, monkeypatch: pytest.MonkeyP
     assert [key["name"] for key in json.loads(run("keys", "list", "--json").out)] == ["two"]
     assert [key["name"] for key in json.loads(run("keys", "list", "--json", "--rules-store", "sqlite:///mine.db").out)]
     monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
-    assert run("keys", "list").code == 0, "no service is asked"
+    assert run("keys", "list").code == 0, "no service is called"
 
 
 @pytest.mark.parametrize("command", ["create ci", "list", "revoke 0123456789ab"])
@@ -140,7 +140,7 @@ def test_local_database_is_used_with_a_warning(
     code, out, err = run("keys", "create", "ci", *options)
     assert code == 0, err
     assert err.startswith(f"crestgate: CRESTGATE_URL is not used: these are the keys in sqlite:///{path}\n")
-    assert found(f"sqlite:///{path}", out.strip()) == ("ci", "check")
+    assert find_key(f"sqlite:///{path}", out.strip()) == ("ci", "check")
 
 
 def test_database_option_prints_no_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_key_expires_after_a_duration(run: Run, expires: str, days: float) -> No
 def test_key_expires_at_a_timestamp(run: Run) -> None:
     _, out, err = run("keys", "create", "ci", "--expires", "2999-06-01T14:00:00+02:00", "--rules-store", URL)
     assert "scope check until 2999-06-01T12:00:00Z; its token" in err
-    assert found(URL, out.strip()) == ("ci", "check")
+    assert find_key(URL, out.strip()) == ("ci", "check")
     assert "2999-06-01T12:00:00Z\n" in run("keys", "list", "--rules-store", URL).out
 
 
@@ -200,7 +200,7 @@ def test_invalid_expiry(run: Run, expires: str, folder: Path) -> None:
     code, out, err = run("keys", "create", "ci", "--expires", expires, "--rules-store", URL)
     assert (code, out) == (2, "")
     assert err.startswith("crestgate: --expires is a span such as 90d or 12h, a date such as 2030-01-31, or a moment")
-    assert list(folder.iterdir()) == [], "nothing is made"
+    assert list(folder.iterdir()) == [], "nothing is created"
 
 
 @pytest.mark.parametrize("expires", ["0d", "2020-01-31", "2020-01-31T00:00:00Z"])
@@ -239,7 +239,7 @@ def test_revoke_by_token_does_not_show_it(run: Run) -> None:
     made = json.loads(run("keys", "create", "ci", "--json", "--rules-store", URL).out)
     result = run("keys", "revoke", made["token"], "--rules-store", URL)
     assert result == (0, f"revoked  key {made['key_id']}\n", "")
-    assert found(URL, made["token"]) is None
+    assert find_key(URL, made["token"]) is None
     for wrong in (("keys", "list", made["token"]), ("keys", made["token"]), (made["token"],), ("rules", made["token"])):
         code, out, err = run(*wrong)
         assert code == 2
@@ -251,6 +251,6 @@ def test_keys_in_redis(run: Run, redis_server: RedisServer | GivenServer, folder
     joint = "&" if "?" in redis_server.url else "?"
     url = f"{redis_server.url}{joint}timeout_ms=30000&prefix=cli-keys-{folder.name}"
     made = json.loads(run("keys", "create", "ci", "--json", "--rules-store", url).out)
-    assert found(url, made["token"]) == ("ci", "check")
+    assert find_key(url, made["token"]) == ("ci", "check")
     assert run("keys", "revoke", made["key_id"], "--rules-store", url).code == 0
     assert run("keys", "list", "--rules-store", url).out == "no keys\n"

@@ -34,8 +34,8 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def left_out(text: str) -> list[str]:
-    """What the last line names, if it does."""
+def dropped_columns(text: str) -> list[str]:
+    """The columns named in the last line, if any."""
     _, found, names = text.splitlines()[-1].partition("omitted for lack of space: ")
     return names.split(", ") if found else []
 
@@ -53,13 +53,13 @@ def test_no_limit_and_no_number_is_cut_in_a_decision(width: int, run: Run, on_a_
     assert titles.split()[0] == "limit"
     assert gold.split()[0] == "gold"
     assert daily.split()[0] == "daily"
-    shown = "limit allowed remaining of resets-in state".split()
+    columns = "limit allowed remaining of resets-in state".split()
     assert titles.replace("s in", "s-in").split() == [
-        title for title in shown if title.replace("s-in", "s in") not in left_out(text)
+        title for title in columns if title.replace("s-in", "s in") not in dropped_columns(text)
     ]
     for title, number in (("remaining", "500000"), ("of", "500000")):
-        assert (title in left_out(text)) == (title not in titles.split())
-        assert title in left_out(text) or number in daily.split()
+        assert (title in dropped_columns(text)) == (title not in titles.split())
+        assert title in dropped_columns(text) or number in daily.split()
     if width >= 30:
         assert max(map(len, text.splitlines()[:-1])) <= width
 
@@ -69,25 +69,25 @@ def test_no_id_and_no_limit_is_cut_in_a_list(width: int, run: Run, on_a_terminal
     on_a_terminal(width)
     text = plain(run("rules", "list").out)
     titles, _, *lines = text.splitlines()
-    shown = "id dimension identifier pattern method tier limit algorithm mode expires version".split()
-    assert titles.split() == [title for title in shown if title not in left_out(text)]
+    columns = "id dimension identifier pattern method tier limit algorithm mode expires version".split()
+    assert titles.split() == [title for title in columns if title not in dropped_columns(text)]
     assert {"id", "limit"} <= set(titles.split())
     room = len(titles[: titles.index(titles.split()[1])]) - 2
     assert room >= 12
     assert "orders-of-customers-that-pay" in "".join(line[:room].strip() for line in lines)
     assert "10/1s burst 1000" in text
     if width >= 30:
-        assert max(map(len, [titles, *lines[: -1 if left_out(text) else None]])) <= width
+        assert max(map(len, [titles, *lines[: -1 if dropped_columns(text) else None]])) <= width
 
 
 def test_least_important_columns_are_dropped_first(run: Run, on_a_terminal: Terminal) -> None:
-    gone = []
+    dropped = []
     for width in (60, 40, 30):
         on_a_terminal(width)
-        gone.append(left_out(plain(run("rules", "list").out)))
-    assert gone[0][:3] == ["version", "algorithm", "expires"]
-    assert gone[1][: len(gone[0])] == gone[0]
-    assert gone[2][: len(gone[1])] == gone[1]
+        dropped.append(dropped_columns(plain(run("rules", "list").out)))
+    assert dropped[0][:3] == ["version", "algorithm", "expires"]
+    assert dropped[1][: len(dropped[0])] == dropped[0]
+    assert dropped[2][: len(dropped[1])] == dropped[1]
 
 
 def test_wide_characters(capsys: pytest.CaptureFixture[str], on_a_terminal: Terminal) -> None:

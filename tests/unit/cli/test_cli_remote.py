@@ -31,7 +31,7 @@ DENIED = {**DECISION, "allowed": False, "remaining": 0, "retry_after": 2.5, "rea
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeService]:
-    """A service that the environment names, with its key."""
+    """A service named in the environment, with its key."""
     with fake_service() as one:
         monkeypatch.setenv("CRESTGATE_URL", one.url)
         monkeypatch.setenv("CRESTGATE_ADMIN_KEY", f"{TOKEN}\n")
@@ -42,7 +42,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeService]:
 
 
 def test_key_under_plans(run: Run, service: FakeService) -> None:
-    service.answers = [(200, DECISION)]
+    service.responses = [(200, DECISION)]
     assert run("check", "user:42", "--plan", "gold", "-p", "daily", "--cost", "5") == (
         0,
         "allowed\n"
@@ -50,25 +50,25 @@ def test_key_under_plans(run: Run, service: FakeService) -> None:
         "gold   yes      15         20  0.5 s      -            -      normal\n",
         "",
     )
-    assert service.asked == [("POST", "/api/v1/check", {"key": "user:42", "plans": ["gold", "daily"], "cost": 5})]
+    assert service.requests == [("POST", "/api/v1/check", {"key": "user:42", "plans": ["gold", "daily"], "cost": 5})]
     assert service.headers[0]["authorization"] == f"Bearer {TOKEN}"
     assert service.headers[0]["content-type"] == "application/json"
 
 
-def test_a_denial(run: Run, service: FakeService) -> None:
-    service.answers = [(200, DENIED), (200, DENIED), (200, {**DENIED, "retry_after": None, "reason": "blocked"})]
+def test_denial(run: Run, service: FakeService) -> None:
+    service.responses = [(200, DENIED), (200, DENIED), (200, {**DENIED, "retry_after": None, "reason": "blocked"})]
     code, out, err = run("check", "user:42", "--limit", "gold")
     assert (code, err) == (1, "")
     assert out.startswith("denied by gold: retry after 2.5 s\n")
-    assert service.asked[0][2] == {"key": "user:42", "plans": ["gold"], "cost": 1}
+    assert service.requests[0][2] == {"key": "user:42", "plans": ["gold"], "cost": 1}
     assert run("peek", "user:42").out.startswith("would be denied by gold")
-    assert service.asked[1] == ("POST", "/api/v1/quota", {"key": "user:42", "cost": 1})
+    assert service.requests[1] == ("POST", "/api/v1/quota", {"key": "user:42", "cost": 1})
     assert run("peek", "user:42").out.startswith("would be denied by gold: it lets nothing pass\n")
 
 
 def test_chain_with_shadows(run: Run, service: FakeService) -> None:
     part = {**DECISION, "rule": "daily", "limit": 500, "remaining": 495}
-    service.answers = [(200, {**DECISION, "reason": "shadow", "parts": [DECISION, part], "shadows": [DENIED]})]
+    service.responses = [(200, {**DECISION, "reason": "shadow", "parts": [DECISION, part], "shadows": [DENIED]})]
     lines = run("check", "user:42").out.splitlines()
     assert lines[0] == "allowed, though a shadow rule would deny it"
     assert [line.split()[0] for line in lines[1:]] == ["LIMIT", "gold", "daily", "gold"]
@@ -76,18 +76,18 @@ def test_chain_with_shadows(run: Run, service: FakeService) -> None:
 
 
 def test_no_rule(run: Run, service: FakeService) -> None:
-    service.answers = [(200, {**DECISION, "reason": "no_rule", "rule": None, "limit": 0, "remaining": 0})]
+    service.responses = [(200, {**DECISION, "reason": "no_rule", "rule": None, "limit": 0, "remaining": 0})]
     assert run("check", "--user", "bob").out == "allowed: no rule applies\n"
 
 
-def test_a_request(run: Run, service: FakeService) -> None:
-    service.answers = [(200, DECISION), (200, DECISION)]
+def test_request_options(run: Run, service: FakeService) -> None:
+    service.responses = [(200, DECISION), (200, DECISION)]
     fields = {"user": "42", "ip": "192.0.2.1", "api_key": "k", "client": "acme", "path": "/x", "method": "GET"}
     options = [text for name, value in fields.items() for text in (f"--{name.replace('_', '-')}", value)]
     assert run("check", *options, "--tier", "gold").code == 0
-    assert service.asked[0][2] == {"context": {**fields, "tier": "gold"}, "cost": 1}
+    assert service.requests[0][2] == {"context": {**fields, "tier": "gold"}, "cost": 1}
     assert run("check", "--key", "user:42").code == 0
-    assert service.asked[1][2] == {"key": "user:42", "cost": 1}
+    assert service.requests[1][2] == {"key": "user:42", "cost": 1}
     code, _, err = run("check", "--key", "user:42", "--user", "bob")
     assert (code, err) == (
         2,
@@ -96,7 +96,7 @@ def test_a_request(run: Run, service: FakeService) -> None:
 
 
 def test_json_is_the_response_of_the_service(run: Run, service: FakeService) -> None:
-    service.answers = [(200, DENIED)]
+    service.responses = [(200, DENIED)]
     code, out, _ = run("check", "user:42", "--json")
     assert (code, json.loads(out)) == (1, DENIED)
 
@@ -112,24 +112,24 @@ def test_limit_option_is_refused_with_a_service(run: Run, service: FakeService) 
     assert run("check", "user:42", "--plan", "10/min").err == (
         "crestgate: --plan names a plan, and '10/min' is a limit: write --limit '10/min'\n"
     )
-    assert service.asked == []
+    assert service.requests == []
 
 
 def test_reset(run: Run, service: FakeService) -> None:
-    service.answers = [(200, {"reset": [{"key": "user:42", "rule": "gold"}]})] * 2 + [(200, {"reset": []})]
+    service.responses = [(200, {"reset": [{"key": "user:42", "rule": "gold"}]})] * 2 + [(200, {"reset": []})]
     assert run("reset", "user:42", "--plan", "gold").out == "reset 1 counter\nKEY      LIMIT\nuser:42  gold\n"
-    assert service.asked == [("POST", "/api/v1/reset", {"key": "user:42", "plans": ["gold"]})]
+    assert service.requests == [("POST", "/api/v1/reset", {"key": "user:42", "plans": ["gold"]})]
     assert json.loads(run("reset", "user:42", "--json").out) == {"reset": [{"key": "user:42", "rule": "gold"}]}
     assert run("reset", "--user", "bob").out == "no rule applies: there is nothing to reset\n"
 
 
-# -- which service, and with which key ------------------------------------------------------------------------------
+# -- URL and key of the service -------------------------------------------------------------------------------------
 
 
 def test_options_override_the_environment(run: Run, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("CRESTGATE_ADMIN_KEY", "another-key-altogether")
-    service.answers = [(200, DECISION)]
+    service.responses = [(200, DECISION)]
     assert run("check", "user:42", "--url", f"{service.url}/", "--token", TOKEN).code == 0
     assert service.headers[0]["authorization"] == f"Bearer {TOKEN}"
 
@@ -137,7 +137,7 @@ def test_options_override_the_environment(run: Run, service: FakeService, monkey
 def test_local_option_overrides_the_service_variable(run: Run, service: FakeService, folder: Path) -> None:
     assert run("check", "user:42", "--limit", "10/min", "--store", f"shared://{folder}/counters").code == 0
     assert run("rules", "list", "--rules-store", "sqlite:///none.db").err.startswith("crestgate: SQLite file ")
-    assert service.asked == []
+    assert service.requests == []
     for command, option in (("check user:42", "--store"), ("rules list", "--rules-store"), ("rules list", "--config")):
         code, _, err = run(*command.split(), "--url", service.url, option, "x")
         assert (code, err) == (
@@ -148,7 +148,7 @@ def test_local_option_overrides_the_service_variable(run: Run, service: FakeServ
 
 def test_without_a_key_no_key_is_sent(run: Run, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CRESTGATE_ADMIN_KEY")
-    service.answers = [(200, DECISION)]
+    service.responses = [(200, DECISION)]
     assert run("check", "user:42").code == 0
     assert "authorization" not in service.headers[0]
     code, _, err = run("rules", "list")
@@ -173,7 +173,7 @@ def test_invalid_key_is_refused_and_not_shown(run: Run, service: FakeService, to
     code, out, err = run("check", "user:42", "--token", token)
     assert (code, out) == (2, "")
     assert err == "crestgate: --token is no key: a key is of ASCII letters, digits and signs, without blanks\n"
-    assert service.asked == []
+    assert service.requests == []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_url_with_a_password_is_refused(run: Run) -> None:
         )
 
 
-# -- what goes wrong ------------------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_url_with_a_password_is_refused(run: Run) -> None:
     ],
 )
 def test_error_response_is_printed(run: Run, service: FakeService, status: int, detail: str, expected: str) -> None:
-    service.answers = [refusal(status, detail)]
+    service.responses = [refusal(status, detail)]
     code, out, err = run("check", "user:42")
     assert (code, out) == (2, "")
     assert err.startswith(f"crestgate: {expected.format(url=service.url)}")
@@ -258,11 +258,11 @@ def test_error_response_is_printed(run: Run, service: FakeService, status: int, 
     ],
 )
 def test_foreign_server_is_reported(run: Run, service: FakeService, status: int, body: Any, expected: str) -> None:
-    service.answers = [(status, body)]
+    service.responses = [(status, body)]
     code, out, err = run("check", "user:42")
     assert (code, out) == (2, "")
     assert err == f"crestgate: {service.url}: {expected}: is this the address of a Crestgate service?\n"
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 def test_unreachable_service(run: Run) -> None:
@@ -275,6 +275,6 @@ def test_unreachable_service(run: Run) -> None:
 
 
 def test_control_characters_of_a_response_are_escaped(run: Run, service: FakeService) -> None:
-    service.answers = [(200, {**DENIED, "rule": "\x1b[31mred"}), refusal(400, "\x1b[31mred\nand more")]
+    service.responses = [(200, {**DENIED, "rule": "\x1b[31mred"}), refusal(400, "\x1b[31mred\nand more")]
     assert "\x1b" not in run("check", "user:42").out
     assert "\x1b" not in run("check", "user:42").err

@@ -39,9 +39,9 @@ def rule(rule_id: str, **more: Any) -> dict[str, Any]:
     return {"rule_id": rule_id, "dimension": "user", "limit": 3, "window_seconds": 60, **more}
 
 
-def written(service: FakeService) -> list[tuple[str, str]]:
-    """The calls that change something."""
-    return [(method, path) for method, path, _ in service.asked if method != "GET"]
+def write_calls(service: FakeService) -> list[tuple[str, str]]:
+    """Requests other than GET."""
+    return [(method, path) for method, path, _ in service.requests if method != "GET"]
 
 
 def test_rules_are_listed_page_by_page(run: Run, service: FakeService) -> None:
@@ -50,7 +50,7 @@ def test_rules_are_listed_page_by_page(run: Run, service: FakeService) -> None:
         service.put(rule(f"r{number}", method=f"M{number}"), version=number + 1)
     listed = json.loads(run("rules", "list", "--json").out)
     assert listed == [service.rules[f"r{number}"].to_data() for number in range(5)]
-    assert [path for _, path, _ in service.asked][:2] == [
+    assert [path for _, path, _ in service.requests][:2] == [
         "/api/v1/rules?limit=1000&after=&expired=true",
         "/api/v1/rules?limit=1000&after=r1&expired=true",
     ]
@@ -61,7 +61,7 @@ def test_rules_are_listed_page_by_page(run: Run, service: FakeService) -> None:
 def test_usage_of_one_rule(run: Run, service: FakeService) -> None:
     service.put(rule("a/b c%2F"))
     assert json.loads(run("rules", "get", "a/b c%2F", "--json").out) == service.rules["a/b c%2F"].to_data()
-    assert service.asked == [("GET", "/api/v1/rules/a%2Fb%20c%252F", None)]
+    assert service.requests == [("GET", "/api/v1/rules/a%2Fb%20c%252F", None)]
     code, _, err = run("rules", "get", "a/b c")
     assert (code, err) == (2, "crestgate: there is no rule 'a/b c': did you mean 'a/b c%2F'?\n")
 
@@ -73,13 +73,15 @@ def test_files_are_applied_and_are_the_same_afterwards(run: Run, service: FakeSe
     assert sorted(service.rules) == ADDED
     assert service.plans == {"gold": ["10/second burst 20"]}
     policy = {"type": "TOKEN_BUCKET", "capacity": 100, "refillRate": 10, "windowSeconds": 60}
-    assert ("POST", "/admin/policies", {"key": "user-123", **policy}) in service.asked, "which numbers it"
+    assert ("POST", "/admin/policies", {"key": "user-123", **policy}) in service.requests, (
+        "the service assigns its number"
+    )
     service.put(Policy("user-123", capacity=100, refill_rate=10, id=7).rule().body())
-    service.asked.clear()
+    service.requests.clear()
     code, out, err = run("rules", "diff", "-f", "rules.yaml")
     assert (code, out, err) == (0, "no differences, 5 compared\n", "")
     assert run("rules", "apply", "-f", "rules.yaml").out == f"{service.url}: 0 added, 0 changed, 5 unchanged\n"
-    assert written(service) == []
+    assert write_calls(service) == []
 
 
 def test_update_sends_the_version_that_was_read(run: Run, service: FakeService, folder: Path) -> None:
@@ -99,7 +101,7 @@ def test_dry_run_writes_nothing(run: Run, service: FakeService) -> None:
     service.put(rule("old"))
     code, out, _ = run("rules", "apply", "-f", "rules.yaml", "--prune", "--dry-run")
     assert (code, "would be deleted  rule old\n" in out) == (0, True)
-    assert written(service) == []
+    assert write_calls(service) == []
 
 
 def test_prune_deletes_first_and_keeps_rules_of_files(run: Run, service: FakeService, folder: Path) -> None:
@@ -111,21 +113,21 @@ def test_prune_deletes_first_and_keeps_rules_of_files(run: Run, service: FakeSer
     )
     assert run("rules", "apply", "-f", "one.yaml", "--prune", "--yes").code == 0
     assert sorted(service.rules) == ["new", "of-a-file"]
-    assert written(service) == [("DELETE", "/api/v1/rules/old"), ("POST", "/api/v1/rules")]
+    assert write_calls(service) == [("DELETE", "/api/v1/rules/old"), ("POST", "/api/v1/rules")]
 
 
 def test_partial_success_is_reported(
     run: Run, service: FakeService, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "one.yaml").write_text(json.dumps([rule("a"), rule("b", method="GET"), rule("c", method="PUT")]))
-    played_answer = service.answer
+    original = service.respond
 
-    def answer(*call: Any) -> Any:
+    def respond(*call: Any) -> Any:
         if call[0] == "POST" and call[3]["rule_id"] == "b":
             return refusal(409, "its slot is taken")
-        return played_answer(*call)
+        return original(*call)
 
-    monkeypatch.setattr(service, "answer", answer)
+    monkeypatch.setattr(service, "respond", respond)
     code, out, err = run("rules", "apply", "-f", "one.yaml")
     assert (code, out) == (2, "")
     assert err == (
@@ -139,14 +141,14 @@ def test_concurrent_change_is_refused(
 ) -> None:
     service.put(rule("a"), version=1)
     (folder / "one.yaml").write_text(json.dumps([rule("a", limit=9)]))
-    played_answer = service.answer
+    original = service.respond
 
-    def answer(*call: Any) -> Any:
+    def respond(*call: Any) -> Any:
         if call[0] == "PUT":
             service.put(rule("a", limit=5), version=2)
-        return played_answer(*call)
+        return original(*call)
 
-    monkeypatch.setattr(service, "answer", answer)
+    monkeypatch.setattr(service, "respond", respond)
     code, _, err = run("rules", "apply", "-f", "one.yaml")
     assert (code, err) == (2, "crestgate: rule 'a' is at version 2: read it again\n")
     assert service.rules["a"].limit == 5
@@ -157,10 +159,10 @@ def test_delete_rules(run: Run, service: FakeService) -> None:
     service.put(rule("b", method="GET"), version=3)
     code, _, err = run("rules", "delete", "a", "bb")
     assert (code, err) == (2, "crestgate: there is no rule 'bb': did you mean 'b'?\n")
-    assert written(service) == [], "none, if one is not there"
+    assert write_calls(service) == [], "none, if one is missing"
     assert run("rules", "delete", "a", "b", "a").out == "deleted  rule a\ndeleted  rule b\n"
     assert service.rules == {}
-    assert written(service) == [("DELETE", "/api/v1/rules/a"), ("DELETE", "/api/v1/rules/b")]
+    assert write_calls(service) == [("DELETE", "/api/v1/rules/a"), ("DELETE", "/api/v1/rules/b")]
 
 
 def test_records_that_the_api_does_not_take(run: Run, service: FakeService, folder: Path) -> None:
@@ -176,15 +178,15 @@ def test_records_that_the_api_does_not_take(run: Run, service: FakeService, fold
     assert run("rules", "list", "--yaml", "--all").err == (
         "crestgate: a service lists rules and plans, but no defaults: ask its database, by --rules-store URL\n"
     )
-    assert written(service) == []
+    assert write_calls(service) == []
 
 
 def test_response_without_rules(run: Run, service: FakeService) -> None:
-    for answer, expected in (
+    for response, expected in (
         ({"rules": 5}, "its answer has no rules"),
         ({"rules": [5]}, "what it calls a rule is none"),
     ):
-        service.answers = [(200, answer)]
+        service.responses = [(200, response)]
         code, _, err = run("rules", "list")
         assert (code, err) == (
             2,

@@ -16,7 +16,7 @@ import yaml
 from crestgate.rules.editor import Editor
 from crestgate.rules.port import Actor, AuditQuery
 from crestgate.rules.storage.factory import open_repository
-from unit.cli.conftest import IDS, PLACE, RULES, URL, Run
+from unit.cli.conftest import IDS, IMPORT_PATH, RULES, URL, Run
 
 pytestmark = pytest.mark.usefixtures("rules_store")
 
@@ -39,7 +39,7 @@ def test_all_sections_are_applied_in_one_write(run: Run, folder: Path) -> None:
         changes = repository.changes(0)
     assert changes is not None
     assert changes.revision == 1
-    assert len(changes.records) == 8, "and the number of the last policy"
+    assert len(changes.records) == 8, "including the number of the last policy"
 
 
 def test_applying_again_changes_nothing(run: Run, folder: Path, applied: None) -> None:
@@ -98,8 +98,8 @@ def test_prune_asks_on_a_terminal(folder: Path, applied: None) -> None:
     for answer, code in (("n\n", 2), ("\x04", 2), ("y\n", 0)):
         terminal, its_end = os.openpty()
         os.write(terminal, answer.encode())
-        around = {**os.environ, "PYTHONPATH": PLACE}
-        done = subprocess.run(command, stdin=its_end, capture_output=True, text=True, env=around, timeout=120)
+        environ = {**os.environ, "PYTHONPATH": IMPORT_PATH}
+        done = subprocess.run(command, stdin=its_end, capture_output=True, text=True, env=environ, timeout=120)
         os.close(terminal)
         os.close(its_end)
         assert done.returncode == code
@@ -135,10 +135,10 @@ def test_actor_is_in_the_audit_log(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("socket.gethostname", lambda: "bastion")
     run("rules", "apply", "-f", "rules.yaml")
 
-    def nobody() -> str:
+    def no_user() -> str:
         raise KeyError
 
-    monkeypatch.setattr("getpass.getuser", nobody)
+    monkeypatch.setattr("getpass.getuser", no_user)
     monkeypatch.setattr("os.getuid", lambda: 4711)
     run("rules", "delete", "trial")
     with closing(open_repository(URL)) as repository:

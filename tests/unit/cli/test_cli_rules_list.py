@@ -121,7 +121,7 @@ def test_table_fits_the_terminal(run: Run, applied: None, on_a_terminal: Callabl
     plain = re.sub(r"\x1b\[[0-9;]*m", "", run("rules", "list").out)
     assert plain.split("\n")[0].split() == (
         "id dimension identifier pattern limit algorithm mode expires version".split()
-    ), "columns that say nothing are left out"
+    ), "columns without values are omitted"
 
 
 def test_control_characters_in_ids_are_escaped(run: Run, folder: Path) -> None:

@@ -109,10 +109,10 @@ def test_unopenable_databases(url: str, expected: str, run: Run) -> None:
 
 
 def test_database_failure(run: Run, applied: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(self: Editor) -> Any:
+    def fail(self: Editor) -> Any:
         raise StoreError("the database has gone away")
 
-    monkeypatch.setattr(Editor, "rules", away)
+    monkeypatch.setattr(Editor, "rules", fail)
     assert run("rules", "list") == (2, "", "crestgate: the database has gone away\n")
 
 

@@ -1,4 +1,4 @@
-"""`crestgate serve`: addresses as options, and mistakes in them."""
+"""`crestgate serve`: address options and their errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ started: list[Settings] = []
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """What a service would start with; none does."""
+    """Settings passed to `serve`, which is not run."""
     started.clear()
     monkeypatch.setattr(main, "serve", lambda settings, environ, say: started.append(settings))
     return started
@@ -50,18 +50,18 @@ def test_option_overrides_the_environment(run: Run, settings: list[Settings], mo
         ("--http", "8081", "--http: is the address of server.grpc too: write another port than 8081\n"),
     ],
 )
-def test_mistake_names_the_option(option: str, value: str, expected: str, run: Run, settings: list[Settings]) -> None:
+def test_error_names_the_option(option: str, value: str, expected: str, run: Run, settings: list[Settings]) -> None:
     assert run("serve", option, value) == (2, "", expected)
     assert not settings
 
 
-def test_empty_option_is_a_mistake(run: Run, settings: list[Settings]) -> None:
+def test_empty_option_is_an_error(run: Run, settings: list[Settings]) -> None:
     code, _, err = run("serve", "--http", "")
     assert (code, err == "--http: is empty: write host:port, such as 127.0.0.1:8080\n") == (2, True)
     assert not settings
 
 
-def test_mistake_elsewhere_keeps_its_location(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_elsewhere_keeps_its_location(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "crestgate.yaml").write_text("server: {workers: none}\n")
     monkeypatch.setenv("CRESTGATE_SERVER__GRPC", "there")
     lines = run("serve", "--http", "x").err.splitlines()

@@ -28,8 +28,8 @@ def test_commands_share_the_default_store(shell: Run, run: Run, folder: Path) ->
 
 def test_settings_without_a_store_use_the_default(run: Run, folder: Path) -> None:
     (folder / "crestgate.yaml").write_text(SETTINGS)
-    asked = ("--user", "bob", "--path", "/orders/1")
-    assert [run("check", *asked).code for _ in range(3)] == [0, 0, 1]
+    options = ("--user", "bob", "--path", "/orders/1")
+    assert [run("check", *options).code for _ in range(3)] == [0, 0, 1]
     assert sorted(path.name for path in folder.iterdir()) == [".crestgate", "crestgate.yaml"]
 
 

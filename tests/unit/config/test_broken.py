@@ -1,6 +1,6 @@
-"""One mistake in a file, one message: what an operator reads, word by word.
+"""Exact error messages for invalid files.
 
-Every file in `broken/` has one mistake; `broken/expected.txt` has its message. A message names the file, the
+Every file in `broken/` has one error; `broken/expected.txt` has its message. A message names the file, the
 line, the field (if there is one), what is wrong, and what to write.
 """
 
@@ -28,7 +28,7 @@ FILES = sorted(path.name for path in BROKEN.glob("*.yaml"))
 @pytest.mark.parametrize("name", FILES)
 def test_message(name: str, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(BROKEN)
-    if parser == "Python":  # what PyYAML has where it was built without its C library
+    if parser == "Python":  # PyYAML's fallback when built without its C library
         monkeypatch.delattr(yaml, "CSafeLoader")
     with pytest.raises(ValidationError) as raised:
         load_settings(name, {})

@@ -16,7 +16,7 @@ from crestgate.config.default_folder import (
 )
 from crestgate.errors import StoreError
 
-STRANGER = 12345
+OTHER_UID = 12345
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +26,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def as_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process is another user, as far as it can tell."""
-    monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
+def as_other_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process appear to run as another user."""
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER_UID)
 
 
 def every_use() -> list[Callable[[], object]]:
@@ -44,11 +44,11 @@ def test_folder_is_created_for_its_owner(folder: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.usefixtures("as_stranger")
+@pytest.mark.usefixtures("as_other_user")
 def test_folder_of_another_user_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     for use in every_use():
-        with pytest.raises(StoreError, match=rf"belongs to .*, and this runs as {STRANGER}: .*`chown -hR {STRANGER}"):
+        with pytest.raises(StoreError, match=rf"belongs to .*, and this runs as {OTHER_UID}: .*`chown -hR {OTHER_UID}"):
             use()
 
 
@@ -59,7 +59,7 @@ def test_folder_that_others_can_write_to_is_refused(folder: Path, mode: int) -> 
     for use in every_use():
         with pytest.raises(StoreError, match=r"can be written by others .*`chmod -R go-rwx"):
             use()
-    assert folder.stat().st_mode & 0o7777 == mode, "nothing is mended before somebody has looked"
+    assert folder.stat().st_mode & 0o7777 == mode, "permissions are not repaired without review"
 
 
 @pytest.mark.parametrize("name", ["counters", "counters.once", "rules.db", "rules.db-wal", "rules.db-shm"])
@@ -77,7 +77,7 @@ def test_read_permissions_of_others_are_removed(folder: Path) -> None:
     (folder / "notes.txt").touch(0o644)
     default_rules_url()
     assert (folder / "rules.db").stat().st_mode & 0o777 == 0o600
-    assert (folder / "notes.txt").stat().st_mode & 0o777 == 0o644, "which is not ours"
+    assert (folder / "notes.txt").stat().st_mode & 0o777 == 0o644, "a file that Crestgate did not create"
 
 
 def test_planted_link_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_own_symbolic_link_is_accepted(folder: Path, tmp_path: Path) -> None:
 def test_file_of_another_user_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     (folder / "rules.db").touch(0o600)
-    os.chown(folder / "rules.db", STRANGER, STRANGER)
-    with pytest.raises(StoreError, match=rf"the file .*rules\.db belongs to {STRANGER}, and this runs as root"):
+    os.chown(folder / "rules.db", OTHER_UID, OTHER_UID)
+    with pytest.raises(StoreError, match=rf"the file .*rules\.db belongs to {OTHER_UID}, and this runs as root"):
         default_rules_url()
 
 

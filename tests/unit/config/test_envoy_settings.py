@@ -16,7 +16,7 @@ VARIABLE = "CRESTGATE_ENVOY__CONFIG"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The settings are in a folder of this one, and so are the descriptors."""
+    """A folder with subfolders for settings and descriptors."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "etc" / "envoy.d").mkdir(parents=True)
     (tmp_path / "etc" / "envoy.d" / "mail.yaml").write_text(MAIL)

@@ -200,10 +200,10 @@ def test_every_field_of_a_section_has_a_variable() -> None:
     assert {path: inside for path, inside in NESTED_FIELDS.items() if path != ("default_policy",)} == names
     leaves = {"__".join(("CRESTGATE", *path, name)).replace("__", "_", 1) for path in names for name in names[path]}
     leaves = {leaf.upper() for leaf in leaves} - {"CRESTGATE_SERVER__TLS", "CRESTGATE_SERVER__LIMITS"}
-    known = {*ENVIRONMENT} - {"CRESTGATE_DEPRECATED"}
+    variables = {*ENVIRONMENT} - {"CRESTGATE_DEPRECATED"}
     tls = {f"CRESTGATE_SERVER__TLS__{name}" for name in ("CERTIFICATE", "KEY", "GRPC_CLIENT_CA")}
     envoy = {f"CRESTGATE_ENVOY__{name}" for name in ("CONFIG", "NEGATIVE_HITS", "X_RATELIMIT")}
-    assert leaves == known | tls | envoy  # files of which are read: see test_envoy_settings.py
+    assert leaves == variables | tls | envoy  # these name files that are read: see test_envoy_settings.py
 
 
 VARIABLES = [
@@ -237,7 +237,7 @@ def test_message_about_a_variable(name: str, value: str, message: str) -> None:
     assert any(line.endswith(message) for line in messages), messages
 
 
-def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     text = """\
 server: {workers: 0, checks: maybe, limits: {reads: many, writes: 0/s}, admin_from: [x, 10.0.0.1/8]}
 headers: {reset: never}

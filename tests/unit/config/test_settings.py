@@ -1,4 +1,4 @@
-"""Loading settings: defaults, files, environment, and all problems at once."""
+"""Loading settings: defaults, files, environment, and reports of all problems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a file into the current folder, which is an empty one."""
+    """Writes a file into the current folder, which is empty at first."""
     monkeypatch.chdir(tmp_path)
 
     def written(content: str, name: str = "crestgate.yaml") -> str:
@@ -114,7 +114,7 @@ def test_store_is_set(write: Write) -> None:
 
 def test_settings_are_frozen(write: Write) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        load_settings(None, {}).mode = "embedded"  # type: ignore[misc]  # which is what is tested
+        load_settings(None, {}).mode = "embedded"  # type: ignore[misc]  # the assignment under test
 
 
 def test_rule_files_know_every_setting() -> None:
@@ -217,7 +217,7 @@ def test_other_variables_are_ignored() -> None:
 
 
 def test_kubernetes_variables_are_ignored() -> None:
-    """Those of a Service called crestgate, with a port called http; they are in every pod beside it."""
+    """Kubernetes sets these in every pod of the namespace for a Service named crestgate with a port named http."""
     environ = {
         "CRESTGATE_PORT": "tcp://10.0.0.1:8080",
         "CRESTGATE_PORT_8080_TCP": "tcp://10.0.0.1:8080",
@@ -249,13 +249,13 @@ def test_variable_fixes_its_own_field_only(write: Write) -> None:
     ]
 
 
-def test_all_mistakes_are_reported_in_order(write: Write) -> None:
+def test_all_errors_are_reported_in_order(write: Write) -> None:
     write("plans: {a: 5/s, a: 6/s}\nstore: memory://\nrules:\n  - {dimension: usr}\n", "more/one.yaml")
     write("'never closed\n", "more/two.yaml")
     write("mode: servce\nrefresh_seconds: -1\nrules:\n  - {rule_id: x, limit: -1}\nstore: x\ninclude: [more, none]\n")
     environ = {"CRESTGATE_STOR": "x", "CRESTGATE_ON_STORE_ERROR": "x"}
-    places = [line.rpartition(": must")[0] or line for line in messages("crestgate.yaml", environ)]
-    assert [": ".join(place.split(": ")[:2]) for place in places] == [
+    locations = [line.rpartition(": must")[0] or line for line in messages("crestgate.yaml", environ)]
+    assert [": ".join(location.split(": ")[:2]) for location in locations] == [
         "crestgate.yaml:1: mode",
         "crestgate.yaml:2: refresh_seconds",
         "crestgate.yaml:4: rules[0].dimension",
@@ -275,7 +275,7 @@ def test_all_mistakes_are_reported_in_order(write: Write) -> None:
     ]
 
 
-def test_mistakes_of_the_file_itself(write: Write) -> None:
+def test_unreadable_files_are_reported(write: Write) -> None:
     write("", "folder/x.yaml")
     assert messages("none.yaml") == ["none.yaml: there is no such file: write its path as seen from here, or make it"]
     assert messages("folder", {"CRESTGATE_MODE": "x"}) == [
@@ -318,7 +318,7 @@ def test_list_at_the_top_is_a_list_of_rules(write: Write) -> None:
     assert ids(load_settings(write("- {rule_id: a, dimension: ip, limit: 5, window_seconds: 1}\n"), {})) == ["a"]
 
 
-def test_rules_that_end_do_not_compete_with_those_that_last(write: Write) -> None:
+def test_expiring_rules_do_not_conflict_with_permanent_ones(write: Write) -> None:
     slot = "dimension: ip, limit: 5, window_seconds: 1"
     write(f"""\
 - {{rule_id: a, {slot}}}

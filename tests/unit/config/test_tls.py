@@ -17,7 +17,7 @@ NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two certificates with their keys, one of them also locked, and both in one file; and what one has revoked."""
+    """Two certificates with keys, an encrypted key, a combined file, and a revocation list."""
     folder = tmp_path_factory.mktemp("tls")
     for name in ("one", "other"):
         files = ["-keyout", f"{name}.key", "-out", f"{name}.pem"]
@@ -87,7 +87,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("certificate", "key", "message"), MISTAKES)
-def test_mistake(folder: Path, certificate: str, key: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_files(folder: Path, certificate: str, key: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(ValidationError) as raised:
         load(certificate, key)
@@ -96,7 +96,7 @@ def test_mistake(folder: Path, certificate: str, key: str, message: str, monkeyp
     assert problem.file == f"CRESTGATE_SERVER__TLS__{message.partition(':')[0].upper()}"
 
 
-def test_both_mistakes_are_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_errors_are_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(ValidationError) as raised:
         load("none.pem", "none.key")
@@ -112,7 +112,7 @@ OF_SIGNERS = [
 
 
 @pytest.mark.parametrize(("signers", "message"), OF_SIGNERS)
-def test_mistake_in_grpc_client_ca(folder: Path, signers: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_grpc_client_ca(folder: Path, signers: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(ValidationError) as raised:
         load("one.pem", "one.key", signers)

@@ -11,14 +11,14 @@ from crestgate.config.environment import read_environment
 
 ROOT = Path(__file__).parents[3]
 FRAMEWORKS = {ROOT / "docs" / "frameworks.md", ROOT / "docs" / "frameworks-options.md"}
-"""Names of these pages are keys in the settings of Flask and Django applications."""
+"""Pages whose names are settings of Flask and Django applications."""
 PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - FRAMEWORKS)]
-SLIPS = {"CRESTGATE_STOR", "CRESTGATE_PORT"}
-"""Shown as mistakes, or as what Kubernetes sets."""
+EXCEPTIONS = {"CRESTGATE_STOR", "CRESTGATE_PORT"}
+"""Names documented as misspellings, or set by Kubernetes."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_variables_are_known(page: Path) -> None:
-    names = set(re.findall(r"CRESTGATE_[A-Z_]*[A-Z]\b", page.read_text())) - SLIPS
+def test_documented_variables_exist(page: Path) -> None:
+    names = set(re.findall(r"CRESTGATE_[A-Z_]*[A-Z]\b", page.read_text())) - EXCEPTIONS
     _, problems = read_environment(dict.fromkeys(names, "x"))
     assert [problem.file for problem in problems if "unknown" in problem.message] == []
