@@ -1,4 +1,4 @@
-"""deploy/compose.yaml: nothing starts without secrets, all in the right order, with settings that Crestgate reads."""
+"""deploy/compose.yaml: secrets are required, services start in order, and Crestgate accepts the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRETS = {"CRESTGATE_ADMIN_KEY": "a" * 32, "REDIS_PASSWORD": "b" * 32, "MARIADB
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([?-])([^}]*))?\}")
 
 
-def composed(variables: dict[str, str]) -> Any:
+def render(variables: dict[str, str]) -> Any:
     """The file with its variables filled in, as `docker compose config` does; KeyError for one that must be set."""
 
     def fill(match: re.Match[str]) -> str:
@@ -39,18 +39,18 @@ def composed(variables: dict[str, str]) -> Any:
     return filled(yaml.safe_load(TEXT))
 
 
-COMPOSED = composed(SECRETS)
+COMPOSED = render(SECRETS)
 SERVICES = COMPOSED["services"]
 
 
-def test_there_are_the_service_and_its_two_stores() -> None:
+def test_services_are_crestgate_and_its_two_stores() -> None:
     assert {*SERVICES} == {"crestgate", "redis", "mariadb"}
 
 
 @pytest.mark.parametrize("missing", SECRETS)
 def test_nothing_starts_without_a_secret(missing: str) -> None:
     with pytest.raises(KeyError, match=missing):
-        composed({name: value for name, value in SECRETS.items() if name != missing})
+        render({name: value for name, value in SECRETS.items() if name != missing})
 
 
 def test_no_secret_has_a_default() -> None:
@@ -60,7 +60,7 @@ def test_no_secret_has_a_default() -> None:
     assert not re.search(r"(?i)(password|key):\s+[\"']?[a-z0-9]+[\"']?$", TEXT.replace('PASSWORD: "yes"', ""), re.M)
 
 
-def test_example_of_the_secrets_names_each_and_holds_none() -> None:
+def test_example_env_file_names_all_secrets_without_values() -> None:
     lines = [line for line in (DEPLOY / ".env.example").read_text().splitlines() if line and line[0] != "#"]
     assert sorted(lines) == sorted(f"{name}=" for name in SECRETS)
     assert ".env" in (DEPLOY.parent / ".gitignore").read_text().split()
@@ -69,12 +69,12 @@ def test_example_of_the_secrets_names_each_and_holds_none() -> None:
 def test_crestgate_reads_its_environment() -> None:
     service = SERVICES["crestgate"]
     settings = load_settings(None, service["environment"])
-    places = (settings.server.http, settings.server.grpc)
-    for place in places:
-        assert required_check_scope(settings.server, place) == "check"
-        assert not is_loopback(place.host)
-    published = [f"127.0.0.1:{shown}:{place.port}" for shown, place in zip((8080, 8081), places, strict=True)]
-    assert service["ports"] == published, "on this machine alone, unless PUBLISH and PUBLISH_GRPC say otherwise"
+    addresses = (settings.server.http, settings.server.grpc)
+    for address in addresses:
+        assert required_check_scope(settings.server, address) == "check"
+        assert not is_loopback(address.host)
+    published = [f"127.0.0.1:{port}:{address.port}" for port, address in zip((8080, 8081), addresses, strict=True)]
+    assert service["ports"] == published, "on loopback only, unless PUBLISH and PUBLISH_GRPC are set"
     assert isinstance(settings.store, str)
     assert isinstance(settings.rules_store, str)
     store, rules_store = urlsplit(settings.store), urlsplit(settings.rules_store)
@@ -91,14 +91,14 @@ def test_crestgate_reads_its_environment() -> None:
 
 def test_redis_has_the_password_and_evicts_nothing() -> None:
     command = SERVICES["redis"]["command"]
-    assert command[0] == "redis-server", "the image's own start gives up root for this"
+    assert command[0] == "redis-server", "the image's entrypoint drops root for this command"
     options = dict(zip(command[1::2], command[2::2], strict=True))
     assert options["--requirepass"] == SECRETS["REDIS_PASSWORD"]
     assert options["--maxmemory-policy"] == "noeviction"
 
 
 def test_stores_are_healthy_before_the_service_starts_and_reached_by_it_alone() -> None:
-    waited = {name: how["condition"] for name, how in SERVICES["crestgate"]["depends_on"].items()}
+    waited = {name: dependency["condition"] for name, dependency in SERVICES["crestgate"]["depends_on"].items()}
     assert waited == {"redis": "service_healthy", "mariadb": "service_healthy"}
     for name in waited:
         assert SERVICES[name]["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
@@ -120,10 +120,10 @@ def test_service_is_built_from_this_tree_and_unprivileged() -> None:
     assert [mount.partition(":")[0] for mount in service["tmpfs"]] == ["/tmp"]
 
 
-def test_service_is_healthy_when_it_is_ready_and_has_time_to_end() -> None:
+def test_health_check_uses_readiness_and_shutdown_has_time() -> None:
     service = SERVICES["crestgate"]
-    word, program, flag, code = service["healthcheck"]["test"]
-    assert (word, program, flag) == ("CMD", "python", "-c")
+    kind, program, flag, code = service["healthcheck"]["test"]
+    assert (kind, program, flag) == ("CMD", "python", "-c")
     compile(code, "healthcheck", "exec")
     assert "'/readyz'" in code
     shutdown = load_settings(None, service["environment"]).server.shutdown_seconds

@@ -18,20 +18,20 @@ DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 
 
 def stages() -> list[list[tuple[str, str]]]:
-    """The instructions of each stage, each with what stands behind it."""
+    """The instructions of each stage, with their arguments."""
     text = re.sub(r"^\s*#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE)
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     found: list[list[tuple[str, str]]] = [[]]
     for line in filter(None, lines):
-        word, _, rest = line.partition(" ")
-        if word == "FROM":
+        instruction, _, rest = line.partition(" ")
+        if instruction == "FROM":
             found.append([])
-        found[-1].append((word, rest.strip()))
+        found[-1].append((instruction, rest.strip()))
     return found[1:]
 
 
-def arguments(instructions: list[tuple[str, str]], word: str) -> list[str]:
-    return [rest for name, rest in instructions if name == word]
+def arguments(instructions: list[tuple[str, str]], instruction: str) -> list[str]:
+    return [rest for name, rest in instructions if name == instruction]
 
 
 BUILD, RUNTIME = stages()
@@ -41,10 +41,10 @@ def environment() -> dict[str, str]:
     return dict(pair.partition("=")[::2] for line in arguments(RUNTIME, "ENV") for pair in shlex.split(line))
 
 
-def test_instructions_are_those_that_docker_knows() -> None:
-    known = {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "VOLUME", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
-    known |= {"ENTRYPOINT", "CMD"}
-    assert {word for stage in (BUILD, RUNTIME) for word, _ in stage} <= known
+def test_instructions_are_valid() -> None:
+    allowed = {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "VOLUME", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
+    allowed |= {"ENTRYPOINT", "CMD"}
+    assert {instruction for stage in (BUILD, RUNTIME) for instruction, _ in stage} <= allowed
 
 
 def test_compiler_stays_in_the_first_stage() -> None:
@@ -68,14 +68,14 @@ def test_runs_as_an_unprivileged_numeric_user() -> None:
     made = " ".join(arguments(RUNTIME, "RUN"))
     assert f"--uid {number} " in made
     assert f"--gid {group} " in made
-    words = [word for word, _ in RUNTIME]
-    assert words.index("USER") < words.index("ENTRYPOINT")
-    assert words.index("RUN") < words.index("USER"), "the user's folder is made by root"
+    names = [instruction for instruction, _ in RUNTIME]
+    assert names.index("USER") < names.index("ENTRYPOINT")
+    assert names.index("RUN") < names.index("USER"), "the user's folder is created by root"
 
 
-@pytest.mark.parametrize("word", ["ENTRYPOINT", "CMD"])
-def test_service_is_started_without_a_shell(word: str) -> None:
-    (written,) = arguments(RUNTIME, word)
+@pytest.mark.parametrize("instruction", ["ENTRYPOINT", "CMD"])
+def test_service_is_started_without_a_shell(instruction: str) -> None:
+    (written,) = arguments(RUNTIME, instruction)
     assert all(isinstance(part, str) for part in json.loads(written))
 
 
@@ -111,7 +111,7 @@ def test_no_secret_is_in_the_image() -> None:
 
 def test_data_is_in_a_volume() -> None:
     (volume,) = json.loads(arguments(RUNTIME, "VOLUME")[0])
-    assert arguments(RUNTIME, "WORKDIR") == [volume], ".crestgate is made in the folder it is started in"
+    assert arguments(RUNTIME, "WORKDIR") == [volume], ".crestgate is created in the working directory"
     assert f"-m 0700 {volume}" in " ".join(arguments(RUNTIME, "RUN"))
 
 
@@ -119,11 +119,11 @@ def test_copied_files_exist_and_are_not_ignored() -> None:
     copied = [name.removeprefix("./") for line in arguments(BUILD, "COPY") for name in line.split()[:-1]]
     assert {"pyproject.toml", "setup.py", "src"} <= {*copied}
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    kept = {line[1:] for line in ignored if line.startswith("!")}
-    assert "*" in ignored, "nothing gets in unless it is named"
-    assert {*copied} == kept
+    included = {line[1:] for line in ignored if line.startswith("!")}
+    assert "*" in ignored, "only named files are included"
+    assert {*copied} == included
     for name in copied:
         assert (ROOT / name).exists(), name
-    taken_away = [line for line in ignored if line.startswith("**/")]
+    excluded = [line for line in ignored if line.startswith("**/")]
     for secret in ("__pycache__", "crestgate.egg-info", "core.so"):
-        assert any(fnmatch.fnmatch(secret, line.removeprefix("**/")) for line in taken_away), secret
+        assert any(fnmatch.fnmatch(secret, line.removeprefix("**/")) for line in excluded), secret

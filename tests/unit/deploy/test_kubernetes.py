@@ -13,7 +13,7 @@ from crestgate.service.auth.guard import is_loopback, required_check_scope
 from crestgate.service.preflight import ADMIN_KEY
 
 FOLDER = Path(__file__).parent.parent.parent.parent / "deploy" / "kubernetes"
-SECRET = {  # as the command in kustomization.yaml makes it
+SECRET = {  # as created by the command in kustomization.yaml
     "admin-key": "0123456789abcdef0123456789abcdef",
     "store": "redis://:PASSWORD@redis:6379/0",
     "rules-store": "mariadb://crestgate:PASSWORD@mariadb:3306/crestgate",
@@ -23,7 +23,7 @@ NAME = "app.kubernetes.io/name"
 
 
 def manifests(name: str) -> dict[str, Any]:
-    """Those of a file, by their kind."""
+    """Manifests of a file by kind."""
     return {one["kind"]: one for one in yaml.safe_load_all((FOLDER / name).read_text())}
 
 
@@ -55,7 +55,7 @@ def environment(kinds: dict[str, Any]) -> dict[str, str]:
 
 
 def settings(kinds: dict[str, Any], folder: Path) -> Settings:
-    """What Crestgate makes of the ConfigMap and the environment."""
+    """Settings that Crestgate loads from the ConfigMap and the environment."""
     path = folder / "crestgate.yaml"
     path.write_text(kinds["ConfigMap"]["data"]["crestgate.yaml"])
     return load_settings(str(path), environment(kinds))
@@ -75,9 +75,9 @@ def test_each_kind_has_the_version_that_kubernetes_serves() -> None:
 
 
 @pytest.mark.parametrize("kinds", BOTH)
-def test_settings_are_read_from_the_file_that_is_mounted(kinds: dict[str, Any], tmp_path: Path) -> None:
+def test_settings_are_read_from_the_mounted_file(kinds: dict[str, Any], tmp_path: Path) -> None:
     found = settings(kinds, tmp_path)
-    assert found.records, "there are rules in it"
+    assert found.records, "it contains rules"
     assert found.store == SECRET["store"]
     assert found.rules_store == SECRET["rules-store"]
     command, option, path = container(kinds)["args"]
@@ -89,7 +89,7 @@ def test_settings_are_read_from_the_file_that_is_mounted(kinds: dict[str, Any], 
 
 
 @pytest.mark.parametrize("kinds", BOTH)
-def test_secrets_are_nowhere_but_in_the_secret(kinds: dict[str, Any]) -> None:
+def test_secrets_are_only_in_the_secret(kinds: dict[str, Any]) -> None:
     from_secret = {one["name"] for one in container(kinds)["env"] if "valueFrom" in one}
     assert from_secret == {ADMIN_KEY, "CRESTGATE_STORE", "CRESTGATE_RULES_STORE"}
     text = kinds["ConfigMap"]["data"]["crestgate.yaml"]
@@ -99,27 +99,27 @@ def test_secrets_are_nowhere_but_in_the_secret(kinds: dict[str, Any]) -> None:
     assert all(f"--from-literal={name}=" in made for name in SECRET)
 
 
-def test_alone_it_listens_for_others_who_need_a_key(tmp_path: Path) -> None:
+def test_standalone_service_listens_on_all_interfaces_and_needs_a_key(tmp_path: Path) -> None:
     server = settings(ALONE, tmp_path).server
-    for place in (server.http, server.grpc):
-        assert not is_loopback(place.host)
-        assert required_check_scope(server, place) == "check"
+    for address in (server.http, server.grpc):
+        assert not is_loopback(address.host)
+        assert required_check_scope(server, address) == "check"
     ports = {port["name"]: port["containerPort"] for port in container(ALONE)["ports"]}
     assert ports == {"http": server.http.port, "grpc": server.grpc.port}
     assert {port["name"]: port["targetPort"] for port in ALONE["Service"]["spec"]["ports"]} == {
         "http": "http",
         "grpc": "grpc",
-    }, "meshes know by the name that gRPC is spoken there"
+    }, "service meshes detect gRPC by the port name"
     assert {container(ALONE)[probe]["httpGet"]["path"] for probe in PROBES} == {"/healthz", "/readyz"}
     for probe, path in PROBES.items():
         assert container(ALONE)[probe]["httpGet"] == {"path": path, "port": "http"}
 
 
-def test_beside_an_application_it_listens_on_loopback_and_is_probed_there(tmp_path: Path) -> None:
+def test_sidecar_listens_and_is_probed_on_loopback(tmp_path: Path) -> None:
     server = settings(SIDECAR, tmp_path).server
-    for place in (server.http, server.grpc):
-        assert is_loopback(place.host)
-        assert required_check_scope(server, place) is None
+    for address in (server.http, server.grpc):
+        assert is_loopback(address.host)
+        assert required_check_scope(server, address) is None
     assert "ports" not in container(SIDECAR)
     for probe, path in PROBES.items():
         program, flag, code = container(SIDECAR)[probe]["exec"]["command"]
@@ -135,7 +135,7 @@ def test_beside_an_application_it_listens_on_loopback_and_is_probed_there(tmp_pa
 def test_container_is_unprivileged(kinds: dict[str, Any]) -> None:
     rights = {**pod(kinds)["securityContext"], **container(kinds)["securityContext"]}
     assert rights["runAsNonRoot"] is True
-    assert rights["runAsUser"] == rights["runAsGroup"] == rights["fsGroup"] == 10001, "as the image has it"
+    assert rights["runAsUser"] == rights["runAsGroup"] == rights["fsGroup"] == 10001, "the image's user"
     assert rights["allowPrivilegeEscalation"] is False
     assert rights["readOnlyRootFilesystem"] is True
     assert rights["capabilities"] == {"drop": ["ALL"]}
@@ -165,7 +165,7 @@ def test_selectors_find_the_pods(kinds: dict[str, Any]) -> None:
     assert NAME in labels
 
 
-def test_autoscaler_has_the_deployment_to_itself() -> None:
+def test_only_the_autoscaler_sets_replicas() -> None:
     scaler = ALONE["HorizontalPodAutoscaler"]["spec"]
     target = ALONE["Deployment"]
     assert scaler["scaleTargetRef"] == {
@@ -173,7 +173,7 @@ def test_autoscaler_has_the_deployment_to_itself() -> None:
         "kind": "Deployment",
         "name": target["metadata"]["name"],
     }
-    assert "replicas" not in target["spec"], "each rollout would set it back"
+    assert "replicas" not in target["spec"], "each rollout would reset it"
     assert 2 <= scaler["minReplicas"] < scaler["maxReplicas"]
     assert ALONE["PodDisruptionBudget"]["spec"]["maxUnavailable"] < scaler["minReplicas"]
 

@@ -10,14 +10,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent.parent
 OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PORT", "GRPC_PORT")
-"""What the make that runs the tests would tell this one."""
+"""Variables that an outer make would pass to this one."""
 
 
 @pytest.mark.parametrize(
     ("given", "http", "grpc"),
     [([], 8080, 8081), (["PORT=9000"], 9000, 8081), (["PORT=9000", "GRPC_PORT=9001"], 9000, 9001)],
 )
-def test_serves_on_loopback_at_the_ports_that_are_asked_for(given: list[str], http: int, grpc: int) -> None:
+def test_serves_on_loopback_at_the_given_ports(given: list[str], http: int, grpc: int) -> None:
     outside = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
     done = subprocess.run(
         ["make", "-n", "serve", *given], cwd=ROOT, env=outside, capture_output=True, text=True, check=True

@@ -22,9 +22,9 @@ PROBES = sorted({code for name in FILES for code in PROBE.findall((DEPLOY / name
 
 @contextmanager
 def server(status: int) -> Iterator[int]:
-    """A server that answers everything with this status."""
+    """A server that responds with this status to every request."""
 
-    class Answers(BaseHTTPRequestHandler):
+    class StatusHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
             self.send_header("Content-Length", "0")
@@ -33,7 +33,7 @@ def server(status: int) -> Iterator[int]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Answers) as one:
+    with HTTPServer(("127.0.0.1", 0), StatusHandler) as one:
         thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -59,6 +59,6 @@ def test_each_file_has_its_probe() -> None:
 def test_probe_passes_only_for_a_healthy_service(code: str) -> None:
     with server(200) as port:
         assert run(code, port) == 0
-    assert run(code, port) != 0, "nobody answers any more"
+    assert run(code, port) != 0, "the server is down"
     with server(503) as port:
         assert run(code, port) != 0

@@ -27,21 +27,21 @@ def test_quoted_lines_are_in_the_files(title: str, folder: str) -> None:
         if file.suffix in (".conf", ".yaml")
         for line in file.read_text().splitlines()
     }
-    shown = [
+    quoted = [
         line.partition(" #")[0].strip()
         for block in re.findall(r"^```text\n(.*?)^```$", section(title), re.MULTILINE | re.DOTALL)
         for line in block.splitlines()
     ]
-    assert shown
-    assert [line for line in shown if line not in written] == []
+    assert quoted
+    assert [line for line in quoted if line not in written] == []
 
 
-def test_settings_in_the_table_of_variables_are_settings() -> None:
+def test_settings_in_the_table_of_variables_exist() -> None:
     rows = re.findall(r"^\| `[A-Z_…`, ]+.* \| (.+) \|$", section("Migrating from envoyproxy/ratelimit"), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)*)`", row.partition(":")[0])}
-    known = re.findall(r"^\| `([a-z_.]+)` \|", (ROOT / "docs" / "configuration.md").read_text(), re.MULTILINE)
+    settings = re.findall(r"^\| `([a-z_.]+)` \|", (ROOT / "docs" / "configuration.md").read_text(), re.MULTILINE)
     assert len(named) > 10
-    assert named <= {*known}
+    assert named <= {*settings}
 
 
 @pytest.mark.parametrize("folder", ["nginx", "envoy"])
@@ -52,7 +52,7 @@ def test_settings_beside_a_proxy_are_read(folder: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
-def test_links_and_commands_lead_to_files(page: Path) -> None:
+def test_links_and_commands_name_existing_files(page: Path) -> None:
     text = page.read_text()
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
     commands = re.findall(r"(?:--config |-c )\"?(?:\$PWD/)?(\S+?)\"?(?:\s|$)", text)

@@ -1,4 +1,4 @@
-"""Keys of counters: different descriptors never share one, whatever stands in them and however long they are."""
+"""Keys of counters: different descriptors never share one, whatever their contents and length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ keys = strange.filter(lambda text: text and "*" not in text)
 
 
 def any_value(domain: str, names: tuple[str, ...]) -> Domains:
-    """A limit on these keys, one below the other, whatever their values."""
+    """A limit on these nested keys, for any values."""
     root = node = domain_node(domain)
     for name in names:
         node = add_node(node, name, "", False, False, False)
@@ -42,7 +42,7 @@ def test_different_descriptors_never_share_a_key(descriptors: list[tuple[str, En
     assert len({key_of(domain, entries) for domain, entries in different}) == len(different)
 
 
-def test_every_pair_of_characters_is_a_key_of_its_own() -> None:
+def test_every_pair_of_characters_has_its_own_key() -> None:
     names = [name for name in SIGNS if name and "*" not in name]
     pairs = list(itertools.product(names, SIGNS))
     single = {key_of("d", (pair,)) for pair in pairs}
@@ -57,7 +57,7 @@ def test_separators_are_escaped() -> None:
 
 
 def test_pattern_and_value_have_different_keys() -> None:
-    """A shared counter is not that of a request which says the pattern, where that counts for itself."""
+    """The shared counter of a pattern differs from the counter of a request whose value is the pattern itself."""
     root = domain_node("d")
     for name, shares in (("shared", True), ("apart", False)):
         add_node(root, name, "x*", shares, False, False).limit = DescriptorLimit(None, name)
@@ -100,7 +100,7 @@ def test_shortened_key_cannot_be_forged() -> None:
 
 
 def test_overrides_shorten_keys_the_same() -> None:
-    """A limit that a request brings along counts where the configured one does, also then."""
+    """An override of a request uses the counter of the configured limit, also when its key is shortened."""
     files = read_descriptor_files(str(Path(__file__).parent / "documented"))
     entries = [("recipient", "x" * 5000)]
     configured, brought = files.domains.match("mail", entries), files.domains.override("mail", entries, 5, 4)
@@ -125,7 +125,7 @@ SECRETS = ("api_key", "X-Api-Key", "apikey", "Authorization", "session_id", "x-a
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_secrets_are_in_no_key_and_no_label(name: str) -> None:
-    """Neither one that a request says, nor one that is written in the file, nor that of a limit brought along."""
+    """Neither values of a request, nor those in the file, nor those of an override."""
     root = domain_node("d")
     add_node(root, name, "", False, True, True).limit = DescriptorLimit(None, "d")
     written = add_node(root, name, "s3cret", False, False, False)

@@ -1,8 +1,8 @@
-"""Which limit a request meets, and which counter: the reference's documented cases in files of our own (`documented/`),
-and what is easy to get wrong beside them.
+"""The limit and counter that match a request: the reference's documented cases in our own files (`documented/`),
+and edge cases.
 
-A request is written as its domain and its entries: `mail kind=advert recipient=ann`. What it meets is a limit, its
-counter's key, and the label of its metrics where that is not the limit's own.
+A request is written as its domain and its entries: `mail kind=advert recipient=ann`. It matches a limit, the key of a
+counter, and the label of its metrics where that differs from the limit's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def domains() -> Domains:
     return files.domains
 
 
-def met(domains: Domains, request: str) -> Match | None:
+def match(domains: Domains, request: str) -> Match | None:
     domain, *entries = request.split(" ")
     pairs = [entry.partition("=") for entry in entries if entry]
     return domains.match(domain, [(key, value) for key, _, value in pairs])
@@ -41,7 +41,7 @@ ROWS: list[tuple[str, str, str]] = [
     ("mail kind=advert recipient=bob", "3/day mail.kind_advert.recipient", "mail|kind=advert|recipient=bob"),
     ("mail recipient=ann", "90/day mail.recipient", "mail|recipient=ann"),
     ("mail recipient=", "90/day mail.recipient", "mail|recipient="),
-    # The value that is written comes first
+    # Exact values take precedence
     ("edge address=192.0.2.1", "12/second edge.address", "edge|address=192.0.2.1"),
     ("edge address=192.0.2.5", "0/second edge.address_192.0.2.5", "edge|address=192.0.2.5"),
     ("edge address=192.0.2.55", "12/second edge.address", "edge|address=192.0.2.55"),
@@ -80,7 +80,7 @@ ROWS: list[tuple[str, str, str]] = [
     ("wildcards overlap=abba", "5/minute wildcards.overlap_ab*ba", "wildcards|overlap=abba"),
     ("wildcards overlap=abxba", "5/minute wildcards.overlap_ab*ba", "wildcards|overlap=abxba"),
     ("wildcards order=abx", "6/minute wildcards.order_a*", "wildcards|order=abx"),  # the first in the file
-    ("wildcards order=ab*", "7/minute wildcards.order_ab*", "wildcards|order=ab*"),  # just as it is written
+    ("wildcards order=ab*", "7/minute wildcards.order_ab*", "wildcards|order=ab*"),  # an exact value
     ("wildcards order=abc", "8/minute wildcards.order_abc", "wildcards|order=abc"),
     ("wildcards order=b", "9/minute wildcards.order", "wildcards|order=b"),
     ("wildcards order=", "9/minute wildcards.order", "wildcards|order="),
@@ -130,10 +130,10 @@ ROWS: list[tuple[str, str, str]] = [
     ("gateway job=1 free=x", "unlimited gateway.job.free", "gateway|job=1|free=x"),
     ("gateway open=x", "unlimited gateway.open", "gateway|open=x"),
     ("gateway supplier=first", "1/minute gateway.supplier_first", "gateway|supplier=first"),
-    # Pairs are compared, not what they look like when they are joined
+    # Pairs are compared, not their joined text
     ("odd a_b=c", "1/hour odd.a_b_c", "odd|a_b=c"),
     ("odd a=b_c", "2/hour odd.a_b_c", "odd|a=b_c"),
-    # What YAML sees more in is the text that was written
+    # Values that YAML would convert are the text as written
     ("odd number=5", "3/hour odd.number_5", "odd|number=5"),
     ("odd number=1.10", "4/hour odd.number_1.10", "odd|number=1.10"),
     ("odd number=007", "5/hour odd.number_007", "odd|number=007"),
@@ -144,7 +144,7 @@ ROWS: list[tuple[str, str, str]] = [
     ("odd Case=Upper", "10/hour odd.Case_Upper", "odd|Case=Upper"),
     ("odd dot.ted=do.t", "13/hour odd.dot.ted_do.t", "odd|dot.ted=do.t"),
     ("odd später=müde", "14/hour odd.später_müde", "odd|später=müde"),
-    # The choice on one level is never taken back
+    # Matching does not backtrack to another choice on a level
     ("odd greedy=yes one=x", "15/hour odd.greedy_yes.one", "odd|greedy=yes|one=x"),
     ("odd greedy=yet two=x", "16/hour odd.greedy_y*.two", "odd|greedy=yet|two=x"),
     ("odd greedy=no three=x", "17/hour odd.greedy.three", "odd|greedy=no|three=x"),
@@ -163,19 +163,19 @@ ROWS: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("request_", "limit", "key"), ROWS, ids=[row[0] for row in ROWS])
 def test_request_matches_limit(domains: Domains, request_: str, limit: str, key: str) -> None:
-    found = met(domains, request_)
+    found = match(domains, request_)
     assert found is not None
-    said, label = limit.split(" ", 1)
+    notation, label = limit.split(" ", 1)
     assert (found.limit.label, found.key) == (label, key)
-    if said == "unlimited":
+    if notation == "unlimited":
         assert (found.limit.algorithm, found.limit.requests_per_unit, found.limit.unit) == (None, 0, 0)
         return
     algorithm = found.limit.algorithm
     assert algorithm is not None
-    wanted = Limit.parse(f"{said} using fixed_window")
-    assert algorithm.limit == wanted
-    assert (algorithm.name, algorithm.label) == (f"envoy:{wanted.period_us // 1_000_000}", label)
-    assert found.limit.requests_per_unit == wanted.count
+    expected = Limit.parse(f"{notation} using fixed_window")
+    assert algorithm.limit == expected
+    assert (algorithm.name, algorithm.label) == (f"envoy:{expected.period_us // 1_000_000}", label)
+    assert found.limit.requests_per_unit == expected.count
 
 
 NOTHING = [
@@ -201,7 +201,7 @@ NOTHING = [
 
 @pytest.mark.parametrize("request_", NOTHING)
 def test_request_matches_no_limit(domains: Domains, request_: str) -> None:
-    assert met(domains, request_) is None
+    assert match(domains, request_) is None
 
 
 LABELS = [
@@ -231,13 +231,13 @@ LABELS = [
 
 @pytest.mark.parametrize(("request_", "label"), LABELS)
 def test_metric_labels(domains: Domains, request_: str, label: str) -> None:
-    found = met(domains, request_)
+    found = match(domains, request_)
     assert found is not None
     assert found.label == label
 
 
 def test_label_length_is_bounded(domains: Domains) -> None:
-    found = met(domains, f"detailed tenant={'x' * 60_000}")
+    found = match(domains, f"detailed tenant={'x' * 60_000}")
     assert found is not None
     assert found.label == f"detailed.tenant_{'x' * 184}"
     assert found.limit.label == "detailed.tenant"
@@ -245,7 +245,7 @@ def test_label_length_is_bounded(domains: Domains) -> None:
 
 def test_other_fields_of_a_limit(domains: Domains) -> None:
     def limit(request: str) -> tuple[str, frozenset[str], bool, bool, object]:
-        found = met(domains, request)
+        found = match(domains, request)
         assert found is not None
         one = found.limit
         return one.name, one.replaces, one.shadow, one.quota, one.metadata
@@ -271,7 +271,7 @@ UNITS = [
     ("ours unit=month", 5),
     ("ours unit=year", 6),
     ("ours unit=week", 7),
-    ("ours several=five", 0),  # the protocol has no name for it
+    ("ours several=five", 0),  # the protocol has no unit for it
     ("ours several=sixty", 2),
     ("ours several=seven", 7),
 ]
@@ -279,7 +279,7 @@ UNITS = [
 
 @pytest.mark.parametrize(("request_", "number"), UNITS)
 def test_unit_is_that_of_the_whole_period(domains: Domains, request_: str, number: int) -> None:
-    found = met(domains, request_)
+    found = match(domains, request_)
     assert found is not None
     assert found.limit.unit == number
 
@@ -293,13 +293,13 @@ ALGORITHMS = [
 
 @pytest.mark.parametrize(("name", "limit"), ALGORITHMS, ids=[name for name, _ in ALGORITHMS])
 def test_other_algorithms_than_the_fixed_window(domains: Domains, name: str, limit: Limit) -> None:
-    found = met(domains, f"ours algorithm={name}")
+    found = match(domains, f"ours algorithm={name}")
     assert found is not None
     assert found.limit.algorithm is not None
     assert (found.limit.algorithm.limit, found.limit.requests_per_unit) == (limit, limit.count)
 
 
-def test_domains_are_known_by_their_names(domains: Domains) -> None:
+def test_domains_are_found_by_exact_name(domains: Domains) -> None:
     assert domains.knows("mail")
     assert not domains.knows("Mail")
     assert not domains.knows("")

@@ -1,6 +1,6 @@
-"""One mistake in a file, one message: what an operator reads, word by word.
+"""Exact error messages for invalid descriptor files.
 
-Every file in `broken/` has one mistake; `broken/expected.txt` has what is said about it: the file, the line, the field
+Every file in `broken/` has one error; `broken/expected.txt` has its message: the file, the line, the field
 where there is one, what is wrong, and what to write.
 """
 
@@ -28,7 +28,7 @@ LIMIT = "rate_limit: {unit: minute, requests_per_unit: 5}"
 @pytest.mark.parametrize("name", FILES)
 def test_message_about_a_descriptor(name: str, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(BROKEN)
-    if parser == "Python":  # what PyYAML has where it was built without its C library
+    if parser == "Python":  # PyYAML's fallback when built without its C library
         monkeypatch.delattr(yaml, "CSafeLoader")
     (problem,) = read_descriptor_files(name).problems
     assert str(problem) == EXPECTED[name]
@@ -39,7 +39,7 @@ def test_every_message_is_of_a_file() -> None:
     assert sorted(EXPECTED) == FILES
 
 
-def told(path: Path) -> list[str]:
+def messages(path: Path) -> list[str]:
     files = read_descriptor_files(str(path))
     assert files.domains.counts == {}
     return [str(problem).removeprefix(f"{path}/") for problem in files.problems]
@@ -50,7 +50,7 @@ def test_all_problems_of_all_files_are_reported_in_order(tmp_path: Path) -> None
         f"domain: shop\ndescriptors:\n  - key: user\n    {LIMIT}\n    colour: red\n  - a\n"
     )
     (tmp_path / "a.yml").write_text("descriptors:\n  - key: user\n    rate_limit: {unit: minutes}\n  - value: x\n")
-    assert told(tmp_path) == [
+    assert messages(tmp_path) == [
         "a.yml:1: domain: is missing: write the name that requests come with",
         "a.yml:3: descriptors[0].rate_limit.requests_per_unit: is missing: write a whole number from 0 to 4294967295",
         "a.yml:3: descriptors[0].rate_limit.unit: must be one of second, minute, hour, day, week, month, year, "
@@ -82,7 +82,7 @@ def test_descriptors_below_a_problem_are_validated_too(tmp_path: Path) -> None:
 def test_domain_in_two_files_is_a_problem(tmp_path: Path) -> None:
     for name in ("a.yaml", "b.yaml", "c.yaml"):
         (tmp_path / name).write_text(f"# {name}\ndomain: {'shop' if name != 'b.yaml' else 'mail'}\n")
-    assert told(tmp_path) == [
+    assert messages(tmp_path) == [
         f"c.yaml:2: domain: 'shop' is the domain of {tmp_path}/a.yaml too: put all of its descriptors into one file"
     ]
 
@@ -92,14 +92,14 @@ def test_empty_folder_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("domain: shop\n")
     (tmp_path / "below.yaml").mkdir()
     message = "there is no *.yaml or *.yml file in this folder: put one there for each domain, or mend the path"
-    assert told(tmp_path) == [f"{tmp_path}: {message}"]
+    assert messages(tmp_path) == [f"{tmp_path}: {message}"]
 
 
 def test_missing_path_is_a_problem(tmp_path: Path) -> None:
     missing = tmp_path / "none.yaml"
-    assert told(missing) == [f"{missing}: there is no such file or folder: make it, or mend the path"]
+    assert messages(missing) == [f"{missing}: there is no such file or folder: make it, or mend the path"]
     (tmp_path / "gone.yaml").symlink_to("nowhere")
-    assert told(tmp_path) == ["gone.yaml: there is no such file: write its path as seen from here, or make it"]
+    assert messages(tmp_path) == ["gone.yaml: there is no such file: write its path as seen from here, or make it"]
 
 
 def test_single_file_may_have_any_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Matching against a matcher that is written down as the reference documents it, on descriptors of all shapes."""
+"""The matcher, compared with a direct implementation of the reference's documentation, on generated descriptors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def levels(draw: st.DrawFn, depth: int = 3) -> list[Descriptor]:
 entries_of = st.lists(st.tuples(st.sampled_from(KEYS), st.text("ab_*", max_size=5)), max_size=4)
 
 
-def chosen(level: list[Descriptor], key: str, value: str) -> Descriptor | None:
+def choose(level: list[Descriptor], key: str, value: str) -> Descriptor | None:
     mine = [descriptor for descriptor in level if descriptor["key"] == key]
     for descriptor in mine:
         if value and descriptor["value"] == value:
@@ -53,19 +53,19 @@ def chosen(level: list[Descriptor], key: str, value: str) -> Descriptor | None:
     return next((descriptor for descriptor in mine if not descriptor["value"]), None)
 
 
-def by_hand(level: list[Descriptor], entries: list[tuple[str, str]]) -> list[Descriptor] | None:
-    """The descriptors on the way to the limit."""
-    way = []
+def reference_match(level: list[Descriptor], entries: list[tuple[str, str]]) -> list[Descriptor] | None:
+    """The descriptors on the path to the limit."""
+    path = []
     for key, value in entries:
-        descriptor = chosen(level, key, value)
+        descriptor = choose(level, key, value)
         if descriptor is None:
             return None
-        way.append(descriptor)
+        path.append(descriptor)
         level = descriptor.get("descriptors", [])
-    return way if way and "rate_limit" in way[-1] else None
+    return path if path and "rate_limit" in path[-1] else None
 
 
-def shown(descriptor: Descriptor, key: str, value: str, detailed: bool) -> str:
+def expected_label(descriptor: Descriptor, key: str, value: str, detailed: bool) -> str:
     written = descriptor["value"]
     if "*" not in written and written:
         text = written
@@ -86,16 +86,16 @@ def test_limit_counter_and_label(level: list[Descriptor], requests: list[list[tu
     assert root is not None
     domains = Domains({"d": root})
     for entries in requests:
-        found, way = domains.match("d", entries), by_hand(level, entries)
-        assert (found is None) == (way is None)
-        if found is None or way is None:
+        found, path = domains.match("d", entries), reference_match(level, entries)
+        assert (found is None) == (path is None)
+        if found is None or path is None:
             continue
-        assert found.limit.requests_per_unit == way[-1]["rate_limit"]["requests_per_unit"]
+        assert found.limit.requests_per_unit == path[-1]["rate_limit"]["requests_per_unit"]
         parts = [
             f"|{key}~{one['value']}" if one.get("share_threshold") else f"|{key}={value}"
-            for one, (key, value) in zip(way, entries, strict=True)
+            for one, (key, value) in zip(path, entries, strict=True)
         ]
         assert found.key == "d" + "".join(parts)
-        detailed = way[-1].get("detailed_metric", False)
-        labels = [shown(one, key, value, detailed) for one, (key, value) in zip(way, entries, strict=True)]
+        detailed = path[-1].get("detailed_metric", False)
+        labels = [expected_label(one, key, value, detailed) for one, (key, value) in zip(path, entries, strict=True)]
         assert found.label == ".".join(["d", *labels])

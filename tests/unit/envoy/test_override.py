@@ -1,4 +1,4 @@
-"""A limit that a request brings along: in place of the configured one, and on its counter."""
+"""Overrides in requests: they replace the configured limit, and use its counter."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_override_shares_counters_as_configured(domains: Domains) -> None:
 
 def test_override_uses_the_configured_algorithm(domains: Domains) -> None:
     assert limit_of(overridden(domains, "ours", [("algorithm", "gcra")], 7, HOUR)) == Limit(7, 3600, algorithm="gcra")
-    # What that cannot count exactly is counted in windows.
+    # Limits that the algorithm cannot count exactly use fixed windows.
     found = overridden(domains, "ours", [("algorithm", "gcra")], 2**32 - 1, YEAR)
     assert limit_of(found) == Limit(2**32 - 1, 365 * 86_400, algorithm="fixed_window")
 

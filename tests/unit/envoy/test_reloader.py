@@ -1,4 +1,4 @@
-"""Files with descriptors that change: every way is noticed, all is swapped at once, a mistake keeps what there was."""
+"""Changes of descriptor files: all kinds are detected, applied atomically, and an invalid file keeps the old limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from crestgate.errors import ValidationError
 from unit.rules.fake_sources import until
 
 NEVER = 3600.0
-"""Seconds between looks, where a test looks by itself."""
+"""Seconds between polls in tests that refresh explicitly."""
 
 
 def domain(name: str, *requests: int) -> str:
@@ -31,7 +31,7 @@ def domain(name: str, *requests: int) -> str:
 
 
 @contextmanager
-def followed(path: Path | str, seconds: float = NEVER, files: DescriptorFiles | None = None) -> Iterator[Descriptors]:
+def follow(path: Path | str, seconds: float = NEVER, files: DescriptorFiles | None = None) -> Iterator[Descriptors]:
     descriptors = Descriptors(str(path), seconds, files)
     try:
         yield descriptors
@@ -40,7 +40,7 @@ def followed(path: Path | str, seconds: float = NEVER, files: DescriptorFiles | 
 
 
 def limits(descriptors: Descriptors, *names: str) -> dict[str, list[int]]:
-    """What stands now for a and b of some domains."""
+    """The current limits of a and b in some domains."""
     found: dict[str, list[int]] = {}
     for name in names:
         matches = [descriptors.current.match(name, [(key, "x")]) for key in "abc"]
@@ -49,39 +49,39 @@ def limits(descriptors: Descriptors, *names: str) -> dict[str, list[int]]:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, str]]]:
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, str]]]:
     caplog.set_level(logging.INFO, "crestgate")
 
-    def taken() -> list[tuple[str, str]]:
+    def take() -> list[tuple[str, str]]:
         found = [(record.levelname, record.getMessage()) for record in caplog.records]
         caplog.clear()
         return found
 
-    return taken
+    return take
 
 
-Said = Callable[[], list[tuple[str, str]]]
+Logged = Callable[[], list[tuple[str, str]]]
 
 
-def test_rewritten_file_is_reloaded(tmp_path: Path, said: Said) -> None:
+def test_rewritten_file_is_reloaded(tmp_path: Path, logged: Logged) -> None:
     path = tmp_path / "limits.yaml"
     path.write_text(domain("shop", 1))
-    with followed(path) as descriptors:
+    with follow(path) as descriptors:
         assert descriptors.refresh() is False
         before = descriptors.current
         path.write_text(domain("shop", 2, 3))
         assert limits(descriptors, "shop") == {"shop": [1]}
         assert descriptors.refresh() is True
         assert limits(descriptors, "shop") == {"shop": [2, 3]}
-        assert before.counts == {"shop": 1}, "a reading never changes"
+        assert before.counts == {"shop": 1}, "a snapshot never changes"
         assert descriptors.refresh() is False
         assert (descriptors.failures, descriptors.problem) == (0, None)
-    assert said() == [("INFO", f"descriptors reloaded: {path}: 1 before, 2 now")]
+    assert logged() == [("INFO", f"descriptors reloaded: {path}: 1 before, 2 now")]
 
 
 def test_added_changed_and_removed_files_are_reloaded(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(domain("shop", 1))
-    with followed(tmp_path) as descriptors:
+    with follow(tmp_path) as descriptors:
         (tmp_path / "b.yml").write_text(domain("mail", 2))
         assert descriptors.refresh() is True
         assert limits(descriptors, "shop", "mail") == {"shop": [1], "mail": [2]}
@@ -104,11 +104,11 @@ def test_added_changed_and_removed_files_are_reloaded(tmp_path: Path) -> None:
 
 
 def test_second_edit_with_the_same_stamp_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Edits within one tick of the file system's clock: the bytes are compared once after a reading."""
+    """Edits within one tick of the file system's clock: contents are compared once after a read."""
     path = tmp_path / "limits.yaml"
     path.write_text(domain("shop", 1))
     names = [str(path)]
-    with followed(path) as descriptors:
+    with follow(path) as descriptors:
         monkeypatch.setattr(descriptors.files, "_state", {name: path_state(name) for name in names}.get)
         path.write_text(domain("shop", 2))
         assert descriptors.refresh() is True
@@ -116,7 +116,7 @@ def test_second_edit_with_the_same_stamp_is_noticed(tmp_path: Path, monkeypatch:
 
 
 def mount(folder: Path, generation: str, files: dict[str, str]) -> None:
-    """Files as Kubernetes mounts a ConfigMap: links by way of `..data`, which is switched in one step."""
+    """Files as Kubernetes mounts a ConfigMap: symlinks through `..data`, which is switched atomically."""
     (folder / generation).mkdir(parents=True)
     for name, text in files.items():
         (folder / generation / name).write_text(text)
@@ -127,18 +127,18 @@ def mount(folder: Path, generation: str, files: dict[str, str]) -> None:
             (folder / name).symlink_to(f"..data/{name}")
 
 
-def test_switched_config_map_is_reloaded(tmp_path: Path, said: Said) -> None:
+def test_switched_config_map_is_reloaded(tmp_path: Path, logged: Logged) -> None:
     folder = tmp_path / "mounted"
     mount(folder, "..2026_1", {"shop.yaml": domain("shop", 1), "mail.yaml": domain("mail", 2)})
-    with followed(folder) as descriptors:
+    with follow(folder) as descriptors:
         assert descriptors.current.counts == {"mail": 1, "shop": 1}
         mount(folder, "..2026_2", {"shop.yaml": domain("shop", 11), "mail.yaml": domain("mail", 2, 3)})
         assert descriptors.refresh() is True
         assert limits(descriptors, "shop", "mail") == {"shop": [11], "mail": [2, 3]}
         mount(folder, "..2026_3", {"shop.yaml": domain("shop", 11), "mail.yaml": domain("mail", 2, 3)})
-        said()
-        assert descriptors.refresh() is False, "other files that say the same"
-        assert said() == []
+        logged()
+        assert descriptors.refresh() is False, "new files with the same content"
+        assert logged() == []
 
 
 def test_switched_folder_link_is_reloaded(tmp_path: Path) -> None:
@@ -146,23 +146,23 @@ def test_switched_folder_link_is_reloaded(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "limits.yaml").write_text(domain("shop", number))
     (tmp_path / "current").symlink_to("old")
-    with followed(tmp_path / "current") as descriptors:
+    with follow(tmp_path / "current") as descriptors:
         (tmp_path / "next").symlink_to("new")
         (tmp_path / "next").rename(tmp_path / "current")
         assert descriptors.refresh() is True
         assert limits(descriptors, "shop") == {"shop": [2]}
 
 
-def test_invalid_file_keeps_the_previous_limits_until_fixed(tmp_path: Path, said: Said) -> None:
+def test_invalid_file_keeps_the_previous_limits_until_fixed(tmp_path: Path, logged: Logged) -> None:
     (tmp_path / "a.yaml").write_text(domain("shop", 1))
     (tmp_path / "b.yaml").write_text(domain("mail", 2))
-    with followed(tmp_path) as descriptors:
+    with follow(tmp_path) as descriptors:
         before = descriptors.current
         (tmp_path / "a.yaml").write_text(domain("shop", 9))
         (tmp_path / "b.yaml").write_text("domain: mail\ndescriptors: [{key: a, rate_limit: {unit: hours}}]\n")
         message = "\n".join(
-            f"{tmp_path}/b.yaml:2: descriptors[0].rate_limit.{told}"
-            for told in (
+            f"{tmp_path}/b.yaml:2: descriptors[0].rate_limit.{text}"
+            for text in (
                 "requests_per_unit: is missing: write a whole number from 0 to 4294967295",
                 "unit: must be one of second, minute, hour, day, week, month, year, not 'hours'; did you mean 'hour'?",
             )
@@ -170,23 +170,23 @@ def test_invalid_file_keeps_the_previous_limits_until_fixed(tmp_path: Path, said
         for failures in (1, 2, 3):
             assert descriptors.refresh() is False
             assert (descriptors.failures, descriptors.problem) == (failures, message)
-        assert descriptors.current is before, "of a.yaml neither: all or nothing"
-        told = "descriptor reload failed, keeping the previous descriptors: "
-        assert said() == [("ERROR", told + message)], "said once"
+        assert descriptors.current is before, "nothing of a.yaml either: reloads are atomic"
+        text = "descriptor reload failed, keeping the previous descriptors: "
+        assert logged() == [("ERROR", text + message)], "logged once"
         (tmp_path / "b.yaml").write_text(domain("mail", 2, 3))
         assert descriptors.refresh() is True
         assert (descriptors.failures, descriptors.problem) == (3, None)
         assert limits(descriptors, "shop", "mail") == {"shop": [9], "mail": [2, 3]}
-        assert said() == [
+        assert logged() == [
             ("WARNING", f"descriptor reload recovered: {tmp_path}"),
             ("INFO", f"descriptors reloaded: {tmp_path}: 2 before, 3 now"),
         ]
 
 
-def test_reverted_problem_is_cleared(tmp_path: Path, said: Said) -> None:
+def test_reverted_problem_is_cleared(tmp_path: Path, logged: Logged) -> None:
     path = tmp_path / "limits.yaml"
     path.write_text(domain("shop", 1))
-    with followed(path) as descriptors:
+    with follow(path) as descriptors:
         path.write_text("domain: [")
         assert descriptors.refresh() is False
         path.write_text(domain("shop", 1))
@@ -200,7 +200,7 @@ def test_removed_files_keep_the_previous_limits(tmp_path: Path, whole: bool) -> 
     folder = tmp_path / "limits"
     folder.mkdir()
     (folder / "a.yaml").write_text(domain("shop", 1))
-    with followed(folder) as descriptors:
+    with follow(folder) as descriptors:
         (folder / "a.yaml").unlink()
         if whole:
             folder.rmdir()
@@ -214,14 +214,14 @@ def test_removed_files_keep_the_previous_limits(tmp_path: Path, whole: bool) -> 
         assert limits(descriptors, "shop") == {"shop": [2]}
 
 
-def test_empty_reload_is_a_warning(tmp_path: Path, said: Said) -> None:
+def test_empty_reload_is_a_warning(tmp_path: Path, logged: Logged) -> None:
     path = tmp_path / "limits.yaml"
     path.write_text(domain("shop", 1))
-    with followed(path) as descriptors:
+    with follow(path) as descriptors:
         path.write_text("domain: shop\n")
         assert descriptors.refresh() is True
         assert descriptors.current.knows("shop")
-    assert said() == [("WARNING", f"descriptors reloaded: {path}: 1 before, 0 now")]
+    assert logged() == [("WARNING", f"descriptors reloaded: {path}: 1 before, 0 now")]
 
 
 def test_start_with_invalid_files_reports_all_problems(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_files_that_were_read_are_not_read_again(tmp_path: Path, monkeypatch: py
     path.write_text(domain("shop", 1))
     files = read_descriptor_files(str(path))
     monkeypatch.setattr(reloader, "read_descriptor_files", None)
-    with followed(path, files=files) as descriptors:
+    with follow(path, files=files) as descriptors:
         assert descriptors.refresh() is False
         assert descriptors.current is files.domains
 
@@ -249,7 +249,7 @@ def test_relative_path_survives_chdir(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "limits.yaml").write_text(domain("shop", 1))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    with followed("limits.yaml") as descriptors:
+    with follow("limits.yaml") as descriptors:
         monkeypatch.chdir(tmp_path / "elsewhere")
         assert descriptors.refresh() is False
         assert descriptors.problem is None
@@ -258,7 +258,7 @@ def test_relative_path_survives_chdir(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_unexpected_error_keeps_the_limits_and_is_retried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     path = tmp_path / "limits.yaml"
     path.write_text(domain("shop", 1))
@@ -266,7 +266,7 @@ def test_unexpected_error_keeps_the_limits_and_is_retried(
     def fails(_: str) -> DescriptorFiles:
         raise RuntimeError("no memory")
 
-    with followed(path) as descriptors:
+    with follow(path) as descriptors:
         path.write_text(domain("shop", 2))
         monkeypatch.setattr(reloader, "read_descriptor_files", fails)
         assert descriptors.refresh() is False
@@ -282,7 +282,7 @@ def test_unexpected_error_keeps_the_limits_and_is_retried(
 def test_background_thread_reloads_changes(tmp_path: Path) -> None:
     path = tmp_path / "limits.yaml"
     path.write_text(domain("shop", 1))
-    with followed(path, 0.01) as descriptors:
+    with follow(path, 0.01) as descriptors:
         path.write_text(domain("shop", 2))
         until(lambda: limits(descriptors, "shop") == {"shop": [2]})
 
@@ -296,7 +296,7 @@ def test_reload_reads_even_unchanged_files(tmp_path: Path, monkeypatch: pytest.M
         read.append(name)
         return read_descriptor_files(name)
 
-    with followed(path) as descriptors:
+    with follow(path) as descriptors:
         monkeypatch.setattr(reloader, "read_descriptor_files", counted)
         descriptors.reload()
         until(lambda: read == [str(path)])
@@ -327,8 +327,8 @@ def test_thread_ends_with_its_owner(tmp_path: Path) -> None:
 def test_forked_child_reloads_by_itself(tmp_path: Path) -> None:
     path = tmp_path / "limits.yaml"
     path.write_text(domain("shop", 1))
-    with followed(path, 0.01) as descriptors:
-        with descriptors.background.lock:  # as if a look were under way
+    with follow(path, 0.01) as descriptors:
+        with descriptors.background.lock:  # as during a poll
             child = os.fork()
         if child == 0:
             try:
@@ -343,14 +343,14 @@ def test_forked_child_reloads_by_itself(tmp_path: Path) -> None:
 def test_touched_file_is_no_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where the settings name it as seen from a folder."""
+    """Also for a path relative to another folder."""
     monkeypatch.chdir(tmp_path)
     Path("limits.yaml").write_text("domain: edge\ndescriptors: []\n")
-    followed = Descriptors("limits.yaml", 3600)
+    follow = Descriptors("limits.yaml", 3600)
     try:
         os.utime("limits.yaml", ns=(1, 1))
         with caplog.at_level("INFO", "crestgate"):
-            assert not followed.refresh()
+            assert not follow.refresh()
         assert caplog.records == []
     finally:
-        followed.close()
+        follow.close()

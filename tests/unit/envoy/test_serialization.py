@@ -1,4 +1,4 @@
-"""Settings are sent to every worker: descriptors arrive as they left, also where they are compile_limit."""
+"""Settings are pickled for every worker: unpickled descriptors match the same limits, also in the compiled build."""
 
 from __future__ import annotations
 
@@ -55,14 +55,22 @@ REQUESTS = [
 ]
 
 
-def told(match: Match | None) -> Any:
+def describe(match: Match | None) -> Any:
     if match is None:
         return None
     limit = match.limit
     algorithm = limit.algorithm
     steps = None if algorithm is None else (algorithm.limit, algorithm.name, algorithm.label)
-    words = (limit.name, limit.replaces, limit.shadow, limit.quota, limit.requests_per_unit, limit.unit, limit.metadata)
-    return match.key, match.label, limit.label, steps, words
+    rest = (
+        limit.name,
+        limit.replaces,
+        limit.shadow,
+        limit.quota,
+        limit.requests_per_unit,
+        limit.unit,
+        limit.metadata,
+    )
+    return match.key, match.label, limit.label, steps, rest
 
 
 @pytest.fixture
@@ -84,7 +92,7 @@ def domains(tmp_path: Path) -> tuple[Domains, Domains]:
 
 def test_unpickled_domains_match_the_same(domains: tuple[Domains, Domains]) -> None:
     sent, arrived = domains
-    found = [told(sent.match(domain, entries)) for domain, entries in REQUESTS]
+    found = [describe(sent.match(domain, entries)) for domain, entries in REQUESTS]
     assert [one is None for one in found] == [False] * 4 + [True, False, True, False, True]
-    assert [told(arrived.match(domain, entries)) for domain, entries in REQUESTS] == found
+    assert [describe(arrived.match(domain, entries)) for domain, entries in REQUESTS] == found
     assert arrived.counts == sent.counts

@@ -16,7 +16,7 @@ MINUTE_US = 60_000_000
 HOUR_US = 60 * MINUTE_US
 DAY_US = 24 * HOUR_US
 NOON = 1_789_041_600_000_000
-"""The beginning of an hour."""
+"""The start of an hour."""
 Opener = Callable[[str], History]
 NAMES = ["r", "R", "r ", "é", "e\u0301", "\U0001f6a6", "\ud83d", "a\x00b", "'; --", "a:b", "{a}", "k" * 1024, "%s"]
 
@@ -56,21 +56,21 @@ class HistoryKit:
         assert minutes(-(2**70), 2**70) == [1, 2, 3]
         assert [point.allowed for point in history.usage(NOON + HOUR_US - 1, NOON + DAY_US, "hour")] == [6]
 
-    def test_later_time_of_last_use_is_kept(self, history: History) -> None:
+    def test_later_time_of_last_use_wins(self, history: History) -> None:
         history.add_uses({})
         history.add_uses({"a": NOON, "b": NOON + 5})
         history.add_uses({"a": NOON + 1, "b": NOON, "c" * 64: NOON + 123_456})
         assert history.last_uses(["a", "b", "c" * 64, "d"]) == {"a": NOON + 1, "b": NOON + 5, "c" * 64: NOON + 123_456}
         assert history.last_uses([]) == {}
         assert history.usage(0, 2**62, "minute") == history.usage(0, 2**62, "hour") == []
-        assert history.top(0, 2**62) == [], "they are no usage"
+        assert history.top(0, 2**62) == [], "last uses are not usage"
 
     def test_times_of_last_use_are_bounded_and_swept(self, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{type(history).__module__}.MAX_USES", 3)
         names = [f"counter-{number}" for number in range(8)]
-        history.add_uses({name: NOON + place * DAY_US for place, name in enumerate(names[:4])})
-        for place, name in enumerate(names[4:], 4):
-            history.add_uses({name: NOON + place * DAY_US})
+        history.add_uses({name: NOON + day * DAY_US for day, name in enumerate(names[:4])})
+        for day, name in enumerate(names[4:], 4):
+            history.add_uses({name: NOON + day * DAY_US})
         assert sorted(history.last_uses(names)) == names[5:]
         history.sweep(NOON + 36 * DAY_US)
         assert sorted(history.last_uses(names)) == names[6:]
@@ -121,7 +121,7 @@ class HistoryKit:
         assert opener("one").usage(NOON, NOON + DAY_US, "hour") == [UsagePoint(NOON, "a", 1, 0, 0)]
 
     def test_concurrent_adds(self, opener: Opener) -> None:
-        """Rules and subjects in different orders, as those of different workers are."""
+        """Rules and subjects in different orders, as from different workers."""
         workers, rounds, names = 4, 10, [f"n{number}" for number in range(30)]
         start = threading.Barrier(workers)
         failures: list[BaseException] = []
@@ -179,7 +179,7 @@ class HistoryKit:
         for at_us in (NOON - DAY_US, NOON - MINUTE_US, NOON, NOON + 400 * DAY_US):
             history.add(at_us, {"a": (1, 0, 0)}, {"s": (1, 0)})
 
-        def kept() -> tuple[list[int], list[int]]:
+        def retained() -> tuple[list[int], list[int]]:
             minutes = history.usage(0, 2**62, "minute")
             hours = history.usage(0, 2**62, "hour")
             return [point.at_us for point in minutes], [point.at_us for point in hours]
@@ -187,14 +187,14 @@ class HistoryKit:
         late = NOON + 400 * DAY_US
         hours = [NOON - DAY_US, NOON - HOUR_US, NOON, late]
         history.sweep(NOON + 29 * DAY_US)
-        assert kept() == ([NOON - DAY_US, NOON - MINUTE_US, NOON, late], hours)
+        assert retained() == ([NOON - DAY_US, NOON - MINUTE_US, NOON, late], hours)
         history.sweep(NOON + 30 * DAY_US)
-        assert kept() == ([NOON, late], hours)
+        assert retained() == ([NOON, late], hours)
         assert history.top(NOON - MINUTE_US, NOON) == []
         history.sweep(NOON + 366 * DAY_US)
-        assert kept() == ([late], [NOON, late])
+        assert retained() == ([late], [NOON, late])
         history.sweep(NOON + 366 * DAY_US + 1)
-        assert kept() == ([late], [late])
+        assert retained() == ([late], [late])
         assert history.top(NOON - 2 * DAY_US, NOON + 2 * DAY_US) == []
 
     def test_long_backlog_is_swept_in_batches(self, history: History) -> None:

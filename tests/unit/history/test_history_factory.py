@@ -37,7 +37,7 @@ def test_urls_without_a_database(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_wrong_url_fails_at_once(tmp_path: Path) -> None:
+def test_wrong_url_fails_immediately(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown option 'what'"):
         open_history(f"sqlite:///{tmp_path}/rules.db?what=1")
     with pytest.raises(StoreError, match="is it running"):

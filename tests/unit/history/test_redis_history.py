@@ -35,7 +35,7 @@ class TestRedisHistory(HistoryKit):
             yield opener_at(redis_server.url, stack)
 
 
-class TestInACluster(HistoryKit):
+class TestCluster(HistoryKit):
     @pytest.fixture
     def opener(self, redis_cluster: RedisCluster) -> Iterator[Opener]:
         with ExitStack() as stack:

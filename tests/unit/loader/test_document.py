@@ -24,7 +24,7 @@ from crestgate.loader.parser import parse, scalar
 
 @pytest.fixture(params=["C", "Python"], autouse=True)
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both parsers of PyYAML: the one in C, and the one that is there without it."""
+    """Both parsers of PyYAML: in C, and the fallback in Python."""
     if request.param == "Python":
         monkeypatch.delattr(yaml, "CSafeLoader")
     return str(request.param)
@@ -107,7 +107,7 @@ def test_json_is_parsed(file: Path) -> None:
 
 
 def test_json_indented_by_tabs(file: Path, parser: str) -> None:
-    if parser == "C":  # the parser in Python takes no tabs, and says so
+    if parser == "C":  # the parser in Python refuses tabs
         assert read(file, '{\n\t"a":\t1\n}\n').data == {"a": 1}
 
 
@@ -157,7 +157,7 @@ def test_every_value_has_a_line(file: Path) -> None:
 
 def test_problem_is_located_at_its_field_or_its_parent(file: Path) -> None:
     document = read(file, NESTED)
-    for way, line in [
+    for path, line in [
         ("rules[1].limit", 7),
         ("rules[1].window_seconds", 6),
         ("rules[7].limit", 2),
@@ -167,16 +167,16 @@ def test_problem_is_located_at_its_field_or_its_parent(file: Path) -> None:
         ("store", 2),
         ("", 2),
     ]:
-        assert document.locate(Problem(way, "x")) == Problem(way, "x", "rules.yaml", line)
+        assert document.locate(Problem(path, "x")) == Problem(path, "x", "rules.yaml", line)
 
 
 def test_paths_match_those_of_fields(file: Path) -> None:
     document = read(file, NESTED)
     fields = Fields(document.data, "", Problems(), document.data)
-    for way, item in fields.items("rules"):
-        assert way in document.lines
-        assert {Fields(item, way, Problems(), item).path(name) for name in item} <= set(document.lines)
-    assert {way for way, _, _ in fields.entries("plans")} <= set(document.lines)
+    for path, item in fields.items("rules"):
+        assert path in document.lines
+        assert {Fields(item, path, Problems(), item).path(name) for name in item} <= set(document.lines)
+    assert {path for path, _, _ in fields.entries("plans")} <= set(document.lines)
 
 
 def test_variable_overrides_the_location_of_nested_fields() -> None:
@@ -353,7 +353,7 @@ values = st.recursive(
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["rules", "plans", "x"]), values), st.booleans())
 def test_dumped_data_is_parsed_back(data: dict[str, Any], flow: bool) -> None:
-    """The data of what PyYAML or JSON write; and every value has a line."""
+    """Output of PyYAML and JSON is parsed to the same data, and every value has a line."""
     text = yaml.safe_dump(data, default_flow_style=flow, allow_unicode=True)
     for written in (text, json.dumps(data)):
         parsed = parse(written)

@@ -1,4 +1,4 @@
-"""Reading fields: absent, wrong, and values in messages."""
+"""Reading fields: missing and invalid values, and values in messages."""
 
 from __future__ import annotations
 
@@ -10,39 +10,45 @@ import pytest
 from crestgate.loader.fields import Fields, Problems, describe
 
 
-def read(data: object, ask: Callable[[Fields], Any]) -> tuple[Any, list[str]]:
+def read(data: object, getter: Callable[[Fields], Any]) -> tuple[Any, list[str]]:
     problems = Problems()
-    found = ask(Fields(data, "at", problems, ["x"]))
+    found = getter(Fields(data, "at", problems, ["x"]))
     return found, [str(problem) for problem in problems.entries]
 
 
-ASKED: list[tuple[Callable[..., Any], object, str]] = [
-    (lambda fields, **how: fields.text("x", **how), "a", "a text"),
-    (lambda fields, **how: fields.integer("x", **how), 5, "a whole number, 0 or more"),
-    (lambda fields, **how: fields.seconds("x", **how), 0.5, "a number of seconds"),
-    (lambda fields, **how: fields.choice("x", ["a", "b"], **how), "b", "one of a, b"),
+READERS: list[tuple[Callable[..., Any], object, str]] = [
+    (lambda fields, **options: fields.text("x", **options), "a", "a text"),
+    (lambda fields, **options: fields.integer("x", **options), 5, "a whole number, 0 or more"),
+    (lambda fields, **options: fields.seconds("x", **options), 0.5, "a number of seconds"),
+    (lambda fields, **options: fields.choice("x", ["a", "b"], **options), "b", "one of a, b"),
 ]
 
 
-@pytest.mark.parametrize(("ask", "value", "wanted"), ASKED, ids=[wanted for _, _, wanted in ASKED])
-def test_absent_fields_have_defaults(ask: Callable[..., Any], value: object, wanted: str) -> None:
+@pytest.mark.parametrize(("getter", "value", "expected"), READERS, ids=[expected for _, _, expected in READERS])
+def test_absent_fields_have_defaults(getter: Callable[..., Any], value: object, expected: str) -> None:
     for empty in ({}, {"x": None}):
-        assert read(empty, ask) == (None, [])
-        assert read(empty, lambda fields: ask(fields, default=value)) == (value, [])
-        assert read(empty, lambda fields: ask(fields, required=True)) == (None, [f"at.x: is missing: write {wanted}"])
-    assert read({"x": value}, lambda fields: ask(fields, required=True)) == (value, [])
+        assert read(empty, getter) == (None, [])
+        assert read(empty, lambda fields: getter(fields, default=value)) == (value, [])
+        assert read(empty, lambda fields: getter(fields, required=True)) == (
+            None,
+            [f"at.x: is missing: write {expected}"],
+        )
+    assert read({"x": value}, lambda fields: getter(fields, required=True)) == (value, [])
 
 
-@pytest.mark.parametrize(("ask", "value", "wanted"), ASKED, ids=[wanted for _, _, wanted in ASKED])
-def test_non_mapping_has_no_missing_fields(ask: Callable[..., Any], value: object, wanted: str) -> None:
-    assert read([], lambda fields: ask(fields, required=True)) == (None, ["at: must be a mapping with x, not a list"])
+@pytest.mark.parametrize(("getter", "value", "expected"), READERS, ids=[expected for _, _, expected in READERS])
+def test_non_mapping_has_no_missing_fields(getter: Callable[..., Any], value: object, expected: str) -> None:
+    assert read([], lambda fields: getter(fields, required=True)) == (
+        None,
+        ["at: must be a mapping with x, not a list"],
+    )
 
 
-@pytest.mark.parametrize(("ask", "value", "wanted"), ASKED, ids=[wanted for _, _, wanted in ASKED])
-def test_wrong_fields_have_defaults(ask: Callable[..., Any], value: object, wanted: str) -> None:
-    found, (_,) = read({"x": ["wrong"]}, lambda fields: ask(fields, default=value))
+@pytest.mark.parametrize(("getter", "value", "expected"), READERS, ids=[expected for _, _, expected in READERS])
+def test_wrong_fields_have_defaults(getter: Callable[..., Any], value: object, expected: str) -> None:
+    found, (_,) = read({"x": ["wrong"]}, lambda fields: getter(fields, default=value))
     assert found == value
-    found, (_,) = read({"x": ["wrong"]}, lambda fields: ask(fields, required=True))
+    found, (_,) = read({"x": ["wrong"]}, lambda fields: getter(fields, required=True))
     assert found is None
 
 

@@ -17,7 +17,7 @@ NESTED = Repeated(1, "entries", 10_000, "send fewer")
 DOMAIN = b"\x0a\x04shop"
 EMPTY = b"\x12\x00"
 FILLER = b"\x7a\x88\x27" + b"\x12" * 5000
-"""An unknown field that is full of the tag's byte: it is larger than a small message."""
+"""An unknown field filled with the tag's byte, larger than a small message."""
 
 
 def item(value: bytes, tag: bytes = b"\x12") -> bytes:
@@ -69,12 +69,12 @@ def test_small_message_is_left_to_the_decoder() -> None:
 
 
 def test_counts_are_those_of_the_decoder() -> None:
-    """Bytes at random, and messages with a few bytes changed: whatever the decoder takes is counted as it does."""
+    """Random bytes and mutated messages: whatever the decoder accepts has the same counts."""
     random = Random(14)
     valid = messages.RateLimitRequest(domain="shop")
-    for place in range(40):
-        descriptor = valid.descriptors.add(is_negative_hits=bool(place % 2))
-        for _ in range(place % 5):
+    for number in range(40):
+        descriptor = valid.descriptors.add(is_negative_hits=bool(number % 2))
+        for _ in range(number % 5):
             descriptor.entries.add(key="k" * random.randrange(20), value="v" * random.randrange(300))
     data = valid.SerializeToString()
     assert len(data) > SMALL_BYTES
@@ -120,6 +120,6 @@ def refused(message: bytes, max_items: int, max_nested: int) -> bool:
 )
 def test_methods_count_before_they_decode(name: str, message: bytes, problem: str) -> None:
     worker = Worker()
-    # The last byte is half a field: the decoder would have said so.
+    # The last byte is half a field: the decoder would have refused it.
     assert status_of(worker, name, message + b"\x0a") == ("INVALID_ARGUMENT", problem)
     worker.close()

@@ -1,4 +1,4 @@
-"""The messages are those of the .proto files, and in nobody's way."""
+"""The messages match the .proto files, and do not conflict with other definitions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ assert "grpc" not in sys.modules
 
 
 def test_messages_do_not_clash_with_other_definitions_and_need_no_grpcio() -> None:
-    """As in a process that has loaded Envoy's own modules, with fields that ours do not have."""
+    """As in a process that has loaded Envoy's own modules, which have more fields."""
     ended = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -88,8 +88,8 @@ def test_field_numbers_are_stable(name: str, fields: str) -> None:
 
 def test_quota_messages_match_check_messages() -> None:
     for one, other in [("CheckRequest", "QuotaRequest"), ("CheckResponse", "QuotaResponse")]:
-        told = [
+        fields_of = [
             [(field.name, field.number, field.type) for field in getattr(messages, name).DESCRIPTOR.fields]
             for name in (one, other)
         ]
-        assert told[0] == told[1]
+        assert fields_of[0] == fields_of[1]
