@@ -41,8 +41,8 @@ def test_public_names() -> None:
     assert [name for name in crestgate.__all__ if not hasattr(crestgate, name)] == []
 
 
-def test_the_build_under_test_is_the_expected_one() -> None:
-    """The same tests run on both builds, and each run says which one it means."""
+def test_build_is_the_expected_one() -> None:
+    """The same tests run on both builds, and each run names the build it expects."""
     expected = os.environ.get("CRESTGATE_EXPECT")
     assert expected is None or version() == f"crestgate {crestgate.__version__} ({expected})"
 
@@ -57,7 +57,7 @@ def test_without_arguments_help_is_printed(capsys: pytest.CaptureFixture[str]) -
     assert "--version" in capsys.readouterr().out
 
 
-def test_the_core_needs_nothing_but_the_standard_library() -> None:
+def test_core_needs_only_the_standard_library() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import crestgate.core.limit, crestgate.core.decision; "
         "print(crestgate.core.limit.Limit.parse('5/minute')); "
@@ -70,7 +70,7 @@ def test_the_core_needs_nothing_but_the_standard_library() -> None:
 
 
 def setup_constants() -> dict[str, Any]:
-    """What setup.py assigns, read without running it."""
+    """The constants of setup.py, read without running it."""
     return {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse((ROOT / "setup.py").read_text()).body
@@ -79,7 +79,7 @@ def setup_constants() -> dict[str, Any]:
 
 
 def marked_modules() -> list[str]:
-    """The modules with the marker of compiled modules, in whichever line it is."""
+    """The modules with the marker of compiled modules, in any line."""
     marker = setup_constants()["MARKER"]
     sources = (ROOT / "src").rglob("*.py")
     return sorted(str(path.relative_to(ROOT)) for path in sources if marker in path.read_text().splitlines())

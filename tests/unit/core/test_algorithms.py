@@ -171,7 +171,7 @@ def test_invalid_result_of_a_custom_step_is_an_error(limiter: Limiter, answer: A
 
 
 def test_custom_step_defines_its_integers(limiter: Limiter, clock: FakeClock) -> None:
-    """Its first number need not be a time, and it expires when it says so."""
+    """Its first integer need not be a time, and its own expiry applies."""
 
     def counted(
         limit: Limit, state: tuple[int, int, int] | None, now: int, cost: int

@@ -1,4 +1,4 @@
-"""Decisions as values, and how a chain's is put together."""
+"""Decisions as values, and the decision of a chain."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ def test_syntax_error_shows_the_position(text: str, problem: str) -> None:
         Limit.parse_chain(text)
     message = str(error.value)
     assert problem in message
-    shown, marks = message.splitlines()[-2:]
-    assert shown == f"    {text}"
+    line, marks = message.splitlines()[-2:]
+    assert line == f"    {text}"
     assert set(marks.strip()) == {"^"}
 
 
@@ -168,7 +168,7 @@ def test_canonical_spelling_round_trips(count: int, period_us: int, burst: int |
     try:
         limit = Limit(count, Fraction(period_us, 1_000_000), burst, algorithm)
     except ConfigError:
-        return  # too large to count: of which test_invalid_limits_are_rejected speaks
+        return  # too large to count: see test_invalid_limits_are_rejected
     assert limit.period_us == period_us
     assert Limit.parse(str(limit)) == limit
 

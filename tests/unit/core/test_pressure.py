@@ -23,10 +23,10 @@ def events() -> list[tuple[str, str, str]]:
 
 @pytest.fixture
 def limiter(clock: FakeClock, events: list[tuple[str, str, str]]) -> Limiter:
-    def say(event: PressureEvent) -> None:
+    def emit(event: PressureEvent) -> None:
         events.append((event.key, event.before, event.after))
 
-    return Limiter("memory://", clock=clock, on_pressure=say)
+    return Limiter("memory://", clock=clock, on_pressure=emit)
 
 
 def test_transitions_up_and_down(limiter: Limiter, clock: FakeClock, events: list[tuple[str, str, str]]) -> None:
@@ -64,7 +64,7 @@ def test_throttled_to_normal(limiter: Limiter, clock: FakeClock, events: list[tu
         ("normal", True, 19, "warning"),
         ("warning", True, 30, "warning"),  # exactly 70 % is not below it
         ("warning", True, 31, "normal"),
-        ("normal", True, 25, "normal"),  # between the two, what was stays
+        ("normal", True, 25, "normal"),  # between the two, the state stays
         ("warning", True, 25, "warning"),
         ("throttled", True, 25, "warning"),
         ("throttled", True, 1, "warning"),

@@ -99,7 +99,7 @@ def test_denial_changes_nothing(algorithm: str, data: st.DataObject) -> None:
     entry = world.store.table.find("counter", "key")
     if entry is not None and before is not None and before[0] - now <= world.algorithm.period * world.algorithm.tick:
         assert (entry.time, entry.a, entry.b) == before
-    for pause, other in later:  # and what comes after is decided as if it had not been
+    for pause, other in later:  # later requests are decided as if it had not happened
         world.advance_us(pause)
         assert world.peek(other).allowed == world.take(other).allowed
 
@@ -137,18 +137,18 @@ def test_reset_after_is_exact(algorithm: str, data: st.DataObject) -> None:
 Event = tuple[int, int]
 
 
-def bound_of(algorithm: str, limits_seen: list[Limit], span: int) -> Fraction:
-    """The most that may be admitted in any span of so many microseconds; of changed limits the most generous."""
+def bound_of(algorithm: str, limits_used: list[Limit], span: int) -> Fraction:
+    """The maximum admitted in any span of this length; of changed limits, that of the largest."""
     if algorithm in BUCKETS:
-        rate = max(Fraction(limit.count, limit.period_us) for limit in limits_seen)
-        return max(limit.capacity for limit in limits_seen) + rate * span
-    shortest = min(limit.period_us for limit in limits_seen)
+        rate = max(Fraction(limit.count, limit.period_us) for limit in limits_used)
+        return max(limit.capacity for limit in limits_used) + rate * span
+    shortest = min(limit.period_us for limit in limits_used)
     periods = span // shortest + 1  # that many half-open periods cover the closed span
-    most = max(limit.count for limit in limits_seen)
+    most = max(limit.count for limit in limits_used)
     return Fraction(most * periods if algorithm == "sliding_window_log" else most * (periods + 1))
 
 
-def most_over(algorithm: str, limits_seen: list[Limit], events: list[Event]) -> list[tuple[int, int, Fraction]]:
+def most_over(algorithm: str, limits_used: list[Limit], events: list[Event]) -> list[tuple[int, int, Fraction]]:
     """The spans from one admission to another in which more passed than the bound."""
     over = []
     for first in range(len(events)):
@@ -156,8 +156,8 @@ def most_over(algorithm: str, limits_seen: list[Limit], events: list[Event]) -> 
         for last in range(first, len(events)):
             total += events[last][1]
             span = events[last][0] - events[first][0]
-            if total > bound_of(algorithm, limits_seen, span):
-                over.append((total, span, bound_of(algorithm, limits_seen, span)))
+            if total > bound_of(algorithm, limits_used, span):
+                over.append((total, span, bound_of(algorithm, limits_used, span)))
     return over
 
 

@@ -1,6 +1,6 @@
-"""Whose request it is, as a table: peers, trusted proxies and headers; above all headers that none should believe.
+"""Client addresses as a table: peers, trusted proxies and headers, especially spoofed headers.
 
-What reads addresses is held to it, and so are the middlewares: the key that they count is what the table says.
+The address parser is tested against it, and so are the middlewares: the counted key must be the one in the table.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ BOTH: dict[str, tuple[list[tuple[str, str]], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class AddressCase:
-    """One request, and whose it is."""
+    """One request, and its client address."""
 
     trusted: Trusted
     peer: str | None

@@ -1,4 +1,4 @@
-"""Whose request it is: the table, and what holds for whatever a client writes."""
+"""Client addresses: the table of cases, and properties for any header a client sends."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def headers(name: bytes, lines: list[str]) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_address_is_what_the_table_says(case: str) -> None:
-    told = CASES[case]
-    lines = [(name.encode(), line.encode("latin-1")) for name, line in told.headers]
+def test_address_matches_the_table(case: str) -> None:
+    row = CASES[case]
+    lines = [(name.encode(), line.encode("latin-1")) for name, line in row.headers]
     around = [(b"host", b"example.org"), *lines, (b"x-real-ip", b"127.0.0.1")]
-    assert TrustedProxies(told.trusted).address(told.peer, around) == told.address
+    assert TrustedProxies(row.trusted).address(row.peer, around) == row.address
 
 
-def test_the_table_is_long_enough() -> None:
+def test_table_has_enough_cases() -> None:
     assert len(FORWARDED_FOR) + len(FORWARDED) >= 60
     spoofed = [name for name in CASES if "spoof" in name or "pretends" in name or "open quote" in name]
     assert len(spoofed) >= 12
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"x-forwarded-for", b"forwarded"]))
-def test_whatever_a_client_writes_the_proxy_has_the_last_word(written: bytes, name: bytes) -> None:
+def test_client_cannot_override_the_proxy(written: bytes, name: bytes) -> None:
     added = CLIENT if name == b"x-forwarded-for" else f"for={CLIENT}"
     for lines in ([written, added.encode()], [written + b", " + added.encode()]):
         found = TrustedProxies(PROXIES).address(PEER, [(name, line) for line in lines])
@@ -42,7 +42,7 @@ def test_whatever_a_client_writes_the_proxy_has_the_last_word(written: bytes, na
 
 
 @given(st.lists(st.text(st.sampled_from('f or=",;\\[]:.%_10a'), max_size=40), max_size=3))
-def test_what_is_told_is_always_an_address(lines: list[str]) -> None:
+def test_result_is_always_an_address(lines: list[str]) -> None:
     for name in (b"x-forwarded-for", b"forwarded"):
         for trusted in (PROXIES, 1, 2):
             found = TrustedProxies(trusted).address(PEER, headers(name, lines))
@@ -50,7 +50,7 @@ def test_what_is_told_is_always_an_address(lines: list[str]) -> None:
             assert str(ip_address(found)) == found
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_address_cache_is_bounded() -> None:
     proxies = TrustedProxies(1)
     before = module._read_node.cache_info().currsize
     for number in range(10):
@@ -63,7 +63,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(networks._known) <= module.MAX_CACHED
 
 
-def test_which_peers_are_believed() -> None:
+def test_trusted_peers() -> None:
     assert not TrustedProxies().trusts(PEER)
     assert not TrustedProxies().trusts(None)
     proxies = TrustedProxies(PROXIES)
@@ -72,7 +72,7 @@ def test_which_peers_are_believed() -> None:
     assert TrustedProxies(["unix"]).trusts(None)
 
 
-def test_networks() -> None:
+def test_networks_are_parsed() -> None:
     networks = Networks(["10.0.0.0/8", "2001:db8::1"])
     assert networks
     assert not Networks([])
@@ -94,13 +94,13 @@ def test_networks() -> None:
         ),
     ],
 )
-def test_what_is_no_network(written: str, message: str) -> None:
+def test_invalid_networks_are_refused(written: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         Networks([written])
     assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("hops", [0, -1, 33, True])
-def test_what_is_no_number_of_proxies(hops: int) -> None:
+def test_invalid_proxy_counts_are_refused(hops: int) -> None:
     with pytest.raises(ConfigError, match=f"a number of proxies must be from 1 to 32, not {hops}"):
         TrustedProxies(hops)

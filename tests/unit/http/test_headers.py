@@ -1,4 +1,4 @@
-"""Headers of a decision: what they say, that structured fields are well formed, and that no key is among them."""
+"""Headers of a decision: their values, well-formed structured fields, and no keys in them."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def decided(
     return Decision(build(limit, str(limit), label), allowed, remaining, wait_us, reset_us, None)
 
 
-def said(decision: Decision, style: HeaderStyle = ALL, now_us: int = NOW_US) -> dict[str, str]:
+def headers_of(decision: Decision, style: HeaderStyle = ALL, now_us: int = NOW_US) -> dict[str, str]:
     headers = rate_limit_headers(decision, style, now_us)
     found = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
-    assert len(found) == len(headers), "a header was said twice"
+    assert len(found) == len(headers), "a header is duplicated"
     return found
 
 
 def items(value: str) -> list[tuple[object, dict[str, object]]]:
-    """A structured list, read by somebody else's parser."""
+    """A structured list, read by an independent parser."""
     parsed = List()
     parsed.parse(value.encode("ascii"))
     return [(item.value, dict(item.params)) for item in parsed]
 
 
-def test_allowed() -> None:
-    assert said(decided("100/minute")) == {
+def test_headers_of_an_allowed_request() -> None:
+    assert headers_of(decided("100/minute")) == {
         "ratelimit-policy": '"per-user";q=100;w=60',
         "ratelimit": '"per-user";r=42;t=17',
         "x-ratelimit-limit": "100",
@@ -59,9 +59,9 @@ def test_allowed() -> None:
     }
 
 
-def test_denied() -> None:
+def test_headers_of_a_denied_request() -> None:
     decision = decided("100/minute", allowed=False, remaining=0, wait_us=600_000, reset_us=60_000_000)
-    assert said(decision) == {
+    assert headers_of(decision) == {
         "ratelimit-policy": '"per-user";q=100;w=60',
         "ratelimit": '"per-user";r=0;t=1',
         "x-ratelimit-limit": "100",
@@ -71,38 +71,38 @@ def test_denied() -> None:
     }
 
 
-def test_what_never_passes_has_no_time_to_come_back() -> None:
+def test_impossible_cost_has_no_retry_after() -> None:
     limiter = Limiter("memory://", clock=FakeClock(1000.0))
     for notation, cost in (("5/minute", 6), ("0/minute", 1)):
-        headers = said(limiter.check("user:42", notation, cost=cost))
+        headers = headers_of(limiter.check("user:42", notation, cost=cost))
         assert "retry-after" not in headers
         ((_, parameters),) = items(headers["ratelimit"])
         assert set(parameters) == {"r"}
     assert headers["ratelimit-policy"] == '"0/minute";q=0;w=60'
 
 
-def test_every_limit_of_a_chain_is_an_item_and_the_deciding_one_has_the_other_headers() -> None:
+def test_chain_lists_every_limit_and_the_deciding_one_sets_the_other_headers() -> None:
     clock = FakeClock(1000.0)
     limiter = Limiter("memory://", plans={"gold": "2/10 seconds using fixed_window", "daily": "50/day"}, clock=clock)
-    first = said(limiter.check("user:42", ["gold", "daily"]))
+    first = headers_of(limiter.check("user:42", ["gold", "daily"]))
     assert items(first["ratelimit-policy"]) == [("gold", {"q": 2, "w": 10}), ("daily", {"q": 50, "w": 86400})]
     assert items(first["ratelimit"]) == [("gold", {"r": 1, "t": 10}), ("daily", {"r": 49, "t": 1728})]
     assert (first["x-ratelimit-limit"], first["x-ratelimit-remaining"], first["x-ratelimit-reset"]) == ("2", "1", "10")
     limiter.check("user:42", ["gold", "daily"])
     clock.advance(6.5)
-    denied = said(limiter.check("user:42", ["gold", "daily"]))
-    # The one that denied says when it will pass, the other when it is as good as new.
+    denied = headers_of(limiter.check("user:42", ["gold", "daily"]))
+    # The denying limit has the time until it admits, the other the time until it is full again.
     assert items(denied["ratelimit"]) == [("gold", {"r": 0, "t": 4}), ("daily", {"r": 48, "t": 3450})]
     assert (denied["retry-after"], denied["x-ratelimit-reset"]) == ("4", "4")
 
 
-def test_the_longest_wait_is_that_of_retry_after() -> None:
+def test_retry_after_is_the_longest_wait() -> None:
     parts = (
         decided("5/s", "short", False, 0, 1_000_000),
         decided("5/hour", "long", False, 0, 90_000_001),
         decided("9/day", "other", True, 3),
     )
-    headers = said(combine(parts, False))
+    headers = headers_of(combine(parts, False))
     assert headers["retry-after"] == "91"
     assert items(headers["ratelimit"]) == [
         ("short", {"r": 0, "t": 1}),
@@ -123,35 +123,35 @@ def test_the_longest_wait_is_that_of_retry_after() -> None:
     ],
 )
 def test_policy_is_the_count_and_the_period_rounded_up(notation: str, policy: dict[str, int]) -> None:
-    assert items(said(decided(notation))["ratelimit-policy"]) == [("per-user", policy)]
+    assert items(headers_of(decided(notation))["ratelimit-policy"]) == [("per-user", policy)]
 
 
-def test_the_limit_of_the_old_headers_is_the_burst() -> None:
-    assert said(decided("10/second burst 20", remaining=19))["x-ratelimit-limit"] == "20"
+def test_legacy_limit_header_is_the_burst() -> None:
+    assert headers_of(decided("10/second burst 20", remaining=19))["x-ratelimit-limit"] == "20"
 
 
 @pytest.mark.parametrize(
     ("microseconds", "seconds"), [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2), (3_600_000_000, 3600)]
 )
 def test_seconds_are_rounded_up(microseconds: int, seconds: int) -> None:
-    headers = said(decided("5/hour", reset_us=microseconds))
+    headers = headers_of(decided("5/hour", reset_us=microseconds))
     assert headers["x-ratelimit-reset"] == str(seconds)
     assert items(headers["ratelimit"])[0][1]["t"] == seconds
     if microseconds:
-        denied = said(decided("5/hour", allowed=False, wait_us=microseconds))
+        denied = headers_of(decided("5/hour", allowed=False, wait_us=microseconds))
         assert denied["retry-after"] == str(seconds)
         assert items(denied["ratelimit"])[0][1]["t"] == seconds
 
 
-def test_a_reset_by_the_epoch_is_rounded_up_too() -> None:
+def test_epoch_reset_is_rounded_up() -> None:
     style = HeaderStyle(reset="epoch")
-    assert said(decided("5/hour"), style)["x-ratelimit-reset"] == "1700000018"
-    assert said(decided("5/hour", reset_us=16_750_000), style)["x-ratelimit-reset"] == "1700000017"
-    denied = said(decided("5/hour", allowed=False, wait_us=5_000_000), style)
+    assert headers_of(decided("5/hour"), style)["x-ratelimit-reset"] == "1700000018"
+    assert headers_of(decided("5/hour", reset_us=16_750_000), style)["x-ratelimit-reset"] == "1700000017"
+    denied = headers_of(decided("5/hour", allowed=False, wait_us=5_000_000), style)
     assert (denied["retry-after"], items(denied["ratelimit"])[0][1]["t"]) == ("5", 5)
 
 
-def test_an_unknown_kind_of_reset() -> None:
+def test_unknown_reset_style_is_refused() -> None:
     with pytest.raises(ConfigError, match="reset must be one of seconds, epoch, not 'never'"):
         HeaderStyle(reset="never")  # type: ignore[arg-type]  # which is what is tested
 
@@ -164,29 +164,29 @@ def test_an_unknown_kind_of_reset() -> None:
         (HeaderStyle(ratelimit=False, x_ratelimit=False), set()),
     ],
 )
-def test_each_family_can_be_switched_off(style: HeaderStyle, names: set[str]) -> None:
-    assert set(said(decided("5/hour"), style)) == names
+def test_each_header_family_can_be_disabled(style: HeaderStyle, names: set[str]) -> None:
+    assert set(headers_of(decided("5/hour"), style)) == names
     denied = decided("5/hour", allowed=False, wait_us=1).with_pressure("throttled")
     state = {"x-ratelimit-state"} if style.x_ratelimit else set()
-    assert set(said(denied, style)) == {*names, *state, "retry-after"}
+    assert set(headers_of(denied, style)) == {*names, *state, "retry-after"}
     silent = HeaderStyle(style.ratelimit, style.x_ratelimit, retry_after=False)
-    assert set(said(denied, silent)) == names | state
+    assert set(headers_of(denied, silent)) == names | state
 
 
-def test_pressure_is_said_unless_it_is_normal() -> None:
+def test_pressure_header_is_set_unless_normal() -> None:
     limiter = Limiter("memory://", clock=FakeClock(1000.0))
-    states = [said(limiter.check("user:42", "10/hour")).get("x-ratelimit-state") for _ in range(11)]
+    states = [headers_of(limiter.check("user:42", "10/hour")).get("x-ratelimit-state") for _ in range(11)]
     assert states == [None] * 8 + ["warning", "throttled", "throttled"]
 
 
-def test_without_a_limit_there_is_nothing_to_say() -> None:
+def test_no_headers_without_a_limit() -> None:
     with Limiter.from_config(environ={}) as limiter:
         decision = limiter.check_request(RequestContext(ip="192.0.2.1"))
     assert decision.reason == "no_rule"
     assert rate_limit_headers(decision, ALL, 0) == []
 
 
-def test_shadow_rules_are_not_spoken_of() -> None:
+def test_shadow_rules_are_not_in_headers() -> None:
     rules = (
         "[{rule_id: real, dimension: ip, limit: 5, window_seconds: 60},"
         " {rule_id: trial, dimension: ip, limit: 0, window_seconds: 60, mode: shadow}]"
@@ -194,12 +194,12 @@ def test_shadow_rules_are_not_spoken_of() -> None:
     with Limiter.from_config(environ={"CRESTGATE_RULES": rules}) as limiter:
         decision = limiter.check_request(RequestContext(ip="192.0.2.1"))
     assert decision.reason == "shadow"
-    headers = said(decision)
+    headers = headers_of(decision)
     assert [name for name, _ in items(headers["ratelimit"])] == ["real"]
     assert headers["x-ratelimit-limit"] == "5"
 
 
-def test_no_header_has_the_key_of_a_policy_or_a_client() -> None:
+def test_headers_have_no_policy_or_client_key() -> None:
     interval = "timeIntervalLimit: {timeUnit: MIN, maxRequests: 3}"
     environ = {
         "CRESTGATE_POLICY_KEY": "user",
@@ -210,7 +210,7 @@ def test_no_header_has_the_key_of_a_policy_or_a_client() -> None:
     with Limiter.from_config(environ=environ) as limiter:
         decision = limiter.check_request(RequestContext(user="hunter2", client="hunter2:x", path="/web", method="GET"))
     assert "hunter2" in repr(decision)
-    headers = said(decision)
+    headers = headers_of(decision)
     assert "hunter2" not in repr(headers)
     names = {name for name, _ in items(headers["ratelimit"])}
     assert names == {"policy", "client:API:/web", "client:METHOD:GET"}
@@ -227,11 +227,11 @@ def test_no_header_has_the_key_of_a_policy_or_a_client() -> None:
         ("100 per minute", "100 per minute"),
     ],
 )
-def test_names(label: str, name: str) -> None:
+def test_policy_names(label: str, name: str) -> None:
     assert header_name(label) == name
 
 
-def test_an_id_made_of_a_long_key_does_not_show_its_beginning() -> None:
+def test_id_of_a_long_key_does_not_show_its_prefix() -> None:
     label = derived_id("client", "hunter2" * 100, "API", "/x")
     assert "hunter2" in label
     assert header_name(label).startswith("client:sha256:")
@@ -244,7 +244,7 @@ def test_an_id_made_of_a_long_key_does_not_show_its_beginning() -> None:
 @example("\ud800\x00\x7f")
 @example("")
 def test_any_name_is_well_formed(name: str) -> None:
-    headers = said(decided("5/hour", name))
+    headers = headers_of(decided("5/hour", name))
     ((policy, _),) = items(headers["ratelimit-policy"])
     ((item, parameters),) = items(headers["ratelimit"])
     assert policy == item == header_name(name)
@@ -269,10 +269,10 @@ def test_any_number_is_well_formed(
     except ConfigError:
         return
     decision = Decision(build(limit, "n"), allowed, remaining, 0 if allowed else wait_us, reset_us, None)
-    headers = said(decision)
+    headers = headers_of(decision)
     ((_, policy),) = items(headers["ratelimit-policy"])
     ((_, item),) = items(headers["ratelimit"])
-    most = 999_999_999_999_999  # all that a structured field can hold
+    most = 999_999_999_999_999  # the maximum of a structured field
     assert policy == {"q": min(count, most), "w": math.ceil(limit.period_us / 1_000_000)}
     assert item["r"] == min(remaining, most)
     if not allowed and wait_us is None:
@@ -282,15 +282,15 @@ def test_any_number_is_well_formed(
         assert item["t"] == -(-(reset_us if allowed else wait_us or 0) // 1_000_000)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_header_cache_is_bounded() -> None:
     limit = Limit(5, 1)
     for number in range(module.MAX_CACHED + 10):
         decision = Decision(build(limit, f"n{number}"), True, 1, 0, 0, None)
-        assert said(decision)["ratelimit"] == f'"n{number}";r=1;t=0'
+        assert headers_of(decision)["ratelimit"] == f'"n{number}";r=1;t=0'
     assert len(module._limit_texts) <= module.MAX_CACHED
 
 
 def test_every_header_is_in_the_table() -> None:
     """Integrations and OpenAPI take the names from it."""
     denied = decided("100/minute", allowed=False, remaining=0, wait_us=1).with_pressure("throttled")
-    assert {name.lower() for name in HEADERS} == {*said(denied)}
+    assert {name.lower() for name in HEADERS} == {*headers_of(denied)}

@@ -1,4 +1,4 @@
-"""Problems: the members that every error has, and which status an error of ours is."""
+"""Problem documents: their members, and the status of each Crestgate error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from crestgate.testing import FakeClock
 NOW_US = 1_700_000_000_500_000
 
 
-def test_every_member() -> None:
+def test_problem_has_every_member() -> None:
     assert problem(404, "there is no rule 'x'", now_us=NOW_US) == {
         "type": "about:blank",
         "title": "Not Found",
@@ -40,7 +40,7 @@ def test_every_member() -> None:
     assert CONTENT_TYPE == "application/problem+json"
 
 
-def test_said_otherwise() -> None:
+def test_title_and_type_can_be_set() -> None:
     members = problem(400, "no", type="https://example.org/x", title="Bad", rule="r", problems=[])
     assert (members["type"], members["title"], members["error"]) == ("https://example.org/x", "Bad", "Bad")
     assert (members["rule"], members["problems"]) == ("r", [])
@@ -53,20 +53,20 @@ def test_any_status_has_a_title(status: int, title: str) -> None:
     assert problem(status, "no")["title"] == title
 
 
-def test_the_timestamp_is_now() -> None:
+def test_timestamp_is_now() -> None:
     before = datetime.now(UTC)
     stamp = datetime.fromisoformat(problem(500, "x")["timestamp"])
     assert before.replace(microsecond=0) <= stamp <= datetime.now(UTC)
 
 
-def test_bytes() -> None:
+def test_problem_is_encoded_as_json() -> None:
     members = problem(404, "größer \ud800 \u2028 \x00", now_us=NOW_US)
     encoded = encode_problem(members)
     assert encoded.startswith(b'{"type":"about:blank","title":"Not Found","status":404,')
     assert json.loads(encoded) == {**members, "detail": "größer ? \u2028 \x00", "message": "größer ? \u2028 \x00"}
 
 
-def test_a_denial() -> None:
+def test_problem_of_a_denial() -> None:
     limiter = Limiter("memory://", plans={"gold": "1/10 seconds", "daily": "50/day"}, clock=FakeClock(1000.25))
     limiter.check("user:hunter2", ["gold", "daily"])
     members = exceeded(limiter.check("user:hunter2", ["gold", "daily"]), now_us=NOW_US)
@@ -85,14 +85,14 @@ def test_a_denial() -> None:
     }
 
 
-def test_a_denial_for_ever_and_by_another_status() -> None:
+def test_problem_of_a_permanent_denial_with_another_status() -> None:
     members = exceeded(Limiter("memory://").check("user:hunter2", "5/minute", cost=6), 403)
     assert (members["status"], members["title"], members["retry_after"]) == (403, "Forbidden", None)
     assert members["detail"] == "rate limit exceeded (5/minute): this request can never pass"
     assert members["type"] == QUOTA_EXCEEDED
 
 
-def test_a_denial_names_no_key() -> None:
+def test_problem_of_a_denial_has_no_key() -> None:
     plans = {derived_id("policy", "hunter2"): "1/minute"}
     decision = Limiter("memory://", plans=plans).check("user:1", "policy:hunter2", cost=2)
     assert b"hunter2" not in encode_problem(exceeded(decision))
@@ -130,11 +130,11 @@ ERRORS: list[tuple[Exception, int, str, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("error", "status", "detail", "more"), ERRORS, ids=[type(error).__name__ for error, *_ in ERRORS]
 )
-def test_an_error(error: Exception, status: int, detail: str, more: dict[str, Any]) -> None:
+def test_problem_of_an_error(error: Exception, status: int, detail: str, more: dict[str, Any]) -> None:
     assert problem_of(error) == (status, detail, more)
 
 
-def test_pictures_of_limits_are_left_out() -> None:
+def test_syntax_markers_are_left_out() -> None:
     with pytest.raises(ConfigError) as caught:
         Limit.parse("5/fortnight")
     assert "^" in str(caught.value)

@@ -21,7 +21,7 @@ NAME = "client:42"
 
 
 class Time:
-    """Two clocks that a test sets: the machine's since its start, and the wall's."""
+    """Two clocks that a test sets: monotonic since boot, and wall time."""
 
     def __init__(self) -> None:
         self.monotonic, self.wall = 5_000.0, 1_700_000_000.0
@@ -97,7 +97,7 @@ def test_lease_ends_with_the_boot(locks: FileLocks, clock: Time) -> None:
 
 
 def test_missing_boot_id(locks: FileLocks, clock: Time) -> None:
-    """Its clock starts anew; what would be held for longer than a lease may last is not believed."""
+    """The clock restarts; a remaining time above the maximum lease is ignored."""
     locks.boot = ""
     assert locks.attempt(NAME, "first", 3600.0) is not None
     clock.monotonic = 60.0
@@ -163,7 +163,7 @@ def test_file_locked_by_another_process(locks: FileLocks, file: Path, stalls: St
             pytest.fail("must not run")
         os.close(other)
         with locks.guarded(lease):
-            began = time.monotonic()
+            started = time.monotonic()
             with pytest.raises(TimeoutError), locks.hold(NAME, wait=0):
                 pytest.fail("nobody takes it while a guarded write runs")
-            assert stalls.without(began, time.monotonic()) < 1
+            assert stalls.without(started, time.monotonic()) < 1

@@ -9,7 +9,7 @@ from crestgate.runtime.backoff import MAX_DELAY, poll
 
 
 class Time:
-    """A clock whose time passes while somebody sleeps."""
+    """A clock that advances during sleeps."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -42,14 +42,14 @@ def test_poll_returns_falsy_results(clock: Time) -> None:
 
 
 def test_zero_wait_tries_once(clock: Time) -> None:
-    asked: list[None] = []
-    assert poll(lambda: asked.append(None), 0.0) is None
-    assert (len(asked), clock.naps) == (1, [])
+    calls: list[None] = []
+    assert poll(lambda: calls.append(None), 0.0) is None
+    assert (len(calls), clock.naps) == (1, [])
 
 
 def test_poll_tries_once_more_at_the_deadline(clock: Time) -> None:
-    asked: list[float] = []
-    assert poll(lambda: asked.append(clock.now), 2.0) is None
-    assert clock.now == asked[-1] == pytest.approx(102.0)
+    calls: list[float] = []
+    assert poll(lambda: calls.append(clock.now), 2.0) is None
+    assert clock.now == calls[-1] == pytest.approx(102.0)
     assert all(0 < nap <= 1.5 * MAX_DELAY for nap in clock.naps)
-    assert len(set(clock.naps[:-1])) == len(clock.naps) - 1, "no two waiters keep step"
+    assert len(set(clock.naps[:-1])) == len(clock.naps) - 1, "the intervals are random"

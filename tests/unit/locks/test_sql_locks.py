@@ -42,7 +42,7 @@ def test_lease_uses_the_clock_of_the_database(locks: SqlLocks) -> None:
 
 
 def test_clock_set_back(locks: SqlLocks) -> None:
-    """A lock is held for an hour at most; what would be held for longer is not believed. Versions grow all the same."""
+    """A lock is held for an hour at most; a longer remaining time is ignored. Versions still grow."""
     set_clock(locks, NOW + 3 * HOUR)
     assert locks.attempt(NAME, "first", 10.0) == NOW + 3 * HOUR
     set_clock(locks, NOW)

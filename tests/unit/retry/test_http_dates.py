@@ -1,4 +1,4 @@
-"""Dates of HTTP: the three forms, and nothing else."""
+"""HTTP dates: the three formats, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW = 1_800_000_000.0  # in January 2027
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC)))
-def test_every_moment_is_read_in_both_whole_forms(moment: datetime) -> None:
+def test_any_time_is_parsed_in_both_full_formats(moment: datetime) -> None:
     moment = moment.replace(microsecond=0)
     assert read_date(format_datetime(moment, usegmt=True), NOW) == moment.timestamp()
     assert read_date(moment.ctime(), NOW) == moment.timestamp()
@@ -24,12 +24,12 @@ def test_every_moment_is_read_in_both_whole_forms(moment: datetime) -> None:
 @pytest.mark.parametrize(
     ("text", "year"), [("77", 2077), ("78", 1978), ("94", 1994), ("27", 2027), ("00", 2000), ("26", 2026)]
 )
-def test_a_year_of_two_digits_is_at_most_fifty_years_ahead(text: str, year: int) -> None:
+def test_two_digit_year_is_at_most_fifty_years_ahead(text: str, year: int) -> None:
     moment = read_date(f"Sunday, 06-Nov-{text} 08:49:37 GMT", NOW)
     assert moment == datetime(year, 11, 6, 8, 49, 37, tzinfo=UTC).timestamp()
 
 
-def test_a_leap_second_is_the_one_after_the_last() -> None:
+def test_leap_second_is_the_next_second() -> None:
     moment = read_date("Sat, 31 Dec 2016 23:59:60 GMT", NOW)
     assert moment == datetime(2017, 1, 1, tzinfo=UTC).timestamp()
 
@@ -55,5 +55,5 @@ def test_a_leap_second_is_the_one_after_the_last() -> None:
         "1994-11-06T08:49:37Z",
     ],
 )
-def test_no_date(text: str) -> None:
+def test_invalid_dates(text: str) -> None:
     assert read_date(text, NOW) is None

@@ -1,4 +1,4 @@
-"""Pacing: turns, cooldowns that answers ask for, and the two together, on virtual time."""
+"""Pacing of outbound calls: limits, cooldowns from responses, and both together, on virtual time."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def outbound(clock: FakeClock, limits: str = "1/second burst 1", timeout: float 
         ("http+unix:///path", "-"),
     ],
 )
-def test_the_key_is_the_host(url: str, host: str) -> None:
+def test_default_key_is_the_host(url: str, host: str) -> None:
     assert host_of(url) == host
 
 
-def test_calls_wait_their_turn_and_hosts_do_not_wait_for_each_other() -> None:
+def test_calls_wait_per_host() -> None:
     clock = FakeClock(START)
     paced = outbound(clock)
     at = []
@@ -47,7 +47,7 @@ def test_calls_wait_their_turn_and_hosts_do_not_wait_for_each_other() -> None:
     assert at == [0.0, 1.0, 1.0, 2.0]
 
 
-def test_a_key_of_ones_own() -> None:
+def test_custom_key() -> None:
     clock = FakeClock(START)
     limiter = Limiter("memory://", clock=clock)
     for key in ("account", lambda url: url[:5]):
@@ -61,7 +61,7 @@ def test_a_key_of_ones_own() -> None:
             paced.wait(ELSEWHERE)
 
 
-def test_counters_are_shared_by_whoever_shares_the_store() -> None:
+def test_counters_are_shared_through_the_store() -> None:
     clock = FakeClock(START)
     first = Limiter("memory://", clock=clock)
     second = Limiter(first.store)
@@ -86,19 +86,19 @@ def test_counters_are_shared_by_whoever_shares_the_store() -> None:
         (429, {"retry-after": "86400"}, MAX_COOLDOWN_SECONDS),
     ],
 )
-def test_what_an_answer_holds_back(status: int, headers: dict[str, str], hold: float) -> None:
+def test_response_starts_a_cooldown(status: int, headers: dict[str, str], hold: float) -> None:
     clock = FakeClock(START)
     paced = outbound(clock, "100/second", timeout=None)
     paced.learn(HERE, status, headers)
     paced.wait(ELSEWHERE)
-    assert clock.now() == START, "another host is none of its business"
+    assert clock.now() == START, "another host is not affected"
     paced.wait(HERE)
     assert clock.now() == START + hold
     paced.wait(HERE)
-    assert clock.now() == START + hold, "a hold ends"
+    assert clock.now() == START + hold, "a cooldown ends"
 
 
-def test_a_hold_is_only_prolonged() -> None:
+def test_cooldown_is_only_extended() -> None:
     clock = FakeClock(START)
     paced = outbound(clock, "100/second")
     for wait in ("10", "3", "0"):
@@ -112,8 +112,8 @@ def test_a_hold_is_only_prolonged() -> None:
     assert clock.now() == START + 10 + 4 + 8
 
 
-def test_after_a_hold_calls_go_one_after_the_other() -> None:
-    """Nobody uses up the limit in a hold, and then goes with all the others at its end."""
+def test_calls_after_a_cooldown_are_paced() -> None:
+    """No call takes from the limit during a cooldown, only to start with all others at its end."""
     clock = FakeClock(START)
     paced = outbound(clock)
     paced.learn(HERE, 429, {"retry-after": "30"})
@@ -124,7 +124,7 @@ def test_after_a_hold_calls_go_one_after_the_other() -> None:
     assert at == [30.0, 31.0, 32.0]
 
 
-def test_a_hold_that_begins_while_a_turn_is_waited_for_counts_too() -> None:
+def test_cooldown_that_starts_during_a_wait_applies() -> None:
     clock = FakeClock(START)
 
     class Interrupted(Limiter):
@@ -140,7 +140,7 @@ def test_a_hold_that_begins_while_a_turn_is_waited_for_counts_too() -> None:
     assert clock.now() == START + 6
 
 
-def test_who_would_wait_too_long_does_not_wait() -> None:
+def test_too_long_wait_fails_immediately() -> None:
     clock = FakeClock(START)
     paced = outbound(clock, "1/minute", timeout=10.0)
     paced.wait(HERE)
@@ -152,7 +152,7 @@ def test_who_would_wait_too_long_does_not_wait() -> None:
     assert clock.now() == START
 
 
-def test_hold_and_turn_together_are_within_the_timeout() -> None:
+def test_cooldown_and_wait_together_respect_the_timeout() -> None:
     clock = FakeClock(START)
     paced = outbound(clock, "1/minute", timeout=50.0)
     paced.wait(HERE)
@@ -161,12 +161,12 @@ def test_hold_and_turn_together_are_within_the_timeout() -> None:
         paced.wait(HERE)
 
 
-def test_what_can_never_pass_is_told() -> None:
+def test_impossible_cost_is_an_error() -> None:
     with pytest.raises(TimeoutError, match="can never pass the limit '0/minute'"):
         outbound(FakeClock(START), "0/minute", timeout=None).wait(HERE)
 
 
-def test_the_async_twin_waits_the_same() -> None:
+def test_async_outbound_waits_the_same() -> None:
     async def main() -> list[float]:
         clock = FakeClock(START)
         at = []
@@ -190,7 +190,7 @@ def test_the_async_twin_waits_the_same() -> None:
     assert asyncio.run(main()) == [0.0, 1.0, 6.0]
 
 
-def test_a_cancelled_task_stops_waiting_and_leaves_the_line() -> None:
+def test_cancelled_task_leaves_the_queue() -> None:
     async def main() -> None:
         async with AsyncLimiter("memory://") as limiter:
             paced = AsyncOutbound(limiter, "1/hour", timeout=None)
@@ -207,7 +207,7 @@ def test_a_cancelled_task_stops_waiting_and_leaves_the_line() -> None:
     asyncio.run(main())
 
 
-def test_holds_do_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cooldowns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_COOLDOWNS", 10)
     clock = FakeClock(START)
     cooldowns = Cooldowns(clock)
@@ -223,7 +223,7 @@ def test_holds_do_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cooldowns.left("later") == 5.0, "those that have ended make room first"
 
 
-def test_a_mistake_is_told_when_it_is_made() -> None:
+def test_invalid_options_are_refused_at_construction() -> None:
     limiter, async_limiter = Limiter("memory://"), AsyncLimiter("memory://")
     with pytest.raises(ConfigError, match="with an AsyncLimiter use AsyncOutbound"):
         Outbound(async_limiter, "10/second")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The parts of the clients that need no socket: what can be sent twice, what is missing, what is public."""
+"""The retrying clients without sockets: repeatable bodies, missing libraries, public names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_public_names() -> None:
 
 
 @pytest.mark.parametrize("library", ["httpx", "requests"])
-def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"crestgate.retry.{library}")
     with pytest.raises(ImportError, match=f"crestgate.retry.{library} needs .*: pip install {library}"):
@@ -73,7 +73,7 @@ def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.Mo
         (httpx.Request("POST", "http://x/", content=io.BytesIO(b"x")), False),
     ],
 )
-def test_what_httpx_can_send_twice(request_: httpx.Request, twice: bool) -> None:
+def test_repeatable_httpx_bodies(request_: httpx.Request, twice: bool) -> None:
     assert crestgate.retry.httpx.is_repeatable(request_) is twice
 
 
@@ -89,25 +89,25 @@ def test_what_httpx_can_send_twice(request_: httpx.Request, twice: bool) -> None
         (requests.Request("POST", "http://x/", data=chunks()), False),
     ],
 )
-def test_what_requests_can_send_twice(request_: requests.Request, twice: bool) -> None:
+def test_repeatable_requests_bodies(request_: requests.Request, twice: bool) -> None:
     assert crestgate.retry.requests.is_repeatable(request_.prepare()) is twice
 
 
-def test_a_server_that_is_slow_is_not_asked_again() -> None:
-    asked = []
+def test_timeout_is_not_retried() -> None:
+    requests_sent = []
 
     class Slow(httpx.BaseTransport):
         def handle_request(self, request: httpx.Request) -> httpx.Response:
-            asked.append(request)
+            requests_sent.append(request)
             raise httpx.ReadTimeout("slow", request=request)
 
     transport = RetryTransport(Retry(attempts=5, backoff=0.0), transport=Slow())
     with pytest.raises(httpx.ReadTimeout), httpx.Client(transport=transport) as client:
         client.get("http://x/")
-    assert len(asked) == 1
+    assert len(requests_sent) == 1
 
 
-def test_a_transport_opens_and_closes_the_one_inside() -> None:
+def test_transport_opens_and_closes_the_inner_one() -> None:
     did: list[str] = []
 
     class Inner(httpx.BaseTransport):
@@ -124,7 +124,7 @@ def test_a_transport_opens_and_closes_the_one_inside() -> None:
     assert did == ["open", "close", "close"]
 
 
-def test_a_mix_up_is_told_at_once() -> None:
+def test_mixed_sync_and_async_is_refused_immediately() -> None:
     plain, for_async = Outbound(Limiter(), "1/second"), AsyncOutbound(AsyncLimiter(), "1/second")
     for paced in (PacedTransport, PacedAdapter):
         with pytest.raises(ConfigError, match=f"{paced.__name__} needs an Outbound"):

@@ -1,4 +1,4 @@
-"""`Retry`: what is repeated, how long is waited, and when it gives up."""
+"""`Retry`: which requests are retried, the waits, and when it gives up."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CHANCES = st.floats(0, 1)
 
 
 @pytest.mark.parametrize("method", ["GET", "get", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
-def test_what_may_be_carried_out_twice_is_repeated(method: str) -> None:
+def test_idempotent_methods_are_retried(method: str) -> None:
     assert [Retry().repeats(method, status) for status in (429, 503, None)] == [True, True, True]
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "CONNECT", "ANYTHING"])
-def test_what_may_not_is_repeated_only_where_it_was_not_carried_out(method: str) -> None:
+def test_other_methods_are_retried_only_if_not_executed(method: str) -> None:
     assert [Retry().repeats(method, status) for status in (429, 503, None)] == [True, False, False]
 
 
-def test_the_caller_may_say_otherwise() -> None:
+def test_caller_may_override_methods_and_statuses() -> None:
     retry = Retry(methods=["get", "post"], statuses=[500, 503])
     assert [retry.repeats("POST", status) for status in (429, 500, 503, None)] == [False, True, True, True]
     assert not retry.repeats("PUT", 503)
@@ -32,12 +32,12 @@ def test_the_caller_may_say_otherwise() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 404, 500, 502, 504])
-def test_other_answers_are_the_last_word(status: int) -> None:
+def test_other_statuses_are_not_retried(status: int) -> None:
     assert not Retry().repeats("GET", status)
 
 
 @given(SECONDS, SECONDS, SECONDS | st.none(), SECONDS, CHANCES, st.floats(0, 2))
-def test_a_told_wait_is_never_cut_short_and_never_too_long(
+def test_suggested_wait_is_never_shortened_or_too_long(
     suggested: float, longest: float, deadline: float | None, elapsed: float, chance: float, jitter: float
 ) -> None:
     wait = Retry(max_wait=longest, deadline=deadline, jitter=jitter).wait(1, suggested, elapsed, chance)
@@ -48,13 +48,13 @@ def test_a_told_wait_is_never_cut_short_and_never_too_long(
         assert deadline is None or wait <= deadline - elapsed
 
 
-def test_jitter_adds_a_part_of_what_was_told() -> None:
+def test_jitter_adds_a_part_of_the_suggested_wait() -> None:
     assert [Retry(jitter=0.5).wait(1, 10.0, 0.0, chance) for chance in (0.0, 0.5, 1.0)] == [10.0, 12.5, 15.0]
     assert Retry(jitter=0).wait(1, 10.0, 0.0, 1.0) == 10.0
     assert Retry(max_wait=12, jitter=0.5).wait(1, 10.0, 0.0, 1.0) == 12.0
 
 
-def test_where_nothing_was_told_the_wait_is_a_part_of_what_doubles() -> None:
+def test_backoff_without_a_suggested_wait_doubles() -> None:
     retry = Retry(attempts=6, backoff=2.0, max_wait=10.0)
     assert [retry.wait(attempt, None, 0.0, 1.0) for attempt in range(1, 7)] == [2.0, 4.0, 8.0, 10.0, 10.0, None]
     assert [retry.wait(attempt, None, 0.0, 0.25) for attempt in range(1, 5)] == [0.5, 1.0, 2.0, 2.5]
@@ -65,14 +65,14 @@ def test_many_attempts_do_not_overflow() -> None:
     assert Retry(attempts=1000, backoff=1e300).wait(999, None, 0.0, 1.0) == 60.0
 
 
-def test_a_backoff_ends_by_the_deadline() -> None:
+def test_backoff_ends_by_the_deadline() -> None:
     retry = Retry(backoff=8.0, deadline=10.0)
     assert retry.wait(1, None, 7.0, 1.0) == 3.0
     assert retry.wait(1, None, 10.1, 1.0) is None
 
 
 @given(st.integers(1, 10), st.none() | SECONDS, CHANCES)
-def test_there_are_no_more_attempts_than_were_asked_for(attempts: int, suggested: float | None, chance: float) -> None:
+def test_number_of_attempts_is_bounded(attempts: int, suggested: float | None, chance: float) -> None:
     retry = Retry(attempts=attempts, max_wait=1e9)
     made = 1
     while retry.wait(made, suggested, 0.0, chance) is not None:
@@ -80,7 +80,7 @@ def test_there_are_no_more_attempts_than_were_asked_for(attempts: int, suggested
     assert made == attempts
 
 
-def test_a_policy_is_a_value() -> None:
+def test_policy_is_a_value() -> None:
     assert Retry(methods=["get"], statuses=[503, 429]) == Retry(methods=("GET",), statuses={429, 503})
     assert hash(Retry()) == hash(Retry(methods=IDEMPOTENT))
     with pytest.raises(AttributeError):
@@ -107,6 +107,6 @@ def test_a_policy_is_a_value() -> None:
         ({"statuses": ["429"]}, "statuses must be several"),
     ],
 )
-def test_a_mistake_is_told(options: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Retry(**options)  # type: ignore[arg-type]  # callers without types are who makes these

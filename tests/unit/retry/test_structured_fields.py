@@ -1,4 +1,4 @@
-"""Structured lists, held against somebody else's reader of them."""
+"""Structured lists, compared with an independent parser."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PIECES = [
 ]
 
 
-def by_the_rfc(text: str) -> list[dict[str, int | None]] | None:
-    """The parameters of a list, by http-sfv."""
+def reference_parse(text: str) -> list[dict[str, int | None]] | None:
+    """The parameters of a list, parsed by http-sfv."""
     parsed = List()
     try:
         parsed.parse(text.encode("utf-8"))
@@ -26,21 +26,21 @@ def by_the_rfc(text: str) -> list[dict[str, int | None]] | None:
     return [{name: value if type(value) is int else None for name, value in member.params.items()} for member in parsed]
 
 
-def is_told_apart_by_nobody(text: str) -> bool:
-    """Where http-sfv differs from RFC 9651: it takes `1.` for a number, and an empty list for none."""
+def is_parsed_alike(text: str) -> bool:
+    """False where http-sfv differs from RFC 9651: it accepts `1.` as a number, and rejects an empty list."""
     return "." not in text.replace("1.5", "").replace("1.1234", "") and text.strip(" ") != ""
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join).filter(is_told_apart_by_nobody))
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join).filter(is_parsed_alike))
 @example('"per-user";r=42;t=17, "per-day";r=0;t=3600')
 @example('"a";r=1;r=2')
 @example('"a";r=-1;t=?1;x')
 @example("(a  b;q=1 );r=0;t=5")
 @example('"a" ;r=1')
 @example("a;t=17\n")
-def test_the_same_as_another_reader(text: str) -> None:
+def test_parser_matches_http_sfv(text: str) -> None:
     if ":=:" not in text:  # bytes are not decoded here
-        assert read_list(text) == by_the_rfc(text)
+        assert read_list(text) == reference_parse(text)
 
 
 @given(
@@ -53,7 +53,7 @@ def test_the_same_as_another_reader(text: str) -> None:
         )
     )
 )
-def test_what_is_written_is_read(items: list[tuple[str, dict[str, int]]]) -> None:
+def test_written_lists_round_trip(items: list[tuple[str, dict[str, int]]]) -> None:
     written = ", ".join(
         '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"' + "".join(f";{key}={n}" for key, n in parts.items())
         for name, parts in items
@@ -62,14 +62,14 @@ def test_what_is_written_is_read(items: list[tuple[str, dict[str, int]]]) -> Non
 
 
 @given(st.text(max_size=50))
-def test_any_text_is_a_list_or_is_not(text: str) -> None:
+def test_arbitrary_text_raises_no_error(text: str) -> None:
     read_list(text)
 
 
 @pytest.mark.parametrize("text", ["1.", "a;b=1.", '"a', ":Zm9v", "a;b=é", '"a";r=0' + " " * MAX_LENGTH])
-def test_malformed(text: str) -> None:
+def test_malformed_lists(text: str) -> None:
     assert read_list(text) is None
 
 
-def test_an_empty_list_has_no_members() -> None:
+def test_empty_list_has_no_members() -> None:
     assert read_list("") == read_list("  ") == []

@@ -1,4 +1,4 @@
-"""What answers say about waiting: every way of saying it, its precedence, and what is not believed."""
+"""Wait hints in responses: every header, their precedence, and values that are ignored."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def suggested(**fields: str) -> float | None:
         ("Fri, 31 Dec 9999 23:59:59 GMT", MAX_SUGGESTED_SECONDS),
     ],
 )
-def test_retry_after(text: str, wait: float) -> None:
+def test_retry_after_header(text: str, wait: float) -> None:
     assert suggested(Retry_After=text) == wait
 
 
 @pytest.mark.parametrize("text", ["", "-1", "+5", "soon", "1e3", "0x10", "5, 7", "5s", "nan", "inf", "1.", ".5"])
-def test_a_malformed_retry_after_says_nothing(text: str) -> None:
+def test_malformed_retry_after_is_ignored(text: str) -> None:
     assert suggested(Retry_After=text) is None
     assert suggested(Retry_After=text, RateLimit='"a";r=0;t=3') == 3.0
 
 
-def test_a_date_is_counted_from_the_date_of_the_answer() -> None:
-    """The server's clock is an hour ahead of ours; it means ten seconds all the same."""
+def test_retry_after_date_is_relative_to_the_date_header() -> None:
+    """The server's clock is an hour ahead of ours; the wait is ten seconds all the same."""
     assert suggested(Retry_After="Fri, 15 Jan 2027 09:00:10 GMT", Date="Fri, 15 Jan 2027 09:00:00 GMT") == 10.0
     assert (
         suggested(X_RateLimit_Remaining="0", X_RateLimit_Reset="1800003610", Date="Fri, 15 Jan 2027 09:00:00 GMT")
@@ -78,11 +78,11 @@ def test_a_date_is_counted_from_the_date_of_the_answer() -> None:
         ("", None),
     ],
 )
-def test_rate_limit(field: str, wait: float | None) -> None:
+def test_ratelimit_header(field: str, wait: float | None) -> None:
     assert suggested(RateLimit=field) == wait
 
 
-def test_two_lines_of_rate_limit_are_one_list() -> None:
+def test_two_ratelimit_lines_are_one_list() -> None:
     headers = httpx.Headers([("RateLimit", '"a";r=0;t=5'), ("RateLimit", '"b";r=0;t=8')])
     assert suggested_wait(headers, NOW) == 8.0
 
@@ -105,12 +105,12 @@ def test_two_lines_of_rate_limit_are_one_list() -> None:
         ("none", "17", None),
     ],
 )
-def test_remaining_and_reset(prefix: str, remaining: str, reset: str, wait: float | None) -> None:
+def test_remaining_and_reset_headers(prefix: str, remaining: str, reset: str, wait: float | None) -> None:
     headers = httpx.Headers({f"{prefix}-Remaining": remaining, f"{prefix}-Reset": reset})
     assert suggested_wait(headers, NOW) == exhausted_wait(headers, NOW) == wait
 
 
-def test_the_first_that_says_something_counts() -> None:
+def test_first_usable_header_wins() -> None:
     fields = {"Retry-After": "4", "RateLimit": '"a";r=0;t=5'}
     fields |= {
         "RateLimit-Remaining": "0",
@@ -126,19 +126,19 @@ def test_the_first_that_says_something_counts() -> None:
     assert suggested_wait(httpx.Headers(fields), NOW) is None
 
 
-def test_an_answer_that_is_no_refusal_is_not_asked_for_its_retry_after() -> None:
+def test_retry_after_of_a_successful_response_is_ignored() -> None:
     assert exhausted_wait(httpx.Headers({"Retry-After": "17"}), NOW) is None
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.sampled_from(["retry-after", "ratelimit", "date"]))
-def test_whatever_a_server_says_is_no_error(text: str, other: str, name: str) -> None:
+def test_arbitrary_headers_raise_no_error(text: str, other: str, name: str) -> None:
     headers = {name: text, "ratelimit-remaining": "0", "ratelimit-reset": other, "x-ratelimit-reset": text}
     wait = suggested_wait(headers, NOW)
     assert wait is None or 0 <= wait <= MAX_SUGGESTED_SECONDS
 
 
 @given(st.integers(1, 20), st.integers(1, 5000), st.sampled_from(["seconds", "epoch"]))
-def test_what_crestgate_says_is_enough_to_be_let_in(count: int, period: int, reset: str) -> None:
+def test_wait_from_crestgate_headers_is_sufficient(count: int, period: int, reset: str) -> None:
     clock = FakeClock(NOW + 0.25)
     limiter = Limiter("memory://", clock=clock)
     limit = f"{count} per {period} seconds"
@@ -151,8 +151,8 @@ def test_what_crestgate_says_is_enough_to_be_let_in(count: int, period: int, res
         HeaderStyle(retry_after=False),
         HeaderStyle(retry_after=False, ratelimit=False, reset=reset),  # type: ignore[arg-type]
     ):
-        said = rate_limit_headers(denied, style, clock.ticks())
-        wait = suggested_wait({name.decode(): value.decode() for name, value in said}, clock.now())
+        headers_sent = rate_limit_headers(denied, style, clock.ticks())
+        wait = suggested_wait({name.decode(): value.decode() for name, value in headers_sent}, clock.now())
         assert wait is not None
         assert wait >= denied.retry_after
     clock.advance(denied.retry_after)

@@ -28,8 +28,8 @@ def test_files_are_reserved_for_other_uses(files: int, connections: int) -> None
 def test_soft_limit_is_raised_to_the_hard_one() -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 512
     program = LIMITED.format(soft=128, hard=512)
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["512", "512", "384"]
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["512", "512", "384"]
 
 
 def test_one_listener_cannot_use_all_connections() -> None:

@@ -58,7 +58,7 @@ def test_successful_probe_closes_it() -> None:
     breaker.succeeded()
     assert breaker.state(5.0 + OPEN_SECONDS) == "closed"
     breaker.failed(7.0)
-    assert breaker.state(7.0) == "closed", "the count begins anew"
+    assert breaker.state(7.0) == "closed", "the count starts again"
 
 
 def test_failed_probe_starts_the_next_pause() -> None:
@@ -85,7 +85,7 @@ def test_settled_probe_without_a_result_is_replaced() -> None:
     assert [breaker.admits(7.2) for _ in range(2)] == [True, False]
     breaker.failed(7.3)
     breaker.settled(7.2)
-    assert not breaker.admits(7.4), "it told that the server is away"
+    assert not breaker.admits(7.4), "it reported the server as down"
 
 
 def test_only_one_thread_probes() -> None:

@@ -1,4 +1,4 @@
-"""Store URLs: what opens, and what is refused with words that help."""
+"""Store URLs: valid ones, and errors that name the remedy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from crestgate.stores.memory import MemoryStore
 from crestgate.stores.shared import SharedStore
 
 
-def test_memory() -> None:
+def test_memory_url() -> None:
     store = open_store("memory://?max_keys=7&prefix=app&timeout_ms=50&pool_size=2")
     assert isinstance(store, MemoryStore)
     assert store.table.max_keys == 7
     assert isinstance(open_store("MEMORY://"), MemoryStore)
 
 
-def test_shared(tmp_path: Path) -> None:
+def test_shared_url(tmp_path: Path) -> None:
     store = open_store(f"shared://{tmp_path}/with%20blank?max_keys=7&timeout_ms=50&prefix=app")
     assert isinstance(store, SharedStore)
     assert store.path == f"{tmp_path}/with blank"
@@ -27,7 +27,7 @@ def test_shared(tmp_path: Path) -> None:
     store.close()
 
 
-def test_prefixes_keep_counters_apart(tmp_path: Path) -> None:
+def test_prefixes_separate_counters(tmp_path: Path) -> None:
     from crestgate import Limiter
 
     one, other = (Limiter(f"shared://{tmp_path}/file?max_keys=7&prefix={prefix}") for prefix in ("one", "other"))
@@ -65,7 +65,7 @@ def test_prefixes_keep_counters_apart(tmp_path: Path) -> None:
         ("shared:///tmp/a%00b", "may not hold a NUL"),
     ],
 )
-def test_refused(url: str, message: str) -> None:
+def test_invalid_urls_are_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         open_store(url)
     assert message in str(error.value)

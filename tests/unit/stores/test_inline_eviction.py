@@ -1,4 +1,4 @@
-"""Limits that callers of a service write out never have counters of rules and plans evicted."""
+"""Inline limits of a service's callers never evict counters of rules and plans."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BODY = bytes(16)
 RULE = build(Limit.parse("3/day using fixed_window"), "rule|user")
 
 
-def written_out(limit: str) -> Algorithm:
+def inline_limit(limit: str) -> Algorithm:
     algorithm = build(Limit.parse(limit), f"inline|{limit}")
     algorithm.inline = True
     return algorithm
 
 
-INLINE = written_out("1/day using fixed_window")
-INLINE_LOG = written_out("3/day using sliding_window_log")
+INLINE = inline_limit("1/day using fixed_window")
+INLINE_LOG = inline_limit("3/day using sliding_window_log")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_flood_evicts_no_counter_of_a_rule(
         clock.advance(0.001)
         if mode == "take":
             store.take(algorithm, f"key {number}", 1)
-            store.take(algorithm, f"key {number}", 1)  # a use of a counter that is there
+            store.take(algorithm, f"key {number}", 1)  # a use of an existing counter
         elif mode == "apply":
             store.apply([take(f"key {number}", algorithm), take(f"key {number}", algorithm)])
         else:
@@ -154,7 +154,7 @@ def test_fallback_without_room_denies(clock: FakeClock) -> None:
 
 def test_clock_that_steps_back_finds_all_counters(clock: FakeClock) -> None:
     store = MemoryStore(MAX_KEYS, clock)
-    short = written_out("1/second using fixed_window")
+    short = inline_limit("1/second using fixed_window")
     store.take(short, "key", 1)
     store.take(INLINE, "key", 1)
     clock.advance(5)

@@ -1,4 +1,4 @@
-"""The memory store's bounds: what goes when it is full, and that it goes."""
+"""The memory store's bounds: what is evicted when it is full."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_denied_request_counts_as_use(clock: FakeClock) -> None:
     limiter.check("b", HOURLY)
     assert not limiter.check("attacker", HOURLY).allowed
     limiter.check("c", HOURLY)
-    assert not limiter.check("attacker", HOURLY).allowed, "being denied must not make one forgotten"
+    assert not limiter.check("attacker", HOURLY).allowed, "a denied counter must not be evicted first"
 
 
 def test_expired_are_evicted_before_the_least_recently_used(clock: FakeClock) -> None:
@@ -75,7 +75,7 @@ def test_expired_counters_are_swept(clock: FakeClock) -> None:
     clock.advance(60)
     for number in range(600):
         limiter.check(f"new{number}", HOURLY)
-    assert store.table.size == 600, "two looked at with each insertion"
+    assert store.table.size == 600, "each insertion checks two counters"
 
 
 def test_chain_longer_than_max_keys_is_decided(clock: FakeClock) -> None:
@@ -97,7 +97,7 @@ def test_chain_does_not_evict_its_own_counters(clock: FakeClock) -> None:
     assert [part.remaining for part in limiter.peek("k", ["9/hour", "5/hour"], cost=0).parts] == [8, 3]
 
 
-def test_removed_counters_are_freed_at_once(clock: FakeClock) -> None:
+def test_removed_counters_are_freed_immediately(clock: FakeClock) -> None:
     """No cycles: a flood must not wait for the garbage collector."""
     limiter, store = limiter_of(clock, 10)
     gc.collect()
@@ -114,7 +114,7 @@ def test_removed_counters_are_freed_at_once(clock: FakeClock) -> None:
 
 
 def test_bookkeeping_is_bounded(clock: FakeClock) -> None:
-    """A large burst expires over a long time: the rings that wait for it must not outlive what they hold."""
+    """A large burst expires over a long time: its expiry rings must not outlive their entries."""
     limiter, store = limiter_of(clock, 100)
     for number in range(20_000):
         limiter.check(f"k{number}", "1/second burst 1000000", cost=1 + number * 7919 % 1_000_000)
@@ -190,7 +190,7 @@ def test_store_is_garbage_collected(clock: FakeClock) -> None:
     st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from((HOURLY, SHORT)), st.sampled_from((0, 0, 1, 2))))
 )
 def test_matches_a_plain_lru_list(script: list[tuple[str, str, int]]) -> None:
-    """Which counters survive, against the simplest thing that could say so."""
+    """Which counters survive, compared with a simple LRU list."""
     clock = FakeClock(1_700_000_000)
     limiter, store = limiter_of(clock, 4)
     recent: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Records in memory: bounded, apart from the counters, the oldest going first."""
+"""Records in memory: bounded, separate from the counters, the oldest dropped first."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_oldest_record_is_dropped_when_full() -> None:
     assert [records.find(name, NOW) is not None for name in "abcde"] == [False, True, False, True, True]
     assert records.bytes <= records.max_bytes
     records.put("long", bytes(10_000), NOW)
-    assert list(records.records) == ["long"], "what is kept last is kept in any case"
+    assert list(records.records) == ["long"], "the newest record is always stored"
     records.delete("long")
     assert records.bytes == 0
 
@@ -69,7 +69,7 @@ def test_clock_step_back_drops_no_record() -> None:
     records = MemoryRecords()
     records.put("n", b"kept", NOW)
     assert records.find("n", NOW - 60_000_000) == b"kept"
-    assert records.find("n", NOW - IDEMPOTENCY_TTL_US) is None, "but what lies in a far future would never expire"
+    assert records.find("n", NOW - IDEMPOTENCY_TTL_US) is None, "a record in the far future would never expire"
 
 
 def test_flood_of_names_evicts_no_counter() -> None:
@@ -105,7 +105,7 @@ def test_possibly_dropped_record_is_not_decided_again() -> None:
     clock.advance(1)
     fresh = IdempotencyRecord("later", BODY, b"", later + 1_000_000)
     assert store.apply([take("a", fresh)])[0][0].decision.allowed
-    assert not fresh.dropped, "records of its time are all there"
+    assert not fresh.dropped, "no record of its time was dropped"
     anew = IdempotencyRecord("settled", BODY, b"")
     assert store.apply([take("a", anew)])[0][0].decision.allowed
 

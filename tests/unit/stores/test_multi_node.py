@@ -181,7 +181,7 @@ def test_reached_members_still_bind() -> None:
     nodes = Nodes(down=[2])
     request = take(Member("a1", FIVE, 1), Member("a2", FIVE, 1), Member("a3", NONE, 1))
     assert partly(nodes, request) == [[(True, 4), "away", (True, 0)]]
-    assert partly(nodes, request) == [[(True, 4), "away", (False, 0)]], "denied by what was reached, and given back"
+    assert partly(nodes, request) == [[(True, 4), "away", (False, 0)]], "denied by a reachable node, and given back"
     assert nodes.left(FIVE, "a1") == 4
 
 
@@ -249,7 +249,7 @@ def test_members_on_other_nodes_are_decided_between_claim_and_save() -> None:
     assert [numbers[:2] for numbers in repeat.replay.numbers] == [(True, 4), (True, 4), (True, 4)]
     assert repeat.replay.now_us == nodes.clock.ticks()
     elsewhere, group = new_record("n1", "a1")
-    assert nodes.decide(*group) == [[]], "also when all its members are where the record is"
+    assert nodes.decide(*group) == [[]], "also when all its members are on the record's node"
     assert elsewhere.replay is not None
 
 
@@ -336,7 +336,7 @@ def test_decision_stands_if_it_cannot_be_saved() -> None:
     assert [summary(reply) for reply in over.value.value] == [[(True, 4)]]
     late, group = new_record("n1", "a2")
     nodes.decide(*group)
-    assert late.pending, "nobody knows what came of it, so it is not decided again"
+    assert late.pending, "the outcome is unknown, so it is not decided again"
 
 
 def test_record_operation_goes_to_its_node_and_reports_failure() -> None:

@@ -1,4 +1,4 @@
-"""Store URLs taken apart: servers, names and passwords; and no password in any error, however the URL is written."""
+"""Parsing of store URLs: servers, names and passwords. No error shows a password, in any spelling of the URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECRET = "hunter2"
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "masked"),
     [
         ("redis://localhost:6379/0", "redis://localhost:6379/0"),
         ("redis://user@localhost", "redis://user@localhost"),
@@ -39,8 +39,8 @@ SECRET = "hunter2"
         ("hunter2", "hunter2"),
     ],
 )
-def test_masked(url: str, shown: str) -> None:
-    assert redact_url(url) == shown
+def test_password_is_masked(url: str, masked: str) -> None:
+    assert redact_url(url) == masked
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_errors_show_no_password(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "servers"),
+    ("netloc", "servers"),
     [
         ("", [("localhost", 7)]),
         ("host", [("host", 7)]),
@@ -101,16 +101,16 @@ def test_errors_show_no_password(url: str) -> None:
         ("user:sec%40ret@[::1]:1", [("::1", 1)]),
     ],
 )
-def test_servers(place: str, servers: list[tuple[str, int]]) -> None:
-    assert Options(f"redis://{place}/0").servers(7) == servers
+def test_servers_are_parsed(netloc: str, servers: list[tuple[str, int]]) -> None:
+    assert Options(f"redis://{netloc}/0").servers(7) == servers
 
 
 @pytest.mark.parametrize(
-    "place", ["a,", ",", "a:", "a:0", "a:65536", "a:1:2", "::1", "[::1", "a b", "[x]:1", "a:-1", "a:1x"]
+    "netloc", ["a,", ",", "a:", "a:0", "a:65536", "a:1:2", "::1", "[::1", "a b", "[x]:1", "a:-1", "a:1x"]
 )
-def test_what_is_no_server(place: str) -> None:
+def test_invalid_servers_are_refused(netloc: str) -> None:
     with pytest.raises(ConfigError):
-        Options(f"redis://{place}/0").servers(7)
+        Options(f"redis://{netloc}/0").servers(7)
 
 
 def test_user_and_password() -> None:

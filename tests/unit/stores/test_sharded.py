@@ -73,10 +73,10 @@ def test_order_credentials_and_options_do_not_move_subjects() -> None:
 
 def test_sharding_is_stable_across_processes_and_versions() -> None:
     store = sharded("redis://a:6379/0", "redis://b:6379/0", "redis://c:6379/0")
-    assert [store.node_of(f"user:{number}") for number in range(12)] == PLACES
+    assert [store.node_of(f"user:{number}") for number in range(12)] == SHARDS
 
 
-PLACES = [1, 0, 0, 1, 2, 0, 2, 2, 1, 2, 1, 1]
+SHARDS = [1, 0, 0, 1, 2, 0, 2, 2, 1, 2, 1, 1]
 
 
 def test_list_with_duplicates_is_rejected() -> None:
@@ -158,7 +158,7 @@ def test_chain_over_several_stores_is_atomic() -> None:
     assert verdicts == [True, True, False, False]
     for number in range(6):
         peeked = store.apply([Request(Op.PEEK, [Member(f"user:{number}", algorithm, 1)])])[0][0].decision
-        assert peeked.remaining == 3, "a chain that was denied elsewhere has given back"
+        assert peeked.remaining == 3, "a chain denied by another store gave its charges back"
 
 
 def test_closed_store_raises_whatever_the_policy() -> None:

@@ -1,4 +1,4 @@
-"""The shared file's own affairs that need no second process."""
+"""The shared file, tested within one process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_collected_limiter_closes_its_descriptors(tmp_path: Path) -> None:
 
 
 def test_append_cost_is_independent_of_log_length(tmp_path: Path) -> None:
-    """Adding to a log looks at its ends only: counted in entries read, not in seconds."""
+    """Appending to a log reads its ends only: counted in entries read, not in seconds."""
     from crestgate.stores.shared.log_blocks import BlockLog
 
     clock = FakeClock(1_700_000_000)
@@ -102,7 +102,7 @@ SPILLED = "100/second using sliding_window_log"
 
 
 def fill_region(store: SharedStore, limiter: Limiter, limit: str) -> int:
-    """Make logs of one block each until no block is free. Says how many."""
+    """Create logs of one block each until no block is free; returns how many."""
     for number in range(store.geometry.blocks):
         for _ in range(12):
             assert limiter.check(f"k{number}", limit).reason == "ok"
@@ -127,7 +127,7 @@ def test_expired_logs_are_reclaimed_with_bounded_work(tmp_path: Path) -> None:
 
 
 def test_log_used_since_the_first_probe_keeps_its_block(tmp_path: Path) -> None:
-    """Between the look at an owner and the lock on its stripe, its log may have been used."""
+    """Between reading an owner and locking its stripe, its log may have been used."""
     clock = FakeClock(1_700_000_000)
     store = SharedStore(str(tmp_path / "counters"), max_keys=10, clock=clock)
     limiter = Limiter(store)
@@ -149,23 +149,23 @@ def test_log_used_since_the_first_probe_keeps_its_block(tmp_path: Path) -> None:
 
 
 def test_ring_and_block_list_hold_the_same_entries(tmp_path: Path) -> None:
-    """A log grows out of its ring, shrinks back into it and grows again; each time its entries expire as they came."""
+    """A log grows out of its ring, shrinks back and grows again; its entries always expire in order of arrival."""
     clock = FakeClock(1_700_000_000)
     store = SharedStore(str(tmp_path / "counters"), max_keys=10, clock=clock)
     limiter = Limiter(store)
     limit = "200/minute using sliding_window_log"
-    came: list[float] = []
+    arrivals: list[float] = []
     blocks = set()
     for pause, times in ((0.1, 100), (5, 40), (1, 80), (0.01, 150), (13, 40), (0.5, 60)):
         for _ in range(times):
             clock.advance(pause)
             now = clock.now()
-            came = [moment for moment in came if now - moment < 60 - 1e-7]
+            arrivals = [moment for moment in arrivals if now - moment < 60 - 1e-7]
             decision = limiter.check("k", limit)
-            assert decision.allowed == (len(came) < 200)
+            assert decision.allowed == (len(arrivals) < 200)
             if decision.allowed:
-                came.append(now)
-            assert decision.remaining == 200 - len(came)
+                arrivals.append(now)
+            assert decision.remaining == 200 - len(arrivals)
             blocks.add(len(owned_blocks(store)))
     assert 0 in blocks
     assert max(blocks) >= 4
@@ -176,12 +176,12 @@ def test_single_words_are_written_atomically(tmp_path: Path) -> None:
     """A reader of the commit word while it is written sees the old value or the new, never nothing."""
     store = SharedStore(str(tmp_path / "counters"), max_keys=10)
     stop = threading.Event()
-    seen: set[int] = set()
+    values: set[int] = set()
 
     def read() -> None:
         words = memoryview(store.memory).cast("q")
         while not stop.is_set():
-            seen.add(words[1000])
+            values.add(words[1000])
         words.release()
 
     store.words[1000] = 5
@@ -192,7 +192,7 @@ def test_single_words_are_written_atomically(tmp_path: Path) -> None:
         store.words[1000] = 7
     stop.set()
     thread.join()
-    assert seen <= {5, 7}
+    assert values <= {5, 7}
     store.close()
 
 
@@ -213,7 +213,7 @@ def test_changed_limit_or_algorithm_never_drops_the_counter(tmp_path: Path) -> N
     store.close()
 
 
-# -- several takes at once --------------------------------------------------------------------------------------------
+# -- take_many --------------------------------------------------------------------------------------------------------
 
 
 class Striped:
@@ -236,7 +236,7 @@ class Striped:
         return None if decisions is None else [decision.remaining for decision in decisions]
 
     def free(self) -> bool:
-        """Whether nobody holds any lock of these stripes."""
+        """Whether all locks of these stripes are free."""
         numbers = [FIRST_STRIPE + stripe for stripe in self.stripes]
         free = try_all(self.other.locks, numbers)
         if free:

@@ -1,4 +1,4 @@
-"""The file of records beside a counter file: when it is made, how it goes round, and which files are refused."""
+"""The record file beside a counter file: its creation, its rings, and refused files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def take(name: str | None, key: str = "key", note: bytes = b"") -> Request:
     return Request(Op.TAKE, [Member(key, LOTS, 1)], None if name is None else IdempotencyRecord(name, BODY, note))
 
 
-def is_kept(store: SharedStore, name: str) -> bool:
+def is_stored(store: SharedStore, name: str) -> bool:
     request = take(name, "somewhere else")
     store.apply([request])
     assert request.record is not None
@@ -83,15 +83,15 @@ def test_records_survive_their_writer(path: Path) -> None:
     store.apply([take("n")])
     store.close()
     store = opened(path)
-    assert is_kept(store, "n")
+    assert is_stored(store, "n")
     store.close()
 
 
 def test_prefixes_isolate_names(path: Path) -> None:
     one, two = opened(path), opened(path, prefix="another")
     one.apply([take("n")])
-    assert is_kept(one, "n")
-    assert not is_kept(two, "n")
+    assert is_stored(one, "n")
+    assert not is_stored(two, "n")
 
 
 def test_records_of_an_earlier_counter_file_are_discarded(path: Path) -> None:
@@ -100,11 +100,11 @@ def test_records_of_an_earlier_counter_file_are_discarded(path: Path) -> None:
     store.close()
     path.unlink()
     store = opened(path, 50_000)
-    assert not is_kept(store, "n")
+    assert not is_stored(store, "n")
     assert os.stat(f"{path}.once").st_size == RingGeometry.for_keys(50_000).file_bytes
     store.close()
     again = opened(path)
-    assert is_kept(again, "n")
+    assert is_stored(again, "n")
     again.close()
 
 
@@ -116,7 +116,7 @@ def test_foreign_file_is_rejected_and_unchanged(path: Path) -> None:
         store.apply([take("n")])
     assert mine.read_bytes() == b"my own notes"
     assert used(store) == 0, "and nothing was charged"
-    assert store.apply([take(None)])[0][0].decision.allowed, "what is not decided once goes on"
+    assert store.apply([take(None)])[0][0].decision.allowed, "requests without a record still work"
 
 
 def test_folder_is_rejected(path: Path) -> None:
@@ -179,7 +179,7 @@ def test_ring_overwrites_the_oldest_record(path: Path) -> None:
     still = [name for name, content in replay.items() if records.find(name, NOW) == content]
     assert 3000 < len(still) < 11_000
     overwritten = [name for name in replay if records.find(name, NOW) is None]
-    assert len(still) + len(overwritten) == len(replay), "what is found is what was kept, and nothing else"
+    assert len(still) + len(overwritten) == len(replay), "exactly the stored records are found"
     for stripe in range(RECORD_STRIPES):
         mine = [int(name[1:]) for name in still if records.stripe_of(records.digest(name)) == stripe]
         lost = [int(name[1:]) for name in overwritten if records.stripe_of(records.digest(name)) == stripe]
@@ -208,7 +208,7 @@ def test_names_in_one_bucket_are_all_found(path: Path) -> None:
 
 
 def test_repeated_puts_of_a_name_do_not_hide_others(path: Path) -> None:
-    """A bucket's records are looked at one after the other, and no more than so many of them."""
+    """A lookup scans the records of a bucket in order, up to a fixed number."""
     records = records_of(opened(path, 100))
     records.buckets = 1
     stripe = records.stripe_of(records.digest("n0"))
@@ -221,7 +221,7 @@ def test_repeated_puts_of_a_name_do_not_hide_others(path: Path) -> None:
 
 
 def test_dropped_until_is_the_time_of_the_overwritten_segment(path: Path) -> None:
-    """Not too early for any record that is gone, and no more than a segment too late."""
+    """Not too early for any dropped record, and at most one segment too late."""
     records = records_of(opened(path, 100))
     stripe = records.stripe_of(records.digest("n0"))
     names = [name for name in (f"n{i}" for i in range(12_000)) if records.stripe_of(records.digest(name)) == stripe]
@@ -238,7 +238,7 @@ def test_dropped_until_is_the_time_of_the_overwritten_segment(path: Path) -> Non
         else:
             assert not overwritten or dropped_us >= NOW + overwritten[-1]
             reach = NOW + number - dropped_us
-            assert reach > (number - len(overwritten)) * 0.7, "most of what is there can be told"
+            assert reach > (number - len(overwritten)) * 0.7, "most stored records are newer than that"
     assert overwritten
 
 
@@ -281,8 +281,8 @@ def test_flood_of_names_evicts_no_counter_and_no_log(path: Path) -> None:
         store.apply([take(f"n{number}", "key 0", note=bytes(5000))])
     assert [used(store, f"key {number}") for number in range(19)] == [3001] + [1] * 18
     assert store.apply([Request(Op.PEEK, [Member("log", LOG, 0)])])[0][0].decision.remaining == 999
-    assert is_kept(store, "n2999")
-    assert not is_kept(store, "n0")
+    assert is_stored(store, "n2999")
+    assert not is_stored(store, "n0")
     assert os.stat(f"{path}.once").st_size == RingGeometry.for_keys(20).file_bytes
 
 
@@ -292,22 +292,22 @@ def test_too_long_record_is_rejected_and_nothing_changes(path: Path) -> None:
     with pytest.raises(ValueError, match=r"would have 300,0\d\d bytes, more than 262,144: send fewer requests"):
         store.apply([claim, short, take("long", note=bytes(300_000)), take(None)])
     assert used(store) == 0
-    assert not is_kept(store, "short")
+    assert not is_stored(store, "short")
     second = IdempotencyRecord("claim", BODY, b"")
     store.apply([Request(Op.CLAIM, [], second)])
     assert not second.pending
     store.apply([take("long", note=bytes(250_000))])
-    assert is_kept(store, "long")
+    assert is_stored(store, "long")
 
 
 def test_too_short_ring_rejects_and_nothing_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody makes such a file, but what is written must never leave its ring."""
+    """Such a file is never created, but a write must stay inside its ring."""
     monkeypatch.setattr(idempotency_file, "MIN_STRIPE_BYTES", 64 * 1024)
     store = opened(path, 100)
     with pytest.raises(ValueError, match=r"an idempotency record has 200,0\d\d bytes, and there is room for 31,740"):
         store.apply([take("short"), take("long", note=bytes(200_000)), take(None)])
     assert used(store) == 0
-    assert not is_kept(store, "short")
+    assert not is_stored(store, "short")
 
 
 def test_record_waits_for_its_lock(path: Path) -> None:

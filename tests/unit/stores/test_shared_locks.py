@@ -1,4 +1,4 @@
-"""The locks of a shared file: who goes next, who is waited for, and for how long."""
+"""The locks of a shared file: queueing order, stopped holders, and timeouts."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_exited_process_is_not_stopped() -> None:
 
 
 def test_process_that_exits_while_it_is_checked_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the file of its state can be opened, but not be read any more: ESRCH."""
+    """Its /proc file can be opened then, but not read any more: ESRCH."""
 
     def fail(path: str, mode: str) -> None:
         raise ProcessLookupError(errno.ESRCH, "No such process", path)
@@ -123,12 +123,12 @@ def test_process_that_exits_while_it_is_checked_is_not_stopped(monkeypatch: pyte
 
 
 def test_process_of_another_namespace_counts_as_stopped() -> None:
-    """Nothing can be found out about it here, so the deadline alone decides."""
+    """Its state is unknown here, so only the deadline applies."""
     assert is_stopped(first_stamp() ^ (1 << 54))
 
 
 def test_stalled_holder_is_waited_for_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not stopped, as far as anybody can see; but it does not go on. Only the first one waits that long."""
+    """It is not visibly stopped, but makes no progress. Only the first waiter waits that long."""
     monkeypatch.setattr(lock_holders, "MAX_STALL_SECONDS", 0.3)
     path = str(tmp_path / "counters")
     store, other = SharedStore(path, timeout_ms=10), SharedStore(path)
@@ -149,11 +149,11 @@ def test_stamp_counter_never_overflows_into_the_pid(tmp_path: Path) -> None:
     store = SharedStore(str(tmp_path / "counters"))
     stamp = first_stamp()
     store.locks.stamp = stamp + COUNT_MASK - 1
-    seen = []
+    stamps = []
     for _ in range(4):
         store.locks.acquire(FIRST_STRIPE, 1.0)
         store.locks.release(FIRST_STRIPE)
-        seen.append(store.locks.stamp_of(FIRST_STRIPE))
-    assert {taken >> 32 for taken in seen} == {stamp >> 32}
-    assert len(set(seen)) == 4
+        stamps.append(store.locks.stamp_of(FIRST_STRIPE))
+    assert {taken >> 32 for taken in stamps} == {stamp >> 32}
+    assert len(set(stamps)) == 4
     store.close()

@@ -18,7 +18,7 @@ PATIENCE = 10.0
 
 
 class Blocking(ThreadedStore):
-    """Does in its threads what a test says."""
+    """Runs a test's function in its threads."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__("blocking")
@@ -35,12 +35,12 @@ class Blocking(ThreadedStore):
         return [[] for _ in batch]
 
 
-def waited(event: threading.Event) -> None:
+def wait_for(event: threading.Event) -> None:
     event.wait(PATIENCE)
 
 
-async def begun(store: ThreadedStore, seconds: float = PATIENCE) -> list[BatchOutcomes | StoreError]:
-    """All that the store tells about one batch, once the first was told and a little later."""
+async def results_of(store: ThreadedStore, seconds: float = PATIENCE) -> list[BatchOutcomes | StoreError]:
+    """The results of one batch, after the first has arrived."""
     results: list[BatchOutcomes | StoreError] = []
     first = asyncio.Event()
 
@@ -57,7 +57,7 @@ async def begun(store: ThreadedStore, seconds: float = PATIENCE) -> list[BatchOu
 def test_result_is_delivered_on_the_loop() -> None:
     async def main() -> None:
         store = Blocking(lambda: None)
-        assert await begun(store) == [[[]]]
+        assert await results_of(store) == [[[]]]
         await store.connect_async()
         store.close()
 
@@ -67,9 +67,9 @@ def test_result_is_delivered_on_the_loop() -> None:
 def test_closed_store_starts_no_threads() -> None:
     async def main() -> None:
         store = Blocking(lambda: None)
-        await begun(store)
+        await results_of(store)
         store.close()
-        (results,) = await begun(store)
+        (results,) = await results_of(store)
         assert isinstance(results, StoreClosedError)
         with pytest.raises(StoreClosedError, match="blocking: this store is closed"):
             await store.connect_async()
@@ -87,10 +87,10 @@ def test_errors_are_results() -> None:
         raise ZeroDivisionError("a bug")
 
     async def main() -> None:
-        (results,) = await begun(Blocking(refuse))
+        (results,) = await results_of(Blocking(refuse))
         assert isinstance(results, StoreError)
         assert str(results) == "away"
-        (results,) = await begun(Blocking(fail))
+        (results,) = await results_of(Blocking(fail))
         assert isinstance(results, StoreError)
         assert str(results) == "ZeroDivisionError: a bug"
         with pytest.raises(StoreError, match="away"):
@@ -103,8 +103,8 @@ def test_stuck_thread_times_out_and_its_late_result_is_dropped() -> None:
     release = threading.Event()
 
     async def main() -> None:
-        store = Blocking(lambda: waited(release))
-        results = await begun(store, 0.02)
+        store = Blocking(lambda: wait_for(release))
+        results = await results_of(store, 0.02)
         assert isinstance(results[0], StoreError)
         assert "no answer in time" in str(results[0])
         release.set()
@@ -120,9 +120,9 @@ def test_batch_that_timed_out_in_the_queue_is_never_sent() -> None:
     release = threading.Event()
 
     async def main() -> None:
-        store = Blocking(lambda: waited(release))
+        store = Blocking(lambda: wait_for(release))
         store.lanes = 1
-        await asyncio.gather(begun(store, 0.02), begun(store, 0.02))
+        await asyncio.gather(results_of(store, 0.02), results_of(store, 0.02))
         release.set()
         store.threads.pool(1).shutdown(wait=True)
         assert store.calls == 1
@@ -134,7 +134,7 @@ def test_closed_loop_breaks_nothing() -> None:
     release, finished = threading.Event(), threading.Event()
     results: list[object] = []
 
-    store = Blocking(lambda: waited(release))
+    store = Blocking(lambda: wait_for(release))
 
     async def main() -> None:
         store.begin([Request(Op.TAKE, [])], time.monotonic() + PATIENCE, results.append)
@@ -149,12 +149,12 @@ def test_closed_loop_breaks_nothing() -> None:
 
 def test_forked_child_starts_its_own_threads() -> None:
     store = Blocking(lambda: None)
-    asyncio.run(begun(store))
+    asyncio.run(results_of(store))
     child = os.fork()
     if child == 0:
         results: list[BatchOutcomes | StoreError] = []
         try:
-            results = asyncio.run(begun(store))
+            results = asyncio.run(results_of(store))
         finally:
             os._exit(0 if results == [[[]]] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -27,13 +27,13 @@ from servers.redis import RedisCluster, RedisSentinels, RedisServer
 from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at, take
 
 STORES_PAGE = Path(__file__).parents[4] / "docs" / "stores-redis.md"
-SECRET = "s3cr:t/%@#?"  # with all that has a meaning in a URL
+SECRET = "s3cr:t/%@#?"  # with characters that are special in a URL
 WRITTEN = "s3cr%3At%2F%25%40%23%3F"
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[RedisServer]:
-    """With a password, a user of its own, and a unix socket."""
+    """A server with a password, a user, and a unix socket."""
     with RedisServer(password=SECRET, unix=True) as server:
         server.cli("ACL", "SETUSER", "app@shop", "on", f">{SECRET}", "~*", "+@all", "-flushall")
         yield server
@@ -46,7 +46,7 @@ def encrypted() -> Iterator[RedisServer]:
 
 
 def decides(url: str) -> None:
-    """On both sides, and both in one place."""
+    """Sync and async clients decide, and share their counters."""
     prefix = uuid4()
     store = store_at(url, prefix=prefix)
     store.connect()
@@ -120,11 +120,11 @@ def test_databases_are_separate(server: RedisServer, client: redis.Redis) -> Non
         store.close()
 
 
-# -- several of everything --------------------------------------------------------------------------------------------
+# -- pools, loops and forks -------------------------------------------------------------------------------------------
 
 
 def connections(client: redis.Redis) -> int:
-    """Of others than ourselves."""
+    """The connections other than our own."""
     return len(client.client_list(_type="normal")) - 1
 
 
@@ -220,7 +220,7 @@ async def tasks(url: str) -> list[bool]:
         return [(await limiter.check("other", "1000/year")).allowed for _ in range(50)]
 
 
-# -- the end, and what never begins -----------------------------------------------------------------------------------
+# -- closing, and refused limiters ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", ["server", "redis_cluster", "redis_sentinels"])

@@ -58,7 +58,7 @@ def test_encoded_log(server: RedisServer, client: redis.Redis) -> None:
     entries = struct.pack(">4q", TICK, 3, TICK + 30_000_000, 4)
     state = struct.pack(">BBI5q", 1, 4, 1, 0, 60_000_000, TICK + 30_000_000, 7, TICK + 30_000_000)
     assert stored(client) == state + struct.pack(">II", 0, 2) + entries
-    clock.advance(30)  # the first entry is gone, and stays where it is for a while
+    clock.advance(30)  # the first entry has expired, but its bytes stay for a while
     take(store, algorithm, cost=1)
     state = struct.pack(">BBI5q", 1, 4, 1, 0, 60_000_000, TICK + 60_000_000, 5, TICK + 60_000_000)
     entries += struct.pack(">2q", TICK + 60_000_000, 1)
@@ -123,15 +123,15 @@ def test_foreign_value_is_an_error_and_stays_unchanged(
     assert client.dump(KEY) == before
     assert peek(store, ours, "another").remaining == 10, "a chain with a counter that cannot be read charges nothing"
     apply(store, Op.RESET, Member("key", ours, 0))
-    assert take(store, ours).remaining == 9, "a reset forgets whatever it was"
+    assert take(store, ours).remaining == 9, "a reset deletes any value"
     store.close()
 
 
 # -- expiry -----------------------------------------------------------------------------------------------------------
 
 
-def lasts_as_long_as_it_counts(client: redis.Redis, store: RedisStore, limits: str) -> None:
-    """The key goes between a second and two after the counter is as good as new."""
+def assert_ttl_covers_the_counter(client: redis.Redis, store: RedisStore, limits: str) -> None:
+    """The key expires one to two seconds after the counter has drained."""
     left_ms = peek(store, limit(limits)).reset_after * 1000
     assert left_ms + 500 <= client.pttl(KEY) <= left_ms + 2000
 
@@ -143,15 +143,15 @@ def test_every_write_sets_a_ttl(server: RedisServer, client: redis.Redis, algori
     limits = f"10/{period} using {algorithm}"
     ours = limit(limits)
     taken = apply(store, Op.TAKE, Member("key", ours, 5))[0]
-    lasts_as_long_as_it_counts(client, store, limits)
+    assert_ttl_covers_the_counter(client, store, limits)
     take(store, ours, cost=3)
-    lasts_as_long_as_it_counts(client, store, limits)
+    assert_ttl_covers_the_counter(client, store, limits)
     apply(store, Op.GIVE_BACK, Member("key", ours, 5, True, taken.tick, 2))
-    lasts_as_long_as_it_counts(client, store, limits)
+    assert_ttl_covers_the_counter(client, store, limits)
     apply(store, Op.CHARGE, Member("key", ours, 1000))  # a debt lasts longer than a full counter
-    lasts_as_long_as_it_counts(client, store, limits)
+    assert_ttl_covers_the_counter(client, store, limits)
     take(store, ours, cost=10)
-    lasts_as_long_as_it_counts(client, store, limits)
+    assert_ttl_covers_the_counter(client, store, limits)
     take(store, limit(f"20/{period} using {algorithm}"))  # under another limit
     assert client.pttl(KEY) > 0
     apply(store, Op.RESET, Member("key", ours, 0))

@@ -22,14 +22,14 @@ PING = pack(("PING",))
 
 @pytest.fixture
 def hung() -> Iterator[ServerAddress]:
-    """A server that takes connections and says nothing."""
+    """A server that accepts connections and never replies."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield ServerAddress("127.0.0.1", listener.getsockname()[1])
 
 
 @pytest.fixture
 def prompt() -> Iterator[ServerAddress]:
-    """A server that answers every command at once."""
+    """A server that answers every command immediately."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve(client: socket.socket) -> None:
@@ -71,11 +71,11 @@ def test_received_reply_counts_after_another_server_used_up_the_time(
 
 
 def test_connection_cancelled_before_it_started_has_a_result(prompt: ServerAddress) -> None:
-    """A loop that was held up finds the first answer and the end of the time in the same turn."""
+    """A delayed event loop gets the first reply and the timeout in the same iteration."""
 
     def exchange() -> Exchange[list[CallResult]]:
         yield [Call(prompt, PING, 1)]
-        time.sleep(0.2)  # whatever holds up the loop
+        time.sleep(0.2)  # blocks the loop
         return (yield [Call(ServerAddress(prompt.host, prompt.port, sentinel=True), PING, 1)])  # another connection
 
     async def scenario() -> list[CallResult]:

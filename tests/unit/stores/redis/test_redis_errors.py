@@ -27,7 +27,7 @@ MYSQL = b"\x4a\x00\x00\x00\x0a11.8.3-MariaDB\x00\x01\x00\x00\x00abcdefgh\x00"
 
 @contextmanager
 def listener(greeting: bytes = b"", answer: bytes | None = None) -> Iterator[int]:
-    """The port of another kind of server: it greets, answers whatever it is told, and hangs up; or never answers."""
+    """The port of another kind of server: it greets, answers any command, and disconnects; or never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -55,7 +55,7 @@ def listener(greeting: bytes = b"", answer: bytes | None = None) -> Iterator[int
 
 
 def refused(url: str, *words: str) -> None:
-    """Both limiters say so when they begin, and tell all of this."""
+    """Both limiters raise on connect, with all these words in the message."""
 
     async def enter() -> None:
         async with AsyncLimiter(url):
@@ -181,12 +181,12 @@ def test_unknown_master_name(redis_sentinels: RedisSentinels) -> None:
     refused(redis_sentinels.url.replace("mymaster", "other"), "knows no master named 'other'")
 
 
-# -- later on ---------------------------------------------------------------------------------------------------------
+# -- after connecting -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["sync", "async"])
 def error_message(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """What a store says when it is asked without having been connected."""
+    """The error of a store that is used without having been connected."""
 
     def ask(url: str) -> str:
         store = store_at(url, timeout_ms=300)
@@ -224,7 +224,7 @@ def test_log_has_no_password(guarded: RedisServer, caplog: pytest.LogCaptureFixt
         guarded.password = "other"
         try:
             guarded.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            time.sleep(0.15)  # a connection that was used just now is taken to live
+            time.sleep(0.15)  # a recently used connection is assumed to be open
             assert limiter.check("key", "5/hour").reason == "fail_open"
         finally:
             guarded.cli("CONFIG", "SET", "requirepass", "right")

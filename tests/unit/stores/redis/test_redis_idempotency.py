@@ -144,7 +144,7 @@ def test_thousand_chains_are_one_script_call(server: RedisServer, client: redis.
     assert repeat.replay is not None
     assert len(repeat.replay.numbers) == 3000
     stats = client.info("commandstats")
-    assert stats["cmdstat_evalsha"]["calls"] == 2, "one to decide, one to find what was decided"
+    assert stats["cmdstat_evalsha"]["calls"] == 2, "one to decide, one to replay"
     assert stats["cmdstat_set"]["calls"] == 3001
     assert {peek(store, many[2], f"user:{i}").remaining for i in range(0, 1000, 99)} == {4}
     store.close()
@@ -164,7 +164,7 @@ def both_sides(url: str) -> Sequence[Store]:
     return store_at(url, prefix=uuid4()), AsyncStoreAdapter(store_at(url, prefix=uuid4()))
 
 
-# -- what may go wrong ------------------------------------------------------------------------------------------------
+# -- failures ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("topology", ["one", "cluster"])
@@ -201,7 +201,7 @@ def test_lost_reply_is_replayed(server: RedisServer, client: redis.Redis, side: 
         assert store.apply(group(repeat)) == [[]]
         assert repeat.replay is not None
         assert [(allowed, remaining) for allowed, remaining, _, _ in repeat.replay.numbers] == [(True, 4)]
-        assert peek(store, FIVE).remaining == 4, "counted, and once"
+        assert peek(store, FIVE).remaining == 4, "counted exactly once"
         store.close()
 
 
@@ -214,7 +214,7 @@ def test_out_of_memory_changes_nothing(server: RedisServer, client: redis.Redis,
     try:
         for batch in (
             group(new_record(), "a", "b", algorithm=algorithm),
-            group(new_record(), "a", algorithm=algorithm, cost=6),  # a denial is kept too
+            group(new_record(), "a", algorithm=algorithm, cost=6),  # a denial is stored too
             [Request(Op.CLAIM, [], new_record())],
         ):
             with pytest.raises(StoreError, match="OOM"):
@@ -222,7 +222,7 @@ def test_out_of_memory_changes_nothing(server: RedisServer, client: redis.Redis,
         assert {key: client.dump(key) for key in client.keys()} == before
         repeat = new_record("old")
         assert store.apply(group(repeat, "a", algorithm=algorithm)) == [[]]
-        assert repeat.replay is not None, "looking needs no memory"
+        assert repeat.replay is not None, "a peek needs no memory"
     finally:
         client.config_set("maxmemory", 0)
     again = new_record()
@@ -288,7 +288,7 @@ def test_error_redacts_api_keys(server: RedisServer, client: redis.Redis) -> Non
 
 
 def test_claim_with_another_fingerprint_is_not_released(server: RedisServer, client: redis.Redis) -> None:
-    """Ours was forgotten, and somebody else has claimed the name since."""
+    """Our claim was dropped, and another caller has claimed the name since."""
     store = store_at(server.url)
     store.apply([Request(Op.CLAIM, [], new_record())])
     store.apply([Request(Op.RELEASE, [], IdempotencyRecord("n", b"fedcba9876543210", b""))])

@@ -119,7 +119,7 @@ def test_chain_over_slots_is_atomic(make: Callable[[str], Store], algorithm: str
         assert verdicts[:2] == [[True] * 12] * 2
         assert verdicts[2:] == [[i != narrow for i in range(12)]] * 2
         left = [peek(store, member.algorithm, member.key).remaining for member in members]
-        assert left == [0 if i == narrow else 3 for i in range(12)], "what a denied chain took is given back"
+        assert left == [0 if i == narrow else 3 for i in range(12)], "the charges of a denied chain are given back"
         store.close()
 
 

@@ -40,7 +40,7 @@ def slots(*owners: tuple[int, int, ServerAddress]) -> list[object]:
 
 
 class Servers:
-    """Plays the servers: each call to one takes its next answer."""
+    """Fake servers: each call to one returns its next answer."""
 
     def __init__(self, answers: dict[ServerAddress, Sequence[CallResult]]) -> None:
         self.answers = {address: list(of_one) for address, of_one in answers.items()}
@@ -56,7 +56,7 @@ class Servers:
             pass
 
     def sent(self) -> list[tuple[ServerAddress, str]]:
-        """Who was told what, by its first word."""
+        """The addresses, with the first word of each command sent to them."""
         return [(call.address, call.commands.split(b"\r\n")[2].decode()) for call in self.calls]
 
 
@@ -76,8 +76,8 @@ def cluster(*seeds: ServerAddress, owner: ServerAddress | None = None) -> Cluste
 
 
 def test_address_as_text() -> None:
-    shown = [str(address) for address in (A, ServerAddress("::1", 6379), ServerAddress("", 0, path="/run/redis.sock"))]
-    assert shown == ["10.0.0.1:7001", "[::1]:6379", "/run/redis.sock"]
+    texts = [str(address) for address in (A, ServerAddress("::1", 6379), ServerAddress("", 0, path="/run/redis.sock"))]
+    assert texts == ["10.0.0.1:7001", "[::1]:6379", "/run/redis.sock"]
 
 
 def test_noscript_is_answered_with_eval() -> None:
@@ -100,12 +100,12 @@ def test_single_server_has_no_discovery() -> None:
 
 
 def test_moved_is_followed_without_discovery() -> None:
-    """It knows better than the table of a node that has not heard of it yet."""
+    """MOVED is newer than the slot table of a node that does not know of the move yet."""
     topology = cluster(owner=A)
     evaluation, servers = run(topology, {A: [[error("MOVED 5 10.0.0.1:7002")]], B: [[DONE]]})
     assert evaluation.reply == DONE
     assert servers.sent() == [(A, "EVALSHA"), (B, "EVALSHA")]
-    # Before the next batch it looks for more that has moved, and asks the one first who must know.
+    # Before the next batch it discovers other moved slots, and asks the new owner first.
     evaluation, servers = run(topology, {B: [slots((0, SLOTS - 1, B)), [DONE]]})
     assert servers.sent() == [(B, "CLUSTER"), (B, "EVALSHA")]
     assert topology.masters() == [B]

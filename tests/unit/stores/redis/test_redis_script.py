@@ -26,7 +26,7 @@ from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at,
 
 
 def calls(client: redis.Redis) -> Counter[str]:
-    """How often each command was carried out since the statistics were reset, those of scripts included."""
+    """How often each command was executed since the statistics were reset, including those of scripts."""
     stats: dict[str, dict[str, int]] = client.info("commandstats")
     return Counter({name.removeprefix("cmdstat_"): numbers["calls"] for name, numbers in stats.items()})
 
@@ -97,12 +97,12 @@ def test_cluster_has_one_script_call_per_tag(redis_cluster: RedisCluster) -> Non
     store.close()
 
 
-# -- a server that forgot it ------------------------------------------------------------------------------------------
+# -- flushed scripts --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def forgetting(servers: Sequence[RedisServer]) -> Iterator[Callable[[], int]]:
-    """Flush the scripts of all servers without pause; says how often that was done."""
+    """Flush the scripts of all servers continuously, and count the flushes."""
     over = threading.Event()
     flushed = itertools.count()
     done = 0
@@ -206,8 +206,8 @@ def test_out_of_memory_changes_nothing(server: RedisServer, client: redis.Redis)
                 with pytest.raises(StoreError, match="OOM"):
                     store.apply(batch)
         assert {key: client.dump(key) for key in client.keys()} == before
-        assert peek(store, limits[0], "old").remaining == 95, "looking needs no memory"
-        # What frees memory is carried out, and then all that comes with it.
+        assert peek(store, limits[0], "old").remaining == 95, "a peek needs no memory"
+        # A script that frees memory first is executed completely.
         apply(store, Op.RESET, Member("old", limits[0], 0))
         replies = store.apply(
             [Request(Op.RESET, [Member("old", limits[1], 0)]), Request(Op.TAKE, [Member("new", limits[1], 1)])]

@@ -16,12 +16,12 @@ from servers.redis import RedisCluster, RedisSentinels, RedisServer
 
 @pytest.fixture
 def hanging() -> Iterator[int]:
-    """The port of a server that takes connections and says nothing."""
+    """The port of a server that accepts connections and never replies."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
 
-def refused_at_the_start(url: str, message: str) -> None:
+def assert_refused_on_connect(url: str, message: str) -> None:
     async def enter() -> None:
         async with AsyncLimiter(url):
             pass
@@ -33,18 +33,18 @@ def refused_at_the_start(url: str, message: str) -> None:
 
 
 def test_replica_is_rejected(redis_sentinels: RedisSentinels) -> None:
-    refused_at_the_start(redis_sentinels.replica.url, "write the address of the master")
+    assert_refused_on_connect(redis_sentinels.replica.url, "write the address of the master")
 
 
 def test_cluster_node_is_rejected(redis_cluster: RedisCluster) -> None:
     node = redis_cluster.nodes[0]
-    refused_at_the_start(node.url, f"write redis\\+cluster://127.0.0.1:{node.port}")
+    assert_refused_on_connect(node.url, f"write redis\\+cluster://127.0.0.1:{node.port}")
 
 
 def test_user_without_write_permission_under_the_prefix(redis_server: RedisServer) -> None:
     redis_server.cli("ACL", "SETUSER", "narrow", "on", ">secret", "~other:*", "+@all")
     url = redis_server.url.replace("//", "//narrow:secret@")
-    refused_at_the_start(url, "(?i)permission")
+    assert_refused_on_connect(url, "(?i)permission")
     with Limiter(f"{url}?prefix=other") as limiter:
         assert limiter.check("user:42", "5/hour").reason == "ok"
 
@@ -57,19 +57,19 @@ def test_probe_leaves_no_keys(redis_server: RedisServer) -> None:
 @pytest.mark.parametrize("side", ["sync", "async"])
 def test_cluster_whose_first_node_hangs(redis_cluster: RedisCluster, hanging: int, side: str) -> None:
     nodes = redis_cluster.url.partition("//")[2]
-    goes_on(f"redis+cluster://127.0.0.1:{hanging},{nodes}?timeout_ms=1500", side)
+    assert_checks_succeed(f"redis+cluster://127.0.0.1:{hanging},{nodes}?timeout_ms=1500", side)
 
 
 @pytest.mark.parametrize("side", ["sync", "async"])
 def test_first_sentinel_hangs(redis_sentinels: RedisSentinels, hanging: int, side: str) -> None:
     others = redis_sentinels.url.partition("//")[2]
-    goes_on(f"redis+sentinel://127.0.0.1:{hanging},{others}?timeout_ms=1500", side)
+    assert_checks_succeed(f"redis+sentinel://127.0.0.1:{hanging},{others}?timeout_ms=1500", side)
 
 
-def goes_on(url: str, side: str) -> None:
-    """Each check looks for the servers anew and meets the one that hangs first, until its breaker opens."""
+def assert_checks_succeed(url: str, side: str) -> None:
+    """Each check repeats the discovery and tries the hanging server first, until its breaker opens."""
 
-    def doubt(limiter: Limiter | AsyncLimiter) -> None:
+    def mark_stale(limiter: Limiter | AsyncLimiter) -> None:
         store = limiter.store
         assert isinstance(store, RedisStore)
         topology = store._topology
@@ -81,7 +81,7 @@ def goes_on(url: str, side: str) -> None:
         async with AsyncLimiter(url) as limiter:
             reasons = []
             for _ in range(4):
-                doubt(limiter)
+                mark_stale(limiter)
                 reasons.append((await limiter.check("user:42", "100/hour")).reason)
             return reasons
 
@@ -90,7 +90,7 @@ def goes_on(url: str, side: str) -> None:
         return
     with Limiter(url) as limiter:
         for _ in range(4):
-            doubt(limiter)
+            mark_stale(limiter)
             assert limiter.check("user:42", "100/hour").reason == "ok"
 
 

@@ -50,7 +50,7 @@ class Move:
         ask(self.source, "CLUSTER SETSLOT", SLOT, "MIGRATING", self.target_id)
 
     def keys(self, most: int) -> int:
-        """Migrate up to so many keys; returns how many there were."""
+        """Migrate up to `count` keys; returns how many there were."""
         keys = ask(self.source, "CLUSTER GETKEYSINSLOT", SLOT, most)
         if keys:
             self.source.migrate("127.0.0.1", self.to_server.port, keys, 0, 5000)
@@ -63,9 +63,9 @@ class Move:
 
 @pytest.fixture
 def move(redis_cluster: RedisCluster) -> Iterator[Move]:
-    """A migration that has not begun; it is completed at the end of the test."""
+    """A migration that has not started; it is completed at the end of the test."""
     moving = Move(redis_cluster)
-    moving.source.flushall()  # these tests' own keys, and those of tests that are over
+    moving.source.flushall()  # keys of these tests, and of earlier ones
     yield moving
     while moving.keys(100):
         pass
@@ -104,7 +104,7 @@ def test_batch_finds_its_counters_at_every_migration_step(store: Store, move: Mo
 
 def test_new_counters_during_a_slot_migration(store: Store, move: Move) -> None:
     move.begin()
-    assert take_all(store) == [99] * 30, "they are nowhere"
+    assert take_all(store) == [99] * 30, "they do not exist yet"
     assert take_all(store) == [98] * 30
     assert move.keys(100) == 0, "and belong to the new node"
     move.end()

@@ -57,7 +57,7 @@ class FakeService:
                 caller.sendall(response)
 
     def hang_up(self) -> None:
-        """Close all connections, as a service does that stops."""
+        """Close all connections, as a stopping service does."""
         for caller in self.callers:
             with suppress(OSError):
                 caller.shutdown(socket.SHUT_RDWR)

@@ -110,8 +110,8 @@ def test_invalid_responses(
     assert str(raised.value).startswith(f"Crestgate at 127.0.0.1:{service.listening.getsockname()[1]}: ")
     assert message in str(raised.value)
     assert "secret" not in str(raised.value)
-    assert len(service.bodies) == 1, "what may have been executed is not sent twice"
-    assert store.apply([take()])[0][0].decision.allowed, "the next is not spoiled by it"
+    assert len(service.bodies) == 1, "a batch that may have been executed is not sent twice"
+    assert store.apply([take()])[0][0].decision.allowed, "the next call is not affected"
     store.close()
 
 
@@ -209,7 +209,7 @@ def test_decided_pieces_stand_if_a_later_one_fails(fake_service: Callable[[Respo
 
 
 def test_late_response_changes_nothing(fake_service: Callable[[Responder], FakeService]) -> None:
-    """Whoever was answered by the failure policy may be about to settle: by the members that it was asked about."""
+    """A caller answered by the failure policy may be about to settle, with the members of its request."""
     given_up = threading.Event()
 
     def late(body: dict[str, Any], _: int) -> bytes:
@@ -235,7 +235,7 @@ def test_late_response_changes_nothing(fake_service: Callable[[Responder], FakeS
 
     async def main() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ServiceConnection, "post", patient)  # a thread that was held up, say, on its way back
+            patch.setattr(ServiceConnection, "post", patient)  # such as a thread that was delayed on its return
             assert isinstance(await ask(0.01), StoreError)
             given_up.set()
             await asyncio.to_thread(store.threads.pool(1).shutdown)

@@ -87,7 +87,7 @@ def test_key_is_never_shown(url: str) -> None:
 def test_list_of_services_is_sharded() -> None:
     store = open_store(["crestgate://:cg_secret@a", "crestgate://b:8080"])
     assert isinstance(store, ShardedStore)
-    assert store.plan_of("gold") is None, "which of them would know it?"
+    assert store.plan_of("gold") is None, "no single service can answer"
     assert store.rules_for({"user": "42"}) is None
     store.close()
     with pytest.raises(ConfigError, match="is listed twice"):

@@ -1,4 +1,4 @@
-"""A log of which only the ends are known answers as the whole one does, or says that it must know more."""
+"""A log loaded only at its ends gives the same results as the whole log, or asks for more entries."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def partial(entries: Entries, front: int, back: int, named: list[int]) -> Partia
 
 
 def written(entries: Entries, log: PartialLog) -> Entries:
-    """What the table holds once the changes are written, as the next reader sees it."""
+    """The table after the changes are written, as the next reader sees it."""
     table = {**dict(entries), **log.changes}
     return [(tick + log.moved, cost) for tick, cost in sorted(table.items()) if tick > log.dropped and cost]
 
 
 def ask(log: ListLog | PartialLog, total: int, question: tuple[str, int, int]) -> tuple[int, int]:
-    """The answer, and the total cost afterwards."""
+    """The result, and the total cost afterwards."""
     kind, number, cost = question
     if kind == "expired":
         return log.expired(number), total
@@ -43,9 +43,9 @@ def ask(log: ListLog | PartialLog, total: int, question: tuple[str, int, int]) -
     if kind == "charged":
         return log.charged(number), total
     if kind == "drop":
-        gone = log.expired(number)
-        log.drop(gone)
-        return gone, total - gone
+        dropped = log.expired(number)
+        log.drop(dropped)
+        return dropped, total - dropped
     if kind == "take back":
         held = log.charged(number)
         back = min(held, cost)
@@ -90,18 +90,18 @@ def test_partial_log_matches_the_whole_log(
                 continue
             answer = ask(log, total, question)
         except NeedMoreEntriesError:
-            assert log.hidden, "a log that is known whole never asks for more"
+            assert log.hidden, "a fully loaded log never asks for more"
             return
         assert answer == ask(model, total, question), question
         total = answer[1]
         if question[0] == "drop":
-            newest = max(newest, question[1] - log.moved + 1)  # what has expired is older than any request to come
+            newest = max(newest, question[1] - log.moved + 1)  # expired entries are older than any later request
         assert log.oldest <= min((tick for tick, _ in model.entries()), default=log.oldest)
     assert written(entries, log) == [entry for entry in model.entries() if entry[1]]
 
 
 def test_expired_entries_are_read_as_a_sum() -> None:
-    """Entries before the cutoff, read as one: what is asked about later ones is answered alike."""
+    """Entries before the cutoff are read as one sum. Results about later entries are the same."""
     entries = [(tick, 2) for tick in range(1, 100)]
     ends = LogEnds([(50, 100), *entries[50:60]], entries[-2:], [], whole=False)
     log = PartialLog("ab", 198, 0, 0, ends)

@@ -1,4 +1,4 @@
-"""Rows of what was decided once: made, locked, rolled back, expired, swept. On all three databases."""
+"""Idempotency rows: created, locked, rolled back, expired, swept. On all three databases."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def url(kind: str, request: pytest.FixtureRequest) -> str:
 def opened(url: str) -> Iterator[Opener]:
     with ExitStack() as stack:
 
-        def open_one(clock: FakeClock | None = None, **options: object) -> SqlStore:
+        def open_new(clock: FakeClock | None = None, **options: object) -> SqlStore:
             return stack.enter_context(closing(open_at(url, clock, **options)))  # type: ignore[arg-type]  # as given
 
-        yield open_one
+        yield open_new
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def left(store: SqlStore, key: str = "key") -> int:
     return store.apply([Request(Op.PEEK, [Member(key, FIVE, 0)])])[0][0].decision.remaining
 
 
-def say(store: SqlStore, *statements: str) -> list[list[str]]:
-    """Have the database do something in between."""
+def execute(store: SqlStore, *statements: str) -> list[list[str]]:
+    """Run a statement in the database."""
     deadline = time.monotonic() + 20
     session = store.driver.open(deadline)
     try:
@@ -80,10 +80,10 @@ def say(store: SqlStore, *statements: str) -> list[list[str]]:
 
 
 def rows(store: SqlStore) -> list[int]:
-    """When the records that this store has made expire."""
+    """The expiry times of this store's records."""
     dialect = store.driver.dialect
     prefix = dialect.bytes_of(store.counter_ids.prefix.hex())
-    rows = say(store, f"SELECT {dialect.line('expires_us')} FROM crestgate_idempotency WHERE prefix = {prefix}")[0]
+    rows = execute(store, f"SELECT {dialect.line('expires_us')} FROM crestgate_idempotency WHERE prefix = {prefix}")[0]
     return [int(line) for line in rows]
 
 
@@ -99,7 +99,7 @@ def test_record_expires_by_the_database_clock(store: SqlStore) -> None:
     (expires_us,) = rows(store)
     assert abs(expires_us / 1_000_000 - time.time() - 300) < 60
     assert ask(store, "n", "key")[0].replay is not None
-    say(
+    execute(
         store,
         f"UPDATE crestgate_idempotency SET expires_us = expires_us - {IDEMPOTENCY_TTL_US} "
         f"WHERE id = {blob(store, 'n')}",
@@ -125,7 +125,7 @@ def test_batch_without_records_does_not_access_their_table(store: SqlStore, monk
 
 
 def record_statements(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements that a store sends from here on."""
+    """The statements that a store sends from now on."""
     sent: list[str] = []
     (session,) = list(store.pool.sessions)[:1]
     run = type(session).run
@@ -145,7 +145,7 @@ def test_released_claim_leaves_no_row(store: SqlStore) -> None:
     assert rows(store) == []
     record = IdempotencyRecord("never", BODY, b"")
     store.apply([Request(Op.RELEASE, [], record), Request(Op.TAKE, [Member("key", FIVE, 1)])])
-    assert (left(store), rows(store)) == (4, []), "nor does one that was never claimed, when something else is written"
+    assert (left(store), rows(store)) == (4, []), "an unclaimed record leaves none either"
 
 
 def test_claims_and_decisions_in_one_batch(store: SqlStore) -> None:
@@ -236,7 +236,7 @@ def test_retry_after_a_lost_commit_result_is_replayed(store: SqlStore, monkeypat
 
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
 def test_concurrent_retry_waits_for_the_first(kind: str, opened: Opener, ending: str) -> None:
-    """Until it has committed, or was rolled back: then it is decided itself."""
+    """Until that has committed, or was rolled back: then the retry is decided itself."""
     store = opened(prefix=f"waiting {kind} {ending}")
     other = opened(prefix=f"waiting {kind} {ending}")
     dialect = store.driver.dialect
@@ -280,7 +280,7 @@ def test_concurrent_retry_waits_no_longer_than_its_deadline(opened: Opener) -> N
 def test_row_deleted_between_insert_and_lock_is_inserted_again(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sweeper, or a claim that is released, may take it just then."""
+    """The sweeper or a released claim may delete it in between."""
     if not transaction.__file__.endswith(".py"):
         pytest.skip("the instant between two lines can only be met in the uncompiled build")
     swept = [True]
@@ -316,7 +316,7 @@ def test_expired_records_are_swept(opened: Opener, monkeypatch: pytest.MonkeyPat
 
 
 def test_failed_piece_is_reported_to_its_claims(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim has no members, so only an error says that it was not made."""
+    """A claim has no members, so only an error reports its failure."""
     monkeypatch.setattr(store, "max_members", 1)
     takes = [Request(Op.TAKE, [Member(f"key {number}", FIVE, 1)]) for number in range(2)]
     decide = SqlStore._decide

@@ -1,4 +1,4 @@
-"""What the SQL store does besides deciding: rows, expiry, versions, pieces. On SQLite, which needs no server."""
+"""The SQL store's rows, expiry, schema versions and batch pieces. On SQLite, which needs no server."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_expired_counter_is_swept(store: SqlStore, path: Path, clock: FakeClock)
     clock.advance(75)
     assert store.sweep() == 2
     assert rows(path) == rows(path, table="crestgate_log") == [(0,)]
-    assert ask(store, Op.TAKE, compiled("5/minute")).decision.remaining == 4, "known rows may be gone"
+    assert ask(store, Op.TAKE, compiled("5/minute")).decision.remaining == 4, "cached rows may be deleted"
 
 
 def test_sweep_works_in_batches(store: SqlStore, path: Path, clock: FakeClock) -> None:
@@ -174,7 +174,7 @@ def test_decided_pieces_are_reported_when_a_later_one_fails(store: SqlStore, mon
 
 
 def test_log_of_thousands_of_entries_with_large_costs(store: SqlStore, path: Path, clock: FakeClock) -> None:
-    """The ends of it suffice; what lies between is read as a sum when half of it has expired at once."""
+    """Its ends suffice. The middle is read as a sum when half of it has expired."""
     limit = compiled("1000000/hour using sliding_window_log")
     other = compiled("1000000/hour using sliding_window_log", "memory")
     memory = Limiter("memory://", clock=clock)
@@ -220,7 +220,7 @@ def test_log_becomes_another_algorithm_and_a_log_again(store: SqlStore, path: Pa
     ask(store, Op.TAKE, log, 7)
     assert ask(store, Op.TAKE, bucket, 3).decision.remaining == 3990
     assert ask(store, Op.TAKE, log, 5).decision.remaining == 2985
-    assert len(rows(path, "tick", "crestgate_log")) == 1, "entries that no longer count are deleted along the way"
+    assert len(rows(path, "tick", "crestgate_log")) == 1, "expired entries are deleted meanwhile"
 
 
 def test_database_of_another_version_is_rejected_and_unchanged(store: SqlStore, path: Path) -> None:
@@ -238,7 +238,7 @@ def test_database_of_another_version_is_rejected_and_unchanged(store: SqlStore, 
 def test_tables_of_another_version_are_never_touched_by_a_check(
     store: SqlStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An AsyncLimiter goes on asking a store that could not be connected."""
+    """An AsyncLimiter keeps using a store whose connection failed."""
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE crestgate_version SET version_num = '0002'")
     fresh = SqlStore(store.driver, timeout_ms=10_000)
@@ -249,7 +249,7 @@ def test_tables_of_another_version_are_never_touched_by_a_check(
     for use in (lambda: ask(fresh, Op.TAKE, compiled("5/minute")), fresh.sweep):
         with pytest.raises(StoreError, match="schema version 0002, and this Crestgate needs version 0001"):
             use()
-    assert looks == [], "and not looked at again within a second"
+    assert looks == [], "not checked again within a second"
     monkeypatch.undo()
     fresh.prepare_at = 0.0
     with pytest.raises(StoreError, match="schema version 0002"):
@@ -298,7 +298,7 @@ def test_busy_pool_does_not_count_as_server_failure(store: SqlStore) -> None:
     assert store.apply(request)[0][0].decision.allowed, "the probe was not lost"
 
 
-def test_several_processes_create_the_tables_at_once(path: Path) -> None:
+def test_several_processes_create_the_tables_concurrently(path: Path) -> None:
     errors: list[StoreError] = []
 
     def work() -> None:
@@ -407,8 +407,8 @@ def test_limiter_on_sqlite(path: Path) -> None:
         assert limiter.check("user:42", "2/minute").allowed
 
 
-def test_threads_create_the_tables_of_different_databases_at_once(tmp_path: Path) -> None:
-    """Alembic's migrations ask a global what they work on."""
+def test_threads_create_the_tables_of_different_databases_concurrently(tmp_path: Path) -> None:
+    """Alembic's migrations use a global context."""
     urls = [f"sqlite:///{tmp_path}/{n}.db" for n in range(8)]
     with ThreadPoolExecutor(len(urls)) as pool:
         for store in pool.map(open_at, urls):

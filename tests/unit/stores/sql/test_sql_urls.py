@@ -1,4 +1,4 @@
-"""URLs of SQL stores: what they may say, and that nobody ever reads the password in what comes back."""
+"""URLs of SQL stores: options, and errors without the password."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stalls import Stalls
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Path:
-    """A file where a certificate may be."""
+    """An existing file for certificate options."""
     file = tmp_path / "ca.pem"
     file.touch()
     return file
@@ -83,9 +83,9 @@ def test_url_errors_do_not_show_the_password(url: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         open_store(url)
     output = "".join(traceback.format_exception(caught.value))
-    shown = output.replace("def test", "").partition("Error: ")[2]
-    assert "sec" not in shown.replace("second", "")
-    assert "ret@" not in shown
+    message = output.replace("def test", "").partition("Error: ")[2]
+    assert "sec" not in message.replace("second", "")
+    assert "ret@" not in message
 
 
 @pytest.mark.parametrize("scheme", ["mysql", "postgresql"])
@@ -121,7 +121,7 @@ def test_server_of_another_kind(scheme: str) -> None:
 
 
 def test_all_addresses_of_a_name_share_the_time(monkeypatch: pytest.MonkeyPatch, stalls: Stalls) -> None:
-    """Two that swallow what is sent to them, and one that refuses."""
+    """Two that accept data and never answer, and one that refuses."""
     with ExitStack() as stack:
         full = [stack.enter_context(_full_server()) for _ in range(2)]
         locations = [*full, ("127.0.0.1", 1)]
@@ -139,7 +139,7 @@ def test_all_addresses_of_a_name_share_the_time(monkeypatch: pytest.MonkeyPatch,
 
 @contextmanager
 def _full_server() -> Iterator[tuple[str, int]]:
-    """Where nobody accepts, and no more connections may wait for it."""
+    """A listener that never accepts, with a full backlog."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as waiting:
         location = server.getsockname()
         for _ in range(2):
@@ -153,13 +153,13 @@ def _full_server() -> Iterator[tuple[str, int]]:
     ("scheme", "option"),
     [("mysql", "ssl_ca"), ("mysql", "ssl_key"), ("postgres", "sslrootcert"), ("postgres", "sslcert")],
 )
-def test_certificate_that_is_not_there(scheme: str, option: str, tmp_path: Path) -> None:
+def test_missing_certificate(scheme: str, option: str, tmp_path: Path) -> None:
     for path, problem in ((f"{tmp_path}/none", "No such file"), (str(tmp_path), "Is a directory")):
         with pytest.raises(ConfigError, match=f"{option}: the file '{path}' cannot be read: {problem}"):
             open_driver(Options(f"{scheme}://u@h/db?{option}={path}"))
 
 
-def test_libpq_values_that_are_no_files() -> None:
+def test_libpq_values_that_are_not_files() -> None:
     open_driver(Options("postgres://u@h/db?sslmode=verify-full&sslrootcert=system&sslkey=pkcs11:key"))
 
 
@@ -190,7 +190,7 @@ def test_missing_migration_packages(
         ConfigError, match=rf"'{package}' is missing: pip install '.\[{extra}\]' in a clone of Crestgate"
     ):
         open_store(url.format(folder=tmp_path))
-    assert not list(tmp_path.iterdir()), "nothing is left behind"
+    assert not list(tmp_path.iterdir()), "nothing is created"
 
 
 def test_existing_tables_need_no_migration_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
