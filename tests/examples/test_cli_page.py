@@ -35,7 +35,7 @@ def test_page_prints_what_it_shows(tmp_path: Path) -> None:
     around["PATH"] = f"{command.parent}:{os.environ['PATH']}"
     runs = RUN.findall(page)
     assert len(runs) == 11
-    for script, shown in runs:
+    for script, expected in runs:
         assert all(line.startswith(("crestgate ", "echo ", "sed ")) for line in script.splitlines()), script
         done = subprocess.run(
             ["sh", "-c", script],
@@ -47,4 +47,4 @@ def test_page_prints_what_it_shows(tmp_path: Path) -> None:
             timeout=300,
         )
         printed = done.stdout.replace(str(tmp_path), SHOWN_FOLDER)
-        assert doctest.OutputChecker().check_output(shown, printed, FLAGS), f"{script}\n{printed}"
+        assert doctest.OutputChecker().check_output(expected, printed, FLAGS), f"{script}\n{printed}"

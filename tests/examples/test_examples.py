@@ -1,6 +1,6 @@
-"""Examples and documentation: what is shown is what runs.
+"""Examples and documentation do what they show.
 
-The examples are run as programs, and what they print is compared. The documentation is held to two rules:
+The examples are run as programs, and their output is compared. The documentation follows these rules:
 
 - A fenced `python` block must stand, line for line and apart from indentation, in a file of examples/; those are run.
 - A fenced `pycon` block is a session: it is run as a doctest, in one namespace for each page, from top to bottom, and
@@ -260,7 +260,7 @@ RUNS = [(name, server) for name in PRINTED for server in ON_SERVERS.get(name, ["
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of this process, with the build of Crestgate that is under test."""
+    """The environment of this process, with the build of Crestgate under test."""
     return {**os.environ, "PYTHONPATH": str(Path(crestgate.__file__).parent.parent), **more}
 
 
@@ -286,7 +286,7 @@ def test_example(name: str, server: str, tmp_path: Path, request: pytest.Fixture
         assert least <= float(number[1]) <= most
         printed = printed.replace(number[0], number[0].replace(number[1], "NUMBER"))
     assert printed == textwrap.dedent(PRINTED[name]).lstrip("\n")
-    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+    assert list(tmp_path.iterdir()) == [], "it leaves no files"
 
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.name)
@@ -327,13 +327,13 @@ def test_demo_serves_and_stops_cleanly(stop: signal.Signals, tmp_path: Path) -> 
     with subprocess.Popen(program, env=where, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
         try:
             assert demo.stdout is not None
-            said = ""
-            while "Ctrl-C" not in said:
+            output = ""
+            while "Ctrl-C" not in output:
                 line = demo.stdout.readline()
-                assert line, f"it ended after saying {said!r}"
-                said += line
-            address = re.search(r"http://127\.0\.0\.1:\d+", said)
-            workers = re.search(r"workers are ([\d, ]+)\.", said)
+                assert line, f"it exited after printing {output!r}"
+                output += line
+            address = re.search(r"http://127\.0\.0\.1:\d+", output)
+            workers = re.search(r"workers are ([\d, ]+)\.", output)
             assert address is not None
             assert workers is not None
             pids = [int(pid) for pid in workers[1].split(", ")]
@@ -361,7 +361,7 @@ def test_demo_serves_and_stops_cleanly(stop: signal.Signals, tmp_path: Path) -> 
 
 
 def use(address: str) -> None:
-    """The demonstration, asked as a browser and as a clumsy visitor would."""
+    """Requests to the demonstration, as of a browser, and invalid ones."""
     status, kind, page = ask_text(address + "/")
     assert (status, kind) == (200, "text/html; charset=utf-8")
     assert "sliding_window_log" in page
@@ -372,7 +372,7 @@ def use(address: str) -> None:
     assert [answer["state"] for _, _, answer in answers] == ["normal", "throttled", "throttled"]
     assert ask(address + "/peek?key=you&limit=2/hour")[0] == 200
     assert ask(address + "/hit?key=you&limit=2/hour&cost=5")[:2] == (429, None)
-    for wrong, told in {
+    for wrong, message in {
         "/hit": "give one key, one limit",
         "/hit?limit=2/hour": "key must not be empty",
         "/hit?key=you&limit=2/fortnight": "unknown unit 'fortnight'",
@@ -383,12 +383,12 @@ def use(address: str) -> None:
     }.items():
         status, _, answer = ask(address + wrong)
         assert status == 400, wrong
-        assert told in str(answer["error"]), wrong
+        assert message in str(answer["error"]), wrong
     assert ask(address + "/nothing")[0] == 404
 
 
 def ask(url: str) -> tuple[int, str | None, dict[str, object]]:
-    """Status, Retry-After and the JSON of an answer."""
+    """Status, Retry-After and the JSON of a response."""
     try:
         with urllib.request.urlopen(url, timeout=30) as reply:
             return reply.status, reply.headers["Retry-After"], json.load(reply)
@@ -438,9 +438,9 @@ def test_sessions_print_what_they_show(page: Path, monkeypatch: pytest.MonkeyPat
     session = "\n".join(block for kind, block in FENCE.findall(page.read_text()) if kind == "pycon")
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     test = doctest.DocTestParser().get_doctest(session, {"__name__": page.stem}, page.name, str(page), 0)
-    told: list[str] = []
-    failed, _ = doctest.DocTestRunner(optionflags=flags, verbose=False).run(test, out=told.append)
-    assert not failed, "".join(told)
+    report: list[str] = []
+    failed, _ = doctest.DocTestRunner(optionflags=flags, verbose=False).run(test, out=report.append)
+    assert not failed, "".join(report)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""The tables about web frameworks: each row is held against the code."""
+"""The tables about web frameworks: each row is compared with the code."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ def test_every_key_in_the_table_can_be_used_and_none_is_missing() -> None:
 
 
 @pytest.mark.parametrize("name", first_column("| attribute |"))
-def test_a_request_has_what_the_table_says(name: str) -> None:
+def test_request_has_the_attributes_of_the_table(name: str) -> None:
     assert hasattr(Request, name)
 
 
-def test_a_counter_is_found_by_the_key_that_the_table_shows() -> None:
+def test_counters_have_the_keys_of_the_table() -> None:
     keys = {
         row.split("|")[1].strip(): row
         for row in TEXT.replace(r"\|", "%").splitlines()
         if row.startswith("| a route's in")
     }
-    shown = {name: re.findall("`([^`]+)`", row)[0].replace("%", "|") for name, row in keys.items()}
+    keys_shown = {name: re.findall("`([^`]+)`", row)[0].replace("%", "|") for name, row in keys.items()}
     with Limiter("memory://") as limiter:
         site = Flask("site")
         gate = Crestgate(site, limiter=limiter)
         site.get("/item/<int:number>")(gate.limit("2/minute")(lambda number: str(number)))
         site.test_client().get("/item/1")
-        assert limiter.peek(shown["a route's in Flask"], "2/minute").remaining == 1
+        assert limiter.peek(keys_shown["a route's in Flask"], "2/minute").remaining == 1
 
         app = FastAPI()
         app.get("/item/{item_id}")(limit("2/minute", limiter=limiter)(lambda item_id: item_id))
         asyncio.run(get(app, "/item/1"))
-        assert limiter.peek(shown["a route's in FastAPI"], "2/minute").remaining == 1
+        assert limiter.peek(keys_shown["a route's in FastAPI"], "2/minute").remaining == 1
 
 
 async def get(app: FastAPI, path: str) -> None:
@@ -71,7 +71,7 @@ async def get(app: FastAPI, path: str) -> None:
         assert (await client.get(path)).status_code == 200
 
 
-def test_every_limit_in_the_text_can_be_read() -> None:
+def test_every_limit_in_the_text_is_valid() -> None:
     limits = re.findall(r'(?:limit\(|limits=|"[^"\n]+": )\[?"(\d[^"]*)"', TEXT)
     assert len(limits) >= 15
     with Limiter("memory://") as limiter:

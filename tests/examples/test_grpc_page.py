@@ -45,11 +45,11 @@ def test_every_field_is_in_the_table_with_its_number(title: str, kind: Any) -> N
     assert {name: int(number) for name, number in rows} == {f.name: f.number for f in kind.DESCRIPTOR.fields}
 
 
-def test_the_other_messages_are_what_the_page_says_of_them() -> None:
-    check, said = numbers(messages.CheckRequest), numbers(messages.CheckResponse)
+def test_other_messages_match_the_page() -> None:
+    check, response = numbers(messages.CheckRequest), numbers(messages.CheckResponse)
     assert numbers(messages.QuotaRequest) == check
-    assert numbers(messages.QuotaResponse) == said
-    assert numbers(messages.LimitStatus) == dict(list(said.items())[:12])
+    assert numbers(messages.QuotaResponse) == response
+    assert numbers(messages.LimitStatus) == dict(list(response.items())[:12])
     reset = numbers(messages.ResetRequest)
     assert {name for name in check if name not in reset} == {"cost", "timestamp"}
     others = [
@@ -59,8 +59,8 @@ def test_the_other_messages_are_what_the_page_says_of_them() -> None:
     ]
     named = {(name, number) for name, number in reset.items() if name not in check}
     named |= {field for other in others for field in numbers(other).items()}
-    told = " ".join((section("Request") + section("Response")).split())
-    assert [name for name, number in named if f"`{name}` ({number})" not in told] == []
+    documented = " ".join((section("Request") + section("Response")).split())
+    assert [name for name, number in named if f"`{name}` ({number})" not in documented] == []
 
 
 def numbers(kind: Any) -> dict[str, int]:
@@ -69,8 +69,8 @@ def numbers(kind: Any) -> dict[str, int]:
 
 def test_dimensions_and_statuses_are_those_of_the_code() -> None:
     row = next(line for line in PAGE.splitlines() if line.startswith("| `dimension`"))
-    told = {int(number): name for name, number in re.findall(r"`([A-Z_]+)` (\d)", row)}
-    assert told == {number: name for number, name in messages.Dimension.items() if number}
+    documented = {int(number): name for name, number in re.findall(r"`([A-Z_]+)` (\d)", row)}
+    assert documented == {number: name for number, name in messages.Dimension.items() if number}
     statuses = {int(number): name for name, number in re.findall(r"^\| ([A-Z_]+) \((\d+)\) \|", PAGE, re.MULTILINE)}
     assert statuses == {status.value: status.name for status in Status}
 

@@ -1,4 +1,4 @@
-"""The tables about rules, configuration and logs: each row is held against the code."""
+"""The tables about rules, configuration and logs: each row is compared with the code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(page: str, head: str) -> list[list[list[str]]]:
 
 
 def tables(page: str, head: str) -> Iterator[list[list[list[str]]]]:
-    """The same of every such table."""
+    """The same for every such table."""
     lines = (DOCS / page).read_text().splitlines()
     for start, first in enumerate(lines):
         if first.startswith(head):
@@ -48,12 +48,12 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize(("spelling", "taken"), SPELLINGS)
-def test_path_is_taken_as_the_table_says(spelling: str, taken: list[str]) -> None:
+def test_paths_are_normalized_as_in_the_table(spelling: str, taken: list[str]) -> None:
     assert [normalise(spelling)] == taken
 
 
 @pytest.mark.parametrize(("pattern", "path", "matches"), PATTERNS)
-def test_pattern_matches_as_the_table_says(pattern: str, path: str, matches: bool) -> None:
+def test_patterns_match_as_in_the_table(pattern: str, path: str, matches: bool) -> None:
     rule = Rule.read(
         {"rule_id": "r", "dimension": "global", "endpoint_pattern": pattern, "limit": 1, "window_seconds": 1}
     )

@@ -1,4 +1,4 @@
-"""The pages about the service: their calls are made to one that was started for them, and answer what is shown.
+"""The pages about the service: their commands are run against a real service, and must print what is shown.
 
 A fenced `sh` block with a `text` block right behind it is run by a shell, in order, one service for each page, and must
 print what the second block shows. JSON may be broken into lines there, and some of its numbers and times are of the
@@ -32,10 +32,10 @@ from crestgate.service.http.protocol import MAX_HEAD_BYTES, MAX_REQUEST_SECONDS,
 from crestgate.service.worker import KEEP_ALIVE
 
 ROOT = Path(__file__).parent.parent.parent
-PLACE = str(Path(crestgate.__file__).parent.parent)
+SOURCE_FOLDER = str(Path(crestgate.__file__).parent.parent)
 RUN = re.compile(r"^```sh\n((?:(?!```).*\n)*)```\n\n```text\n((?:(?!```).*\n)*)```$", re.MULTILINE)
 STARTS = {"make serve\n", "crestgate serve\n"}
-"""What they show is what the service said when it was started."""
+"""Their output is what the service prints when it starts."""
 SHOWN = ("localhost:8080", "127.0.0.1:8080")
 SHOWN_RPC = "127.0.0.1:8081"
 OF_THE_MOMENT = {
@@ -44,45 +44,45 @@ OF_THE_MOMENT = {
     "durationUntilReset",
 }
 HEADERS_OF_THE_MOMENT = ("ratelimit", "x-ratelimit-reset")
-"""Those that end with the seconds that are left."""
+"""Headers that end with the remaining seconds."""
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 TOKEN = re.compile(r"cg_[0-9a-f]{12}_[\w-]{43}")
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A service that was started, where it is, and what it said."""
+    """A running service, its addresses, and its output."""
 
     address: str
     rpc: str
     token: str
-    said: str
+    output: str
     folder: Path
 
 
 @contextmanager
 def running(folder: Path, **more: str) -> Iterator[Running]:
-    """A service without any settings of its own, on ports that are free."""
+    """A service with default settings, on free ports."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
     ports = {"CRESTGATE_SERVER__HTTP": "127.0.0.1:0", "CRESTGATE_SERVER__GRPC": "127.0.0.1:0"}
-    around = {**outside, "PYTHONPATH": PLACE, **ports, **more}
+    around = {**outside, "PYTHONPATH": SOURCE_FOLDER, **ports, **more}
     log = (folder / "log").open("w")
     program = [sys.executable, "-m", "crestgate", "serve"]
     with log, subprocess.Popen(program, cwd=folder, env=around, stdout=subprocess.PIPE, stderr=log, text=True) as one:
         try:
             assert one.stdout is not None
-            said = ""
-            while "/docs" not in said:
+            output = ""
+            while "/docs" not in output:
                 line = one.stdout.readline()
-                assert line, f"it ended after saying {said!r}: {(folder / 'log').read_text()}"
-                said += line
-            address = re.search(r"http://(127\.0\.0\.1:\d+) ", said)
-            token = TOKEN.search(said)
-            rpc = re.search(r"^  gRPC       (\S+)$", said, re.MULTILINE)
+                assert line, f"it exited after printing {output!r}: {(folder / 'log').read_text()}"
+                output += line
+            address = re.search(r"http://(127\.0\.0\.1:\d+) ", output)
+            token = TOKEN.search(output)
+            rpc = re.search(r"^  gRPC       (\S+)$", output, re.MULTILINE)
             assert address is not None
             assert rpc is not None
             assert token is not None
-            yield Running(address[1], rpc[1], token[0], said, folder)
+            yield Running(address[1], rpc[1], token[0], output, folder)
         finally:
             one.terminate()
         assert one.wait(60) == 0
@@ -93,11 +93,13 @@ def running(folder: Path, **more: str) -> Iterator[Running]:
 )
 def test_page_shows_what_is_answered(name: str, blocks: int, tmp_path: Path) -> None:
     text = (ROOT / name).read_text()
-    if name == "docs/http-api.md":  # it goes on where the reader of "Start" has arrived
+    if name == "docs/http-api.md":  # it continues after the section "Start"
         text = section("docs/service.md", "## Start") + text
     runs = RUN.findall(text)
     mine = [
-        (script, shown) for script, shown in runs if script in STARTS or "curl " in script or "crestgate " in script
+        (script, expected_output)
+        for script, expected_output in runs
+        if script in STARTS or "curl " in script or "crestgate " in script
     ]
     assert len(mine) == blocks
     around = {}
@@ -107,18 +109,18 @@ def test_page_shows_what_is_answered(name: str, blocks: int, tmp_path: Path) -> 
         around["CRESTGATE_ENVOY__CONFIG"] = "ratelimit.yaml"
     with running(tmp_path, **around) as service:
         around = commands(service)
-        for script, shown in mine:
+        for script, expected_output in mine:
             if script in STARTS:
-                # Whoever starts it at the top of a page has no limits on descriptors yet.
-                printed = re.sub(r"^  envoy .*\n", "", service.said, flags=re.MULTILINE)
+                # At the top of a page there are no limits on descriptors yet.
+                printed = re.sub(r"^  envoy .*\n", "", service.output, flags=re.MULTILINE)
             else:
                 script = script.replace(SHOWN[0], service.address).replace(SHOWN[1], service.address)
-                # One shell for each block; what a reader exports once is in the environment.
+                # One shell for each block; exported variables are in the environment.
                 done = subprocess.run(
                     ["bash", "-c", script], cwd=tmp_path, env=around, capture_output=True, text=True, timeout=300
                 )
                 printed = done.stdout + done.stderr
-            compare(script, shown, printed.replace(service.address, SHOWN[1]).replace(service.rpc, SHOWN_RPC))
+            compare(script, expected_output, printed.replace(service.address, SHOWN[1]).replace(service.rpc, SHOWN_RPC))
 
 
 def section(name: str, title: str) -> str:
@@ -126,19 +128,19 @@ def section(name: str, title: str) -> str:
 
 
 def commands(service: Running) -> dict[str, str]:
-    """The environment of somebody who has the command `crestgate` and knows the key."""
+    """An environment with the command `crestgate` and the key."""
     command = service.folder / "bin" / "crestgate"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nPYTHONPATH="{PLACE}" exec "{sys.executable}" -m crestgate "$@"\n')
+    command.write_text(f'#!/bin/sh\nPYTHONPATH="{SOURCE_FOLDER}" exec "{sys.executable}" -m crestgate "$@"\n')
     command.chmod(0o755)
     outside = {name: value for name, value in os.environ.items() if not name.startswith("CRESTGATE_")}
     return {**outside, "PATH": f"{command.parent}:{os.environ['PATH']}", "KEY": service.token}
 
 
-def compare(script: str, shown: str, printed: str) -> None:
-    expected, found = values(shown), values(printed)
+def compare(script: str, expected_output: str, printed: str) -> None:
+    expected, found = values(expected_output), values(printed)
     if expected is None or found is None:
-        assert doctest.OutputChecker().check_output(shown, printed, FLAGS), f"{script}\n{printed}"
+        assert doctest.OutputChecker().check_output(expected_output, printed, FLAGS), f"{script}\n{printed}"
     else:
         assert [settled(value) for value in found] == [settled(value) for value in expected], f"{script}\n{printed}"
 
@@ -159,7 +161,7 @@ def values(text: str) -> list[Any] | None:
 
 
 def settled(value: Any) -> Any:
-    """A value without what is of the moment: its kind is left of that."""
+    """A value with its time-dependent parts replaced by their kind."""
     if isinstance(value, list):
         return [settled(item) for item in value]
     if isinstance(value, dict):
@@ -171,7 +173,7 @@ def settled(value: Any) -> Any:
 
 def kind(value: Any) -> Any:
     if isinstance(value, list | dict):
-        return settled(value)  # it has the name of a moment, and is none
+        return settled(value)  # named like a time, but not one
     return "number" if isinstance(value, int | float) else type(value).__name__
 
 
@@ -181,21 +183,21 @@ def test_times_of_the_moment_are_held_to_their_kind() -> None:
     assert settled({"reset": 1}) == settled({"reset": 2})
     header = {"key": "ratelimit", "value": '"shop";r=59;t=1843'}
     assert settled([header]) == settled([{**header, "value": '"shop";r=59;t=9'}])
-    for shown, printed in (
+    for expected_output, printed in (
         ('{"limit": 3}', '{"limit": 4}'),
         ('{"reset": [{"key": "a"}]}', '{"reset": [{"key": "b"}]}'),
         ('{"key": "ratelimit", "value": "r=59;t=7"}', '{"key": "ratelimit", "value": "r=58;t=7"}'),
         ('{"key": "x-ratelimit-limit", "value": "60"}', '{"key": "x-ratelimit-limit", "value": "61"}'),
     ):
         with pytest.raises(AssertionError):
-            compare("", shown, printed)
+            compare("", expected_output, printed)
 
 
 # -- the table of calls -----------------------------------------------------------------------------------------------
 
 
 def test_table_has_every_call_and_the_scope_it_needs(tmp_path: Path) -> None:
-    """Held against the service's own description: /openapi.json."""
+    """Compared with /openapi.json of the service."""
     page = (ROOT / "docs" / "http-api.md").read_text()
     rows = re.findall(r"^\| `([A-Z]+) (/\S*)` \| (\w+) \|", page, re.MULTILINE)
     with running(tmp_path) as service:
@@ -203,21 +205,23 @@ def test_table_has_every_call_and_the_scope_it_needs(tmp_path: Path) -> None:
         with reply:
             paths = json.load(reply)["paths"]
     described = {
-        (method.upper(), path): needed(operation) for path, ways in paths.items() for method, operation in ways.items()
+        (method.upper(), path): needed(operation)
+        for path, operations in paths.items()
+        for method, operation in operations.items()
     }
     assert {(method, path): scope for method, path, scope in rows} == described
-    assert len(rows) == len(described), "a call stands there twice"
+    assert len(rows) == len(described), "a call is listed twice"
 
 
 def needed(operation: dict[str, Any]) -> str:
-    """The scope that an operation asks for, in the words of the table."""
+    """The scope that an operation needs, as the table names it."""
     security = operation["security"]
     if not security:
         return "none"
-    told = re.search(r"Needs scope `(\w+)`", operation["description"])
-    if told is not None:
-        return told[1]
-    return "check" if {} in security else "write"  # the one that is no check: a reset
+    match = re.search(r"Needs scope `(\w+)`", operation["description"])
+    if match is not None:
+        return match[1]
+    return "check" if {} in security else "write"  # the only one that is not a check: a reset
 
 
 def test_bounds_are_those_of_the_code() -> None:
@@ -243,8 +247,8 @@ def test_limits_of_unknown_clients_hold_for_proxies_unless_switched_off(
     default: dict[str, str], limited: bool, tmp_path: Path
 ) -> None:
     with running(tmp_path, **default) as service:
-        asked = urllib.request.Request(f"http://{service.address}/api/v1/authorize", headers={"X-Original-URI": "/"})
-        with urllib.request.urlopen(asked, timeout=30) as reply:
+        request = urllib.request.Request(f"http://{service.address}/api/v1/authorize", headers={"X-Original-URI": "/"})
+        with urllib.request.urlopen(request, timeout=30) as reply:
             assert ("RateLimit" in reply.headers) is limited
 
 
@@ -271,7 +275,7 @@ STORE = """
 
 def test_store_of_the_examples(tmp_path: Path) -> None:
     with running(tmp_path, CRESTGATE_PLANS__GOLD="3/minute using fixed_window") as service:
-        around = {**commands(service), "PYTHONPATH": PLACE}
+        around = {**commands(service), "PYTHONPATH": SOURCE_FOLDER}
         around["CRESTGATE_STORE"] = f"crestgate://:{service.token}@{service.address}?timeout_ms=10000"
         program = [sys.executable, str(ROOT / "examples" / "service_store.py")]
         done = subprocess.run(program, env=around, cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -294,7 +298,7 @@ def test_client_of_the_examples(tmp_path: Path) -> None:
     assert [line.split(", retry after")[0].strip() for line in first.stdout.splitlines()] == [
         line.strip() for line in CLIENT.strip().splitlines()
     ]
-    assert (again.returncode, again.stdout) == (0, first.stdout), "it takes back what it made"
+    assert (again.returncode, again.stdout) == (0, first.stdout), "it removes what it created"
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert wrong.stderr.startswith("401: unknown API key"), "the problem's detail, in one line"
     assert wrong.stderr.count("\n") == 1
@@ -323,5 +327,5 @@ def test_grpc_client_of_the_examples(tmp_path: Path) -> None:
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert wrong.stderr.startswith("UNAUTHENTICATED: unknown API key")
     assert wrong.stderr.count("\n") == 1
-    shown = "".join(f"{line}\n" for line in first.stdout.splitlines()[:4])
-    assert f"```text\n{shown}```" in (ROOT / "docs" / "grpc.md").read_text()
+    expected_output = "".join(f"{line}\n" for line in first.stdout.splitlines()[:4])
+    assert f"```text\n{expected_output}```" in (ROOT / "docs" / "grpc.md").read_text()

@@ -117,8 +117,8 @@ class View:
             period = self.limit.ticks
             live = (amount for tick, amount in self.events if t < tick + period)
             return sum(live, Fraction(0))
-        index, gone = divmod(t, self.limit.ticks)
-        left = 1 - Fraction(gone, self.limit.ticks)
+        index, elapsed = divmod(t, self.limit.ticks)
+        left = 1 - Fraction(elapsed, self.limit.ticks)
         return self.window(index - 1) * left + self.window(index)
 
     def window(self, index: int) -> Fraction:
@@ -134,9 +134,9 @@ class View:
         return math.floor(self.used(t))
 
     def wait_us(self, now: int, most: int) -> int:
-        """Time until at most this many units are used, if nothing else comes.
+        """Time until at most this many units are used, without further requests.
 
-        Found by search: usage only falls while nothing comes.
+        Found by search: usage only falls without requests.
         """
         if self.units(self.tick) <= most:
             return 0
@@ -177,7 +177,7 @@ class State:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Says where an admitted cost went, so that it can be given back there."""
+    """Where an admitted cost was charged, so that it can be given back there."""
 
     shape: tuple[str, int, int, int]
     tick: int
@@ -286,7 +286,7 @@ class Naive:
             self._store((*view.events, (at, -give)), view.tick, now)
 
     def units(self, now: int) -> int:
-        """Whole units used now, for whoever has to keep a debt moderate."""
+        """Whole units used now, to bound a debt."""
         view = self._view(now)
         return view.units(view.tick)
 

@@ -1,6 +1,6 @@
-"""A second opinion on which rules apply: every rule is looked at for every request, in the plainest words.
+"""An independent model of which rules apply: every rule is examined for every request, in the simplest code.
 
-It shares no code with the library but the rules themselves and the spelling of paths (which has tests of its own):
+It shares no code with the library but the rules themselves and the spelling of paths (which has its own tests):
 no trie, no tables by subject, no ranks. A pattern is matched by cutting it and the path into segments.
 """
 
@@ -19,7 +19,7 @@ Winner = tuple[str, str]
 
 
 def spelled(pattern: str) -> str:
-    """A pattern in its one spelling: what two spellings of one pattern have in common."""
+    """A pattern in its canonical spelling."""
     if pattern in ("*", "**"):
         return "*"
     if "/" not in pattern:
@@ -82,7 +82,7 @@ def naive_chain(
     ]
     winners = [rule for rule in apply if not any(beats(rival, rule) for rival in apply)]
     winners += joining(winners, alive, context, defaults)
-    winners.sort(key=place)
+    winners.sort(key=sort_key)
     return [(rule.rule_id, subject(rule, values)) for rule in winners]
 
 
@@ -94,20 +94,20 @@ def beats(rival: Rule, rule: Rule) -> bool:
     """Whether a rival for the same slot is more specific."""
     if slot(rival) != slot(rule):
         return False
-    for asked in (
+    for criterion in (
         lambda r: r.identifier != "*",  # an exact identifier first,
         lambda r: r.tier != "*",  # then a tier,
         lambda r: r.expires_us is not None,  # and of equals the one that ends
     ):
-        if asked(rival) != asked(rule):
-            return bool(asked(rival))
+        if criterion(rival) != criterion(rule):
+            return bool(criterion(rival))
     return False
 
 
 def joining(
     winners: Sequence[Rule], alive: Sequence[Rule], context: RequestContext, defaults: Iterable[Rule]
 ) -> list[Rule]:
-    """The defaults of a client that nobody has configured, and of a key without a policy."""
+    """The defaults of an unconfigured client, and of a key without a policy."""
     enforced = [rule for rule in alive if rule.mode == "enforce"]
     known = any(rule.dimension == "client" and rule.identifier == context.client for rule in enforced)
     policy = any(rule.dimension == "key" and rule.mode == "enforce" for rule in winners)
@@ -120,7 +120,7 @@ def joining(
     ]
 
 
-def place(rule: Rule) -> tuple[object, ...]:
+def sort_key(rule: Rule) -> tuple[object, ...]:
     """Shadows last; by dimension, pattern, method, window."""
     shadow, dimension, pattern, method, window = slot(rule)
     return shadow, ORDER.index(str(dimension)), pattern, method, window

@@ -1,4 +1,4 @@
-"""What is built from the source, where compilers or drivers are missing."""
+"""Builds from source without a compiler or drivers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unit.test_package import ROOT, marked_modules, setup_constants
 
 
 def test_marked_modules_type_check_without_drivers() -> None:
-    """In a fresh environment there is nothing but mypyc; what the marked modules only import must not stop them."""
+    """A fresh build environment has only mypyc: missing imports of the marked modules must not fail the build."""
     command = [sys.executable, "-m", "mypy", "--no-site-packages", "--cache-dir", os.devnull]
     lenient = setup_constants()["LENIENT"]
     run = subprocess.run([*command, *lenient, *marked_modules()], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -25,8 +25,8 @@ def test_marked_modules_type_check_without_drivers() -> None:
 @pytest.mark.parametrize(
     "environment", [{"CRESTGATE_PURE": "1"}, {"CC": "/nonexistent/cc"}], ids=["asked", "no compiler"]
 )
-def test_a_pure_wheel_is_built_without_a_compiler(environment: dict[str, str], tmp_path: Path) -> None:
-    """The compiled build is what the other tests run on; this is the one for machines that cannot compile."""
+def test_pure_wheel_is_built_without_a_compiler(environment: dict[str, str], tmp_path: Path) -> None:
+    """The other tests use the compiled build; this is the one for machines without a compiler."""
     source = tmp_path / "source"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(source)], check=True)
     command = [

@@ -1,10 +1,10 @@
-"""A caller who does nothing wrong, and what it waits while somebody else attacks the service.
+"""A well-behaved client, whose response times are measured while another client attacks the service.
 
-It runs in a process of its own, so that an attacker in the test's process does not slow it down: it asks the service
-again and again, one request at a time, and notes when each began and how long it took. `time.monotonic` is the same
-clock in all processes of the machine, so the test says afterwards which part of the record it means.
+It runs in its own process, so that an attacker in the test's process does not slow it down. It sends one request after
+the other, and records when each started and how long it took. `time.monotonic` is the same clock in all processes of
+the machine, so the test selects the part of the record afterwards.
 
-A busy machine makes everybody wait. `Control` measures that: it asks a server which nobody attacks, at the same time.
+A busy machine delays every client. `Control` measures that: it calls a server that is not attacked, at the same time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUSY = 0.1
 
 
 class Bystander:
-    """Asks `GET /healthz`, or whatever path is named, until the end of its `with` block."""
+    """Calls `GET /healthz`, or another path, until the end of its `with` block."""
 
     def __init__(self, service: Service, path: str = "/healthz", fresh: bool = False) -> None:
         """`fresh`: a new connection for each request."""
@@ -53,25 +53,25 @@ class Bystander:
         self.stop()
 
     def stop(self) -> None:
-        """End it, and take over its record. The request under way is waited for: it may be the slowest."""
+        """Stop it, and read its record. Waits for the request in progress: it may be the slowest."""
         if self._process.poll() is None:
             out, err = self._process.communicate("stop\n", PATIENCE + 30)
             assert self._process.returncode == 0, err
             self._record = [tuple(row) for row in json.loads(out)]
 
     def waits(self, start: float, end: float) -> list[float]:
-        """Seconds that the requests took which were under way between two instants of `time.monotonic`."""
+        """Durations in seconds of the requests in progress between two times of `time.monotonic`."""
         found = [took for began, took, _ in self._record if began < end and began + took > start]
-        assert found, "the bystander asked nothing in that time"
+        assert found, "the bystander sent no request in that time"
         return found
 
     def statuses(self, start: float, end: float) -> set[int]:
-        """What they were answered; 0 for one that was not."""
+        """Their statuses; 0 for a request without a response."""
         return {status for began, took, status in self._record if began < end and began + took > start}
 
 
 class Control(Bystander):
-    """Asks a server of its own that nobody attacks."""
+    """Calls its own server, which is not attacked."""
 
     def __init__(self) -> None:
         self._record = []
@@ -111,9 +111,9 @@ def p99(waits: list[float]) -> float:
 
 
 def unharmed(quiet: list[float], attacked: list[float], control: list[float] | None = None) -> str:
-    """Assert that an attack cost others at most ten times what they wait anyway; the figures, to be reported.
+    """Assert that an attack delays others at most tenfold; returns the figures to report.
 
-    `control` is what `Control` waited during the attack: what the machine does to everybody is not the attack's doing.
+    `control` are the waits of `Control` during the attack: delays of the whole machine are not caused by the attack.
     """
     before, during = p99(quiet), p99(attacked)
     machine = 0.0 if control is None else p99(control)
@@ -129,12 +129,12 @@ def unharmed(quiet: list[float], attacked: list[float], control: list[float] | N
 
 
 def memory_bytes(service: Service) -> int:
-    """Resident memory of a service, all of its processes together."""
+    """Resident memory of all processes of a service."""
     return _memory(service, "VmRSS:")
 
 
 def peak_memory_bytes(service: Service) -> int:
-    """The most that it ever had."""
+    """The peak of its resident memory."""
     return _memory(service, "VmHWM:")
 
 

@@ -14,7 +14,7 @@ PATIENCE = 60.0
 
 
 def ask(url: str, path: str, fresh: bool) -> None:
-    """Ask until somebody writes a line to it, then write the record."""
+    """Send requests until a line arrives on standard input, then write the record."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     record: list[tuple[float, float, int]] = []

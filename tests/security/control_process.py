@@ -1,4 +1,4 @@
-"""A server that nobody attacks: see `Control` in bystander.py. It answers every request with an empty 200."""
+"""A server that is not attacked: see `Control` in bystander.py. It answers every request with an empty 200."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer requests without a body until the client goes."""
+    """Answer requests without a body until the client disconnects."""
     try:
         while await reader.readuntil(b"\r\n\r\n"):
             writer.write(RESPONSE)

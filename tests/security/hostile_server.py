@@ -1,4 +1,4 @@
-"""A server that answers whatever a test wants, byte by byte and without end if it likes."""
+"""A server that sends any bytes a test defines, possibly byte by byte and without end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class HostileServer:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _hang_up(self, client: socket.socket) -> None:
-        """Close after what the client still sends: else it would be reset, and might not see the answer."""
+        """Read what the client still sends, then close. Otherwise a reset could hide the answer from it."""
         client.shutdown(socket.SHUT_WR)
         client.settimeout(PATIENCE)
         while client.recv(1024 * 1024):
@@ -67,6 +67,6 @@ class HostileServer:
                         self._hang_up(client)
                         return
         except OSError:
-            pass  # the client has hung up, or the test is over
+            pass  # the client has disconnected, or the test is over
         finally:
             self._open.remove(client)

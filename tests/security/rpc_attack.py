@@ -42,13 +42,13 @@ _BODY = len(_MESSAGE).to_bytes(5, "big") + _MESSAGE
 
 
 def call(number: int, headers: bytes = CHECK) -> bytes:
-    """A whole, valid check."""
+    """A complete, valid check."""
     return frame(frames.HEADERS, END_HEADERS, number, headers) + frame(frames.DATA, END_STREAM, number, _BODY)
 
 
 class FloodKind:
-    """`first` is sent once on a connection, then `rest` again and again; if `once`, on a new connection each time, when
-    the service has read the one before."""
+    """`first` is sent once on a connection, then `rest` repeatedly; if `once`, on a new connection each time, when
+    the service has read the previous one."""
 
     def __init__(self, first: bytes, rest: bytes, once: bool = False) -> None:
         self.first = first
@@ -63,8 +63,8 @@ def _calls(make: Callable[[int], bytes]) -> FloodKind:
 def _continued(number: int) -> bytes:
     pieces = frame(frames.CONTINUATION, 0, number, b"") * 60
     last = frame(frames.CONTINUATION, END_HEADERS, number, b"")
-    begun = frame(frames.HEADERS, 0, number, CHECK)
-    return begun + pieces + last + frame(frames.DATA, END_STREAM, number, _BODY)
+    first = frame(frames.HEADERS, 0, number, CHECK)
+    return first + pieces + last + frame(frames.DATA, END_STREAM, number, _BODY)
 
 
 def _repeated(data: bytes) -> bytes:
@@ -111,8 +111,8 @@ def connect(service: Service, data: bytes = HELLO) -> socket.socket:
 
 
 def flood(service: Service, kind: FloodKind, seconds: float, connections: int = 1) -> tuple[int, int]:
-    """Send as fast as the service takes it, read what it answers, and connect again when it hangs up; the bytes that
-    were sent, and how often it hung up."""
+    """Send as fast as the service reads, read its responses, and reconnect when it disconnects. Returns the bytes
+    sent, and the number of disconnects."""
     attackers = [_Attacker(service, kind) for _ in range(connections)]
     end = time.monotonic() + seconds
     while time.monotonic() < end:

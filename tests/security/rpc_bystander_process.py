@@ -37,7 +37,7 @@ HEAD = b"".join(
 
 
 class Channel:
-    """One connection, opened anew when it ended."""
+    """One connection, reopened when it ends."""
 
     def __init__(self, host: str, port: int, size: int) -> None:
         self._address = (host, port)
@@ -82,7 +82,7 @@ class Channel:
 
 
 def ask(address: str, size: int, fresh: bool) -> None:
-    """Call until somebody writes a line to it, then write the record."""
+    """Call until a line arrives on standard input, then write the record."""
     host, _, port = address.rpartition(":")
     channel = Channel(host, int(port), size)
     record: list[tuple[float, float, int]] = []

@@ -1,4 +1,4 @@
-"""The measure that the attacks are judged by must itself see a service that does not answer."""
+"""The bystander that measures attacks must itself detect a service that does not answer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_bystander_notices_a_stalled_service(serve: Callable[..., Service]) -> N
     assert max(control.waits(middle, end)) < max(stalled)
 
 
-def test_what_the_machine_does_to_everybody_is_not_the_attack() -> None:
+def test_load_of_the_machine_is_not_attributed_to_the_attack() -> None:
     fast, slow = [0.001] * 100, [0.3] * 100
     unharmed(fast, slow, [0.05] * 100)
     with pytest.raises(AssertionError, match=r"control 1\.0 ms"):

@@ -1,4 +1,4 @@
-"""What a caller with scope `check` may touch: it takes and looks, and settles what it took itself. Nothing else."""
+"""Scope `check` may take, peek, and settle its own takes. Nothing else."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from integration.service.service_process import Service
 START = 1_700_000_000
 SIX = ("token_bucket", "leaky_bucket", "gcra", "fixed_window", "sliding_window_counter", "sliding_window_log")
 RULE = "rule|user|*|3600|/o/*"
-MOST = 2**31 - 1
+MAX_DEBT = 2**31 - 1
 RULES = "plans:\n" + "".join([f"  {name}: [3/hour using {name}, 2/day using {name}]\n" for name in SIX])
 RULES += "rules:\n- {name: orders, dimension: user, limit: 3, window_seconds: 3600, endpoint_pattern: /o/*}\n"
 
 
 class Caller:
-    """Somebody who sends batches."""
+    """A client that sends batches."""
 
     def __init__(self, port: int, key: str | None = None) -> None:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
@@ -49,8 +49,8 @@ class Caller:
 
     def take(self, *counters: dict[str, Any]) -> list[dict[str, Any]]:
         (answer,) = self.send({"counters": list(counters)})
-        told: list[dict[str, Any]] = answer["counters"]
-        return told
+        taken: list[dict[str, Any]] = answer["counters"]
+        return taken
 
     def settle(self, op: str, *counters: dict[str, Any]) -> int:
         """The status of an attempt to give back or charge."""
@@ -115,17 +115,17 @@ def exhaust(caller: Caller, **check: Any) -> None:
 @pytest.mark.parametrize("op", ["give_back", "charge"])
 def test_rules_counter_cannot_be_settled_by_name(caller: Caller, here: ServiceHere, op: str) -> None:
     context = {"context": {"user": "alice", "path": "/o/1"}}
-    (taken,) = caller.send({"context": {"user": "alice", "path": "/o/1"}})
-    (told,) = taken["counters"]
-    assert told["name"] == RULE
+    (decision,) = caller.send({"context": {"user": "alice", "path": "/o/1"}})
+    (taken,) = decision["counters"]
+    assert taken["name"] == RULE
     exhaust(caller, **context)
-    named = {"key": told["key"], "name": told["name"], "limit": told["limit"], "tick": told["tick"]}
-    amount = {"amount": 3, "cost": 3} if op == "give_back" else {"cost": MOST}
+    named = {"key": taken["key"], "name": taken["name"], "limit": taken["limit"], "tick": taken["tick"]}
+    amount = {"amount": 3, "cost": 3} if op == "give_back" else {"cost": MAX_DEBT}
     assert caller.settle(op, {**named, **amount}) == 403
     assert caller.left(**context) == [0]
     (waits,) = caller.send({"op": "peek", **context})[0]["counters"]
     assert waits["wait"] <= 3600 * 1_000_000
-    assert actions(here, told["key"]) == []
+    assert actions(here, taken["key"]) == []
 
 
 @pytest.mark.parametrize("algorithm", SIX)
@@ -159,16 +159,16 @@ def test_inline_counters_of_all_callers_are_one(caller: Caller, other: Caller) -
     assert [caller.take(counter)[0]["remaining"], other.take(counter)[0]["remaining"]] == [4, 3]
 
 
-# -- what was taken may be settled ------------------------------------------------------------------------------------
+# -- settling one's own takes -----------------------------------------------------------------------------------------
 
 
-def settled(told: dict[str, Any], counter: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A counter to be settled, as the answer to its take told of it."""
-    named: dict[str, Any] = {name: told[name] for name in ("key", "name", "limit") if name in told}
+def settled(taken: dict[str, Any], counter: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The counter of a settlement, built from the response to its take."""
+    named: dict[str, Any] = {name: taken[name] for name in ("key", "name", "limit") if name in taken}
     return {
         **{name: value for name, value in counter.items() if name != "plan"},
         **named,
-        "token": told["token"],
+        "token": taken["token"],
         **more,
     }
 
@@ -186,8 +186,8 @@ def test_token_settles_once_whatever_was_taken(caller: Caller, other: Caller, he
     )
     look = {**check, "counters": [{**counter, "cost": 0}]} if counter else {**check, "cost": 0}
     (answer,) = caller.send(check)
-    backs = [settled(told, counter, amount=2, cost=2) for told in answer["counters"]]
-    assert other.settle("give_back", *backs) == 403, "it is another caller's"
+    backs = [settled(taken, counter, amount=2, cost=2) for taken in answer["counters"]]
+    assert other.settle("give_back", *backs) == 403, "the token belongs to another caller"
     assert Caller(here.port).settle("give_back", *backs) == 401
     assert caller.left(**look)[0] == 1
     assert caller.settle("give_back", *backs) == 200
@@ -201,15 +201,15 @@ def test_token_settles_once_whatever_was_taken(caller: Caller, other: Caller, he
 def test_token_is_for_one_counter_limit_and_amount(caller: Caller) -> None:
     counter = {"key": "k", "name": "n", "limit": "10/hour using fixed_window"}
     caller.take({**counter, "cost": 5})
-    (told,) = caller.take({**counter, "cost": 2})
-    back = settled(told, counter, amount=2)
+    (taken,) = caller.take({**counter, "cost": 2})
+    back = settled(taken, counter, amount=2)
     for change in ({"key": "k2"}, {"name": "n2"}, {"limit": "11/hour using fixed_window"}, {"name": "inline|n"}):
         assert caller.settle("give_back", {**back, **change}) == 403
     assert caller.settle("give_back", {**back, "amount": 3, "cost": 100, "tick": 0}) == 400
-    for place in range(0, len(back["token"]), 3):
+    for index in range(0, len(back["token"]), 3):
         token = back["token"]
-        wrong = token[:place] + ("0" if token[place] != "0" else "1") + token[place + 1 :]
-        assert caller.settle("give_back", {**back, "token": wrong}) in (400, 403), place
+        wrong = token[:index] + ("0" if token[index] != "0" else "1") + token[index + 1 :]
+        assert caller.settle("give_back", {**back, "token": wrong}) in (400, 403), index
     for token in (
         "",
         ".",
@@ -229,7 +229,7 @@ def test_token_is_for_one_counter_limit_and_amount(caller: Caller) -> None:
 
 @pytest.mark.parametrize("name", ["inline|", "inline|n"])
 def test_forged_token_changes_no_inline_counter(caller: Caller, name: str) -> None:
-    """A limit that a forged token has compiled is never used for a limit that callers write out."""
+    """A limit compiled for a forged token is never used for an inline limit."""
     text, same = ("41/day using gcra", "41 per day using gcra") if name == "inline|" else ("42/d", "42/day")
     back = {"key": f"forged-{name}", "name": name, "limit": text, "amount": 1}
     for token, status in (("s1.a.1.1.b", 403), (f"s1.{'0' * 16}-0.1.1.{'0' * 32}", 400)):
@@ -246,7 +246,7 @@ def test_tokens_of_two_takes_are_settled_one_by_one(caller: Caller) -> None:
     assert [caller.settle("give_back", back) for back in backs] == [200, 200]
 
 
-def test_what_was_denied_or_only_seen_has_no_token(caller: Caller) -> None:
+def test_denials_and_peeks_have_no_token(caller: Caller) -> None:
     counter = {"key": "t", "limit": "1/hour"}
     assert "token" in caller.take(counter)[0]
     assert "token" not in caller.take(counter)[0]
@@ -265,12 +265,12 @@ def test_token_expires(caller: Caller, clock: FakeClock) -> None:
     clock.advance(1)
     assert caller.settle("give_back", {**taken[1], "amount": 1}) == 403
     assert caller.settle("give_back", {**taken[0], "amount": 1}) == 403
-    assert caller.settle("charge", {**taken[1], "cost": 1}) == 200, "a debt may be told later"
+    assert caller.settle("charge", {**taken[1], "cost": 1}) == 200, "a debt may be charged later"
     clock.advance(86_400)
     assert caller.settle("charge", {**taken[2], "cost": 1}) == 403
 
 
-def test_replayed_token_refills_nothing_after_its_record_is_gone(caller: Caller, clock: FakeClock) -> None:
+def test_replayed_token_refills_nothing_after_its_record_expired(caller: Caller, clock: FakeClock) -> None:
     """The record of a settlement outlives the token, whenever it was used."""
     counter = {"key": "again", "limit": "10/day using fixed_window"}
     caller.take({**counter, "cost": 5})
@@ -284,10 +284,10 @@ def test_replayed_token_refills_nothing_after_its_record_is_gone(caller: Caller,
 
 
 @pytest.mark.parametrize("kind", ["memory", "shared"])
-def test_replayed_token_refills_nothing_after_its_record_was_pushed_out(
+def test_replayed_token_refills_nothing_after_its_record_was_dropped(
     here: ServiceHere, keys: tuple[str, str], tmp_path: Path, kind: str
 ) -> None:
-    """Whoever may check can fill the store's room for idempotency records: a give-back then fails closed."""
+    """Any caller with scope check can fill the space for idempotency records. A give-back then fails closed."""
     clock = FakeClock(START)
     store: MemoryStore | SharedStore
     if kind == "memory":
@@ -311,12 +311,14 @@ def test_replayed_token_refills_nothing_after_its_record_was_pushed_out(
     assert "no longer known whether what was taken is settled" in answer["error"]["detail"]
     assert caller.left(counters=[counter]) == [5]
     clock.advance(1)
-    assert caller.settle("give_back", settled(caller.take(counter)[0], counter, amount=1)) == 200, "others go on"
+    assert caller.settle("give_back", settled(caller.take(counter)[0], counter, amount=1)) == 200, (
+        "other callers are not affected"
+    )
 
 
 @pytest.mark.parametrize("kind", ["memory", "shared"])
-def test_flood_of_written_out_limits_resets_no_rule(here: ServiceHere, tmp_path: Path, kind: str) -> None:
-    """A caller without a key makes the store full: counters of rules and plans stay."""
+def test_flood_of_inline_limits_resets_no_rule(here: ServiceHere, tmp_path: Path, kind: str) -> None:
+    """A caller without a key fills the store: counters of rules and plans stay."""
     clock = FakeClock(START)
     max_keys = 1_000
     here.on(
@@ -339,8 +341,8 @@ def test_flood_of_written_out_limits_resets_no_rule(here: ServiceHere, tmp_path:
         assert stranger.left(key=user, plans=["fixed_window"]) == [1, 0]
 
 
-def test_written_out_limit_lasts_a_year_at_most(caller: Caller, admin: Caller) -> None:
-    """Each is a key in the store for as long as it counts, and callers make up as many as they like."""
+def test_inline_limit_lasts_a_year_at_most(caller: Caller, admin: Caller) -> None:
+    """Each is a key in the store for as long as it counts, and callers can create any number of them."""
     allowed = ("1/366d", "9/year using fixed_window", "1/day burst 366", "2/day burst 732 using gcra")
     refused = ("1/367d", "1/36500d using sliding_window_log", "1/day burst 367", "1/year burst 2 using leaky_bucket")
     for limit in allowed:
@@ -377,7 +379,7 @@ def test_anonymous_callers_share_their_tokens_and_no_others(here: ServiceHere, c
 def test_debt_is_at_most_one_full_limit(caller: Caller, clock: FakeClock, algorithm: str) -> None:
     plan = {"key": f"debt-{algorithm}", "plan": algorithm}
     (answer,) = caller.send({"counters": [plan]})
-    debts = [settled(told, plan, cost=MOST) for told in answer["counters"]]
+    debts = [settled(taken, plan, cost=MAX_DEBT) for taken in answer["counters"]]
     assert caller.settle("charge", *debts) == 200
     (look,) = caller.send({"op": "peek", "counters": [plan]})
     assert [counter["allowed"] for counter in look["counters"]] == [False, False]
@@ -386,14 +388,14 @@ def test_debt_is_at_most_one_full_limit(caller: Caller, clock: FakeClock, algori
     assert all(counter["allowed"] for counter in caller.take(plan))
 
 
-# -- what needs scope write -------------------------------------------------------------------------------------------
+# -- operations that need scope write ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", ["give_back", "charge", "reset"])
 def test_everything_else_needs_write_and_is_audited(admin: Caller, caller: Caller, here: ServiceHere, op: str) -> None:
     counter: dict[str, Any] = {"key": f"w-{op}", "limit": "10/day using fixed_window", "cost": 4}
-    (told,) = caller.take(counter)
-    more = {"tick": told["tick"], "amount": 4} if op == "give_back" else {}
+    (taken,) = caller.take(counter)
+    more = {"tick": taken["tick"], "amount": 4} if op == "give_back" else {}
     assert caller.settle(op, {**counter, **more}) == 403
     assert Caller(here.port).settle(op, {**counter, **more}) == 401
     assert caller.left(counters=[counter]) == [6]
@@ -416,12 +418,12 @@ MAC = "0" * 32
         f"{HEAD}.7fffffff.1fffffffffffff.{MAC}",
     ],
 )
-def test_forged_token_says_nothing_to_a_writer_either(admin: Caller, here: ServiceHere, token: str) -> None:
-    """What is given back without proof is what the request says, within the bounds of requests."""
+def test_forged_token_is_ignored_for_writers(admin: Caller, here: ServiceHere, token: str) -> None:
+    """A give-back without proof uses the amount of the request, within the bounds of requests."""
     counter: dict[str, Any] = {"key": f"forged {token}", "limit": "10/day using fixed_window", "cost": 4}
-    (told,) = admin.take(counter)
-    back = {**counter, "token": token, "tick": told["tick"]}
-    for more in ({"amount": MOST + 1}, {"amount": -1}, {"cost": MOST + 1}, {"tick": -1}, {"tick": 2**53}):
+    (taken,) = admin.take(counter)
+    back = {**counter, "token": token, "tick": taken["tick"]}
+    for more in ({"amount": MAX_DEBT + 1}, {"amount": -1}, {"cost": MAX_DEBT + 1}, {"tick": -1}, {"tick": 2**53}):
         assert admin.settle("give_back", {**back, **more}) == 400, more
     assert admin.left(counters=[counter]) == [6]
     assert admin.settle("give_back", {**back, "amount": 4}) == 200
@@ -456,7 +458,7 @@ def test_reservations_of_a_check_key_work(here: ServiceHere, clock: FakeClock, k
     assert actions(here, "res") == []
 
 
-def test_tokens_are_good_at_every_worker_and_after_a_restart(serve: Callable[..., Service]) -> None:
+def test_tokens_are_valid_on_every_worker_and_after_a_restart(serve: Callable[..., Service]) -> None:
     first = serve(arguments=("--workers", "2"))
     counter = {"key": "k", "limit": "100/day using fixed_window"}
     backs = [settled(Caller(first.port).take(counter)[0], counter, amount=1) for _ in range(12)]

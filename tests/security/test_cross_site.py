@@ -1,4 +1,4 @@
-"""Web pages of other sites must neither change nor read anything, whatever kind of request a browser lets them make."""
+"""Web pages of other sites must neither change nor read anything, with any request that a browser allows."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def test_cross_site_requests_are_refused(service: Service, client: httpx.Client,
 
 
 @pytest.mark.parametrize("headers", CROSS_SITE.values(), ids=CROSS_SITE.keys())
-def test_a_page_cannot_spend_limits(client: httpx.Client, headers: dict[str, str]) -> None:
+def test_page_cannot_spend_limits(client: httpx.Client, headers: dict[str, str]) -> None:
     before = remaining(client)
     refused(client.post("/api/v1/check", content=BODY, headers={**headers, "content-type": "text/plain"}))
     assert remaining(client) == before
 
 
-def test_a_page_cannot_spend_limits_by_a_chunked_request(client: httpx.Client) -> None:
+def test_page_cannot_spend_limits_by_a_chunked_request(client: httpx.Client) -> None:
     """Which is not answered on the fast path."""
     before = remaining(client)
     refused(client.post("/api/v1/check", content=iter([BODY[:10], BODY[10:]]), headers={"origin": EVIL}))
@@ -104,7 +104,7 @@ def test_origin_of_another_port_is_another_site(service: Service, client: httpx.
 
 
 def test_programs_pass(client: httpx.Client) -> None:
-    """As `curl -d` asks: a form, by its content type, and no Origin."""
+    """As `curl -d` sends it: the content type of a form, and no Origin."""
     form = {"content-type": "application/x-www-form-urlencoded"}
     response = client.post("/api/v1/check", content=BODY, headers=form)
     assert response.status_code == 200

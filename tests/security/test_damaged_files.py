@@ -1,7 +1,7 @@
-"""Shared files that were damaged: whatever is in them, a check decides within its limit or fails with a StoreError.
+"""Damaged shared files: with any content, a check decides within its limit or fails with a StoreError.
 
-Files are mutated at random, from a seed, in the parts that are in use: words that no writer can have written, words of
-other places, flipped bits, runs of zeros. A file that is cut short while it is in use is refused, too.
+Files are mutated at random, from a seed, in the parts that are in use: words that no writer can have written, words
+from other offsets, flipped bits, runs of zeros. A file that is truncated while it is in use is refused, too.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def prepare(path: Path) -> FakeClock:
 
 
 def parts_in_use(store: SharedStore) -> list[tuple[int, int]]:
-    """Ranges of the file that something is in: where damage does harm."""
+    """The ranges of the file that are in use, where damage has an effect."""
     geometry, table = store.geometry, store.table
     parts = [
         (0, 300),
@@ -96,7 +96,7 @@ def parts_in_use(store: SharedStore) -> list[tuple[int, int]]:
 
 
 def record_parts(store: SharedStore) -> list[tuple[int, int]]:
-    """The same of the file of records: heads, the bucket and the record of each name."""
+    """The same for the record file: heads, and the bucket and record of each name."""
     records = store.open_records(1.0)
     parts = [(0, 100)]
     for name in ("first", "second", "third"):
@@ -129,36 +129,36 @@ def mutate(content: bytearray, parts: list[tuple[int, int]], chance: random.Rand
             content[word : word + size] = chance.randbytes(size)
 
 
-def checked(store: SharedStore, op: Op, algorithm: Algorithm, key: str, cost: int, seen: Counter[str]) -> None:
+def checked(store: SharedStore, op: Op, algorithm: Algorithm, key: str, cost: int, outcomes: Counter[str]) -> None:
     """One request on a file that may be damaged."""
     tick = store.clock.ticks() // algorithm.tick
     try:
         (outcome,) = apply(store, op, [Member(key, algorithm, cost, True, tick, cost)])
         decision = outcome.decision
     except StoreError:
-        seen["refused"] += 1
+        outcomes["refused"] += 1
         return
-    seen["decided"] += 1
+    outcomes["decided"] += 1
     assert 0 <= decision.remaining <= algorithm.capacity, (algorithm.name, decision)
     assert decision.reset_after >= 0, (algorithm.name, decision)
     assert decision.retry_after is None or decision.retry_after >= 0, (algorithm.name, decision)
 
 
-def use(store: SharedStore, clock: FakeClock, chance: random.Random, seen: Counter[str]) -> None:
-    """All that can be asked of a store, on all counters."""
-    asked = [(algorithm, key) for algorithm in ALGORITHMS for key in KEYS] + [(one, "a") for one in CHANGED]
-    chance.shuffle(asked)
-    for algorithm, key in asked:
+def use(store: SharedStore, clock: FakeClock, chance: random.Random, outcomes: Counter[str]) -> None:
+    """Every operation of a store, on all counters."""
+    targets = [(algorithm, key) for algorithm in ALGORITHMS for key in KEYS] + [(one, "a") for one in CHANGED]
+    chance.shuffle(targets)
+    for algorithm, key in targets:
         for op in (Op.PEEK, Op.TAKE, Op.GIVE_BACK, Op.CHARGE, Op.TAKE):
-            checked(store, op, algorithm, key, chance.choice([0, 1, 1, 2, 5]), seen)
+            checked(store, op, algorithm, key, chance.choice([0, 1, 1, 2, 5]), outcomes)
         try:
             assert 0 <= store.take(algorithm, key, 1).remaining <= algorithm.capacity
             many = store.take_many([(algorithm, key, 1), (algorithm, "b", 1)])
             assert all(0 <= decision.remaining <= algorithm.capacity for decision in many or ())
         except StoreError:
-            seen["refused"] += 1
+            outcomes["refused"] += 1
         clock.advance(chance.choice([0, 0.01, 1]))
-    batch = [Request(Op.TAKE, [Member(key, algorithm, 1)]) for algorithm, key in asked]
+    batch = [Request(Op.TAKE, [Member(key, algorithm, 1)]) for algorithm, key in targets]
     try:
         answered = len(store.apply(batch))
     except PartialStoreError as error:
@@ -169,7 +169,7 @@ def use(store: SharedStore, clock: FakeClock, chance: random.Random, seen: Count
         try:
             apply(store, Op.TAKE, [Member("once", ALGORITHMS[0], 1)], record)
         except StoreError:
-            seen["record refused"] += 1
+            outcomes["record refused"] += 1
         else:
             for allowed, remaining, *_ in record.replay.numbers if record.replay is not None else ():
                 assert 0 <= remaining <= ALGORITHMS[0].capacity, allowed
@@ -180,7 +180,7 @@ def too_long(_: int, frame: FrameType | None) -> None:
 
 
 def attack(folder: Path, files: int, seed: int) -> Counter[str]:
-    """Damage so many files and use them; what came of it."""
+    """Damage and use `files` files; returns the counts of outcomes."""
     folder.mkdir(exist_ok=True)
     base, path = folder / "base", folder / "counters"
     clock = prepare(base)
@@ -188,7 +188,7 @@ def attack(folder: Path, files: int, seed: int) -> Counter[str]:
     parts, of_records = parts_in_use(store), record_parts(store)
     store.close()
     contents = [(path, base.read_bytes(), parts), (Path(f"{path}.once"), Path(f"{base}.once").read_bytes(), of_records)]
-    seen: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     before = signal.signal(signal.SIGALRM, too_long)
     try:
         for number in range(files):
@@ -203,12 +203,12 @@ def attack(folder: Path, files: int, seed: int) -> Counter[str]:
             try:
                 store = SharedStore(str(path), clock=now)
             except StoreError:
-                seen["not opened"] += 1
+                outcomes["not opened"] += 1
                 continue
             try:
-                use(store, now, chance, seen)
-                seen["resets"] += store.corruption.resets
-                seen["files with a reset"] += store.corruption.resets > 0
+                use(store, now, chance, outcomes)
+                outcomes["resets"] += store.corruption.resets
+                outcomes["files with a reset"] += store.corruption.resets > 0
             except BaseException as error:
                 error.add_note(f"file {number} of seed {seed}")
                 raise
@@ -217,19 +217,19 @@ def attack(folder: Path, files: int, seed: int) -> Counter[str]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    return seen
+    return outcomes
 
 
 def test_damaged_files_never_break_a_check(tmp_path: Path, report: Callable[..., None]) -> None:
     logging.getLogger("crestgate").setLevel(logging.CRITICAL)
     try:
-        seen = attack(tmp_path / "files", FILES, seed=8)
+        outcomes = attack(tmp_path / "files", FILES, seed=8)
     finally:
         logging.getLogger("crestgate").setLevel(logging.NOTSET)
-    assert seen["files with a reset"] > FILES // 5
-    assert seen["decided"] > 100 * FILES
-    assert seen["record refused"] > 0
-    report(f"{FILES} damaged shared files: {dict(seen)}")
+    assert outcomes["files with a reset"] > FILES // 5
+    assert outcomes["decided"] > 100 * FILES
+    assert outcomes["record refused"] > 0
+    report(f"{FILES} damaged shared files: {dict(outcomes)}")
 
 
 @pytest.mark.parametrize("word", [1, 2], ids=["a", "b"])
@@ -237,7 +237,7 @@ def test_damaged_files_never_break_a_check(tmp_path: Path, report: Callable[...,
 def test_damaged_counter_is_answered_by_policy_then_reset(
     word: int, algorithm: Algorithm, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However it is asked: also by callers who ask a second time when a store fails."""
+    """In every kind of call, including callers that retry when a store fails."""
     clock = FakeClock(1_700_000_000)
     with Limiter(f"shared://{tmp_path}/counters?max_keys=20", clock=clock, on_store_error="closed") as limiter:
         store = limiter.store
@@ -271,7 +271,7 @@ def test_damaged_counter_does_not_fail_its_batch(tmp_path: Path) -> None:
         assert [decision.reason for decision in decisions] == ["limited", "fail_closed", "limited"]
 
 
-def test_file_cut_short_in_use_is_refused(tmp_path: Path) -> None:
+def test_truncated_file_in_use_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "counters"
     clock = FakeClock(1_700_000_000)
     with Limiter(f"shared://{path}?max_keys=20", clock=clock, on_store_error="closed") as limiter:
@@ -297,7 +297,7 @@ def test_file_cut_short_in_use_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
-def test_impossible_anchor_is_set_anew(tmp_path: Path) -> None:
+def test_impossible_anchor_is_reset(tmp_path: Path) -> None:
     path = tmp_path / "counters"
     for anchor in (1 << 62, -(1 << 62), -(1 << 63)):
         with Limiter(f"shared://{path}?max_keys=20") as limiter:

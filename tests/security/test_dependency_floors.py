@@ -25,22 +25,22 @@ FAULTY = {
 
 
 def required() -> list[tuple[str, Requirement]]:
-    places = {
+    extras = {
         "build": PROJECT["build-system"]["requires"],
         **PROJECT["project"]["optional-dependencies"],
         **PROJECT["dependency-groups"],
     }
-    return [(place, Requirement(text)) for place, texts in places.items() for text in texts]
+    return [(extra, Requirement(text)) for extra, texts in extras.items() for text in texts]
 
 
-@pytest.mark.parametrize(("place", "requirement"), required(), ids=lambda value: str(value))
-def test_faulty_versions_are_not_accepted(place: str, requirement: Requirement) -> None:
+@pytest.mark.parametrize(("extra", "requirement"), required(), ids=lambda value: str(value))
+def test_faulty_versions_are_not_accepted(extra: str, requirement: Requirement) -> None:
     for faulty in FAULTY.get(requirement.name.lower(), ()):
-        assert Version(faulty) not in requirement.specifier, f"{place}: {requirement}"
+        assert Version(faulty) not in requirement.specifier, f"{extra}: {requirement}"
 
 
 def test_framework_and_its_server_part_are_named_together() -> None:
     """FastAPI alone accepts a Starlette with faults."""
-    for place in ("server", "fastapi", "test", "bench"):
-        names = {requirement.name for found, requirement in required() if found == place}
-        assert {"fastapi", "starlette"} <= names, place
+    for extra in ("server", "fastapi", "test", "bench"):
+        names = {requirement.name for found, requirement in required() if found == extra}
+        assert {"fastapi", "starlette"} <= names, extra

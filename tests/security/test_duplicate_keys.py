@@ -1,4 +1,4 @@
-"""A key twice in a JSON body is refused everywhere: a proxy that looks at one value must not let the other through."""
+"""Duplicate keys in a JSON body are refused everywhere: a proxy that checks one value must not let the other pass."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def client(service: Service) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("call", BODIES)
-def test_key_that_is_there_twice_is_refused_by_name(call: str, client: httpx.Client) -> None:
+def test_duplicate_key_is_refused_by_name(call: str, client: httpx.Client) -> None:
     method, path = call.split()
     answer = client.request(method, path, content=BODIES[call].encode(), headers={"content-type": "application/json"})
     assert answer.status_code == 400

@@ -1,4 +1,4 @@
-"""Idle gRPC connections must not shut anybody out: neither callers over gRPC nor those over HTTP."""
+"""Idle gRPC connections must not lock out other callers, over gRPC or HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAUSE_SECONDS = 0.6
 
 @pytest.fixture
 def own_files() -> None:
-    """The attacker needs descriptors of its own."""
+    """The attacker needs its own file descriptors."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wanted = 4 * CONNECTIONS
     assert hard == resource.RLIM_INFINITY or hard >= wanted
@@ -32,7 +32,7 @@ def own_files() -> None:
 
 
 def limit_files(service: Service, files: int) -> None:
-    """Lower the soft limit of a service that runs, or raise it again."""
+    """Lower or raise the soft limit of a running service."""
     hard = resource.prlimit(service.pid, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (files, hard))
 
@@ -71,12 +71,12 @@ def test_idle_connections_do_not_shut_others_out(
         for number in range(CONNECTIONS):
             stack.enter_context(connect(limited, first))
             if number % 20 == 0:
-                time.sleep(0.02)  # they are to stay, not to come fast
+                time.sleep(0.02)  # idle connections, not a flood
         time.sleep(PAUSE_SECONDS)
         end = time.monotonic()
-    for bystander, way in ((http, "HTTP"), (rpc, "gRPC"), (newcomer, "gRPC, new connections")):
-        assert bystander.statuses(start, end) == {200}, way
-        report(f"{way}: {unharmed(bystander.waits(start, middle), bystander.waits(middle, end))}")
+    for bystander, protocol in ((http, "HTTP"), (rpc, "gRPC"), (newcomer, "gRPC, new connections")):
+        assert bystander.statuses(start, end) == {200}, protocol
+        report(f"{protocol}: {unharmed(bystander.waits(start, middle), bystander.waits(middle, end))}")
     files = len(list(Path(f"/proc/{limited.pid}/fd").iterdir())) if limited.process.poll() is None else 0
     assert files < FILES
 
@@ -84,7 +84,7 @@ def test_idle_connections_do_not_shut_others_out(
 def test_connections_with_open_calls_make_room(
     own_files: None, limited: Service, report: Callable[[str], None]
 ) -> None:
-    """HTTP has room at once, and gRPC when those calls have been open for a while."""
+    """HTTP has room immediately, and gRPC when those calls have been open for a while."""
     most = ConnectionBudget(max_connections(FILES)).max_per_listener
     with ExitStack() as stack:
         for _ in range(most):
@@ -95,7 +95,7 @@ def test_connections_with_open_calls_make_room(
         refused = 0
         while not answered(limited):
             refused += 1
-            assert time.monotonic() - start < 3 * QUIET_SECONDS, "open calls shut others out"
+            assert time.monotonic() - start < 3 * QUIET_SECONDS, "open calls lock others out"
             time.sleep(0.25)  # until real connections are old enough
         report(f"{refused} connections were refused in {time.monotonic() - start:.1f} s")
         assert limited.logged.count("gRPC connections refused") <= 1

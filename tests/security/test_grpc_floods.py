@@ -1,4 +1,4 @@
-"""One gRPC connection that sends as fast as it can, whatever it sends, must not make others wait.
+"""One flooding gRPC connection, with any frames, must not delay others.
 
 The bystanders call over HTTP and over gRPC while a connection floods the only worker of a service.
 """
@@ -19,7 +19,7 @@ FLOODS = floods()
 QUIET_SECONDS = 0.6
 FLOOD_SECONDS = 1.0
 MAX_GROWTH = 64 * 1024 * 1024
-WITHOUT_USE = (
+USELESS_FRAMES = (
     *("priority", "empty_data", "padding", "data_of_a_refused_call", "unknown", "ping", "ping_acks", "settings"),
     *("settings_acks", "window_updates", "goaway", "continuation", "resets_of_unfinished_calls", "malformed_calls"),
     *("hpack_resizes",),
@@ -47,8 +47,8 @@ def test_many_connections_of_valid_calls_share_with_others(service: Service, rep
 
 
 def assert_not_starved(service: Service, kind: FloodKind, connections: int, report: Callable[[str], None]) -> None:
-    """Assert that others are served while somebody floods the service."""
-    service.await_ready()  # what a flood before has left is not quiet
+    """Assert that others are served during a flood."""
+    service.await_ready()  # until an earlier flood has been handled
     with Bystander(service) as http, RpcBystander(service) as rpc, Control() as control:
         start = time.monotonic()
         time.sleep(QUIET_SECONDS)  # real requests in real time: there is no other clock to drive
@@ -61,8 +61,8 @@ def assert_not_starved(service: Service, kind: FloodKind, connections: int, repo
         report(f"{protocol}: {unharmed(*waits)}; {sent:,} bytes sent, hung up on {hung_up} times")
 
 
-@pytest.mark.parametrize("name", WITHOUT_USE)
-def test_frames_without_use_end_the_connection(service: Service, name: str) -> None:
+@pytest.mark.parametrize("name", USELESS_FRAMES)
+def test_useless_frames_end_the_connection(service: Service, name: str) -> None:
     kind = FLOODS[name]
     connection = connect(service, kind.first)
     sent, view = 0, memoryview(kind.rest * 8)[:2_000_000]
@@ -71,5 +71,5 @@ def test_frames_without_use_end_the_connection(service: Service, name: str) -> N
             sent += connection.send(view[sent : sent + 16_384])
     except (BrokenPipeError, ConnectionResetError):
         pass
-    assert goaway_code(connection) in (frames.ENHANCE_YOUR_CALM, None)  # a reset may overtake what it says
+    assert goaway_code(connection) in (frames.ENHANCE_YOUR_CALM, None)  # a reset may overtake the GOAWAY
     connection.close()

@@ -1,4 +1,4 @@
-"""What many gRPC connections together make a worker hold is bounded, and small calls are answered meanwhile."""
+"""The memory that many gRPC connections occupy in a worker is bounded, and small calls are answered meanwhile."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ QUIET_SECONDS = 0.6
 
 
 def unfinished_messages() -> bytes:
-    """Messages of 1 MiB whose last bytes never come."""
-    begun = (1024 * 1024).to_bytes(5, "big") + bytes(16_379)
+    """Messages of 1 MiB whose last bytes are never sent."""
+    prefix = (1024 * 1024).to_bytes(5, "big") + bytes(16_379)
     parts = []
     for number in range(1, 2 * STREAMS, 2):
         parts.append(frame(frames.HEADERS, frames.END_HEADERS, number, CHECK))
-        parts.append(frame(frames.DATA, 0, number, begun))
+        parts.append(frame(frames.DATA, 0, number, prefix))
         parts += [frame(frames.DATA, 0, number, bytes(16_384))] * 62
     return b"".join(parts)
 
@@ -46,7 +46,7 @@ def large_headers() -> bytes:
 
 
 def unread_responses() -> bytes:
-    """Reflection and health, answered in full and never read: the window is open as far as it goes."""
+    """Responses of reflection and health that are never read, with the largest flow-control window."""
     opened = frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31 - 1})
     path = head(b"/grpc.health.v1.Health/List")
     calls = [
@@ -65,7 +65,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-def test_what_all_connections_hold_is_bounded(
+def test_memory_of_all_connections_is_bounded(
     serve: Callable[..., Service], report: Callable[[str], None], attack: Callable[[], bytes]
 ) -> None:
     service = serve()
@@ -82,9 +82,9 @@ def test_what_all_connections_hold_is_bounded(
         time.sleep(1.0)  # for the service to handle what it has
         end = time.monotonic()
     growth = peak_memory_bytes(service) - before
-    for bystander, way in ((http, "HTTP"), (rpc, "gRPC")):
+    for bystander, protocol in ((http, "HTTP"), (rpc, "gRPC")):
         assert bystander.statuses(start, end) == {200}
-        report(f"{way}: {unharmed(bystander.waits(start, middle), bystander.waits(middle, end))}")
+        report(f"{protocol}: {unharmed(bystander.waits(start, middle), bystander.waits(middle, end))}")
     report(f"{sent:,} bytes sent, {growth:,} held at most")
     assert growth < MAX_GROWTH
 
@@ -129,7 +129,7 @@ def test_refused_messages_are_not_held(
 
 
 def _send(connection: socket.socket, data: bytes, seconds: float) -> int:
-    """Send what the service takes in that time."""
+    """Send as much as the service accepts in that time."""
     end = time.monotonic() + seconds
     connection.settimeout(seconds)
     sent, view = 0, memoryview(data)

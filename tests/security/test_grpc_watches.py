@@ -1,4 +1,4 @@
-"""Connections with as many health watches as they can open, closed all at once: nobody else waits for that."""
+"""Closing connections with the maximum of health watches at the same time does not delay other callers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def calls(headers: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("headers", [WATCH, REFLECT], ids=["watches", "reflection"])
-def test_closing_many_streaming_calls_delays_nobody(
+def test_closing_many_streaming_calls_does_not_delay_others(
     serve: Callable[..., Service], report: Callable[[str], None], headers: bytes
 ) -> None:
     service = serve()

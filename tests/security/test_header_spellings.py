@@ -1,4 +1,4 @@
-"""Another spelling of a header is no fresh quota: tabs, blanks and case in what becomes a key or a method."""
+"""Other spellings of a header (tabs, blanks, case) give no new quota, in keys and methods."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_repeated_headers_are_compared_without_blanks(service: Service) -> None:
 
 
 def test_blank_key_is_no_key(service: Service) -> None:
-    """No rule of API keys applies to who has none, whatever blanks stand there."""
+    """No API key rule applies to a header that has only blanks."""
     assert [authorize(service, b"x-original-uri: /key", b"x-api-key: \t") for _ in range(3)] == [200] * 3
 
 
@@ -92,7 +92,7 @@ def test_service_key_with_blanks_is_the_key(service: Service) -> None:
 
 
 def test_counter_is_one_behind_nginx(tmp_path: Path, application: Origin, report: Callable[[str], None]) -> None:
-    """The application reads the key as Python does, without blanks, so every spelling opens the same door."""
+    """The application reads the key as Python does, without blanks, so all spellings are one key."""
     with (
         CrestgateService(tmp_path, {"crestgate.yaml": SETTINGS}) as crestgate,
         Nginx(crestgate.http, application.port, Nginx.patient) as nginx,

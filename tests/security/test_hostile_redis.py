@@ -1,4 +1,4 @@
-"""A Redis that is hostile or broken: a check ends with a StoreError, having read no more than the command can have."""
+"""A hostile or broken Redis: a check ends with a StoreError, after reading no more than a valid reply can have."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ GIVE_UP = 60.0
 PATIENT_MS = 20_000
 """A deadline that no test waits for."""
 SOCKET_BUFFERS = 16 * 1024 * 1024
-"""What the kernel takes from a server although nobody reads it."""
+"""The bytes that the kernel buffers without a reader."""
 LIMIT = build(Limit.parse("100/minute"), "limit")
 ONE = [Request(Op.TAKE, [Member("key", LIMIT, 1)])]
 CHAIN = [Request(Op.TAKE, [Member("a", LIMIT, 1), Member("b", LIMIT, 1)]), Request(Op.PEEK, [Member("c", LIMIT, 1)])]
 
-Way = Callable[[RedisStore, Sequence[Request]], BatchOutcomes | StoreError]
+DecideFunction = Callable[[RedisStore, Sequence[Request]], BatchOutcomes | StoreError]
 
 
 def record(verdict: int = 3, remaining: int = 99) -> bytes:
@@ -44,7 +44,7 @@ def bulk(value: bytes) -> bytes:
 
 
 def reply_to(batch: Sequence[Request]) -> bytes:
-    """What the program answers, more or less."""
+    """A reply like that of the script."""
     members = sum(len(request.members) for request in batch)
     return bulk(struct.pack(">q", NOW) + record() * members)
 
@@ -71,9 +71,9 @@ def on_loop(store: RedisStore, batch: Sequence[Request]) -> BatchOutcomes | Stor
 
 
 @pytest.fixture(params=[threaded, on_loop])
-def decide(request: pytest.FixtureRequest) -> Way:
-    way: Way = request.param
-    return way
+def decide(request: pytest.FixtureRequest) -> DecideFunction:
+    function: DecideFunction = request.param
+    return function
 
 
 def opened(port: int, scheme: str = "redis", rest: str = "", timeout_ms: int = PATIENT_MS) -> RedisStore:
@@ -112,7 +112,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_reply_is_a_store_error(name: str, decide: Way) -> None:
+def test_broken_reply_is_a_store_error(name: str, decide: DecideFunction) -> None:
     with HostileServer(lambda _: [BROKEN[name], b""]) as server:
         answer = decide(opened(server.port), ONE)
     assert isinstance(answer, StoreError)
@@ -120,7 +120,7 @@ def test_broken_reply_is_a_store_error(name: str, decide: Way) -> None:
 
 
 @pytest.mark.parametrize("announced", [b"*2000000000\r\n", b"$2000000000\r\n", b"*1\r\n*2000000000\r\n"])
-def test_announced_length_reserves_no_memory(announced: bytes, decide: Way) -> None:
+def test_announced_length_reserves_no_memory(announced: bytes, decide: DecideFunction) -> None:
     with HostileServer(lambda _: [announced, b""]) as server:
         store = opened(server.port)
         tracemalloc.start()
@@ -142,8 +142,8 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_stream_without_end_is_cut_off(name: str, decide: Way) -> None:
-    """The deadline is far away: what ends the call is the bound on bytes."""
+def test_stream_without_end_is_cut_off(name: str, decide: DecideFunction) -> None:
+    """The deadline is far away: the bound on bytes ends the call."""
     with HostileServer(lambda _: endless(STREAMS[name])) as server:
         answer = decide(opened(server.port), ONE)
         assert isinstance(answer, StoreError)
@@ -151,7 +151,7 @@ def test_stream_without_end_is_cut_off(name: str, decide: Way) -> None:
         assert server.sent_bytes < BatchEncoder("cg").encode(ONE, -1)[1] + SOCKET_BUFFERS
 
 
-def test_stream_of_small_pieces_ends_with_the_deadline(decide: Way) -> None:
+def test_stream_of_small_pieces_ends_with_the_deadline(decide: DecideFunction) -> None:
     def drip(_: bytes) -> Iterable[bytes]:
         yield b"$45\r\n"
         while True:
@@ -164,7 +164,7 @@ def test_stream_of_small_pieces_ends_with_the_deadline(decide: Way) -> None:
 
 
 def test_policy_answers_when_replies_are_broken() -> None:
-    """The same through the limiters, which are connected to a server that was well at first."""
+    """The same through the limiters, which are connected to a server that worked at first."""
     broken = False
 
     def answer(received: bytes) -> Iterable[bytes]:
@@ -191,7 +191,7 @@ def test_policy_answers_when_replies_are_broken() -> None:
             assert limiter.check("key", "100/minute").reason == "fail_closed"
             broken = False
             assert limiter.check("key", "100/minute").reason == "ok"
-            assert server.connections == before + 1, "a connection that said nonsense is not used again"
+            assert server.connections == before + 1, "a connection with an invalid reply is not reused"
 
 
 def mutated(random: random.Random, reply: bytes) -> bytes:
@@ -219,8 +219,8 @@ def mutated(random: random.Random, reply: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_mutated_replies(seed: int, decide: Way) -> None:
-    """Whatever comes, there is a decision that can be one, or a StoreError."""
+def test_mutated_replies(seed: int, decide: DecideFunction) -> None:
+    """Any reply leads to a plausible decision, or a StoreError."""
     rolls = random.Random(seed)
     idempotency = IdempotencyRecord("name", bytes(16), b"note")
     batch = (ONE, CHAIN, [Request(Op.TAKE, [Member("a", LIMIT, 1)], idempotency)])[seed % 3]
@@ -275,23 +275,23 @@ MAPS = {
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_hostile_cluster_map(name: str, decide: Way) -> None:
+def test_hostile_cluster_map(name: str, decide: DecideFunction) -> None:
     with HostileServer(lambda _: [MAPS[name], b""]) as server:
         answer = decide(opened(server.port, "redis+cluster"), ONE)
     assert isinstance(answer, StoreError)
 
 
-def test_redirections_in_a_circle_end(decide: Way) -> None:
-    """A few tries; and what they name is no reason to connect to all the world."""
-    places = iter(range(10**9))
+def test_redirections_in_a_circle_end(decide: DecideFunction) -> None:
+    """After a few attempts, and without a connection to every address they name."""
+    counter = iter(range(10**9))
 
     def answer(received: bytes) -> Iterable[bytes]:
         if b"SLOTS" in received:
             return [slots(span(0, 16_383, server.port)), b""]
-        asked = received.count(b"ASKING")
-        kind = b"-MOVED" if next(places) % 2 else b"-ASK"
+        askings = received.count(b"ASKING")
+        kind = b"-MOVED" if next(counter) % 2 else b"-ASK"
         slot = redis_slot()
-        return [b"+OK\r\n" * asked + b"%b %d 127.0.0.1:%d\r\n" % (kind, slot, server.port), b""]
+        return [b"+OK\r\n" * askings + b"%b %d 127.0.0.1:%d\r\n" % (kind, slot, server.port), b""]
 
     with HostileServer(answer) as server:
         store = opened(server.port, "redis+cluster")
@@ -302,13 +302,13 @@ def test_redirections_in_a_circle_end(decide: Way) -> None:
             return int(slot_of)
 
         assert isinstance(decide(store, ONE), StoreError)
-    assert next(places) < 20
+    assert next(counter) < 20
 
 
 @pytest.mark.parametrize(
     "error", ["MOVED x y", "MOVED", "MOVED 99999 127.0.0.1:1", "MOVED 5 :", "ASK 1 h:99999", "ASK -1 :1"]
 )
-def test_redirection_to_nowhere(error: str, decide: Way) -> None:
+def test_redirection_to_nowhere(error: str, decide: DecideFunction) -> None:
     def answer(received: bytes) -> Iterable[bytes]:
         if b"SLOTS" in received:
             return [slots(span(0, 16_383, server.port)), b""]
@@ -330,13 +330,13 @@ SENTINELS = {
 
 
 @pytest.mark.parametrize("name", SENTINELS)
-def test_hostile_sentinel(name: str, decide: Way) -> None:
+def test_hostile_sentinel(name: str, decide: DecideFunction) -> None:
     with HostileServer(lambda _: [SENTINELS[name], b""]) as server:
         assert isinstance(decide(opened(server.port, "redis+sentinel", "/mymaster"), ONE), StoreError)
 
 
 @pytest.mark.parametrize("role", [b"*0\r\n", b"*1\r\n*0\r\n", b":1\r\n", b"*3000000\r\n", b"*1\r\n$-1\r\n"])
-def test_hostile_master(role: bytes, decide: Way) -> None:
+def test_hostile_master(role: bytes, decide: DecideFunction) -> None:
     def answer(received: bytes) -> Iterable[bytes]:
         named = b"*2\r\n" + bulk(b"127.0.0.1") + bulk(b"%d" % server.port)
         return [role if b"ROLE" in received else named, b""]

@@ -1,4 +1,4 @@
-"""A Redis with rules that answers nonsense: reading is a StoreError, and listening goes on."""
+"""A rule store in Redis with invalid replies: reading is a StoreError, and listening continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIVE_UP = 60.0
 
 
 def greeted(received: bytes) -> bytes:
-    """What a server says to the commands with which a client of redis-py begins."""
+    """The replies to the first commands of a redis-py client."""
     return b"+OK\r\n" * received.count(b"SETINFO") + b"+PONG\r\n" * received.count(b"PING")
 
 
@@ -51,8 +51,8 @@ def test_broken_reply_is_a_store_error(reply: bytes) -> None:
 
 
 @pytest.mark.parametrize("first", [b":1\r\n", b"*0\r\n", b"+OK\r\n", b"$-1\r\n", b"?1\r\n"])
-def test_listening_survives_nonsense(first: bytes) -> None:
-    """Whoever listens is woken once a server speaks sense again."""
+def test_listening_survives_invalid_replies(first: bytes) -> None:
+    """A listener is notified once the server sends valid replies again."""
     subscriptions = 0
 
     def answer(received: bytes) -> Iterable[bytes]:

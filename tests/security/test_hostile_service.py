@@ -67,7 +67,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_stream_without_end_is_cut_off(name: str) -> None:
-    """The deadline is far away: what ends the call is the bound on bytes."""
+    """The deadline is far away: the bound on bytes ends the call."""
     with HostileServer(lambda _: endless(*STREAMS[name])) as server:
         answer = decide(server)
         assert isinstance(answer, StoreError)
@@ -123,7 +123,7 @@ def test_broken_answer_is_a_store_error(name: str) -> None:
 @pytest.mark.parametrize("field", ["key", "limit", "name", "label", "binds"])
 @pytest.mark.parametrize("value", [5, None, [], {}])
 def test_broken_rules_are_a_store_error(field: str, value: object) -> None:
-    """What the service says of limits that it alone knows becomes part of the request."""
+    """Limits that only the service knows become part of the request."""
     with HostileServer(lambda _: [counters({**REAL, field: value})]) as server:
         assert isinstance(decide(server, [Request(Op.TAKE, [Member("{}", placeholder(None), 1)])]), StoreError)
 
@@ -144,7 +144,7 @@ def test_policy_answers_when_answers_are_broken() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_mutated_answers(seed: int) -> None:
-    """Whatever comes, there is a decision that can be one, or a StoreError."""
+    """Any response leads to a plausible decision, or a StoreError."""
     rolls = random.Random(seed)
     context = [Request(Op.TAKE, [Member("{}", placeholder(None), 1)])]
     batch, good = (ONE, counters(COUNTER)) if seed % 2 else (context, counters(REAL, REAL))

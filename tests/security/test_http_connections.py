@@ -1,4 +1,4 @@
-"""Connections that are opened and left alone, plain and in the middle of a TLS handshake, must not shut others out."""
+"""Idle connections, plain and in the middle of a TLS handshake, must not lock out others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_GROWTH = 64 * MIB
 
 
 class SteadyClient:
-    """One connection with a request now and then: it is closed only if it was idle for MIN_IDLE_SERVED seconds.
+    """One connection with occasional requests: it is closed only if it was idle for MIN_IDLE_SERVED seconds.
 
     Between requests it is idle for less than that, unless the machine is busy.
     """
@@ -70,7 +70,7 @@ class SteadyClient:
 
 @pytest.fixture
 def limited(serve: Callable[..., Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Service]:
-    """Starts services that may have few files open, and so few connections."""
+    """Starts services with a low limit on open files, and so on connections."""
     program = tmp_path / "limited"
     program.write_text(f'#!/bin/sh\nulimit -n {FILES}\nexec "{sys.executable}" "$@"\n')
     program.chmod(0o755)
@@ -85,7 +85,7 @@ def limited(serve: Callable[..., Service], tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def crowd() -> Iterator[Callable[..., None]]:
-    """Opens many connections, each of which sends the same, and keeps them open; calls `between` now and then."""
+    """Opens many connections that send the same data, and keeps them open; calls `between` regularly."""
     with ExitStack() as stack:
 
         def open_all(service: Service, data: bytes, between: Callable[[], None] = lambda: None) -> None:
@@ -94,7 +94,7 @@ def crowd() -> Iterator[Callable[..., None]]:
                     between()
                 one = stack.enter_context(socket.socket())
                 one.settimeout(30)
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # what is not read is soon not sent
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # unread data soon blocks sending
                 try:
                     one.connect((service.host, service.port))
                     one.sendall(data)
@@ -127,7 +127,7 @@ def test_idle_connections_make_room(
         middle = time.monotonic()
         crowd(service, data)
         time.sleep(1.2)  # connections that are older than that make room
-        service.await_ready(20)  # a busy service needs a while to find out that nobody reads
+        service.await_ready(20)  # a busy service needs a while to detect unread responses
         late = time.monotonic()
         time.sleep(1.0)
         end = time.monotonic()

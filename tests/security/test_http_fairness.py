@@ -1,4 +1,4 @@
-"""One HTTP client that sends as much as it can must not hold up the others."""
+"""One flooding HTTP client must not delay the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header Host: exactly one, well-formed, and on loopback a name of this machine (DNS rebinding has another)."""
+"""The Host header: exactly one, well-formed, and on loopback a name of this machine (DNS rebinding uses another)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_missing_host(service: Service, path: bytes) -> None:
 
 
 def test_http_1_0_needs_no_host(service: Service) -> None:
-    """No browser speaks it."""
+    """No browser uses HTTP/1.0."""
     assert get(service, b"/healthz", version=b"1.0").status == 200
     assert check(service, version=b"1.0").status == 200
     refused(get(service, b"/healthz", b"host: evil.example", version=b"1.0"), 421)
@@ -129,7 +129,7 @@ def test_named_hosts_beyond_loopback(serve: Callable[..., Service]) -> None:
     refused(check(service, b"host: evil.example"), 421)
 
 
-def test_many_hosts_are_not_remembered_for_ever(serve: Callable[..., Service]) -> None:
+def test_host_cache_is_bounded(serve: Callable[..., Service]) -> None:
     service = serve(environment={"CRESTGATE_SERVER__ALLOWED_HOSTS": '["*.gate.example"]'})
     for number in range(300):
         assert get(service, b"/healthz", b"host: n%d.gate.example" % number).status == 200
@@ -139,7 +139,7 @@ def test_many_hosts_are_not_remembered_for_ever(serve: Callable[..., Service]) -
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 def test_host_of_an_absolute_target_counts(service: Service, path: bytes, version: bytes) -> None:
-    """RFC 9112, section 3.2.2: what the header Host says is ignored then."""
+    """RFC 9112, section 3.2.2: the Host header is ignored then."""
     foreign = b"http://evil.example:8080" + path
     refused(get(service, foreign, b"host: localhost", version=version), 421, "evil.example")
     own = get(service, b"http://localhost" + path, b"host: localhost", version=version)

@@ -1,4 +1,4 @@
-"""Memory that HTTP clients can take: by requests without reading the answers, and by requests that they do not finish.
+"""Memory that HTTP clients can occupy by requests without reading the responses, and by unfinished requests.
 
 Each attack states what memory may grow by. Without bounds, one connection made the service hold 2 GB.
 """
@@ -95,7 +95,7 @@ def test_unfinished_requests_on_many_connections(serve: Serve, report: Report, d
 
 
 def test_slow_uploads_do_not_refuse_the_requests_of_others(serve: Serve) -> None:
-    """Whoever holds most makes room, and gRPC has memory of its own."""
+    """The largest holder is dropped first, and gRPC has a separate memory budget."""
     service = serve()
     checks = [{"counters": [{"key": f"k{number}", "limit": "9/d"}]} for number in range(300)]
     batch = request(b"POST", b"/api/v1/check/batch", body=json.dumps({"checks": checks}).encode())
@@ -109,19 +109,19 @@ def test_slow_uploads_do_not_refuse_the_requests_of_others(serve: Serve) -> None
             connection = stack.enter_context(RawConnection(service))
             for start in range(0, len(batch), 2048):
                 connection.send(batch[start : start + 2048])
-                time.sleep(0.01)  # it is to arrive in pieces
+                time.sleep(0.01)  # so that it arrives in pieces
             answer = connection.read_response()
             assert answer is not None
             assert answer.status == 200, answer.body
         with grpc.insecure_channel(service.rpc) as channel:
-            asked = messages.CheckBatchRequest()
+            message = messages.CheckBatchRequest()
             for number in range(1000):
-                asked.checks.add(key=f"a key that is somewhat longer than others: {number}")
+                message.checks.add(key=f"a key that is somewhat longer than others: {number}")
             path = "/crestgate.v1.RateLimiter/CheckRateLimitBatch"
             ask = channel.unary_unary(
                 path, messages.CheckBatchRequest.SerializeToString, messages.CheckBatchResponse.FromString
             )
-            assert len(ask(asked, timeout=30).decisions) == 1000
+            assert len(ask(message, timeout=30).decisions) == 1000
 
 
 def test_large_requests_are_refused_while_others_hold_all_the_memory(serve: Serve) -> None:
@@ -141,7 +141,7 @@ def test_large_requests_are_refused_while_others_hold_all_the_memory(serve: Serv
             answer = small.read_response()
             assert answer is not None
             assert answer.status == 200
-    with RawConnection(service) as later:  # what was held is free again
+    with RawConnection(service) as later:  # the held memory is free again
         later.send(unfinished + b" ")
         answer = later.read_response()
         assert answer is not None
@@ -149,7 +149,7 @@ def test_large_requests_are_refused_while_others_hold_all_the_memory(serve: Serv
 
 
 def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
-    """However large and however they are cut, also when the client reads nothing before it has sent all."""
+    """Of any size and split, also when the client reads nothing before it has sent all."""
     service = serve()
     pieces = []
     for number in range(3_000):

@@ -1,4 +1,4 @@
-"""One large batch must not make everybody else wait: it is decided in slices, and others are answered in between."""
+"""A large batch must not delay other callers: it is decided in slices, and others are served in between."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def service(serve: Callable[..., Service], tmp_path: Any) -> Service:
 
 
 def attacked(service: Service, attack: Callable[[int], None], rounds: int = ROUNDS) -> tuple[str, int]:
-    """What another caller waits while this is done again and again, and by how much memory grows."""
+    """The waits of another caller during repeated attacks, and the growth of memory."""
     before = memory_bytes(service)
     with Bystander(service) as bystander, Control() as control:
         start = time.monotonic()
@@ -96,8 +96,8 @@ def test_others_are_answered_during_a_large_batch(
             assert response.status_code == 200, response.text[:300]
             assert len(response.json()["decisions"]) == 1000
 
-        told, grown = attacked(service, attack)
-    report(f"batch of 1,000 checks ({checks.__name__}, exact {exact}): {told}; memory {grown / 2**20:+.1f} MiB")
+        waits, grown = attacked(service, attack)
+    report(f"batch of 1,000 checks ({checks.__name__}, exact {exact}): {waits}; memory {grown / 2**20:+.1f} MiB")
     assert grown < MEMORY
 
 
@@ -106,7 +106,7 @@ def full_logs(_: int) -> list[dict[str, Any]]:
     return [{"counters": [{"key": "full", "limit": LOG, "cost": 10_000}]}] * 64
 
 
-def late_mistakes(number: int) -> list[dict[str, Any]]:
+def late_errors(number: int) -> list[dict[str, Any]]:
     """Checks of 99 counters with new limits, and then one without a limit."""
     return [
         {
@@ -119,7 +119,7 @@ def late_mistakes(number: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("checks", [full_logs, late_mistakes])
+@pytest.mark.parametrize("checks", [full_logs, late_errors])
 def test_others_are_answered_during_a_small_batch_of_much_work(
     service: Service, checks: Callable[[int], Sequence[Any]], report: Callable[[str], None]
 ) -> None:
@@ -133,8 +133,8 @@ def test_others_are_answered_during_a_small_batch_of_much_work(
             response = client.post("/api/v1/check/batch", json={"checks": checks(number), "exact": True})
             assert response.status_code == 200, response.text[:300]
 
-        told, grown = attacked(service, attack)
-    report(f"small batch of much work ({checks.__name__}): {told}; memory {grown / 2**20:+.1f} MiB")
+        waits, grown = attacked(service, attack)
+    report(f"small batch of much work ({checks.__name__}): {waits}; memory {grown / 2**20:+.1f} MiB")
     assert grown < MEMORY
 
 
@@ -142,7 +142,7 @@ def test_others_are_answered_during_a_small_batch_of_much_work(
 def test_others_are_answered_during_a_batch_of_long_paths(
     service: Service, path: str, report: Callable[[str], None]
 ) -> None:
-    """Escapes that are decoded again and again are work that the number of checks does not tell."""
+    """Repeated decoding of escapes is work that the number of checks does not show."""
     with service.client() as client:
 
         def attack(number: int) -> None:
@@ -150,8 +150,8 @@ def test_others_are_answered_during_a_batch_of_long_paths(
             response = client.post("/api/v1/check/batch", json={"checks": checks})
             assert response.status_code == 200, response.text[:300]
 
-        told, grown = attacked(service, attack, 2 * ROUNDS)
-    report(f"batch of 120 paths of 8 KiB ({path}): {told}; memory {grown / 2**20:+.1f} MiB")
+        waits, grown = attacked(service, attack, 2 * ROUNDS)
+    report(f"batch of 120 paths of 8 KiB ({path}): {waits}; memory {grown / 2**20:+.1f} MiB")
     assert grown < MEMORY
 
 
@@ -177,18 +177,18 @@ def test_others_are_answered_during_large_grpc_messages(
 
         def attack(number: int) -> None:
             if method == "batch":
-                asked = messages.CheckBatchRequest()
+                message = messages.CheckBatchRequest()
                 for n in range(1000):
-                    asked.checks.add(key=f"{number}-{n}", plans=["wide"])
-                assert len(ask(asked, timeout=60).decisions) == 1000
+                    message.checks.add(key=f"{number}-{n}", plans=["wide"])
+                assert len(ask(message, timeout=60).decisions) == 1000
             else:
-                asked = messages.RateLimitRequest(domain="edge")
+                message = messages.RateLimitRequest(domain="edge")
                 for n in range(250):
-                    asked.descriptors.add().entries.add(key="user", value=f"{number}-{n}")
-                assert len(ask(asked, timeout=60).statuses) == 250
+                    message.descriptors.add().entries.add(key="user", value=f"{number}-{n}")
+                assert len(ask(message, timeout=60).statuses) == 250
 
-        told, grown = attacked(service, attack, ROUNDS if method == "batch" else 12 * ROUNDS)
-    report(f"gRPC {method}: {told}; memory {grown / 2**20:+.1f} MiB")
+        waits, grown = attacked(service, attack, ROUNDS if method == "batch" else 12 * ROUNDS)
+    report(f"gRPC {method}: {waits}; memory {grown / 2**20:+.1f} MiB")
     assert grown < MEMORY
 
 
@@ -200,7 +200,7 @@ def test_counters_count_against_the_ceiling_of_the_node(serve: Callable[..., Ser
         assert statuses == [200, 200, 429]
 
 
-def test_a_mistake_at_the_end_of_a_large_batch_refuses_all_of_it(service: Service) -> None:
+def test_error_at_the_end_of_a_large_batch_refuses_all_of_it(service: Service) -> None:
     fine = [{"key": "one", "plans": ["wide"]} for _ in range(999)]
     with service.client() as client:
         response: httpx.Response = client.post("/api/v1/check/batch", json={"checks": [*fine, {"key": ""}]})
@@ -209,7 +209,7 @@ def test_a_mistake_at_the_end_of_a_large_batch_refuses_all_of_it(service: Servic
         assert left["current_count"] == 0
 
 
-def test_a_large_batch_is_decided_in_order(service: Service) -> None:
+def test_large_batch_is_decided_in_order(service: Service) -> None:
     inline = [{"counters": [{"key": "x", "limit": "500/day using fixed_window"}]}] * 600
     with service.client() as client:
         decisions = client.post("/api/v1/check/batch", json={"checks": inline}).json()["decisions"]

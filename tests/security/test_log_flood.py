@@ -1,4 +1,4 @@
-"""A flood of sliding logs: it neither erases the logs of others nor holds them up, and costs no more per request.
+"""A flood of sliding logs neither erases nor delays the logs of others, and costs no more per request.
 
 The batch is that of the attack: 1,000 checks of 10 counters each, every one of them a new sliding log.
 """
@@ -54,7 +54,9 @@ def batch(first: int, limit: str, checks: int = CHECKS) -> list[Request]:
     return [Request(Op.TAKE, members[i : i + COUNTERS]) for i in range(0, len(members), COUNTERS)]
 
 
-def test_flood_of_small_logs_evicts_nobody(store: SharedStore, clock: FakeClock, report: Callable[..., None]) -> None:
+def test_flood_of_small_logs_evicts_no_counter(
+    store: SharedStore, clock: FakeClock, report: Callable[..., None]
+) -> None:
     """Three such batches, 30,000 logs, in a file for 50,000 counters."""
     limiter = Limiter(store, on_store_error="closed")
     assert [limiter.check("somebody", EXHAUSTED).allowed for _ in range(6)] == [True] * 5 + [False]
@@ -66,14 +68,14 @@ def test_flood_of_small_logs_evicts_nobody(store: SharedStore, clock: FakeClock,
     assert limiter.check("somebody", EXHAUSTED).reason == "limited"
     algorithm = build(Limit.parse(FLOOD), FLOOD)
     peeks = store.apply([Request(Op.PEEK, [Member(f"k{i}", algorithm, 1)]) for i in range(0, 30_000, 100)])
-    assert {reply[0].decision.remaining for reply in peeks} == {8}, "all logs of the flood are there, too"
+    assert {reply[0].decision.remaining for reply in peeks} == {8}, "all logs of the flood exist, too"
     report("30,000 small logs: 0 owner words looked at, 0 logs evicted")
 
 
 def test_flood_of_large_logs_is_refused_with_bounded_work(
     small_store: SharedStore, clock: FakeClock, report: Callable[..., None]
 ) -> None:
-    """Logs that outgrow their ring until the region is full: the rest fails, and nothing that is there is erased."""
+    """Logs that outgrow their ring until the region is full: the rest fails, and no existing log is erased."""
     store, checks = small_store, 300
     limiter = Limiter(store, on_store_error="closed")
     for _ in range(40):
@@ -98,7 +100,7 @@ def test_flood_of_large_logs_is_refused_with_bounded_work(
 
 
 def test_inline_logs_leave_room_for_rules(small_store: SharedStore, clock: FakeClock) -> None:
-    """Callers fill all the room that they get: limits of rules and plans still find theirs, and deny."""
+    """Callers fill all the space for inline limits: limits of rules and plans still have theirs, and deny."""
     store = small_store
     stranger = build(Limit.parse(LARGE), f"inline|{LARGE}", "inline")
     stranger.inline = True
@@ -125,8 +127,8 @@ def body(first: int) -> dict[str, object]:
     return {"checks": checks}
 
 
-def test_flood_over_http_harms_nobody(serve: Callable[..., Service], report: Callable[..., None]) -> None:
-    """An exhausted caller stays denied, and others wait no longer than they do anyway."""
+def test_flood_over_http_affects_no_other_caller(serve: Callable[..., Service], report: Callable[..., None]) -> None:
+    """An exhausted caller stays denied, and others wait no longer than usual."""
     service = serve()
     one = {"checks": [{"counters": [{"key": "somebody", "limit": EXHAUSTED}]}]}
     with httpx.Client(base_url=service.url, timeout=120) as client, Bystander(service) as bystander:

@@ -1,4 +1,4 @@
-"""A folder with keys that somebody else has planted is not used, and what the service keeps is its owner's alone."""
+"""A folder with planted keys is not used, and files of the service are accessible to their owner only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
-    """A folder in which somebody has made a key."""
+    """A folder with a planted key."""
     assert run(tmp_path, "keys create backdoor --scope write").returncode == 0
     return tmp_path / ".crestgate"
 
@@ -59,12 +59,12 @@ def test_folder_that_others_can_write_to_is_not_used(planted: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_folder_of_somebody_else_is_not_used(planted: Path) -> None:
+def test_folder_of_another_user_is_not_used(planted: Path) -> None:
     os.chown(planted, 12345, 12345)
     refuses(planted.parent, "belongs to 12345, and this runs as root")
 
 
-def test_everything_that_is_kept_is_its_owners_alone(tmp_path: Path, serve: Callable[..., Service]) -> None:
+def test_all_files_are_accessible_to_their_owner_only(tmp_path: Path, serve: Callable[..., Service]) -> None:
     before = os.umask(0)  # which the service inherits
     try:
         service = serve()
@@ -81,7 +81,7 @@ def test_everything_that_is_kept_is_its_owners_alone(tmp_path: Path, serve: Call
         os.umask(before)
 
 
-def test_sqlite_counters_are_their_owners_alone(tmp_path: Path) -> None:
+def test_sqlite_counters_are_accessible_to_their_owner_only(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with Limiter(f"sqlite:///{tmp_path}/counters.db?timeout_ms=30000") as limiter:

@@ -1,4 +1,4 @@
-"""Servers that belong together, as one: a cluster, a primary with its replica. What is done to it is done to each."""
+"""A group of servers: a cluster, or a primary with its replica. Operations apply to each member."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["ServerGroup"]
 
 
 class ServerGroup(Server):
-    """Several servers. `start()` starts those of them that do not run, so it also brings back what was killed."""
+    """Several servers. `start()` starts those that do not run, so it also restarts killed ones."""
 
     @property
     @abstractmethod
     def members(self) -> Sequence[ServerProcess]:
-        """All of them, those first that the others need."""
+        """All members, dependencies first."""
 
     @abstractmethod
     def assemble(self) -> None:
-        """Bring them up, tell them of each other, and wait until they work together; done at every start."""
+        """Start them, connect them to each other, and wait until they work together; done at every start."""
 
     @property
     def pids(self) -> list[int]:
@@ -35,7 +35,7 @@ class ServerGroup(Server):
             raise ServerError(f"{error}; their logs end:\n{logs}") from error
 
     def bring_up(self, members: Sequence[ServerProcess]) -> None:
-        """Start those of them that do not run."""
+        """Start the members that do not run."""
         for member in members:
             if not member.running:
                 member.launch()

@@ -1,7 +1,6 @@
-"""What the servers of the tests need from the machine: programs, ports, folders, and a look at processes.
+"""Machine resources for the test servers: programs, ports, folders, and process states.
 
-Ports come from below the range that outgoing connections are given theirs from, so that nobody takes one by chance
-while its server is down.
+Ports are below the ephemeral range, so that no outgoing connection takes one by chance while its server is down.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ may_start_servers = True
 """False under `--no-servers`: whoever would start one is skipped."""
 
 _PORTS = range(10_000, 22_000)
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _us = os.getpid()
 _handed_out: set[int] = set()
 _folders: set[Path] = set()
@@ -47,9 +46,9 @@ class ServerError(RuntimeError):
     """A server is not installed, did not start, or does not do what it should."""
 
 
-def find(program: str, package: str, *places: str) -> str:
-    """Where a program is; an error that says how to install it, where it is not."""
-    path = shutil.which(program) or shutil.which(program, path=os.pathsep.join([*places, *_PLACES]))
+def find(program: str, package: str, *folders: str) -> str:
+    """The path of a program; if it is missing, an error that names the package."""
+    path = shutil.which(program) or shutil.which(program, path=os.pathsep.join([*folders, *_FOLDERS]))
     if path is None:
         raise ServerError(
             f"{program} is not installed: `make servers`, or `apt-get install {package}`; "
@@ -66,7 +65,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     user: tuple[int, int] | None = None,
 ) -> str:
-    """What a program answers to these words, as this user and group; an error with its complaint, if it fails."""
+    """The output of a command, run as this user and group; an error with its stderr, if it fails."""
     uid, gid = user or (None, None)
     done = subprocess.run(
         command,
@@ -85,7 +84,7 @@ def run(
 
 
 def free_port(*beside: int) -> int:
-    """A port of 127.0.0.1 that is free, and is free so many ports further up too."""
+    """A free port of 127.0.0.1, whose neighbours at the given distances are free too."""
     for port in random.sample(_PORTS, len(_PORTS)):
         wanted = {port, *(port + step for step in beside)}
         if not wanted & _handed_out and all(map(_is_free, wanted)):
@@ -105,7 +104,7 @@ def _is_free(port: int) -> bool:
 
 
 def private_folder(kind: str) -> Path:
-    """A new folder, which is removed at the end of the tests at the latest."""
+    """A new folder, which is removed when the tests end, or earlier."""
     folder = Path(tempfile.mkdtemp(prefix=f"crestgate-{kind}-"))
     _folders.add(folder)
     return folder
@@ -124,7 +123,7 @@ def _remove_all() -> None:
 
 
 def until(what: str, true: Callable[[], bool], patience: float = PATIENCE) -> None:
-    """Look again and again until it is true."""
+    """Poll until the condition is true."""
     deadline = time.monotonic() + patience
     while not true():
         if time.monotonic() > deadline:
@@ -133,12 +132,12 @@ def until(what: str, true: Callable[[], bool], patience: float = PATIENCE) -> No
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended."""
+    """Whether a process has exited."""
     return stat(pid)[:1] in ([], ["Z"])
 
 
 def stat(pid: int) -> list[str]:
-    """What the kernel says of a process: its state, its parent, and so on (proc(5)); nothing if it is gone."""
+    """The fields of /proc/PID/stat: state, parent, and so on (proc(5)); empty if it has exited."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -81,11 +81,11 @@ class MariaDB(ServerProcess):
         return self.sql("SELECT 1") == "1"
 
     def sql(self, statements: str, patience: float = PATIENCE) -> str:
-        """What the administrator is answered, a line for each row and a tab between columns."""
+        """The result of statements as administrator, a line per row and a tab between columns."""
         return self._ask(statements, patience, "--batch", "--skip-column-names")
 
     def row(self, statement: str) -> dict[str, str]:
-        """The one row that the administrator is answered, by the names of its columns; empty if there is none."""
+        """The first row of a result as administrator, by column name; empty if there is none."""
         lines = self._ask(statement, PATIENCE, "--vertical").splitlines()
         return {name.strip(): value for name, found, value in (line.partition(": ") for line in lines) if found}
 
@@ -137,7 +137,7 @@ class MariaDBPair(ServerGroup):
             until("the primary waits for its replica", lambda: self.primary.sql(counted).split()[-1:] == ["1"])
 
     def status(self) -> dict[str, str]:
-        """How the replica follows, in the words of SHOW SLAVE STATUS; empty once it is promoted."""
+        """The replication status, as in SHOW SLAVE STATUS; empty once it is promoted."""
         return self.replica.row("SHOW SLAVE STATUS")
 
     def catch_up(self) -> None:
@@ -148,7 +148,7 @@ class MariaDBPair(ServerGroup):
             raise ServerError(f"the replica did not catch up: {self.status()}")
 
     def promote(self) -> None:
-        """Make the replica a primary that takes writes, with all that had reached it."""
+        """Make the replica a primary that accepts writes, with all transactions that it received."""
         self.replica.sql("STOP SLAVE IO_THREAD")
 
         def applied() -> bool:

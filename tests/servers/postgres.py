@@ -69,7 +69,7 @@ class Postgres(ServerProcess):
         return self.sql("SELECT 1") == "1"
 
     def sql(self, statements: str, patience: float = PATIENCE) -> str:
-        """What the administrator is answered, a line for each row and a tab between columns."""
+        """The result of statements as administrator, a line per row and a tab between columns."""
         who = ["-h", str(self.folder), "-p", str(self.port), "-U", "postgres", "-d", "crestgate"]
         form = [
             "--no-psqlrc",
@@ -88,12 +88,12 @@ class Postgres(ServerProcess):
             family = self.pids
             for pid in family:
                 _signal(pid, signal.SIGKILL)
-            self._gone()
+            self._wait_for_exit()
             until("its processes are gone too", lambda: all(map(gone, family)))
             self._dismiss_guard()
 
     def pause(self) -> None:
-        """The connections' processes would stay frozen for ever if we were killed now: somebody must watch over us."""
+        """If the tests were killed now, the connections' processes would stay stopped: a guard prevents that."""
         super().pause()
         for pid in self.pids:
             _signal(pid, signal.SIGSTOP)
@@ -138,14 +138,14 @@ def _unprivileged() -> tuple[int, int] | None:
 
 
 def _give(folder: Path) -> None:
-    """Give a folder, and all that is in it, to the one the server runs as."""
+    """Give a folder and its contents to the user of the server."""
     if user := _unprivileged():
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, *user)
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that this one has started and that have not ended."""
+    """The child processes of `pid` that have not exited."""
     everyone = map(int, filter(str.isdigit, os.listdir("/proc")))
     return [child for child in everyone if stat(child)[1:2] == [str(pid)] and not gone(child)]
 

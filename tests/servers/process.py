@@ -1,4 +1,4 @@
-"""What all servers of the tests have in common: a child process with a port and a folder of its own that ends with us.
+"""The base of all test servers: a child process with its own port and folder, which exits with the tests.
 
 A server keeps its port and its data when it is stopped or killed and started again; both are given up at the end of
 its `with` block. It is started when it answers, not before. Should the tests be killed, the kernel kills it too: that
@@ -32,23 +32,23 @@ _starter = ThreadPoolExecutor(1, "starts servers")
 
 @dataclass(frozen=True, slots=True)
 class GivenServer:
-    """A server that was there before the tests, which only use it."""
+    """An external server that the tests use and do not start."""
 
     url: str
 
 
 class Server(ABC):
-    """What can be started and stopped: one process, or several that belong together."""
+    """A server that can be started and stopped: one process, or a group."""
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """What a limiter is given to use it as its store."""
+        """The store URL for a limiter."""
 
     @property
     @abstractmethod
     def pids(self) -> list[int]:
-        """The processes that we started for it and that have not ended."""
+        """Its running processes."""
 
     @abstractmethod
     def start(self) -> None:
@@ -56,15 +56,15 @@ class Server(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
+        """Terminate it, and wait until it has exited."""
 
     @abstractmethod
     def kill(self) -> None:
-        """SIGKILL, and gone."""
+        """SIGKILL, and wait until it has exited."""
 
     @abstractmethod
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, and nobody answers."""
+        """SIGSTOP: connections stay open without answers."""
 
     @abstractmethod
     def resume(self) -> None:
@@ -121,7 +121,7 @@ class ServerProcess(Server):
 
     @abstractmethod
     def ready(self) -> bool:
-        """Whether this very server, and not another on its port, answers; it may also raise why it does not yet."""
+        """Whether this server answers, and not another one on its port; it may also raise the reason why not yet."""
 
     @property
     def pid(self) -> int:
@@ -181,12 +181,12 @@ class ServerProcess(Server):
         if self.running:
             self.resume()
             self._send(self.farewell)
-            self._gone()
+            self._wait_for_exit()
 
     def kill(self) -> None:
         if self.running:
             self._send(signal.SIGKILL)
-            self._gone()
+            self._wait_for_exit()
 
     def pause(self) -> None:
         self._send(signal.SIGSTOP)
@@ -205,7 +205,7 @@ class ServerProcess(Server):
         assert self._process is not None, "not started"
         self._process.send_signal(number)
 
-    def _gone(self) -> None:
+    def _wait_for_exit(self) -> None:
         assert self._process is not None
         try:
             self._process.wait(PATIENCE)

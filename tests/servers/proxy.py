@@ -1,8 +1,8 @@
-"""A proxy between a client and its server that does what networks do: refuse, stall, delay, break off in mid-reply.
+"""A proxy between a client and its server that simulates network faults: refuse, stall, delay, cut in mid-reply.
 
-It runs in a thread of the test process, takes any protocol over TCP, and changes its ways when told to, for the
-connections that are open as well as for those to come. What it says of replies is true of anything that the server
-sends; so in a protocol where the server speaks first, its greeting is a reply too.
+It runs in a thread of the test process, and works with any protocol over TCP. Its mode can be changed at any time, and
+applies to open connections as well as new ones. A reply is anything that the server sends; so in a protocol where the
+server sends first, its greeting is a reply too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 
 
 class CuttingProxy:
-    """Listens on `port` from the beginning, and passes everything until told otherwise.
+    """Listens on `port` from the start, and by default passes everything.
 
     >>> with CuttingProxy(6379) as proxy:  # doctest: +SKIP
     ...     proxy.cut_after(3)
@@ -47,16 +47,16 @@ class CuttingProxy:
         self.pass_all()
 
     def pass_all(self) -> None:
-        """Listen, pass everything at once, and deliver what was held back."""
+        """Listen, pass everything immediately, and deliver what was held back."""
         self._set(requests=True, replies=True)
 
     def refuse(self) -> None:
-        """Be as a server that has died: nobody listens, and connections that were open are reset."""
+        """Behave like a crashed server: close the listener, and reset open connections."""
         self._set(requests=True, replies=True, listen=False)
         self.cut()
 
     def hang(self, *, replies_only: bool = False) -> None:
-        """Accept connections and hold everything back; or only the replies, so that requests are still carried out.
+        """Accept connections and hold everything back; or only the replies, so that requests are still executed.
 
         What is held back is delivered later, when all is passed again, as after a stall of the network: requests
         too, whose clients have given up by then. `cut()` first, if they must not arrive.
@@ -64,15 +64,15 @@ class CuttingProxy:
         self._set(requests=replies_only, replies=False)
 
     def delay(self, seconds: float) -> None:
-        """Hold back each reply for so long."""
+        """Hold back each reply for `seconds`."""
         self._set(requests=True, replies=True, delay=seconds)
 
     def cut_after(self, count: int) -> None:
-        """Pass so many bytes of the next reply, then close its connection; pass everything afterwards."""
+        """Pass `count` bytes of the next reply, then close its connection; pass everything afterwards."""
         self._set(requests=True, replies=True, cut=count)
 
     def cut(self) -> None:
-        """Reset all connections that are open; what was held back is lost."""
+        """Reset all open connections; what was held back is lost."""
         self._do(self._reset_all)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class CuttingProxy:
         self._do(change)
 
     def _do(self, work: Callable[[], object]) -> None:
-        """Have the thread of the proxy do it, and wait until it is done."""
+        """Run it in the thread of the proxy, and wait until it is done."""
 
         async def call() -> None:
             result = work()
@@ -140,7 +140,7 @@ class CuttingProxy:
                 pumps.create_task(self._pass_requests(from_client, to_server))
                 pumps.create_task(self._pass_replies(from_server, to_client))
         except* (OSError, asyncio.CancelledError):
-            pass  # one side has gone, or we cut it off: so does the other side
+            pass  # one side has disconnected, or was cut off: close the other side
         finally:
             self._tasks.discard(task)
             for writer in (to_client, to_server):

@@ -1,7 +1,7 @@
-"""Redis for the tests: one server, a cluster, or a master and its replica under the eyes of sentinels.
+"""Redis for the tests: one server, a cluster, or a master and its replica under sentinels.
 
-Each has a file of settings, because those that are under somebody's eyes are told to write down what became of them:
-it is written once, and is theirs from then on.
+Each has a configuration file, because sentinels make servers rewrite it. The tests write it once, and the server owns
+it from then on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EMPTY = '""'
 
 
 class RedisServer(ServerProcess):
-    """One Redis that keeps nothing on disk: what it counted is lost when it ends.
+    """One Redis without persistence: its counters are lost when it exits.
 
     `settings` are further lines of its configuration, such as `{"maxmemory-policy": "allkeys-lru"}`.
     """
@@ -45,7 +45,7 @@ class RedisServer(ServerProcess):
         self.socket = self.folder / "redis.sock" if unix else None
         self.certificate = self_signed(self.folder) if tls else None
         self.settings = {"bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": str(self.folder)}
-        self.settings["repl-diskless-sync"] = "no"  # or it waits for more replicas, and for each to say it has begun
+        self.settings["repl-diskless-sync"] = "no"  # otherwise it waits for more replicas, and for each to start
         self.settings["tls-port" if tls else "port"] = str(self.port)
         if self.certificate is not None:
             self.settings |= {
@@ -79,12 +79,12 @@ class RedisServer(ServerProcess):
 
     @property
     def role(self) -> str:
-        """What it takes itself for: master or slave."""
+        """The role that it reports: master or slave."""
         return self.cli("ROLE").split("\n")[0]
 
     @property
     def followed(self) -> bool:
-        """Whether a replica has all that it has, and gets what is written from now on."""
+        """Whether a replica is in sync, and receives new writes."""
         return "state=online" in self.cli("INFO", "replication")
 
     def command(self) -> list[str]:
@@ -98,7 +98,7 @@ class RedisServer(ServerProcess):
         return f"process_id:{self.pid}\r" in self.cli("INFO", "server")
 
     def cli(self, *words: str | int, patience: float = PATIENCE) -> str:
-        """What the server answers, as `redis-cli` writes it down."""
+        """The reply of the server, as `redis-cli` prints it."""
         tls = [] if self.certificate is None else ["--tls", "--cacert", str(self.certificate)]
         login = {} if self.password is None else {"REDISCLI_AUTH": self.password}
         command = [find("redis-cli", "redis-tools"), "-e", "-p", str(self.port), *tls, *map(str, words)]
@@ -187,14 +187,14 @@ class RedisSentinels(ServerGroup):
 
     @property
     def current(self) -> RedisServer:
-        """The one that the sentinels take for the master."""
+        """The master according to the sentinels."""
         ports = {sentinel.master_port for sentinel in self.sentinels if sentinel.answers}
         return self.replica if ports == {self.replica.port} else self.master
 
     def assemble(self) -> None:
         """Sentinels look for replicas when they start, and then not for ten seconds: so they start last."""
         self.bring_up([self.master, self.replica])
-        if "slave" in (self.master.role, self.replica.role):  # else the sentinels see to it
+        if "slave" in (self.master.role, self.replica.role):  # otherwise the sentinels do it
             until("the replica is in step", lambda: self.master.followed or self.replica.followed)
         self.bring_up(self.sentinels)
         until("the sentinels know each other and the replica", lambda: all(s.sees_all for s in self.sentinels))

@@ -1,4 +1,4 @@
-"""Those who sign certificates of callers, made by openssl."""
+"""Certificate authorities for client certificates, made by openssl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 class Signer:
-    """An authority of the tests; under another one, if that is given. What it makes lies in a folder."""
+    """A test authority, optionally signed by another one. Its files are in a folder."""
 
     def __init__(self, folder: Path, name: str, above: Signer | None = None) -> None:
         self._folder = folder
@@ -23,13 +23,13 @@ class Signer:
             above.sign(name, "basicConstraints=critical,CA:TRUE")
 
     def sign(self, name: str, extension: str = "extendedKeyUsage=clientAuth") -> tuple[Path, Path]:
-        """A new certificate of that name and its key."""
-        request, told = self._folder / f"{name}.csr", self._folder / f"{name}.ext"
-        told.write_text(f"{extension}\n")
+        """A new certificate with this name, and its key."""
+        request, extensions = self._folder / f"{name}.csr", self._folder / f"{name}.ext"
+        extensions.write_text(f"{extension}\n")
         self._openssl("req", "-new", *_KEY, *self._files(name, ".csr"))
         signed = ["-in", str(request), "-out", str(self._folder / f"{name}.pem"), "-days", "2", "-CAcreateserial"]
-        by = ["-CA", str(self.certificate), "-CAkey", str(self.key), "-extfile", str(told)]
-        self._openssl("x509", "-req", *signed, *by)
+        issuer = ["-CA", str(self.certificate), "-CAkey", str(self.key), "-extfile", str(extensions)]
+        self._openssl("x509", "-req", *signed, *issuer)
         return self._folder / f"{name}.pem", self._folder / f"{name}.key"
 
     def _files(self, name: str, suffix: str = ".pem") -> list[str]:

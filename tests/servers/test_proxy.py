@@ -1,4 +1,4 @@
-"""The proxy does to a connection what it is told to, and takes it back."""
+"""The modes of the proxy, and the return to normal."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def ask(connection: socket.socket, *words: str) -> bytes:
 
 
 def rest(connection: socket.socket) -> bytes:
-    """All that comes until the connection is closed."""
+    """All data until the connection is closed."""
     return b"".join(iter(lambda: connection.recv(1000), b""))
 
 
-def test_it_passes_everything(proxy: CuttingProxy) -> None:
+def test_proxy_passes_everything(proxy: CuttingProxy) -> None:
     with connected(proxy) as one, connected(proxy) as other:
         assert [ask(one, "PING"), ask(other, "PING"), ask(one, "PING")] == [PONG] * 3
         assert proxy.accepted == 2
@@ -58,7 +58,7 @@ def test_it_passes_everything(proxy: CuttingProxy) -> None:
         assert rest(one) == f"${len(big)}\r\n{big}\r\n+OK\r\n".encode()
 
 
-def test_it_refuses(proxy: CuttingProxy) -> None:
+def test_proxy_refuses_connections(proxy: CuttingProxy) -> None:
     with connected(proxy) as connection:
         assert ask(connection, "PING") == PONG
         proxy.refuse()
@@ -71,7 +71,7 @@ def test_it_refuses(proxy: CuttingProxy) -> None:
         assert ask(connection, "PING") == PONG
 
 
-def test_it_hangs_and_delivers_later(proxy: CuttingProxy, redis: RedisServer) -> None:
+def test_proxy_hangs_and_delivers_later(proxy: CuttingProxy, redis: RedisServer) -> None:
     with connected(proxy) as old:
         assert ask(old, "PING") == PONG
         proxy.hang()
@@ -86,7 +86,7 @@ def test_it_hangs_and_delivers_later(proxy: CuttingProxy, redis: RedisServer) ->
             assert {old.recv(100), new.recv(100)} == {b":1\r\n", b":2\r\n"}
 
 
-def test_it_hangs_and_loses_what_is_cut(proxy: CuttingProxy, redis: RedisServer) -> None:
+def test_proxy_hangs_and_loses_cut_data(proxy: CuttingProxy, redis: RedisServer) -> None:
     proxy.hang()
     with connected(proxy) as connection:
         connection.sendall(b"INCR lost\r\n")
@@ -98,7 +98,7 @@ def test_it_hangs_and_loses_what_is_cut(proxy: CuttingProxy, redis: RedisServer)
     assert redis.cli("GET", "lost") == ""
 
 
-def test_it_holds_back_only_replies(proxy: CuttingProxy, redis: RedisServer) -> None:
+def test_proxy_holds_back_replies_only(proxy: CuttingProxy, redis: RedisServer) -> None:
     with connected(proxy) as connection:
         proxy.hang(replies_only=True)
         connection.sendall(b"INCR done\r\n")
@@ -109,7 +109,7 @@ def test_it_holds_back_only_replies(proxy: CuttingProxy, redis: RedisServer) -> 
 
 
 @pytest.mark.parametrize("count", [0, 1, 6, 7])
-def test_it_cuts_in_mid_reply_once(count: int, proxy: CuttingProxy) -> None:
+def test_proxy_cuts_in_mid_reply_once(count: int, proxy: CuttingProxy) -> None:
     with connected(proxy) as connection:
         assert ask(connection, "PING") == PONG
         proxy.cut_after(count)
@@ -119,7 +119,7 @@ def test_it_cuts_in_mid_reply_once(count: int, proxy: CuttingProxy) -> None:
         assert ask(connection, "PING") == PONG
 
 
-def test_it_delays_replies(proxy: CuttingProxy) -> None:
+def test_proxy_delays_replies(proxy: CuttingProxy) -> None:
     with connected(proxy) as connection:
         proxy.delay(0.2)
         for _ in range(2):
@@ -128,6 +128,6 @@ def test_it_delays_replies(proxy: CuttingProxy) -> None:
             assert time.monotonic() - before >= 0.2
 
 
-def test_a_server_that_is_down_is_down_behind_the_proxy_too() -> None:
+def test_proxy_to_a_server_that_is_down() -> None:
     with CuttingProxy(free_port()) as proxy, connected(proxy) as connection:
         assert connection.recv(1) == b""

@@ -1,4 +1,4 @@
-"""The servers of the tests do what the tests rely on: they answer, freeze, die, come back, and leave nothing behind."""
+"""The test servers start, pause, crash, restart, and leave no processes or files behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TESTS = Path(__file__).resolve().parent.parent
 
 
 def killed(importing: str, then: str = "") -> list[int]:
-    """Other tests start a server, and are killed while it runs: its processes."""
+    """The processes of a server whose test process was killed."""
     program = f"{importing}\nserver = Server()\nserver.start()\n{then}\nprint(*server.pids, flush=True)\ninput()"
     folder = private_folder("killed")
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "TMPDIR": str(folder)}
@@ -37,29 +37,29 @@ def killed(importing: str, then: str = "") -> list[int]:
     return pids
 
 
-def test_a_server_that_is_not_installed_is_an_error_that_says_what_to_install() -> None:
+def test_missing_server_error_names_the_package() -> None:
     with pytest.raises(ServerError, match="apt-get install no-such-package"):
         find("no-such-program", "no-such-package")
 
 
-def test_a_server_that_does_not_start_shows_its_log() -> None:
+def test_failed_start_shows_the_log() -> None:
     with pytest.raises(ServerError, match="no-such-setting"), RedisServer(settings={"no-such-setting": "1"}):
         pass
 
 
-def test_servers_that_do_not_come_together_show_their_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_group_start_shows_all_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MariaDBPair, "status", lambda self: until("never", lambda: False, patience=0.01))
     with pytest.raises(ServerError, match=r"(?s)never.*ready for connections"), MariaDBPair():
         pass
 
 
-def test_nothing_outlives_tests_that_are_killed() -> None:
+def test_servers_exit_when_the_tests_are_killed() -> None:
     pids = killed("from servers.redis import RedisServer as Server")
     assert pids
     until("the server is gone too", lambda: all(map(gone, pids)))
 
 
-def test_redis_answers_freezes_dies_and_comes_back() -> None:
+def test_redis_pauses_crashes_and_restarts() -> None:
     with RedisServer() as server:
         assert server.url == f"redis://127.0.0.1:{server.port}/0"
         server.cli("SET", "key", "value")
@@ -79,12 +79,12 @@ def test_redis_answers_freezes_dies_and_comes_back() -> None:
         server.restart()
         assert gone(second)
         last, folder = server.pid, server.folder
-        server.pause()  # and must stop all the same
+        server.pause()  # and must still stop
     assert gone(last)
     assert not folder.exists()
 
 
-def test_redis_with_everything() -> None:
+def test_redis_with_all_options() -> None:
     with RedisServer(unix=True, password="secret", tls=True, maxmemory="2mb") as server:
         assert server.url == f"rediss://:secret@127.0.0.1:{server.port}/0"
         assert server.unix_url == f"redis+unix://:secret@{server.socket}"
@@ -101,7 +101,7 @@ def test_redis_with_everything() -> None:
             assert secure.recv(100).startswith(b"-NOAUTH")
 
 
-def test_a_cluster_fails_over_and_is_made_whole_again() -> None:
+def test_cluster_fails_over_and_recovers() -> None:
     with RedisCluster(node_timeout=1.0) as cluster:
         ports = [str(node.port) for node in cluster.nodes]
         assert cluster.url == "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in ports)
@@ -135,7 +135,7 @@ def test_sentinels_promote_the_replica() -> None:
 
 
 def as_user(server: MariaDB | Postgres, statement: str) -> str:
-    """What the user of the URL is answered, over TCP."""
+    """The result of a statement as the user of the URL, over TCP."""
     if isinstance(server, Postgres):
         return run(["psql", server.url, "-Atqc", statement])
     who = ["--host=127.0.0.1", f"--port={server.port}", "--user=crestgate", "--password=secret", "--database=crestgate"]
@@ -143,7 +143,7 @@ def as_user(server: MariaDB | Postgres, statement: str) -> str:
 
 
 @pytest.mark.parametrize("make", [MariaDB, Postgres])
-def test_a_database_answers_freezes_dies_and_comes_back(make: type[MariaDB] | type[Postgres]) -> None:
+def test_database_pauses_crashes_and_restarts(make: type[MariaDB] | type[Postgres]) -> None:
     with make() as server:
         assert f"://crestgate:secret@127.0.0.1:{server.port}/crestgate" in server.url
         as_user(server, "CREATE TABLE things (id INT)")
@@ -173,14 +173,14 @@ def test_a_database_answers_freezes_dies_and_comes_back(make: type[MariaDB] | ty
 
 
 @pytest.mark.parametrize("semi_sync", [False, True])
-def test_a_promoted_replica_has_what_was_committed(semi_sync: bool) -> None:
+def test_promoted_replica_has_all_commits(semi_sync: bool) -> None:
     with MariaDBPair(semi_sync=semi_sync) as pair:
         pair.primary.sql("CREATE TABLE things (id INT); INSERT INTO things VALUES (7)")
         pair.catch_up()
         assert pair.replica.sql("SELECT id FROM things") == "7"
         assert pair.replica.sql("SELECT @@read_only") == "1"
         if semi_sync:
-            pair.primary.sql("INSERT INTO things VALUES (8)")  # nobody waits for the replica
+            pair.primary.sql("INSERT INTO things VALUES (8)")  # commits do not wait for the replica
         pair.primary.kill()
         pair.promote()
         assert pair.replica.sql("SELECT @@read_only") == "0"
@@ -191,13 +191,13 @@ def test_a_promoted_replica_has_what_was_committed(semi_sync: bool) -> None:
     assert all(map(gone, pids))
 
 
-def test_nothing_of_postgres_outlives_tests_that_are_killed_while_it_is_frozen() -> None:
+def test_paused_postgres_exits_when_the_tests_are_killed() -> None:
     pids = killed("from servers.postgres import Postgres as Server", "server.pause()")
     assert len(pids) > 1
     until("all are gone", lambda: all(map(gone, pids)))
 
 
-def test_the_servers_of_all_tests(
+def test_shared_servers(
     redis_server: RedisServer | GivenServer,
     redis_cluster: RedisCluster,
     redis_sentinels: RedisSentinels,

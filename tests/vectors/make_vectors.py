@@ -33,7 +33,7 @@ LARGEST_COST = 2**31 - 1
 
 
 class Script:
-    """Records calls with the model's answers, on a clock that is told the time."""
+    """Records calls with the model's answers, on a manual clock."""
 
     def __init__(self, name: str, limit: Limit, start: int = START) -> None:
         self.name = name
@@ -48,12 +48,12 @@ class Script:
         answer = self.model.take(self.at, cost)
         if answer.receipt is not None:
             self.receipts[len(self.calls)] = answer.receipt
-        self._asked("take", cost, answer)
+        self._record("take", cost, answer)
         return answer
 
     def peek(self, cost: int = 1) -> Answer:
         answer = self.model.peek(self.at, cost)
-        self._asked("peek", cost, answer)
+        self._record("peek", cost, answer)
         return answer
 
     def reset(self) -> None:
@@ -113,7 +113,7 @@ class Script:
         period = self.now.period_us
         self.at = (self.at // period + 1) * period + offset
 
-    def _asked(self, op: str, cost: int, answer: Answer) -> None:
+    def _record(self, op: str, cost: int, answer: Answer) -> None:
         delay = answer.delay * S
         expect = {
             "allowed": answer.allowed,
@@ -171,17 +171,17 @@ def edges(script: Script) -> None:
 
 def costs(script: Script) -> None:
     top = script.now.capacity
-    tried = (0, 1, top // 3, top - 1, top, top + 1)
-    for cost in tried:
+    costs_tried = (0, 1, top // 3, top - 1, top, top + 1)
+    for cost in costs_tried:
         script.peek(cost)
     script.take(0)
     script.take(top + 1)
     script.take(max(1, top // 3))
-    for cost in tried:
+    for cost in costs_tried:
         script.peek(cost)
     script.drain()
     script.at += script.now.period_us // 7 + 1
-    for cost in tried:
+    for cost in costs_tried:
         script.take(cost)
     script.around_retry(max(1, top // 2))
     script.around_reset()
@@ -235,7 +235,7 @@ def debts(script: Script) -> None:
 
 
 def gives(script: Script) -> None:
-    """At once, a little later, after most of it came back, and far too late."""
+    """Immediately, a little later, after most of it came back, and far too late."""
     top, period = script.now.capacity, script.now.period_us
     script.to_edge()
     waits = (0, 1, period // 10, period // 2, period - 1, period, 2 * period)
