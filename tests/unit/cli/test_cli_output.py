@@ -46,7 +46,7 @@ def settings(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_limit_and_no_number_is_cut_in_a_decision(width: int, run: Run, on_a_terminal: Terminal) -> None:
+def test_limits_and_numbers_of_a_decision_are_not_truncated(width: int, run: Run, on_a_terminal: Terminal) -> None:
     on_a_terminal(width)
     text = plain(run("peek", "user:42", "--limit", "gold", "--limit", "daily").out)
     _, titles, _, gold, daily, *_ = text.splitlines()
@@ -65,7 +65,7 @@ def test_no_limit_and_no_number_is_cut_in_a_decision(width: int, run: Run, on_a_
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_id_and_no_limit_is_cut_in_a_list(width: int, run: Run, on_a_terminal: Terminal) -> None:
+def test_ids_and_limits_of_a_list_are_not_truncated(width: int, run: Run, on_a_terminal: Terminal) -> None:
     on_a_terminal(width)
     text = plain(run("rules", "list").out)
     titles, _, *lines = text.splitlines()

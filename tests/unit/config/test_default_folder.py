@@ -112,5 +112,5 @@ def test_non_folder_is_refused(folder: Path) -> None:
         make_default_folder("elsewhere")
 
 
-def test_no_folder_is_fine() -> None:
+def test_missing_folder_is_accepted() -> None:
     check_default_folder()

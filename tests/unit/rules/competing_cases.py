@@ -103,7 +103,7 @@ COMPETING: list[Case] = [
             "also when it was there first", "b user for=1 ends=+1\na user for=1", "user=1", "b user:1 rule|user|*|60|*"
         ),
         Case("and no longer", "a user for=1\nb user for=1 ends=+0", "user=1", "a user:1 rule|user|*|60|*"),
-        Case("of two for everybody", "a user\nb user ends=+1", "user=1", "b user:1 rule|user|*|60|*"),
+        Case("of two for all users", "a user\nb user ends=+1", "user=1", "b user:1 rule|user|*|60|*"),
         Case("of two for a tier", "a user tier=free\nb user tier=free ends=+1", "user=1", "b user:1 rule|user|*|60|*"),
         Case("but not over a more specific one", "a user for=1\nb user ends=+1", "user=1", "a user:1 rule|user|*|60|*"),
         Case(

@@ -34,7 +34,7 @@ DEFAULTS: list[Case] = [
         "An unknown client gets the configured default limits at its first request.",
         Case("unknown", "a user", "client=new", "default-client-limits client:new rule|client|*|60|*"),
         Case(
-            "somebody else is configured",
+            "another client is configured",
             "a client for=acme",
             "client=new",
             "default-client-limits client:new rule|client|*|60|*",
@@ -47,13 +47,13 @@ DEFAULTS: list[Case] = [
             "a client:new rule|client|*|1|*\ndefault-client-limits client:new rule|client|*|60|*",
         ),
         Case(
-            "a rule that is disabled configures nobody",
+            "a disabled rule configures no client",
             "a client for=acme disabled",
             "client=acme",
             "default-client-limits client:acme rule|client|*|60|*",
         ),
         Case(
-            "a rule that has ended configures nobody",
+            "an expired rule configures no client",
             "a client for=acme ends=-1",
             "client=acme",
             "default-client-limits client:acme rule|client|*|60|*",
@@ -69,7 +69,7 @@ DEFAULTS: list[Case] = [
         "Policies: a rule of dimension `key`. A key without a policy gets the default policy.",
         Case("without", "a user", "key=job", "default-policy key:job rule|key|*|1|*"),
         Case("with", "p key for=job 60s", "key=job", "p key:job rule|key|*|60|*"),
-        Case("somebody else's", "p key for=job 60s", "key=other", "default-policy key:other rule|key|*|1|*"),
+        Case("of another key", "p key for=job 60s", "key=other", "default-policy key:other rule|key|*|1|*"),
         Case("a rule for all keys is a policy of each", "p key 60s", "key=other", "p key:other rule|key|*|60|*"),
         Case(
             "one that is disabled is none", "p key for=job disabled", "key=job", "default-policy key:job rule|key|*|1|*"
@@ -97,13 +97,13 @@ DEFAULTS: list[Case] = [
             policy_key=("route", "ip", "client", "apikey", "user"),
         ),
         Case(
-            "what is not known is left out",
+            "missing values are left out",
             "p key",
             "path=/x",
             "p key:route:/x rule|key|*|60|*",
             policy_key=("user", "route"),
         ),
-        Case("when nothing is known there is no key", "p key", "api_key=k", "", policy_key=("user", "route")),
+        Case("without values there is no key", "p key", "api_key=k", "", policy_key=("user", "route")),
         Case(
             "a key that the request names comes before",
             "p key",
@@ -119,14 +119,14 @@ DEFAULTS: list[Case] = [
             policy_key=("user",),
         ),
         Case(
-            "different requests never make one key (a user who spells a route)",
+            "different requests never make one key (a user id that looks like a route)",
             "p key",
             "user=a|route:/x path=/y",
             "p key:user:a%7Croute:/x|route:/y rule|key|*|60|*",
             policy_key=("user", "route"),
         ),
         Case(
-            "different requests never make one key (a user who spells an escape)",
+            "different requests never make one key (a user id that looks like an escape)",
             "p key",
             "user=a%7Cb path=/y",
             "p key:user:a%257Cb|route:/y rule|key|*|60|*",

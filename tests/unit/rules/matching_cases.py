@@ -20,7 +20,7 @@ MATCHING: list[Case] = [
         Case("API_KEY is apikey", "a API_KEY", "api_key=sk-1", "a apikey:sk-1 rule|apikey|*|60|*"),
         Case("Api-Key is apikey", "a Api-Key", "api_key=sk-1", "a apikey:sk-1 rule|apikey|*|60|*"),
         Case(
-            "all at once, in the order user, apikey, client, ip, key, api, global",
+            "all together, in the order user, apikey, client, ip, key, api, global",
             """
             g global
             a api
@@ -65,8 +65,8 @@ MATCHING: list[Case] = [
         Case("another", "a user for=42", "user=43", ""),
         Case("a longer one", "a user for=42", "user=420", ""),
         Case("upper and lower case differ", "a user for=Bob", "user=bob", ""),
-        Case("`*` is everybody, each with a counter", "a user", "user=43", "a user:43 rule|user|*|60|*"),
-        Case("who is called `*` is one of everybody", "a user\nb user for=42", "user=*", "a user:* rule|user|*|60|*"),
+        Case("`*` is every user, each with a counter", "a user", "user=43", "a user:43 rule|user|*|60|*"),
+        Case("a user named `*` is an ordinary user", "a user\nb user for=42", "user=*", "a user:* rule|user|*|60|*"),
         Case(
             "an identifier may look like a subject",
             "a user for=user:42",
@@ -123,7 +123,7 @@ MATCHING: list[Case] = [
         Case("and not two", "a user on=/u/*/o", "user=1 path=/u/7/8/o", ""),
         Case("and not none", "a user on=/u/*/o", "user=1 path=/u/o", ""),
         Case(
-            "a `{name}` in the middle says the same",
+            "a `{name}` in the middle is equivalent",
             "a user on=/u/{id}/o",
             "user=1 path=/u/7/o",
             "a user:1 rule|user|*|60|/u/{}/o",
@@ -158,11 +158,11 @@ MATCHING: list[Case] = [
         Case("a name is no path", "a user on=getUsers", "user=1 path=/getUsers", ""),
         Case("a path is no name", "a user on=/getUsers", "user=1 path=getUsers", ""),
         Case("a name with a slash", "a user on==r/x", "user=1 path=r/x", "a user:1 rule|user|*|60|=r/x"),
-        Case("which is a path, too", "a user on=/r/*", "user=1 path=r/x", "a user:1 rule|user|*|60|/r/*"),
+        Case("a name with a slash is a path, too", "a user on=/r/*", "user=1 path=r/x", "a user:1 rule|user|*|60|/r/*"),
         Case("a name of stars", "a user on==*\nb user on==r/*", "user=1 path=r/x", ""),
-        Case("and what is called so", "a user on==r/*", "user=1 path=r/*", "a user:1 rule|user|*|60|=r/*"),
+        Case("a name with a literal star", "a user on==r/*", "user=1 path=r/*", "a user:1 rule|user|*|60|=r/*"),
         Case("`=` before a plain name changes nothing", "a user on==q", "user=1 path=q", "a user:1 rule|user|*|60|q"),
-        Case("nobody is called `*`", "a user on=getUsers\nb user", "user=1 path=*", "b user:1 rule|user|*|60|*"),
+        Case("`*` is not a path name", "a user on=getUsers\nb user", "user=1 path=*", "b user:1 rule|user|*|60|*"),
     ),
     *cases_of(
         "Paths are normalised before matching, so that spelling does not evade a rule.",
@@ -246,26 +246,29 @@ MATCHING: list[Case] = [
             {"alice": "gold"},
         ),
         Case(
-            "somebody else's",
+            "of another user",
             "f user tier=free\ng user tier=gold",
             "user=bob",
             "f user:bob rule|user|*|60|*",
             {"alice": "gold"},
         ),
         Case(
-            "the request knows better",
+            "the tier of the request takes precedence",
             "f user tier=free\ng user tier=gold",
             "user=alice tier=free",
             "f user:alice rule|user|*|60|*",
             {"alice": "gold"},
         ),
-        Case("nobody has a tier of no rule", "g user tier=gold", "user=alice tier=silver", ""),
+        Case("a tier without rules", "g user tier=gold", "user=alice tier=silver", ""),
         Case("upper and lower case differ", "g user tier=gold", "user=alice tier=Gold", ""),
         Case(
-            "who is anonymous is free", "f ip tier=free\ng ip tier=gold", "ip=10.0.0.1", "f ip:10.0.0.1 rule|ip|*|60|*"
+            "anonymous requests have tier free",
+            "f ip tier=free\ng ip tier=gold",
+            "ip=10.0.0.1",
+            "f ip:10.0.0.1 rule|ip|*|60|*",
         ),
         Case(
-            "unless the request says otherwise",
+            "unless the request has a tier",
             "f ip tier=free\ng ip tier=gold",
             "ip=10.0.0.1 tier=gold",
             "g ip:10.0.0.1 rule|ip|*|60|*",
@@ -287,12 +290,10 @@ MATCHING: list[Case] = [
     *cases_of(
         "A rule applies when it is not disabled or expired.",
         Case("disabled", "a user disabled", "user=1", ""),
-        Case(
-            "a disabled rule wins over nobody", "a user\nb user for=1 disabled", "user=1", "a user:1 rule|user|*|60|*"
-        ),
+        Case("a disabled rule never wins", "a user\nb user for=1 disabled", "user=1", "a user:1 rule|user|*|60|*"),
         Case("not yet ended", "a user ends=+0.000001", "user=1", "a user:1 rule|user|*|60|*"),
         Case("ended now", "a user ends=+0", "user=1", ""),
         Case("long ended", "a user ends=-3600", "user=1", ""),
-        Case("an ended rule wins over nobody", "a user\nb user for=1 ends=-1", "user=1", "a user:1 rule|user|*|60|*"),
+        Case("an expired rule never wins", "a user\nb user for=1 ends=-1", "user=1", "a user:1 rule|user|*|60|*"),
     ),
 ]

@@ -57,10 +57,10 @@ TABLE = [
     ("/a%20b", "/a b", "a blank"),
     ("/a+b", "/a+b", "a plus is a plus in a path"),
     # Twice and more
-    ("/x/%252e%252e/orders", "/orders", "spelled twice: whoever decodes twice is not evaded"),
+    ("/x/%252e%252e/orders", "/orders", "encoded twice: servers that decode twice are covered"),
     ("/%25256Frders", "/orders", "three times"),
     ("/%" + "25" * (ROUNDS - 1) + "6Frders", "/orders", "as often as it is decoded"),
-    ("/%" + "25" * ROUNDS + "6Frders", "/%6Frders", "beyond that it is somebody else's path: no server decodes so"),
+    ("/%" + "25" * ROUNDS + "6Frders", "/%6Frders", "beyond that it is another path: no server decodes so often"),
     ("/100%", "/100%", "a lone percent sign is itself"),
     ("/100%25", "/100%", "and its escape is it"),
     ("/%zz/%6", "/%zz/%6", "what is no escape is left alone"),
@@ -70,7 +70,7 @@ TABLE = [
     ("/orders///", "/orders", "or many"),
     ("/orders/%2F", "/orders", "or an encoded one"),
     # Case
-    ("/Orders", "/Orders", "case stays: URLs differ by it, and who routes regardless of it writes both rules"),
+    ("/Orders", "/Orders", "case is kept: URLs are case-sensitive, and case-insensitive routers need both rules"),
     # ;params
     ("/orders;jsessionid=1", "/orders", "parameters of a segment are not its name"),
     ("/orders;a=1/7;b=2", "/orders/7", "in each segment"),
@@ -93,7 +93,7 @@ TABLE = [
     # Whole URLs
     ("http://example.com/orders", "/orders", "a request line may have the whole URL"),
     ("HTTPS://example.com:8443//orders/", "/orders", "of any scheme, host and port"),
-    ("http://user:pass@example.com/orders", "/orders", "with a password, which nobody wants to count by"),
+    ("http://user:pass@example.com/orders", "/orders", "with a password, which must not be part of a key"),
     ("http://example.com", "/", "without a path: the root"),
     ("http://example.com?x=/y", "/", "with a query alone: the root"),
     ("/http://example.com/orders", "/http:/example.com/orders", "not in the middle of a path"),

@@ -147,7 +147,7 @@ class RepositoryKit(WritingKit, ReadingKit):
             assert revision_of(reader) == revision
         reader.close()
 
-    def test_a_fork(self, repository: Repository) -> None:
+    def test_forked_child_and_parent_can_write(self, repository: Repository) -> None:
         put(repository, "before", {"n": 1})
 
         def child() -> None:

@@ -128,7 +128,7 @@ def test_limits_are_deleted(control: Control) -> None:
     assert [one["limitType"] for one in limits(control, "client123")] == ["API"], "none was deleted"
 
 
-def test_a_client_is_deleted(control: Control) -> None:
+def test_client_is_deleted(control: Control) -> None:
     control.post("/ratelimiter/configure-client", EXAMPLE)
     assert control.delete("/ratelimiter/delete-client?clientId=client123").json()["status"] == "SUCCESS"
     again = control.delete("/ratelimiter/delete-client?clientId=client123")

@@ -48,7 +48,7 @@ def test_duplicate_field_is_refused(control: Control) -> None:
     assert problems(send(control, b'{"limit": 5, "limit": 500}')) == {"limit": "is written twice: write it once"}
 
 
-def test_a_body_nested_as_deeply_as_allowed_is_read() -> None:
+def test_body_with_maximum_nesting_is_read() -> None:
     assert read_json(b'{"a": [[1.5, null, true, "\\u0000"]]}') == {"a": [[1.5, None, True, "\0"]]}
 
 

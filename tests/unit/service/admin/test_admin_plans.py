@@ -10,7 +10,7 @@ import pytest
 from unit.service.admin.admin_client import Control, problems
 
 
-def test_a_plan_is_created_changed_and_deleted(control: Control) -> None:
+def test_plan_is_created_changed_and_deleted(control: Control) -> None:
     created = control.post("/api/v1/plans", {"name": "gold", "limits": "10/second burst 20"})
     assert created.status_code == 201
     assert created.headers["location"] == "/api/v1/plans/gold"

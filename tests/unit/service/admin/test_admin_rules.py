@@ -109,7 +109,7 @@ def test_existing_rule_is_a_conflict(control: Control) -> None:
     assert "as specific as rule 'orders-per-user'" in competing.json()["detail"]
 
 
-def test_a_rule_is_replaced(control: Control) -> None:
+def test_rule_is_replaced(control: Control) -> None:
     control.post("/api/v1/rules", {**ORDERS, "tier": "gold", "limit": 10})
     written = control.put("/api/v1/rules/orders-per-user", {**ORDERS, "limit": 500})
     assert written.status_code == 200

@@ -27,7 +27,7 @@ from unit.service.worker import ADMIN, Worker, bearer, status_of, unary
 CHECK = b"/crestgate.v1.RateLimiter/CheckRateLimit"
 RESET_LIMIT = b"/crestgate.v1.RateLimiter/ResetLimit"
 RECORDS = {("rule", "r"): {"rule_id": "r", "dimension": "user", "limit": 3, "window_seconds": 60}}
-ASKED = messages.CheckRequest(dimension=1, identifier="42")
+REQUEST = messages.CheckRequest(dimension=1, identifier="42")
 RESET = messages.ResetRequest(dimension=1, identifier="42")
 BEYOND = {"grpc": Address("192.0.2.1", 8081)}
 """Where checks need a key."""
@@ -68,8 +68,8 @@ def raised_error(method: Method) -> RpcError:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("CheckRateLimit", ASKED),
-        ("CheckRateLimitBatch", messages.CheckBatchRequest(checks=[ASKED])),
+        ("CheckRateLimit", REQUEST),
+        ("CheckRateLimitBatch", messages.CheckBatchRequest(checks=[REQUEST])),
         ("GetRemainingQuota", messages.QuotaRequest(dimension=1, identifier="42")),
     ],
 )
@@ -97,7 +97,7 @@ def test_reset_needs_scope_write(start: Callable[..., Worker]) -> None:
 
 def test_unknown_key_is_refused_even_where_none_is_needed(start: Callable[..., Worker]) -> None:
     worker = start()
-    assert status_of(worker, "CheckRateLimit", ASKED, bearer("cg_nothing"))[0] == "UNAUTHENTICATED"
+    assert status_of(worker, "CheckRateLimit", REQUEST, bearer("cg_nothing"))[0] == "UNAUTHENTICATED"
     assert worker.check(dimension=1, identifier="42").remaining == 2
 
 
@@ -116,7 +116,7 @@ def test_refused_callers_are_logged_at_intervals(start: Callable[..., Worker], m
     monkeypatch.setattr(method, "monotonic", lambda: next(times))
     with structlog.testing.capture_logs() as lines:
         for _ in range(4):
-            status_of(worker, "CheckRateLimit", ASKED)
+            status_of(worker, "CheckRateLimit", REQUEST)
     assert [(line["event"], line["log_level"], line["path"]) for line in lines] == [
         ("unauthorized gRPC call", "warning", CHECK.decode())
     ] * 2
@@ -136,7 +136,7 @@ def test_resets_come_from_admin_networks(start: Callable[..., Worker]) -> None:
 @pytest.mark.parametrize(
     ("limits", "name", "message", "token"),
     [
-        ({"checks": Limit(2, 60)}, "CheckRateLimit", ASKED, None),
+        ({"checks": Limit(2, 60)}, "CheckRateLimit", REQUEST, None),
         ({"checks": Limit(2, 60)}, "GetRemainingQuota", messages.QuotaRequest(dimension=1, identifier="42"), None),
         ({"writes": Limit(2, 60)}, "ResetLimit", RESET, ADMIN),
     ],
@@ -158,9 +158,9 @@ def test_rate_limited_caller_gets_retry_after(
 
 def test_failed_logins_are_counted_by_address(start: Callable[..., Worker]) -> None:
     worker = start(limits={"failed_logins": Limit(1, 60)})
-    assert status_of(worker, "CheckRateLimit", ASKED, bearer("cg_nothing"))[0] == "UNAUTHENTICATED"
-    assert status_of(worker, "CheckRateLimit", ASKED, bearer("cg_nothing"))[0] == "RESOURCE_EXHAUSTED"
-    worker.call("CheckRateLimit", ASKED, bearer(ADMIN))
+    assert status_of(worker, "CheckRateLimit", REQUEST, bearer("cg_nothing"))[0] == "UNAUTHENTICATED"
+    assert status_of(worker, "CheckRateLimit", REQUEST, bearer("cg_nothing"))[0] == "RESOURCE_EXHAUSTED"
+    worker.call("CheckRateLimit", REQUEST, bearer(ADMIN))
 
 
 # -- ids, metrics and the log ---------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_cancelled_call_is_counted(start: Callable[..., Worker], deadline: float
 
     async def cancel_call() -> None:
         task = asyncio.ensure_future(
-            unary(worker.methods[CHECK], RpcCall(CHECK, (), None, deadline), ASKED.SerializeToString())
+            unary(worker.methods[CHECK], RpcCall(CHECK, (), None, deadline), REQUEST.SerializeToString())
         )
         while not store.held:
             await asyncio.sleep(0)
