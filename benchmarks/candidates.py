@@ -1,4 +1,4 @@
-"""The contenders: every limiter in the words of its own documentation, and nothing between it and the clock.
+"""The contenders: every limiter as its documentation says, with nothing between it and the clock.
 
 Each contender brings the loop that is timed, because a shared loop would need a wrapper around every call, and the
 wrapper would cost more than some of the calls. Whatever a peer can be spared is left out in its favour:
@@ -64,7 +64,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Contender:
-    """`sweep` checks each key once and is what is timed; `allows` checks one key and tells the answer."""
+    """`sweep` checks each key once and is timed; `allows` checks one key and returns the decision."""
 
     sweep: Callable[[Sequence[str]], None]
     allows: Callable[[str], bool]
@@ -121,13 +121,13 @@ def _throttled(setup: Setup) -> Contender:
     from throttled import Throttled, rate_limiter, store
 
     per = {"minute": rate_limiter.per_min, "hour": rate_limiter.per_hour}[setup.period]
-    kept: Any
+    backend: Any
     if setup.store.startswith("memory"):
-        kept = store.MemoryStore(options={"MAX_SIZE": 10**7})
+        backend = store.MemoryStore(options={"MAX_SIZE": 10**7})
     else:
-        kept = store.RedisStore(server=setup.store)
+        backend = store.RedisStore(server=setup.store)
     using: Any = _THROTTLED_NAMES[setup.algorithm]
-    limit = Throttled(using=using, quota=per(setup.amount, burst=setup.amount), store=kept).limit
+    limit = Throttled(using=using, quota=per(setup.amount, burst=setup.amount), store=backend).limit
 
     def sweep(keys: Sequence[str]) -> None:
         for key in keys:

@@ -1,4 +1,4 @@
-"""Processes that never outlive the benchmark: whatever ends it, a Ctrl-C or a kill, ends them too.
+"""Child processes that never outlive the benchmark: Ctrl-C or a kill of it ends them too.
 
 Each child leads a process group of its own, so that its own children (a compiler, say) end with it, and so that a
 Ctrl-C reaches only the benchmark, which then ends them in order.
@@ -16,12 +16,12 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-__all__ = ["child", "end_them_when_asked_to_stop", "environment"]
+__all__ = ["child", "environment", "exit_on_signals"]
 
 PATIENCE_SECONDS = 3
 
 
-def end_them_when_asked_to_stop() -> None:
+def exit_on_signals() -> None:
     """Turn the signals that would end this process on the spot into an exit that passes through every `finally`."""
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -32,10 +32,10 @@ def end_them_when_asked_to_stop() -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment without what would put another Crestgate before the installed one, or set it up."""
+    """This process's environment without variables that select another Crestgate, or configure it."""
     unwanted = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH")
-    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
-    return {name: value for name, value in kept.items() if not name.startswith("CRESTGATE_")} | more
+    remaining = {name: value for name, value in os.environ.items() if name not in unwanted}
+    return {name: value for name, value in remaining.items() if not name.startswith("CRESTGATE_")} | more
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def child(
     stdout: int | IO[bytes] | None = None,
     stderr: int | IO[bytes] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process for as long as the `with` lasts."""
+    """A process for the duration of the `with` block."""
     process = subprocess.Popen(
         command,
         cwd=folder,

@@ -1,4 +1,4 @@
-"""The first part, on one machine: what is measured, in which order, and how long.
+"""The first part, on one machine: the measurements, their order and their duration.
 
 Four comparisons, each with both builds of Crestgate: an admitted check in memory, a denied check in memory, the bytes
 that a key costs, and a check in shared memory against the peers' calls to a Redis on loopback.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import environments, figures, machine, talk, turns
+from benchmarks import environments, figures, machine, turns, worker_process
 from benchmarks.candidates import ALGORITHMS, MEMORY_PEERS, REDIS_PEERS, Setup
 from benchmarks.private_servers import private_server, server_version
 from benchmarks.turns import Pace
@@ -26,7 +26,7 @@ PLENTY = 1_000_000
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of everything. A turn is some milliseconds at most; a key sees about two hundred checks in all."""
+    """The amounts. A turn takes some milliseconds at most; a key gets about two hundred checks in total."""
 
     memory: Pace
     shared: Pace
@@ -38,7 +38,7 @@ QUICK = Plan(Pace(15, 1000, 1000, 1000, 1.0), Pace(11, 1000, 100, 1000, 4.0), 5_
 
 
 class Run:
-    """One run with one plan; what could not take part is remembered by the way."""
+    """One run with one plan; also records contenders that could not take part."""
 
     def __init__(self, plan: Plan, builds: dict[str, str], root: Path, folder: Path) -> None:
         self.plan = plan
@@ -48,7 +48,7 @@ class Run:
         self.left_out: list[str] = []
 
     def build(self, name: str, redis_url: str) -> figures.Build:
-        """Everything that is measured in turns with one build."""
+        """All measurements in turns with one build."""
         python = environments.python(self.root, name)
         admitted = [self.memory(python, algorithm, PLENTY, "minute") for algorithm in ALGORITHMS]
         denied = [self.memory(python, algorithm, 1, "hour") for algorithm in DENIED]
@@ -62,7 +62,7 @@ class Run:
         )
 
     def memory(self, python: Path, algorithm: str, amount: int, period: str) -> figures.Contest | None:
-        say(f"  memory, {algorithm}, {'admitted' if amount > 1 else 'denied'}")
+        log(f"  memory, {algorithm}, {'admitted' if amount > 1 else 'denied'}")
         ours = Setup("crestgate", algorithm, "memory://", amount, period)
         theirs = [Setup(peer, algorithm, "memory://", amount, period) for peer in MEMORY_PEERS[algorithm]]
         times = self.turns(python, [ours, *theirs], self.plan.memory, admitted=amount > 1)
@@ -70,7 +70,7 @@ class Run:
 
     def shared(self, name: str, python: Path, redis_url: str) -> list[figures.Contest]:
         """All algorithms in shared memory and all calls to Redis, in the same rounds."""
-        say("  shared memory and Redis")
+        log("  shared memory and Redis")
         ours = [
             Setup("crestgate", algorithm, f"shared://{self.folder}/{name}-{algorithm}", PLENTY, "minute")
             for algorithm in ALGORITHMS
@@ -88,7 +88,7 @@ class Run:
         return times
 
     def bytes(self, python: Path, library: str, algorithm: str) -> float:
-        say(f"  bytes per key, {library}, {algorithm}")
+        log(f"  bytes per key, {library}, {algorithm}")
         store = f"memory://?max_keys={PLENTY}" if library == "crestgate" else "memory://"
         setup = Setup(library, algorithm, store, PLENTY, "hour")
         return turns.bytes_per_key(python, self.root, setup, self.plan.keys_for_bytes)
@@ -102,24 +102,24 @@ class Run:
             for peer in peers:
                 try:
                     found[algorithm][peer] = self.bytes(python, peer, algorithm)
-                except talk.ContenderError as error:
+                except worker_process.ContenderError as error:
                     self.left_out.append(str(error))
         return found
 
 
 def measure(root: Path, quick: bool) -> figures.Results:
-    """A whole run of this part."""
+    """A complete run of this part."""
     described = machine.described()
     with tempfile.TemporaryDirectory(prefix="crestgate-bench-", dir=machine.memory_folder()) as folder:
         run = Run(QUICK if quick else REAL, environments.installed(root), root, Path(folder))
         if "compiled" not in run.builds:
-            say("no C compiler (apt-get install gcc python3-dev): only plain Python is measured, and the page says so")
+            log("no C compiler (apt-get install gcc python3-dev): only plain Python is measured, and the page says so")
         with private_server("redis") as redis_url:
             builds = []
             for name in run.builds:
-                say(f"{run.builds[name]}:")
+                log(f"{run.builds[name]}:")
                 builds.append(run.build(name, redis_url))
-        say("the peers:")
+        log("the peers:")
         return figures.Results(
             quick=quick,
             date=machine.today(),
@@ -132,5 +132,5 @@ def measure(root: Path, quick: bool) -> figures.Results:
         )
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(text, flush=True)

@@ -24,7 +24,7 @@ _ANYWHERE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
 
 
 class InstallError(Exception):
-    """An environment could not be made; the message ends with what the installer said."""
+    """An environment could not be created; the message ends with the output of the installer."""
 
 
 def python(root: Path, build: str) -> Path:
@@ -53,12 +53,12 @@ def prepare(root: Path) -> None:
 
 
 def installed(root: Path) -> dict[str, str]:
-    """The builds to measure, by what they say of themselves. Without a C compiler there is only one."""
+    """The builds to measure, with the version that each prints. Without a C compiler there is only one."""
     builds = {}
     for name in BUILDS:
         command = [str(python(root, name).with_name("crestgate")), "--version"]
-        said = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
-        builds[name] = said.stdout.strip()
+        output = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+        builds[name] = output.stdout.strip()
     if "(pure Python)" not in builds["pure"]:
         raise RuntimeError(f"CRESTGATE_PURE=1 was asked for, and installed is {builds['pure']}")
     if "(compiled)" not in builds["compiled"]:
@@ -67,7 +67,7 @@ def installed(root: Path) -> dict[str, str]:
 
 
 def _copy_source(root: Path, copy: Path) -> None:
-    """What an installation needs, without what earlier builds left behind."""
+    """Copy the source without the files of earlier builds."""
 
     def not_source(folder: str, names: list[str]) -> set[str]:
         return _ANYWHERE(folder, names) | (_AT_THE_TOP(folder, names) if Path(folder) == root else set())
@@ -76,7 +76,7 @@ def _copy_source(root: Path, copy: Path) -> None:
 
 
 def _is_current(root: Path, build: str) -> bool:
-    """Whether the environment is there, whole, and of the Python that runs now."""
+    """Whether the environment exists, is complete, and has the running Python version."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = folder(root, build) / "lib" / version / "site-packages" / "pip"
     return python(root, build).exists() and packages.exists()
@@ -89,10 +89,10 @@ def _pip(root: Path, build: str, temporary: str, *arguments: str) -> None:
 
 def _run(root: Path, command: list[str], variables: dict[str, str] | None = None) -> None:
     with (
-        tempfile.TemporaryFile() as said,
-        child(command, folder=root, variables=variables, stdout=said, stderr=subprocess.STDOUT) as process,
+        tempfile.TemporaryFile() as output,
+        child(command, folder=root, variables=variables, stdout=output, stderr=subprocess.STDOUT) as process,
     ):
         if process.wait() != 0:
-            said.seek(0)
-            lines = said.read().decode(errors="replace").splitlines()
+            output.seek(0)
+            lines = output.read().decode(errors="replace").splitlines()
             raise InstallError("\n".join(["could not make the environment:", *lines[-25:]]))

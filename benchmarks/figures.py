@@ -1,4 +1,4 @@
-"""From rounds to figures: medians of ratios within a round, because a median of times would carry the machine's mood.
+"""From rounds to figures: medians of ratios within a round, because a median of times would include drift.
 
 A `Contest` is one Crestgate contender against its peers. Every ratio says how many times longer the peer took than
 Crestgate in the same round; its 10th and 90th percentile over the rounds are the noise.
@@ -54,7 +54,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Contest:
-    """Crestgate with one algorithm against all who take part."""
+    """Crestgate with one algorithm against all contenders."""
 
     algorithm: str
     rounds: int
@@ -73,7 +73,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Build:
-    """What was measured with one build of Crestgate."""
+    """The measurements of one build of Crestgate."""
 
     name: str
     version: str
@@ -85,7 +85,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Results:
-    """A whole run."""
+    """A complete run."""
 
     quick: bool
     date: str
@@ -98,10 +98,10 @@ class Results:
 
 
 def contest(ours: Setup, theirs: Sequence[Setup], times: Mapping[Setup, list[float] | str]) -> Contest | None:
-    """The figures of one contest; None when nobody is there to compare with."""
+    """The figures of one contest; None without a peer to compare with."""
     mine = times[ours]
     if isinstance(mine, str):
-        raise RuntimeError(mine)  # a benchmark of Crestgate without Crestgate is none
+        raise RuntimeError(mine)  # a benchmark of Crestgate needs Crestgate
     peers = []
     for setup in theirs:
         other = times[setup]

@@ -1,4 +1,4 @@
-"""What the machine is, and what is installed on it: no figure means anything without."""
+"""The machine and the installed versions, without which no figure means anything."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def library_versions(*names: str) -> dict[str, str]:
 
 
 def memory_folder() -> str | None:
-    """Where a file is memory; None, the usual temporary folder, where there is no such place."""
+    """A folder in memory; None, the default temporary folder, if there is none."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 

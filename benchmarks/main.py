@@ -1,4 +1,4 @@
-"""Runs the benchmarks, all parts or one. Each part writes a page and a chart of its own into docs/."""
+"""Runs the benchmarks, all parts or one. Each part writes its page and its chart into docs/."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Part(NamedTuple):
-    """One part: what it measures, and how its page and its chart are made."""
+    """One part: its measurement, page and chart."""
 
     file: str
     measure: Callable[[Path, bool], Any]
@@ -54,21 +54,21 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=tuple(PARTS))
     arguments = parser.parse_args()
-    children.end_them_when_asked_to_stop()
-    kept = ROOT / ".bench-venv"
-    pages = kept / "quick" if arguments.quick else ROOT / "docs"
+    children.exit_on_signals()
+    results_folder = ROOT / ".bench-venv"
+    pages = results_folder / "quick" if arguments.quick else ROOT / "docs"
     pages.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
+    started = time.monotonic()
     for name, part in PARTS.items():
         if arguments.only in (None, name):
             print(f"{name}:", flush=True)
             results = part.measure(ROOT, arguments.quick)
-            (kept / f"{name}.json").write_text(json.dumps(asdict(results), indent=1) + "\n")
+            (results_folder / f"{name}.json").write_text(json.dumps(asdict(results), indent=1) + "\n")
             if part.picture is not None:
                 part.picture.draw(results, pages / f"{part.file}.svg")
             (pages / f"{part.file}.md").write_text(part.page.write(results).strip() + "\n")
             print(part.page.targets(results))
-    print(f"measured in {time.monotonic() - began:.0f} s; the pages are in {pages.relative_to(ROOT)}")
+    print(f"measured in {time.monotonic() - started:.0f} s; the pages are in {pages.relative_to(ROOT)}")
     return 0
 
 

@@ -1,6 +1,6 @@
-"""The page that people read: what was compared and how, what came out, and what it does not say.
+"""The main results page: the comparison, the method, the results and their limits.
 
-Every figure comes from the run; the words around them hold whatever it shows.
+Every figure comes from the run; the text is valid for any result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from benchmarks.figures import AIM, MEMORY_TARGETS, SHARED_TARGET, Build, Contes
 
 __all__ = ["table", "targets", "write"]
 
-SAID = {"compiled": "compiled", "pure": "plain Python"}
+BUILD_LABELS = {"compiled": "compiled", "pure": "plain Python"}
 
 TARGETS = """\
 Times faster than the fastest peer: in memory than the fastest that has the algorithm, and with `shared://` than the
@@ -81,15 +81,15 @@ def write(results: Results) -> str:
 
 
 def targets(results: Results) -> str:
-    """Every target with what was measured; a table that also reads well in a terminal."""
+    """Every target with its measurement, as a table that is also readable in a terminal."""
     columns: dict[str, dict[str, str]] = {}
     for build in results.builds:
         target = MEMORY_TARGETS[build.name]
         aim = AIM if build.name == "compiled" else None
-        name = f"memory, {SAID[build.name]}: {target:g}×" + (f" (aim {aim:g}×)" if aim else "")
+        name = f"memory, {BUILD_LABELS[build.name]}: {target:g}×" + (f" (aim {aim:g}×)" if aim else "")
         columns[name] = {one.algorithm: _verdict(one, target, aim) for one in build.admitted}
     for build in results.builds:
-        name = f"shared, {SAID[build.name]}: {SHARED_TARGET:g}×"
+        name = f"shared, {BUILD_LABELS[build.name]}: {SHARED_TARGET:g}×"
         columns[name] = {one.algorithm: _verdict(one, SHARED_TARGET) for one in build.shared}
     rows = [[algorithm, *(found.get(algorithm, "–") for found in columns.values())] for algorithm in ALGORITHMS]
     return table(["algorithm", *columns], rows)
@@ -116,7 +116,7 @@ def _memory(results: Results) -> Iterable[str]:
         "A peer is listed where it has the algorithm."
     )
     for build in results.builds:
-        yield f"Crestgate {SAID[build.name]}:"
+        yield f"Crestgate {BUILD_LABELS[build.name]}:"
         yield _contests(build.admitted)
 
 
@@ -124,7 +124,7 @@ def _denied(results: Results) -> Iterable[str]:
     yield "## A denied check in memory"
     yield "The same with a limit of 1 an hour that is used up, for the algorithms of limits. There is no target."
     for build in results.builds:
-        yield f"Crestgate {SAID[build.name]}:"
+        yield f"Crestgate {BUILD_LABELS[build.name]}:"
         yield _contests(build.denied)
 
 
@@ -149,21 +149,21 @@ def _bytes(results: Results) -> Iterable[str]:
     for algorithm, peers in results.peers_bytes_per_key.items():
         ours = [build.bytes_per_key[algorithm] for build in results.builds]
         leanest = min(peers.values(), default=0.0)
-        told = ", ".join(f"{name} {size:,.0f}" for name, size in sorted(peers.items(), key=lambda item: item[1]))
+        peer_sizes = ", ".join(f"{name} {size:,.0f}" for name, size in sorted(peers.items(), key=lambda item: item[1]))
         shares = [f"{size / leanest:.2f}" if leanest else "–" for size in ours]
-        rows.append([algorithm, *(f"{size:,.0f}" for size in ours), told, " / ".join(shares)])
-    of_leanest = "Crestgate ÷ leanest peer" + (" (" + " / ".join(SAID[name] for name in names) + ")")
-    yield table(["algorithm", *(f"Crestgate {SAID[name]}" for name in names), "peers", of_leanest], rows)
+        rows.append([algorithm, *(f"{size:,.0f}" for size in ours), peer_sizes, " / ".join(shares)])
+    of_leanest = "Crestgate ÷ leanest peer" + (" (" + " / ".join(BUILD_LABELS[name] for name in names) + ")")
+    yield table(["algorithm", *(f"Crestgate {BUILD_LABELS[name]}" for name in names), "peers", of_leanest], rows)
 
 
 def _shared(results: Results) -> Iterable[str]:
     yield "## Shared memory, and Redis on loopback"
     yield SHARED
     for build in results.builds:
-        yield f"Crestgate {SAID[build.name]}:"
+        yield f"Crestgate {BUILD_LABELS[build.name]}:"
         yield _shared_table(build)
     if results.builds and results.builds[0].shared:
-        yield f"The peers' calls, in the rounds with Crestgate {SAID[results.builds[0].name]}:"
+        yield f"The peers' calls, in the rounds with Crestgate {BUILD_LABELS[results.builds[0].name]}:"
         peers = sorted(results.builds[0].shared[0].peers, key=lambda peer: peer.microseconds)
         rows = [[peer.library, peer.algorithm, f"{peer.microseconds:.0f}"] for peer in peers]
         yield table(["peer with Redis", "algorithm", "µs"], rows)
@@ -209,7 +209,7 @@ def _span(values: Iterable[int]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table that also reads well in a terminal."""
+    """A table that is also readable in a terminal."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""One picture, because a reader wants to see at a glance by how much, and where the targets lie."""
+"""One chart that shows the factors and the targets at a glance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["COLOURS", "INK", "draw"]
 
 COLOURS = {"compiled": "#5b9bd0", "pure": "#f2b56b"}
 DARK = {"compiled": "#12406b", "pure": "#9c5300"}
-SAID = {"compiled": "compiled", "pure": "plain Python"}
+BUILD_LABELS = {"compiled": "compiled", "pure": "plain Python"}
 INK = "#2b2b2b"
 THICK = 0.36
 
@@ -35,7 +35,7 @@ def draw(results: Results, path: Path) -> None:
         "A check in shared memory: times faster than the fastest peer's call to a Redis on loopback",
     )
     for name in (build.name for build in results.builds):
-        _target(above, MEMORY_TARGETS[name], f"target, {SAID[name]}", DARK[name])
+        _target(above, MEMORY_TARGETS[name], f"target, {BUILD_LABELS[name]}", DARK[name])
     _target(below, SHARED_TARGET, "target, shared memory", INK)
     below.set_xlabel("times faster; thin lines reach from the 10th to the 90th percentile of the rounds", color=INK)
     # The bars first, then the lines of the targets.
@@ -50,17 +50,19 @@ def draw(results: Results, path: Path) -> None:
 
 def _panel(axes: Any, results: Results, contests: Callable[[Build], Sequence[Contest]], title: str) -> None:
     most = 1.0
-    for place, build in enumerate(results.builds):
+    for index, build in enumerate(results.builds):
         found = {one.algorithm: one for one in contests(build)}
-        shown = [algorithm for algorithm in ALGORITHMS if algorithm in found]
-        rows = [ALGORITHMS.index(algorithm) + (place - (len(results.builds) - 1) / 2) * THICK for algorithm in shown]
-        times = [found[algorithm].fastest.times for algorithm in shown]
+        algorithms = [algorithm for algorithm in ALGORITHMS if algorithm in found]
+        rows = [
+            ALGORITHMS.index(algorithm) + (index - (len(results.builds) - 1) / 2) * THICK for algorithm in algorithms
+        ]
+        times = [found[algorithm].fastest.times for algorithm in algorithms]
         axes.barh(
             rows,
             [one.median for one in times],
             height=THICK,
             color=COLOURS[build.name],
-            label=SAID[build.name],
+            label=BUILD_LABELS[build.name],
             xerr=[[one.median - one.low for one in times], [one.high - one.median for one in times]],
             error_kw={"ecolor": "#4d4d4d", "elinewidth": 1},
         )

@@ -1,4 +1,4 @@
-"""Servers of our own, so that contenders meet idle ones and nobody's data is touched: those that the tests start.
+"""Private servers, started by the helpers of the tests, so that contenders use idle ones and no other data is touched.
 
 Each is a child process on a free port of loopback, with its data in a temporary folder.
 """
@@ -26,22 +26,22 @@ KINDS = {"redis": "redis-server", "mariadb": "mariadbd", "postgresql": "postgres
 
 @contextmanager
 def private_server(kind: str) -> Iterator[str]:
-    """The URL of an empty server that ends with the `with`."""
-    with _made(kind) as server:
+    """The URL of an empty server that stops at the end of the `with` block."""
+    with _create(kind) as server:
         yield server.url
 
 
 def server_version(kind: str) -> str:
     """The version of the program that `private_server` starts, as in `7.0.15`."""
-    server = _made(kind)
+    server = _create(kind)
     program = str(server.command()[0])
     server.close()  # it was never started
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=10)
-    found = re.search(r"\d+(\.\d+)+", said.stdout)
+    output = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=10)
+    found = re.search(r"\d+(\.\d+)+", output.stdout)
     return found[0] if found else "unknown"
 
 
-def _made(kind: str) -> ServerProcess:
+def _create(kind: str) -> ServerProcess:
     if str(TESTS) not in sys.path:
         sys.path.insert(0, str(TESTS))
     from servers.mariadb import MariaDB

@@ -1,4 +1,4 @@
-"""The picture of the parts that ask servers: requests per second above, the targets with what was measured below."""
+"""The chart of the parts that call servers: requests per second above, targets and measurements below."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Row", "draw"]
 
 @dataclass(frozen=True)
 class Row:
-    """A bar: whose it is, and the rates of all its turns. `more` follows the figure."""
+    """A bar: its name, and the rates of all its turns. `more` follows the figure."""
 
     name: str
     colour: str
@@ -61,8 +61,8 @@ def _rates(axes: Any, rows: Sequence[Row], title: str) -> None:
         ],
         error_kw={"ecolor": INK, "elinewidth": 1},
     )
-    for place, row in enumerate(rows):
-        figure(axes, highs[place], place, f"{medians[place]:,.0f}{row.more}")
+    for position, row in enumerate(rows):
+        figure(axes, highs[position], position, f"{medians[position]:,.0f}{row.more}")
     frame(axes, [row.name for row in rows], title)
     axes.set_xlim(0, max(highs) * 1.12)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

@@ -1,4 +1,4 @@
-"""What resolving costs with few rules and with many, and what it takes to load many: the rules' part of the page.
+"""The rules part of the page: the cost of resolving with few and with many rules, and of loading many.
 
 `measure` has each build of Crestgate measure itself in processes of its own (this file, run as a program): one that
 resolves against sets of 10, 10,000 and 100,000 rules in turns, and one for each way of loading 100,000.
@@ -28,12 +28,12 @@ SIZES = (10, 10_000, 100_000)
 TARGETS = {10_000: 2.0, 100_000: 3.0}
 LOADED = 100_000
 ROUNDS, RESOLVES = 200, 200
-WAYS = {"objects": "rules that are there as plain data", "sqlite": "a SQLite file", "yaml": "a YAML file"}
+SOURCES = {"objects": "rules that are there as plain data", "sqlite": "a SQLite file", "yaml": "a YAML file"}
 
 
 @dataclass(frozen=True)
 class RuleResults:
-    """What each build measured."""
+    """The measurements of each build."""
 
     date: str
     machine: dict[str, str]
@@ -42,17 +42,17 @@ class RuleResults:
 
 def measure(root: Path, quick: bool) -> RuleResults:
     builds: dict[str, dict[str, Any]] = {}
-    for build, said in BUILDS.items():
-        print(f"  {said}: resolving and loading rules", flush=True)
-        ask = _asker(environments.python(root, build), root)
+    for build, label in BUILDS.items():
+        print(f"  {label}: resolving and loading rules", flush=True)
+        ask = _runner(environments.python(root, build), root)
         builds[build] = {
             "resolving": ask("resolve", ROUNDS // 10 if quick else ROUNDS),
-            "loading": {way: ask("load", way) for way in WAYS},
+            "loading": {source_kind: ask("load", source_kind) for source_kind in SOURCES},
         }
     return RuleResults(machine.today(), machine.described(), builds)
 
 
-def _asker(python: Path, root: Path) -> Callable[..., Any]:
+def _runner(python: Path, root: Path) -> Callable[..., Any]:
     def ask(*words: object) -> Any:
         command = [str(python), "-m", "benchmarks.rule_sets", *map(str, words)]
         done = subprocess.run(
@@ -77,7 +77,7 @@ def write(results: RuleResults) -> str:
             "keys and clients, on shared paths and on every path.",
             "## Loading 100,000 rules",
             table(
-                ["from", *(f"{said}: {what}" for said in BUILDS.values() for what in ("s", "MB"))], _loading(results)
+                ["from", *(f"{label}: {what}" for label in BUILDS.values() for what in ("s", "MB"))], _loading(results)
             ),
             "Seconds until a catalog has them, every rule checked, and what the process grew by, at its highest. A "
             f"change of one rule among them then takes {_changing(results)}.",
@@ -103,14 +103,21 @@ def _resolving(results: RuleResults) -> Iterable[list[str]]:
 
 def _loading(results: RuleResults) -> list[list[str]]:
     return [
-        [said, *(f"{results.builds[b]['loading'][way][what]:.1f}" for b in BUILDS for what in ("seconds", "megabytes"))]
-        for way, said in WAYS.items()
+        [
+            label,
+            *(
+                f"{results.builds[b]['loading'][source_kind][what]:.1f}"
+                for b in BUILDS
+                for what in ("seconds", "megabytes")
+            ),
+        ]
+        for source_kind, label in SOURCES.items()
     ]
 
 
 def _changing(results: RuleResults) -> str:
     times = [
-        f"{results.builds[build]['loading']['sqlite']['change_ms']:.0f} ms ({said})" for build, said in BUILDS.items()
+        f"{results.builds[build]['loading']['sqlite']['change_ms']:.0f} ms ({label})" for build, label in BUILDS.items()
     ]
     return " or ".join(times)
 
@@ -119,7 +126,7 @@ def _changing(results: RuleResults) -> str:
 
 
 def data(count: int) -> Iterable[dict[str, Any]]:
-    """So many rules, none of which is for the request that is resolved."""
+    """`count` rules that do not apply to the resolved request."""
     for n in range(count):
         rule: dict[str, Any] = {"rule_id": f"rule-{n}", "limit": 100, "window_seconds": 60, "tier": ("*", "pro")[n % 2]}
         rule["dimension"] = ("user", "ip", "apikey", "client")[n % 4]
@@ -140,7 +147,7 @@ def data(count: int) -> Iterable[dict[str, Any]]:
 
 
 def applying() -> list[dict[str, Any]]:
-    """The three that are."""
+    """The three rules that apply."""
     common = {"limit": 100, "window_seconds": 60}
     return [
         {"rule_id": "orders", "dimension": "user", "endpoint_pattern": "/api/v1/orders/*", **common},
@@ -183,7 +190,7 @@ def resolve(rounds: int) -> dict[str, Any]:
     return answer
 
 
-def load(way: str) -> dict[str, float]:
+def load(source_kind: str) -> dict[str, float]:
     from crestgate.rules.catalog import Catalog
     from crestgate.rules.port import Actor, Changes, Repository, Source
     from crestgate.rules.records import edit_of, record_of
@@ -191,7 +198,7 @@ def load(way: str) -> dict[str, float]:
     from crestgate.rules.storage.factory import open_repository
 
     class Plain:
-        """A source that has its records at hand."""
+        """A source with its records in memory."""
 
         title = "plain data"
 
@@ -208,18 +215,20 @@ def load(way: str) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/rules.db?timeout_ms=60000"
-        if way != "objects":
-            subprocess.run([sys.executable, "-m", "benchmarks.rule_sets", "prepare", way, folder], check=True)
+        if source_kind != "objects":
+            subprocess.run([sys.executable, "-m", "benchmarks.rule_sets", "prepare", source_kind, folder], check=True)
         before = _resident()
         began = time.perf_counter()
         source: Source = (
-            Plain() if way == "objects" else open_repository(f"{folder}/rules.yaml" if way == "yaml" else url)
+            Plain()
+            if source_kind == "objects"
+            else open_repository(f"{folder}/rules.yaml" if source_kind == "yaml" else url)
         )
         catalog = Catalog([source], 3600.0)
         seconds = time.perf_counter() - began
         assert len(catalog.current.rules) == LOADED
         answer = {"seconds": seconds, "megabytes": (_highest() - before) / 1e6}
-        if way == "sqlite":
+        if source_kind == "sqlite":
             writer: Repository = open_repository(url)
             changed = Rule.read({**next(iter(data(1))), "limit": 7})
             assert changed is not None
@@ -233,14 +242,14 @@ def load(way: str) -> dict[str, float]:
     return answer
 
 
-def prepare(way: str, folder: str) -> None:
-    """Write the rules down, in a process of its own: what that needs is not what loading needs."""
+def prepare(source_kind: str, folder: str) -> None:
+    """Write the rules in a separate process, so that its memory does not count as memory of loading."""
     from crestgate.rules.port import Actor
     from crestgate.rules.records import edit_of
     from crestgate.rules.rule import Rule
     from crestgate.rules.storage.factory import open_repository
 
-    if way == "yaml":
+    if source_kind == "yaml":
         import yaml
 
         with open(f"{folder}/rules.yaml", "w", encoding="utf-8") as file:

@@ -40,7 +40,7 @@ def main() -> None:
         sys.exit(wrk.MISSING)  # now, and not after all the others
     if arguments.only in (None, "rpc") and not h2load.is_there():
         sys.exit(h2load.MISSING)
-    children.end_them_when_asked_to_stop()
+    children.exit_on_signals()
     print("installing Crestgate twice, and what it is compared with, into .bench-venv/", flush=True)
     try:
         environments.prepare(ROOT)

@@ -1,7 +1,7 @@
 """Contenders take turns in short rounds, because a machine's speed drifts and a ratio within one round does not.
 
-Every contender runs in a process of its own (worker.py) and waits there for its turn; in each round everybody has
-one, and who begins changes from round to round.
+Every contender runs in its own process (worker.py) and waits there for its turn; in each round every contender has one,
+in rotating order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.candidates import Setup
-from benchmarks.talk import ContenderError, Worker
+from benchmarks.worker_process import ContenderError, Worker
 
 __all__ = ["Pace", "bytes_per_key", "take_turns"]
 

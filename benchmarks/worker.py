@@ -1,7 +1,7 @@
-"""One contender in a process of its own, so that nobody's background threads or garbage slow anybody else down.
+"""One contender in its own process, so that background threads or garbage of one do not slow down another.
 
-The order comes as JSON in the first argument. `bytes` measures and leaves. `speed` answers each line that it reads
-with one round of checks, until there are no more lines; the driver (turns.py) decides whose turn it is.
+The order comes as JSON in the first argument. `bytes` measures and exits. `speed` runs one round of checks for each
+line of standard input, until there are no more lines; the driver (turns.py) decides the order of turns.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ def main() -> NoReturn:
     try:
         contender = make(Setup(**order["setup"]))
         if order["task"] == "bytes":
-            say({"bytes": bytes_per_key(contender, order["keys"])})
+            send({"bytes": bytes_per_key(contender, order["keys"])})
         else:
             speed(contender, order)
     except Exception as error:  # noqa: BLE001 - the driver decides what a contender that fails means
-        say({"error": f"{type(error).__name__}: {error}"})
-    os._exit(0)  # some peers keep threads that would hold up an orderly end
+        send({"error": f"{type(error).__name__}: {error}"})
+    os._exit(0)  # some peers have threads that would block a normal exit
 
 
-def say(message: dict[str, Any]) -> None:
+def send(message: dict[str, Any]) -> None:
     print(json.dumps(message), flush=True)
 
 
 def bytes_per_key(contender: Contender, keys: int) -> float:
-    """What one more key adds. The keys are made within, so that who keeps them pays for them."""
+    """The memory per key. The keys are created inside, so that a limiter that stores them is charged for them."""
     contender.allows("warm:up")
     gc.collect()
     tracemalloc.start()
@@ -54,32 +54,32 @@ def bytes_per_key(contender: Contender, keys: int) -> float:
 
 
 def speed(contender: Contender, order: dict[str, Any]) -> None:
-    """Rounds of checks on keys in rotation, each after a few that are not timed."""
+    """Rounds of checks on keys in rotation, each after a few untimed checks."""
     expected: bool = order["admitted"]
     checks: int = order["checks"]
     untimed: int = order["untimed"]
     keys = [f"user:{i}" for i in range(order["keys"])]
     rotation = cycle(keys)
     sweep = contender.sweep
-    # Who waits for nothing is timed by what it computes, so that the machine's other work does not count; longer turns
-    # would have more of it. Who waits for a server, or may, is timed by the wall.
+    # Contenders that never wait are measured in processor time, so that other load of the machine does not count;
+    # longer turns would have more of it. Contenders that may wait for a server are measured in wall time.
     clock = time.thread_time_ns if order["setup"]["store"].startswith("memory") else time.perf_counter_ns
     sweep(keys)
     expect(contender, keys[0], expected)
-    say({"ready": True})
+    send({"ready": True})
     for _ in sys.stdin:
         first, batch = list(islice(rotation, untimed)), list(islice(rotation, checks))
         sweep(first)
         begin = clock()
         sweep(batch)
         end = clock()
-        say({"nanoseconds": (end - begin) / checks})
+        send({"nanoseconds": (end - begin) / checks})
     expect(contender, keys[0], expected)
-    say({"done": True})
+    send({"done": True})
 
 
 def expect(contender: Contender, key: str, admitted: bool) -> None:
-    """A limiter that answers wrongly may be as fast as it likes. (A second look, as a window may have just turned.)"""
+    """Check the decisions: wrong ones make the speed meaningless. (Tried twice, as a window may have just ended.)"""
     if contender.allows(key) is not admitted and contender.allows(key) is not admitted:
         raise RuntimeError(f"should have {'admitted' if admitted else 'denied'} this check and did not")
 

@@ -1,4 +1,4 @@
-"""Who takes part: the application without limits, and with those of each library in each of its ways."""
+"""The contenders: the application without limits, and with each library in each kind of integration."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Entry:
     """One application. `store` is where it counts: memory, shared, redis, or nowhere."""
 
     library: str
-    way: str
+    integration: str
     made_by: str
     store: str = ""
 
     @property
     def label(self) -> str:
         where = {"memory": "memory", "shared": "shared memory", "redis": "Redis"}
-        return f"{self.library}: {self.way}, {where[self.store]}" if self.store else self.library
+        return f"{self.library}: {self.integration}, {where[self.store]}" if self.store else self.library
 
     @property
     def application(self) -> str:
-        """What uvicorn knows it by."""
+        """Its import name for uvicorn."""
         return f"{MODULE}.{self.made_by}"
 
 

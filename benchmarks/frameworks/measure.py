@@ -1,4 +1,4 @@
-"""The frameworks' part: all applications run, and wrk asks one of them at a time."""
+"""The frameworks part: all applications run, and wrk calls one of them at a time."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def measure(root: Path, quick: bool) -> Results:
 
 
 class Run:
-    """One run, with a folder for what its servers write, and a Redis in which each has a database of its own."""
+    """One run, with a folder for the files of its servers, and a Redis in which each has its own database."""
 
     def __init__(self, root: Path, python: Path, folder: Path, redis_url: str, redis: RedisFigures) -> None:
         self.root = root
@@ -89,7 +89,7 @@ class Run:
             raise RuntimeError(f"{entry.label}: of one request a minute, more are answered with {statuses}")
 
     def held(self, pace: Pace) -> list[Measured]:
-        """Everybody has a turn in each round, and who begins changes; the first round does not count."""
+        """Each contender has a turn in each round, in rotating order; the first round does not count."""
         with ExitStack() as stack:
             print(f"  {len(ENTRIES)} applications, connections: {CONNECTIONS}", flush=True)
             servers = {entry: self.started(stack, entry, PLENTY) for entry in ENTRIES}
@@ -116,7 +116,7 @@ class Run:
         return stack.enter_context(server)
 
     def store(self, entry: Entry, folder: Path) -> str:
-        """The URL of where it counts."""
+        """The URL of its store."""
         if entry.store == "redis":
             database = urlsplit(self.redis_url)._replace(path=f"/{ENTRIES.index(entry)}").geturl()
             return f"{database}?timeout_ms={DEADLINE_MS}" if entry.library == OURS else database
@@ -137,9 +137,9 @@ class Run:
 
 
 def _answers(server: Server, entry: Entry) -> None:
-    """As it should, and without a complaint in its log, such as that its store does not answer."""
-    status, said = server.call("GET", "/")
-    if status != 200 or json.loads(said) != ANSWER:
-        raise RuntimeError(f"{entry.label} answered with {status} {said.decode(errors='replace')[:500]}")
+    """Check its response, and that its log has no errors, such as that its store does not answer."""
+    status, body = server.call("GET", "/")
+    if status != 200 or json.loads(body) != ANSWER:
+        raise RuntimeError(f"{entry.label} answered with {status} {body.decode(errors='replace')[:500]}")
     if server.written():
         raise RuntimeError(f"{entry.label} is not well: {server.written()[:1000]}")

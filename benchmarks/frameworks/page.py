@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.formatting import in_times, milliseconds, missed, targets_table
 from benchmarks.frameworks.entry import PLENTY
 from benchmarks.frameworks.measure import CONNECTIONS, DEADLINE_MS
 from benchmarks.frameworks.results import PEERS_TARGET, Measured, Results, aims
 from benchmarks.page import table
-from benchmarks.words import in_times, milliseconds, missed, targets_table
 
 __all__ = ["targets", "write"]
 
@@ -89,18 +89,18 @@ def _ceiling(results: Results) -> str:
     """Where the application itself is too slow for a target, say so."""
     ceilings = [(peer, results.bare.ratio(peer)) for peer in results.peers("redis")]
     low = [
-        f"{in_times(times)} times as many requests as with {peer.entry.library} ({peer.entry.way})"
+        f"{in_times(times)} times as many requests as with {peer.entry.library} ({peer.entry.integration})"
         for peer, times in ceilings
         if times.median < PEERS_TARGET
     ]
     return CEILING.format(ceilings=", and ".join(low), target=PEERS_TARGET) if low else ""
 
 
-def _table(results: Results, shown: Sequence[Measured]) -> str:
+def _table(results: Results, measurements: Sequence[Measured]) -> str:
     header = ["", "requests/s", "÷ no limits", "longer, µs", "p50 / p99 ms", "processor, µs"]
-    on_redis = any(one.entry.store == "redis" for one in shown)
+    on_redis = any(one.entry.store == "redis" for one in measurements)
     rows = []
-    for one in (results.bare, *shown):
+    for one in (results.bare, *measurements):
         bare = one is results.bare
         row = [one.entry.label, f"{one.median('per_second'):,.0f}", "" if bare else in_times(one.ratio(results.bare))]
         row += ["" if bare else f"{one.longer(results.bare).median:.0f}", _milli(one), f"{one.median('processor'):.0f}"]
@@ -116,8 +116,8 @@ def _beside(results: Results) -> str:
     rows = []
     for peer in results.peers("redis"):
         ratios = [in_times(one.ratio(peer)) for one in (*ours, results.bare)]
-        rows.append([f"÷ {peer.entry.library}, {peer.entry.way}", *ratios])
-    return table(["", *(one.entry.way for one in ours), "no limits"], rows)
+        rows.append([f"÷ {peer.entry.library}, {peer.entry.integration}", *ratios])
+    return table(["", *(one.entry.integration for one in ours), "no limits"], rows)
 
 
 def _method(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""The picture of the frameworks: requests per second without limits and with everybody's, and the targets."""
+"""The chart of the frameworks: requests per second without limits and with those of each library, and the targets."""
 
 from __future__ import annotations
 

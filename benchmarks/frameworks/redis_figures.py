@@ -1,4 +1,4 @@
-"""What the Redis under the applications says of itself: how often it was called, and what that cost it.
+"""Statistics of the Redis behind the applications: the number of calls, and their processor time.
 
 Its reads are counted, and not its commands: those that a script runs inside the server would count, too, and several
 that come together are one call.
@@ -21,7 +21,7 @@ class RedisLoad:
 
 
 class RedisFigures:
-    """Asks one Redis, over a connection that stays open."""
+    """Queries one Redis, over a connection that stays open."""
 
     def __init__(self, url: str) -> None:
         import redis
@@ -29,11 +29,11 @@ class RedisFigures:
         self._client = redis.Redis.from_url(url)
 
     def load(self) -> RedisLoad:
-        said: dict[str, Any] = dict(self._client.info("everything"))
-        return RedisLoad(int(said["total_reads_processed"]), said["used_cpu_user"] + said["used_cpu_sys"])
+        info: dict[str, Any] = dict(self._client.info("everything"))
+        return RedisLoad(int(info["total_reads_processed"]), info["used_cpu_user"] + info["used_cpu_sys"])
 
     def forget(self) -> None:
-        """Whatever was counted in it."""
+        """Delete all counters."""
         self._client.flushall()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""From turns to ratios, and what was aimed at: medians of the ratios within a round, with their spread as noise."""
+"""From turns to ratios, and the targets: medians of the ratios within a round, with their spread as noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PEERS_TARGET = 3.0
 
 @dataclass(frozen=True)
 class Turn:
-    """What one turn showed. Latencies are in microseconds, and so is the processor time for a request."""
+    """The result of one turn. Latencies are in microseconds, and so is the processor time for a request."""
 
     per_second: float
     p50: float
@@ -55,7 +55,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Results:
-    """A whole run."""
+    """A complete run."""
 
     quick: bool
     date: str
@@ -83,13 +83,13 @@ def aims(results: Results) -> list[Aim]:
     """Every target: a limit on this machine beside none, and one in Redis beside every peer's."""
     found = []
     for one in results.ours("memory", "shared"):
-        if one.entry.way == "middleware":  # the others are there for information
+        if one.entry.integration == "middleware":  # the others are there for information
             times = one.ratio(results.bare)
             what = f"{one.entry.label} ÷ no limits"
             found.append(Aim(what, f"≥ {BARE_TARGET:g}×", times, times.median >= BARE_TARGET))
     for one in results.ours("redis"):
         for peer in results.peers("redis"):
             times = one.ratio(peer)
-            what = f"Redis: {one.entry.way} ÷ {peer.entry.library}, {peer.entry.way}"
+            what = f"Redis: {one.entry.integration} ÷ {peer.entry.library}, {peer.entry.integration}"
             found.append(Aim(what, f"≥ {PEERS_TARGET:g}×", times, times.median >= PEERS_TARGET))
     return found

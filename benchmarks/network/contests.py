@@ -1,4 +1,4 @@
-"""What is compared with what, and how long: eight contests, on servers of our own that are there for one after another.
+"""The comparisons and their duration: eight contests, each on its own private servers, one after another.
 
 Together they take less than six minutes. A turn is long enough for hundreds of checks of the slowest contender, or
 for thousands of the others, and as short as that allows.
@@ -41,7 +41,7 @@ class Contest(NamedTuple):
 
 
 def redis(url: str) -> list[Entry]:
-    """Everybody with a hundred callers on a thousand keys."""
+    """All contenders with a hundred callers on a thousand keys."""
     default = Entry("Crestgate", "crestgate", url)
     ours = [replace(default, label=f"Crestgate {name}", algorithm=name) for name in ALGORITHMS]
     theirs = [Entry(f"{library} {name}", library, url, name) for library, name in REDIS_PEERS]
@@ -58,7 +58,7 @@ def redis(url: str) -> list[Entry]:
 
 
 def one_key(url: str) -> list[Entry]:
-    """The same on one key, which everybody wants, and Crestgate once more on a thousand."""
+    """The same on one contended key, and Crestgate once more on a thousand."""
     default = Entry("Crestgate, 1,000 keys", "crestgate", url)
     return [default, *[replace(entry, keys=1) for entry in _fastest(url)]]
 
@@ -70,7 +70,7 @@ def thousand_callers(url: str) -> list[Entry]:
 
 
 def sequence(url: str) -> list[Entry]:
-    """One caller, who waits for each answer."""
+    """One caller that waits for each answer."""
     ours = Entry("Crestgate", "crestgate", url, load="threads", callers=1)
     bare = replace(ours, label="redis-py", library="bare")
     pairs = [(one, replace(one, label=f"{one.label}, async", load="tasks")) for one in (ours, bare)]
@@ -83,7 +83,7 @@ def light_load(url: str) -> list[Entry]:
 
 
 def database(url: str) -> list[Entry]:
-    """Crestgate with all its callers, and those who make a transaction of every check."""
+    """Crestgate with all its callers, and the contenders with a transaction for every check."""
     ours = Entry("Crestgate, 100 tasks", "crestgate", url)
     crowd = replace(ours, label="crowd", load="threads", callers=THREADS)
     return [
@@ -101,7 +101,7 @@ def mariadb(url: str) -> list[Entry]:
 
 
 def sqlite(url: str) -> list[Entry]:
-    """There is one writer at a time, so nobody is faster with several."""
+    """There is one writer at a time, so several callers are not faster."""
     ours = Entry("Crestgate, 100 tasks", "crestgate", url)
     return [
         ours,
@@ -111,7 +111,7 @@ def sqlite(url: str) -> list[Entry]:
 
 
 def _fastest(url: str) -> list[Entry]:
-    """Crestgate as it is by default, and of each other library what was fastest."""
+    """Crestgate with its defaults, and the fastest variant of each other library."""
     return [
         Entry("Crestgate", "crestgate", url),
         Entry("limits fixed_window", "limits", url, "fixed_window"),

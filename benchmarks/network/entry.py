@@ -1,4 +1,4 @@
-"""Who takes part in a contest: a contender, its store, and the load that it is put under."""
+"""The entries of a contest: a contender, its store, and its load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Contender", "Entry"]
 class Entry:
     """One contender under one load. No two entries of a contest have the same label.
 
-    The load is `tasks` or `threads`, of which so many call without a pause, or `arrivals` of so many in a second.
+    The load is `tasks` or `threads`, with a number of callers without a pause, or `arrivals` at a rate per second.
     """
 
     label: str
@@ -33,7 +33,7 @@ class Entry:
 
     @property
     def space(self) -> str:
-        """What begins its keys, so that contenders on one server keep apart."""
+        """The prefix of its keys, so that contenders on one server use different ones."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.label)
 
 

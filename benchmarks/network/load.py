@@ -1,7 +1,7 @@
 """The loads: callers that check without a pause, on tasks or on threads, and arrivals at a rate.
 
-Each takes part of a turn to get into step; what is answered after that, until the time is over, is counted and timed.
-Every answer must be an admission: a limiter that refuses, or fails, may be as fast as it likes.
+Each uses the first part of a turn to warm up; the checks answered after that, until the end, are counted and timed.
+Every check must be admitted: the speed of a limiter that denies or fails means nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ LEAD = 0.2
 
 
 class Turn(NamedTuple):
-    """What came of a turn: checks per second, and how long checks took, in microseconds."""
+    """The result of a turn: checks per second, and the latencies in microseconds."""
 
     per_second: float
     p50: float
     p99: float
 
 
-class Refused(Exception):  # noqa: N818 - says what it is
-    """A check was denied, though nothing near a limit was asked for."""
+class DeniedError(Exception):
+    """A check was denied, although the load is far below the limit."""
 
     def __init__(self, answer: object) -> None:
         super().__init__(f"denied a check far below its limit: {answer!r}")
@@ -71,11 +71,11 @@ async def tasks(contender: Contender, keys: Iterator[str], callers: int, seconds
 
     async def caller() -> None:
         while not watch.over:
-            asked = clock()
+            sent_at = clock()
             answer = await check(next(keys))
-            times.append(clock() - asked)
+            times.append(clock() - sent_at)
             if not admitted(answer):
-                raise Refused(answer)
+                raise DeniedError(answer)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(callers):
@@ -88,18 +88,18 @@ async def tasks(contender: Contender, keys: Iterator[str], callers: int, seconds
 
 
 def threads(contender: Contender, keys: Iterator[str], callers: int, seconds: float) -> Turn:
-    """With one caller there is no other thread: the time is looked at after each check."""
+    """With one caller there is no other thread: the time is checked after each call."""
     watch = _Watch()
     check, admitted, clock = contender.check, contender.admitted, time.perf_counter_ns
     times = watch.nanoseconds
     problems: list[Exception] = []
 
     def one() -> None:
-        asked = clock()
+        sent_at = clock()
         answer = check(next(keys))
-        times.append(clock() - asked)
+        times.append(clock() - sent_at)
         if not admitted(answer):
-            raise Refused(answer)
+            raise DeniedError(answer)
 
     def caller() -> None:
         try:
@@ -130,17 +130,17 @@ def threads(contender: Contender, keys: Iterator[str], callers: int, seconds: fl
 
 
 async def arrivals(contender: Contender, keys: Iterator[str], rate: int, seconds: float, seed: int) -> Turn:
-    """Checks come when they come, whether or not the last one is answered: at random, so many in a second."""
+    """Checks arrive at random at a given rate, whether or not the last one is answered."""
     check, admitted, clock = contender.check, contender.admitted, time.perf_counter_ns
     chance = random.Random(seed)
     times: list[int] = []
 
     async def one() -> None:
-        asked = clock()
+        sent_at = clock()
         answer = await check(next(keys))
-        times.append(clock() - asked)
+        times.append(clock() - sent_at)
         if not admitted(answer):
-            raise Refused(answer)
+            raise DeniedError(answer)
 
     await check(next(keys))  # the first after a pause
     began = time.perf_counter()

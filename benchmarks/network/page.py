@@ -87,7 +87,7 @@ def write(results: Results) -> str:
 
 
 def targets(results: Results) -> str:
-    """Every target with what was measured; a table that also reads well in a terminal."""
+    """Every target with its measurement, as a table that is also readable in a terminal."""
     rows = []
     for aim in aims(results):
         word = "met" if aim.met else "**missed**"
@@ -199,7 +199,7 @@ SECTIONS = {
 
 
 def _all(outcome: Outcome, reference: str) -> str:
-    """Everybody, the fastest first."""
+    """All contenders, the fastest first."""
     ours = outcome[reference]
     rows = []
     for one in sorted(outcome.measured, key=lambda one: -one.median("per_second")):

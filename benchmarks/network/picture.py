@@ -1,4 +1,4 @@
-"""The picture of stores across a network: who does how many checks a second, and what a check costs in time."""
+"""The chart of stores across a network: checks per second, and the time of a check."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def draw(results: Results, path: Path) -> None:
 
 
 def _rates(axes: Any, named: Sequence[tuple[str, Measured]], title: str) -> None:
-    """A bar for each contender: Crestgate, Crestgate one by one, and the others, each in a colour of its own."""
+    """A bar for each contender: Crestgate, Crestgate one by one, and the others, each in its own colour."""
     colours = {"crestgate": OURS, "crestgate one by one": SINGLE}
     rates = [one.median("per_second") for _, one in named]
     axes.barh(range(len(named)), rates, height=0.7, color=[colours.get(one.entry.library, THEIRS) for _, one in named])
@@ -98,11 +98,11 @@ def frame(axes: Any, names: Sequence[str], title: str) -> None:
         axes.spines[side].set_visible(False)
 
 
-def figure(axes: Any, place: float, row: int, text: str) -> None:
+def figure(axes: Any, position: float, row: int, text: str) -> None:
     """A figure at the end of a row's bar."""
     axes.annotate(
         text,
-        (place, row),
+        (position, row),
         xytext=(6, 0),
         textcoords="offset points",
         va="center",

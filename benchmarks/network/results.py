@@ -1,4 +1,4 @@
-"""From rounds to ratios, and what was aimed at: medians of the ratios within a round, with their spread as noise."""
+"""From rounds to ratios, and the targets: medians of the ratios within a round, with their spread as noise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one contest, in the order of its entries."""
+    """The result of one contest, in the order of its entries."""
 
     name: str
     measured: list[Measured]
@@ -60,7 +60,7 @@ class Outcome:
 
     @property
     def transactions(self) -> list[Measured]:
-        """Those who make a transaction of every check."""
+        """The entries with a transaction for every check."""
         return self.of("classic", "crestgate one by one")
 
     def ratio(self, one: Measured, other: Measured, field: str = "per_second") -> Spread:
@@ -76,7 +76,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Results:
-    """A whole run."""
+    """A complete run."""
 
     quick: bool
     date: str
@@ -104,7 +104,7 @@ class Aim:
 
 
 def aims(results: Results) -> list[Aim]:
-    """Every target for which there is something measured."""
+    """Every target that was measured."""
     found: list[Aim] = []
     outcomes = results.outcomes
     for name, label, what in (
@@ -157,6 +157,6 @@ def _less(what: str, measured: Spread, target: float) -> Aim:
 
 
 def _no_slower(what: str, measured: Spread) -> Aim:
-    """Slower is what is slower in nine rounds of ten."""
+    """Slower means slower in nine of ten rounds."""
     within = measured.median < 1.0 <= measured.high
     return Aim(what, "≥ 1×", measured, measured.high >= 1.0, "within the noise" if within else "")

@@ -1,7 +1,7 @@
 """Contenders take turns, because a machine's speed drifts and a ratio within one round hardly does.
 
-All are started before the first round, which does not count. In each round everybody has one turn while the others
-wait, and who begins changes from round to round. Whoever fails is left out, with the reason; Crestgate may not fail.
+All are started before the first round, which does not count. In each round every contender has one turn while the
+others wait, in rotating order. A contender that fails is left out, with the reason; Crestgate may not fail.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import environments
 from benchmarks.network.entry import Entry
 from benchmarks.network.load import Turn
-from benchmarks.talk import ContenderError, Worker
+from benchmarks.worker_process import ContenderError, Worker
 
 __all__ = ["Pace", "Rounds", "take_turns"]
 
@@ -34,7 +34,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Rounds:
-    """What came of a contest: for each entry its turns, of all the same number; and who could not take part."""
+    """The result of a contest: the same number of turns for each entry, and the entries that were left out."""
 
     turns: dict[Entry, list[Turn]]
     left_out: list[str]
@@ -44,7 +44,7 @@ class Rounds:
 def take_turns(root: Path, entries: Sequence[Entry], pace: Pace) -> Rounds:
     turns: dict[Entry, list[Turn]] = {entry: [] for entry in entries}
     left_out: list[str] = []
-    began = time.monotonic()
+    started = time.monotonic()
     with ExitStack() as stack:
         workers = [(entry, _start(stack, root, entry, pace)) for entry in entries]
 
@@ -55,7 +55,7 @@ def take_turns(root: Path, entries: Sequence[Entry], pace: Pace) -> Rounds:
                 return worker.read(what)
             except ContenderError as error:
                 if entry.library == "crestgate" and entry.loop == "asyncio":
-                    raise  # a benchmark of Crestgate without Crestgate is none
+                    raise  # a benchmark of Crestgate needs Crestgate
                 left_out.append(str(error))
                 workers.remove((entry, worker))
                 del turns[entry]
@@ -69,7 +69,7 @@ def take_turns(root: Path, entries: Sequence[Entry], pace: Pace) -> Rounds:
                 turn = ask(entry, worker, "turn")
                 if turn is not None and number >= WARM_UP:
                     turns[entry].append(Turn(**turn))
-    return Rounds(turns, left_out, time.monotonic() - began)
+    return Rounds(turns, left_out, time.monotonic() - started)
 
 
 def _start(stack: ExitStack, root: Path, entry: Entry, pace: Pace) -> Worker:

@@ -1,7 +1,7 @@
-"""One contender in a process of its own, which does nothing until it is its turn.
+"""One contender in its own process, which is idle until its turn.
 
-The order comes as JSON in the first argument: an entry, and the seconds of a turn. Each line that it reads is answered
-with a turn; the driver (rounds.py) decides when.
+The order comes as JSON in the first argument: an entry, and the seconds of a turn. Each line of standard input starts a
+turn; the driver (rounds.py) decides when.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def main() -> NoReturn:
     try:
         take_part(Entry(**order["entry"]), order["seconds"])
     except BaseException as error:  # noqa: BLE001 - the driver decides what a contender that fails means
-        say({"error": reason(error)})
-    os._exit(0)  # some keep threads or connections that would hold up an orderly end
+        send({"error": reason(error)})
+    os._exit(0)  # some have threads or connections that would block a normal exit
 
 
-def say(message: dict[str, Any]) -> None:
+def send(message: dict[str, Any]) -> None:
     print(json.dumps(message), flush=True)
 
 
@@ -62,7 +62,7 @@ def take_part(entry: Entry, seconds: float) -> None:
         contender = ON_THREADS[entry.library](entry)
     else:
         loop = new_loop(entry)
-        contender = loop.run_until_complete(_made(entry))
+        contender = loop.run_until_complete(_create(entry))
 
     def turn(number: int) -> load.Turn:
         if entry.load == "threads":
@@ -71,15 +71,15 @@ def take_part(entry: Entry, seconds: float) -> None:
             return loop.run_until_complete(load.tasks(contender, keys, entry.callers, seconds))
         return loop.run_until_complete(load.arrivals(contender, keys, entry.callers, seconds, number))
 
-    say({"ready": True})
+    send({"ready": True})
     for number, _ in enumerate(sys.stdin):
         done = turn(number)
         if contender.failures():
             raise RuntimeError(f"{contender.failures()} checks were not answered by the store")
-        say({"turn": done._asdict()})
+        send({"turn": done._asdict()})
 
 
-async def _made(entry: Entry) -> Contender:
+async def _create(entry: Entry) -> Contender:
     return await ON_A_LOOP[entry.library](entry)
 
 

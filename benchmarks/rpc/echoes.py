@@ -1,9 +1,9 @@
-"""The least that a gRPC server can do, on each that could be had: it reads a RateLimitRequest and sends a ready answer.
+"""A minimal server on each available gRPC library: it parses a RateLimitRequest and sends a prepared response.
 
     python -m benchmarks.rpc.echoes NAME PORT
 
-Each is written as its documentation says, and serves one connection after another in one process until it is ended.
-`asgi` is not run by this: a server of ASGI takes it by its name.
+Each is written as its documentation says, and serves one connection after another in one process until it is stopped.
+`asgi` is not run by this: an ASGI server imports it by name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def grpc_asyncio(port: int) -> None:
     """grpcio on asyncio."""
     import grpc.aio
 
-    async def echo(told: Any, context: Any) -> Any:
+    async def echo(request: Any, context: Any) -> Any:
         return READY
 
     server = grpc.aio.server()
@@ -50,7 +50,7 @@ def grpc_threads(port: int) -> None:
     """grpcio with threads."""
     import grpc
 
-    def echo(told: Any, context: Any) -> Any:
+    def echo(request: Any, context: Any) -> Any:
         return READY
 
     server = grpc.server(ThreadPoolExecutor(THREADS))
@@ -70,8 +70,8 @@ async def grpclib(port: int) -> None:
             await stream.send_message(READY)
 
         def __mapping__(self) -> dict[str, Handler]:
-            asked, answered = read.__self__, type(READY)
-            return {SHOULD: Handler(self.echo, Cardinality.UNARY_UNARY, asked, answered)}
+            request_type, response_type = read.__self__, type(READY)
+            return {SHOULD: Handler(self.echo, Cardinality.UNARY_UNARY, request_type, response_type)}
 
     server = Server([Echo()])
     await server.start("127.0.0.1", port)
@@ -97,14 +97,14 @@ async def ours(port: int) -> None:
 async def asgi(
     scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
 ) -> None:
-    """An application for servers of ASGI that send trailers."""
-    told = b""
+    """An application for ASGI servers that send trailers."""
+    body = b""
     more = True
     while more:
         message = await receive()
-        told += message.get("body", b"")
+        body += message.get("body", b"")
         more = message.get("more_body", False)
-    read(told[PREFIX_BYTES:])
+    read(body[PREFIX_BYTES:])
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS, "trailers": True})
     await send({"type": "http.response.body", "body": framed(READY.SerializeToString())})
     await send({"type": "http.response.trailers", "headers": DONE})

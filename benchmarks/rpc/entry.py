@@ -1,4 +1,4 @@
-"""Who takes part: bare echoes on every gRPC server that could be had, and the service; and how they are asked."""
+"""The contenders: bare echoes on every available gRPC library, and the service; and how they are called."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SERVICES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Something that is asked of a server, again and again."""
+    """A kind of request that is sent to a server repeatedly."""
 
     label: str
     served: str
@@ -72,7 +72,7 @@ MORE = (
 
 @dataclass(frozen=True)
 class Contest:
-    """All who take turns, on so many connections with so many calls under way on each."""
+    """All contenders, with a number of connections and of concurrent calls on each."""
 
     connections: int
     calls: int
@@ -87,7 +87,7 @@ CONTESTS = (
 
 
 def limits() -> dict[str, Any]:
-    """What the service limits, as envoyproxy/ratelimit reads it: each user, and each caller of a path."""
+    """The limits of the service in the format of envoyproxy/ratelimit: each user, and each caller of a path."""
     nested = [{"key": "caller", "rate_limit": LIMIT}]
     descriptors = [{"key": "user", "rate_limit": LIMIT}, {"key": "path", "value": "/orders", "descriptors": nested}]
     return {"domain": DOMAIN, "descriptors": descriptors}

@@ -1,7 +1,7 @@
-"""One turn: h2load asks one server for some seconds, and says how often it was answered, and how soon.
+"""One turn: h2load calls one server for some seconds, and reports the rate and the latencies.
 
-It sends the bytes of a file, which it reads anew for every call. So the file is written over meanwhile, every
-fraction of a millisecond, and what is sent is that of one user after another.
+It sends the content of a file, which it reads again for every call. So the file is overwritten meanwhile, every
+fraction of a millisecond, with the requests of one user after another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DATA = re.compile(r"\((\d+)\) data")
 
 @dataclass(frozen=True)
 class Answered:
-    """What h2load has seen. Latencies are in microseconds."""
+    """The result of h2load. Latencies are in microseconds."""
 
     calls: int
     per_second: float
@@ -52,25 +52,25 @@ def is_there() -> bool:
 
 
 def version() -> str:
-    said = subprocess.run(["h2load", "--version"], capture_output=True, text=True, check=True, timeout=10)
-    return said.stdout.strip().rpartition("/")[2]
+    output = subprocess.run(["h2load", "--version"], capture_output=True, text=True, check=True, timeout=10)
+    return output.stdout.strip().rpartition("/")[2]
 
 
 def ask(url: str, bodies: Sequence[bytes], folder: Path, seconds: int, connections: int, calls: int) -> Answered:
-    """Send the bodies, which all have one length. RuntimeError when anything is answered with other than success."""
+    """Send the bodies, which all have the same length. RuntimeError unless all responses are successful."""
     body, log = folder / "body", folder / "calls.tsv"
     body.write_bytes(bodies[0])
-    log.unlink(missing_ok=True)  # h2load would add to it
+    log.unlink(missing_ok=True)  # h2load would append to it
     command = ["h2load", "-p", "h2c", "-c", f"{connections}", "-m", f"{calls}", "-D", f"{seconds}"]
     command += [part for header in HEADERS for part in ("-H", header)]
     command += ["-d", str(body), "--log-file", str(log), url]
     with child(command, folder=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         _rewrite(body, bodies, process, time.monotonic() + seconds + PATIENCE_SECONDS)
         written, _ = process.communicate(timeout=PATIENCE_SECONDS)
-    said = written.decode(errors="replace")
-    rate, requests, good, data = (found.search(said) for found in (_RATE, _REQUESTS, _GOOD, _DATA))
+    output = written.decode(errors="replace")
+    rate, requests, good, data = (found.search(output) for found in (_RATE, _REQUESTS, _GOOD, _DATA))
     if process.returncode != 0 or not (rate and requests and good and data):
-        raise RuntimeError("\n".join([f"h2load could not ask {url}:", *said.splitlines()[-8:]]))
+        raise RuntimeError("\n".join([f"h2load could not ask {url}:", *output.splitlines()[-8:]]))
     done, succeeded, *lost = (int(number) for number in requests.groups())
     if not done or succeeded != done or any(lost) or int(good[1]) < done:
         raise RuntimeError(f"not all calls to {url} were answered: {requests[0]}; such figures mean nothing")
@@ -80,7 +80,7 @@ def ask(url: str, bodies: Sequence[bytes], folder: Path, seconds: int, connectio
 
 
 def _rewrite(file: Path, bodies: Sequence[bytes], process: subprocess.Popen[bytes], deadline: float) -> None:
-    """One body after another, until h2load has ended."""
+    """Write one body after another, until h2load has exited."""
     descriptor = os.open(file, os.O_WRONLY)
     try:
         for body in cycle(bodies):

@@ -1,4 +1,4 @@
-"""gRPC's part: all servers run on one core, and h2load asks one of them at a time from another."""
+"""The gRPC part: all servers run on one core, and h2load calls one of them at a time from another."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REAL, QUICK = Pace(12, 2), Pace(2, 1)
 
 @dataclass(frozen=True)
 class Running:
-    """A server and where it listens for gRPC."""
+    """A server and its gRPC port."""
 
     server: Server
     port: int
@@ -71,7 +71,7 @@ def measure(root: Path, quick: bool) -> Results:
 
 
 class Run:
-    """One run, with a folder for what its servers write."""
+    """One run, with a folder for the files of its servers."""
 
     def __init__(self, root: Path, python: Path, folder: Path) -> None:
         self.root = root
@@ -82,20 +82,22 @@ class Run:
         self.bodies: dict[str, list[bytes]] = {}
 
     def held(self, pace: Pace) -> tuple[list[Outcome], dict[str, float]]:
-        """What came of all contests, and how much memory the servers had in the end."""
+        """The results of all contests, and the memory of the servers at the end."""
         names = dict.fromkeys(entry.served for contest in CONTESTS for entry in contest.entries)
         with ExitStack() as stack, _on(self.asking):
             print(f"  {len(names)} servers", flush=True)
             servers = {name: self.started(stack, name) for name in names}
-            asked = dict.fromkeys(names, 0)
-            outcomes = [self.contest(contest, servers, asked, pace) for contest in CONTESTS]
+            answered_calls = dict.fromkeys(names, 0)
+            outcomes = [self.contest(contest, servers, answered_calls, pace) for contest in CONTESTS]
             for name in SERVICES:
-                counted(servers[name].server, name, asked[name], 1)
+                counted(servers[name].server, name, answered_calls[name], 1)
             megabytes = {name: running.server.resident_megabytes() for name, running in servers.items()}
         return outcomes, megabytes
 
-    def contest(self, contest: Contest, servers: dict[str, Running], asked: dict[str, int], pace: Pace) -> Outcome:
-        """Everybody has a turn in each round, and who begins changes; the first round does not count."""
+    def contest(
+        self, contest: Contest, servers: dict[str, Running], answered_calls: dict[str, int], pace: Pace
+    ) -> Outcome:
+        """Each contender has a turn in each round, in rotating order; the first round does not count."""
         entries = contest.entries
         print(f"  connections: {contest.connections}, calls under way on each: {contest.calls}", flush=True)
         turns: dict[Entry, list[Turn]] = {entry: [] for entry in entries}
@@ -105,7 +107,7 @@ class Run:
             begin = done % len(entries)
             for entry in entries[begin:] + entries[:begin]:
                 answered, turn = self.turn(servers[entry.served], entry, contest, pace.seconds if done else 1)
-                asked[entry.served] += answered
+                answered_calls[entry.served] += answered
                 if done:
                     turns[entry].append(turn)
         for entry in entries:
@@ -127,19 +129,19 @@ class Run:
             return Running(stack.enter_context(serving.started(command, self.root, folder, {}, port)), port)
 
     def try_once(self, running: Running, entry: Entry) -> None:
-        """What is going to be asked, or has been, is answered as it should be, to grpcio's own client."""
+        """Check with grpcio's client that a request of this kind gets the correct response."""
         with grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel:
             try:
-                said = channel.unary_unary(entry.path)(
+                response = channel.unary_unary(entry.path)(
                     request(entry.form, 0), timeout=START_SECONDS, wait_for_ready=True
                 )
             except grpc.RpcError as error:
                 raise RuntimeError(f"{entry.label} was answered with {error}; {running.server.written()}") from None
-        if not _right(entry, said):
-            raise RuntimeError(f"{entry.label} was answered with {said!r}")
+        if not _is_right(entry, response):
+            raise RuntimeError(f"{entry.label} was answered with {response!r}")
 
     def turn(self, running: Running, entry: Entry, contest: Contest, seconds: int) -> tuple[int, Turn]:
-        """The number of calls that were answered, and what it took."""
+        """The number of answered calls, and their figures."""
         url, bodies = f"http://127.0.0.1:{running.port}{entry.path}", self.sent(entry.form)
         before = running.server.processor_seconds()
         found = h2load.ask(url, bodies, self.folder, seconds, contest.connections, contest.calls)
@@ -156,7 +158,7 @@ class Run:
 
 @contextmanager
 def _on(cores: set[int]) -> Iterator[None]:
-    """What is started meanwhile runs on these cores, and stays there."""
+    """Processes started in this block run on these cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -165,14 +167,14 @@ def _on(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _right(entry: Entry, said: bytes) -> bool:
+def _is_right(entry: Entry, response: bytes) -> bool:
     if entry.is_echo:
-        return bool(said == READY.SerializeToString())
+        return bool(response == READY.SerializeToString())
     if entry.form == "check":
-        answer = CheckResponse.FromString(said)
+        answer = CheckResponse.FromString(response)
         return bool(answer.allowed and answer.reason == "ok")
-    answer = RateLimitResponse.FromString(said)
+    answer = RateLimitResponse.FromString(response)
     statuses = list(answer.statuses)
-    told = [one.code == 1 and one.current_limit.requests_per_unit == PLENTY for one in statuses]
+    limits_right = [one.code == 1 and one.current_limit.requests_per_unit == PLENTY for one in statuses]
     fewer = [0 < one.limit_remaining < PLENTY for one in statuses]
-    return answer.overall_code == 1 and len(statuses) == (2 if entry.form == "two" else 1) and all(told + fewer)
+    return answer.overall_code == 1 and len(statuses) == (2 if entry.form == "two" else 1) and all(limits_right + fewer)

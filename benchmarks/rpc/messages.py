@@ -1,4 +1,4 @@
-"""What is sent and answered. All echoes read the one and write the other, with the same protobuf."""
+"""The request and response messages. All echoes use them with the same protobuf."""
 
 from __future__ import annotations
 
@@ -42,20 +42,22 @@ read: Any = messages.RateLimitRequest.FromString
 
 
 def request(form: str, user: int) -> bytes:
-    """What one user sends; all users' have the same length."""
+    """The request of one user; those of all users have the same length."""
     if form == "check":
-        said = messages.CheckRequest(identifier=f"{user:04}", dimension=1, endpoint="/api/v1/orders", method="GET")
+        message_sent = messages.CheckRequest(
+            identifier=f"{user:04}", dimension=1, endpoint="/api/v1/orders", method="GET"
+        )
     else:
         descriptors = [{"entries": [{"key": "user", "value": f"{user:04}"}]}]
         if form == "two":
             descriptors.append(
                 {"entries": [{"key": "path", "value": "/orders"}, {"key": "caller", "value": f"{user:04}"}]}
             )
-        said = messages.RateLimitRequest(domain=DOMAIN, descriptors=descriptors)
-    data: bytes = said.SerializeToString()
+        message_sent = messages.RateLimitRequest(domain=DOMAIN, descriptors=descriptors)
+    data: bytes = message_sent.SerializeToString()
     return data
 
 
 def framed(message: bytes) -> bytes:
-    """As it is sent: not compressed, its length, and the message."""
+    """The gRPC frame of a message: uncompressed flag, length, and message."""
     return len(message).to_bytes(PREFIX_BYTES, "big") + message

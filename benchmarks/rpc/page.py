@@ -1,14 +1,14 @@
-"""The section of the page about gRPC: tables with every figure of the run, what they mean, and what was decided."""
+"""The section about gRPC: tables with every figure of the run, their meaning, and the decision."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.formatting import in_times, milliseconds, missed, targets_table
 from benchmarks.page import table
 from benchmarks.rpc.entry import GRPCLIB, ONE, OURS, PYVOY, THREADS
 from benchmarks.rpc.messages import PLENTY, VALUES
 from benchmarks.rpc.results import ECHO_TARGET, Measured, Outcome, Results, aims
-from benchmarks.words import in_times, milliseconds, missed, targets_table
 
 __all__ = ["targets", "write"]
 
@@ -130,17 +130,17 @@ def _echoes(results: Results, outcome: Outcome) -> str:
 
 
 def _service(outcome: Outcome) -> str:
-    shown = [outcome.ours, *(one for one in outcome.measured if not one.entry.is_echo)]
-    return _beside(outcome, shown)
+    measurements = [outcome.ours, *(one for one in outcome.measured if not one.entry.is_echo)]
+    return _beside(outcome, measurements)
 
 
 def _all(outcome: Outcome) -> str:
     return _beside(outcome, outcome.measured)
 
 
-def _beside(outcome: Outcome, shown: Sequence[Measured]) -> str:
+def _beside(outcome: Outcome, measurements: Sequence[Measured]) -> str:
     rows = []
-    for one in shown:
+    for one in measurements:
         over = "" if one is outcome.ours else in_times(one.ratio(outcome.ours))
         bare = "" if one is outcome.bare else in_times(one.ratio(outcome.bare))
         rows.append([*_first(one), over, bare, *_last(one)])

@@ -1,4 +1,4 @@
-"""The picture of gRPC: calls per second of bare echoes and of the service, and the targets."""
+"""The chart of gRPC: calls per second of bare echoes and of the service, and the targets."""
 
 from __future__ import annotations
 

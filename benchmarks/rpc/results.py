@@ -1,4 +1,4 @@
-"""From turns to ratios, and what was aimed at: medians of the ratios within a round, with their spread as noise."""
+"""From turns to ratios, and the targets: medians of the ratios within a round, with their spread as noise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one contest."""
+    """The result of one contest."""
 
     connections: int
     calls: int
@@ -59,7 +59,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Results:
-    """A whole run."""
+    """A complete run."""
 
     quick: bool
     date: str
@@ -76,7 +76,7 @@ class Results:
 
 
 def aims(results: Results) -> list[Aim]:
-    """Every target, of calls as proxies make them."""
+    """Every target, for calls as proxies make them."""
     outcome = results.outcomes[0]
     found = []
     for entry in ONE:

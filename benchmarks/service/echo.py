@@ -1,4 +1,4 @@
-"""The least that an application can do: it reads the body and sends it back. uvicorn runs it."""
+"""A minimal application: it reads the body and sends it back. uvicorn runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part: servers with their settings, and what is asked of them."""
+"""The contenders: servers with their settings, and the requests sent to them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Served:
     on_redis: bool = False
 
     def written(self, redis_url: str) -> dict[str, Any]:
-        """Its settings as they are in its file."""
+        """Its settings as written to its file."""
         server = SETTINGS["server"] | ({"checks": "key"} if self.needs_key else {})
         store = {"store": redis_url} if self.on_redis else {}
         return {**SETTINGS, **self.settings, **store, "server": server}
@@ -52,7 +52,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Entry:
-    """Something that is asked of a server, again and again."""
+    """A kind of request that is sent to a server repeatedly."""
 
     label: str
     served: str
@@ -67,7 +67,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Contest:
-    """All who take turns, with so many workers each. The first of them is the echo, the second the plain check."""
+    """All contenders, with a number of workers each. The first is the echo, the second the plain check."""
 
     workers: int
     servers: tuple[Served, ...]
@@ -102,7 +102,7 @@ CONTESTS = (
 
 
 def bodies(form: str) -> Iterator[str]:
-    """What is sent, in rotation: a thousand users have their turns, one by one or a hundred at once."""
+    """The request bodies in rotation: a thousand users, one by one or a hundred in a batch."""
     if form == "batch":
         checks = [_by_rule(user) for user in range(USERS)]
         for first in range(0, USERS, BATCH):

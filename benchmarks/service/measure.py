@@ -1,4 +1,4 @@
-"""The service's part: all servers of a contest run, and wrk asks one of them at a time."""
+"""The service part: all servers of a contest run, and wrk calls one of them at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTED_SECONDS = 5
 
 @dataclass(frozen=True)
 class Pace:
-    """Rounds that count, the seconds of a turn, and rounds of what is timed without a server."""
+    """Rounds that count, the seconds of a turn, and rounds of the measurement without a server."""
 
     rounds: int
     seconds: int
@@ -61,7 +61,7 @@ def measure(root: Path, quick: bool) -> Results:
 
 
 class Run:
-    """One run, with its folder: what is sent is in it, and below it what the servers write."""
+    """One run, with a folder for the request bodies and for the files of the servers."""
 
     def __init__(self, root: Path, python: Path, folder: Path, redis_url: str) -> None:
         self.root = root
@@ -74,11 +74,11 @@ class Run:
         self.numbers = count()
 
     def held(self, contest: Contest, pace: Pace) -> Outcome:
-        """Everybody has a turn in each round, and who begins changes; the first round does not count."""
+        """Each contender has a turn in each round, in rotating order; the first round does not count."""
         with ExitStack() as stack:
             print(f"  {len(contest.servers)} servers, workers each: {contest.workers}", flush=True)
             servers = {one.name: self.started(stack, one, contest.workers) for one in contest.servers}
-            asked = dict.fromkeys(servers, 0)
+            totals = dict.fromkeys(servers, 0)
             turns: dict[Entry, list[Turn]] = {entry: [] for entry in contest.entries}
             for entry in contest.entries:
                 self.try_once(servers[entry.served], entry)
@@ -86,12 +86,12 @@ class Run:
                 begin = done % len(contest.entries)
                 for entry in contest.entries[begin:] + contest.entries[:begin]:
                     answered, turn = self.turn(servers[entry.served], entry, pace.seconds if done else 1)
-                    asked[entry.served] += answered * entry.decisions
+                    totals[entry.served] += answered * entry.decisions
                     if done:
                         turns[entry].append(turn)
             for one in contest.servers:
                 if not one.echo:
-                    counted(servers[one.name], one.name, asked[one.name], contest.workers)
+                    counted(servers[one.name], one.name, totals[one.name], contest.workers)
         measured = [Measured(entry, mine) for entry, mine in turns.items()]
         return Outcome(contest.workers, measured, pace.rounds, pace.seconds)
 
@@ -104,11 +104,11 @@ class Run:
         return stack.enter_context(serving.service(self.python, workers, folder, settings, needs_key=served.needs_key))
 
     def try_once(self, server: Server, entry: Entry) -> None:
-        """What is going to be asked is answered as it should be; and a check that needs a key is not without."""
+        """Check that a request gets the correct response, and that a check that needs a key is refused without one."""
         with self.bodies[entry.form].open() as file:
             body = file.readline().rstrip("\n")
-        status, said = server.call("POST", entry.path, body, server.token)
-        answer = json.loads(said)
+        status, response_body = server.call("POST", entry.path, body, server.token)
+        answer = json.loads(response_body)
         if entry.served == "echo":
             right = answer == json.loads(body)
         else:
@@ -117,12 +117,14 @@ class Run:
                 one.get("allowed") is True and one.get("reason") == "ok" for one in decisions
             )
         if status != 200 or not right:
-            raise RuntimeError(f"{entry.label} was answered with {status} {said.decode(errors='replace')[:500]}")
+            raise RuntimeError(
+                f"{entry.label} was answered with {status} {response_body.decode(errors='replace')[:500]}"
+            )
         if server.token and server.call("POST", entry.path, body)[0] != 401:
             raise RuntimeError(f"{entry.label}: a key is needed, and without one a check is answered")
 
     def turn(self, server: Server, entry: Entry, seconds: int) -> tuple[int, Turn]:
-        """The number of requests that were answered, and what it took."""
+        """The number of answered requests, and their figures."""
         fresh = f"turn-{next(self.numbers)}-" if entry.fresh else ""
         before = server.processor_seconds()
         found = wrk.ask(server.url(entry.path), self.bodies[entry.form], seconds, token=server.token, fresh=fresh)
@@ -131,16 +133,16 @@ class Run:
         return found.requests, turn
 
 
-def counted(server: Server, name: str, asked: int, workers: int) -> None:
-    """What the service has counted is what was answered, or a little more: wrk hangs up on the last ones."""
+def counted(server: Server, name: str, answered: int, workers: int) -> None:
+    """Check that the service counted the answered requests, or a few more: wrk disconnects during the last ones."""
     deadline = time.monotonic() + COUNTED_SECONDS
     allowed, blocked, alive = server.totals()
-    while (allowed < asked or alive < workers) and time.monotonic() < deadline:
+    while (allowed < answered or alive < workers) and time.monotonic() < deadline:
         time.sleep(0.1)
         allowed, blocked, alive = server.totals()
-    if allowed < asked or blocked or alive < workers:
+    if allowed < answered or blocked or alive < workers:
         raise RuntimeError(
-            f"the service {name!r} answered {asked} checks, and says that {allowed} were allowed and {blocked} "
+            f"the service {name!r} answered {answered} checks, and says that {allowed} were allowed and {blocked} "
             f"blocked, by {alive} of {workers} workers"
         )
 

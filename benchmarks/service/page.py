@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from benchmarks.figures import spread
+from benchmarks.formatting import in_times, milliseconds, missed, targets_table
 from benchmarks.page import table
 from benchmarks.service.entry import BATCH, USERS
 from benchmarks.service.results import Measured, Outcome, Results, aims
 from benchmarks.service.wrk import CONNECTIONS
-from benchmarks.words import in_times, milliseconds, missed, targets_table
 
 __all__ = ["targets", "write"]
 

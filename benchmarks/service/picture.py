@@ -1,4 +1,4 @@
-"""The picture of the service: requests per second beside the echo, what each thing costs, and the targets."""
+"""The chart of the service: requests per second beside the echo, the cost of each feature, and the targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From turns to ratios, and what was aimed at: medians of the ratios within a round, with their spread as noise."""
+"""From turns to ratios, and the targets: medians of the ratios within a round, with their spread as noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH_TARGET = 8.0
 
 @dataclass(frozen=True)
 class Turn:
-    """What one turn showed. Latencies are in microseconds, and so is the server's processor time for a request."""
+    """The result of one turn. Latencies are in microseconds, and so is the server's processor time for a request."""
 
     per_second: float
     """Requests."""
@@ -47,7 +47,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one contest: the echo first, then the plain check, then the others."""
+    """The result of one contest: the echo first, then the plain check, then the others."""
 
     workers: int
     measured: list[Measured]
@@ -69,7 +69,7 @@ class Outcome:
 
     @property
     def costs(self) -> list[Measured]:
-        """Those that say what something costs beside the plain check."""
+        """The entries that show the cost of a feature beside the plain check."""
         return [one for one in self.measured if one.entry.why]
 
     def ratio(self, one: Measured, other: Measured, field: str = "per_second") -> Spread:
@@ -85,7 +85,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Results:
-    """A whole run."""
+    """A complete run."""
 
     quick: bool
     date: str

@@ -1,4 +1,4 @@
-"""Servers as child processes on free ports of loopback, each in a folder of its own that goes when it ends."""
+"""Servers as child processes on free ports of loopback, each in its own temporary folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALLOWED, BLOCKED, WORKERS = "crestgate_allowed_total", "crestgate_blocked_total"
 
 
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, token: str, admin: str) -> None:
         self.port = port
@@ -37,16 +37,16 @@ class Server:
         return f"http://127.0.0.1:{self.port}{path}"
 
     def processor_seconds(self) -> float:
-        """What all its processes have used until now, as the system counts it."""
+        """The processor time of all its processes so far."""
         ticks = sum(int(fields[11]) + int(fields[12]) for fields in self._stats())
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def resident_megabytes(self) -> float:
-        """What all its processes hold in memory; what they share is counted in each."""
+        """The resident memory of all its processes; shared memory counts in each."""
         return sum(int(fields[21]) for fields in self._stats()) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def _stats(self) -> Iterator[list[str]]:
-        """What the system says of each of its processes, from the state on."""
+        """The fields of /proc/PID/stat of each of its processes, from the state on."""
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):  # it has ended meanwhile
                 fields = stat.read_text().rpartition(")")[2].split()
@@ -54,7 +54,7 @@ class Server:
                     yield fields
 
     def wait(self, path: str) -> None:
-        """Until it answers there."""
+        """Wait until it answers on this path."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             with suppress(OSError):
@@ -75,15 +75,15 @@ class Server:
             connection.close()
 
     def written(self) -> str:
-        """What it has written into its log until now."""
+        """The content of its log so far."""
         return self._log.read_text(errors="replace")
 
     def totals(self) -> tuple[int, int, int]:
-        """How many decisions the service has allowed and blocked, and how many workers say so."""
-        status, said = self.call("GET", "/metrics", token=self._admin)
-        assert status == 200, said
+        """The numbers of allowed and blocked decisions, and of workers that report them."""
+        status, body_received = self.call("GET", "/metrics", token=self._admin)
+        assert status == 200, body_received
         sums = {ALLOWED: 0.0, BLOCKED: 0.0, WORKERS: 0.0}
-        for line in said.decode().splitlines():
+        for line in body_received.decode().splitlines():
             name, _, value = line.rpartition(" ")
             name = name.partition("{")[0]
             if name in sums:
@@ -95,7 +95,7 @@ class Server:
 def application(
     root: Path, python: Path, folder: Path, name: str, *options: str, variables: dict[str, str] | None = None
 ) -> Iterator[Server]:
-    """An application of the benchmarks, on uvicorn as fast as that can be."""
+    """An application of the benchmarks, on the fastest setup of uvicorn."""
     port = free_port()
     command = [str(python), "-m", "uvicorn", name, "--port", str(port), "--loop", "uvloop", "--http", "httptools"]
     command += ["--no-access-log", "--log-level", "error", *options]
@@ -146,7 +146,7 @@ def started(
 ) -> Iterator[Server]:
     """A server by its command; it need not answer yet."""
     log = folder / "log"
-    variables = variables | {"TMPDIR": str(folder)}  # whatever a killed server leaves behind goes with the folder
+    variables = variables | {"TMPDIR": str(folder)}  # files of a killed server are removed with the folder
     with (
         log.open("wb") as written,
         child(command, folder=cwd, variables=variables, stdout=subprocess.DEVNULL, stderr=written) as process,

@@ -1,6 +1,6 @@
-"""One turn: wrk asks one server for some seconds, and says how often it was answered, and how soon.
+"""One turn: wrk calls one server for some seconds, and reports the rate and the latencies.
 
-The turns of the frameworks are asked from here, too.
+The turns of the frameworks use it, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ rules or rpc."""
 
 @dataclass(frozen=True)
 class Answered:
-    """What wrk has seen. Latencies are in microseconds."""
+    """The result of wrk. Latencies are in microseconds."""
 
     requests: int
     seconds: float
@@ -42,28 +42,28 @@ def is_there() -> bool:
 
 
 def version() -> str:
-    said = subprocess.run(["wrk", "--version"], capture_output=True, text=True, check=False, timeout=10)
-    found = re.search(r"\d+(\.\d+)+", said.stdout + said.stderr)
+    output = subprocess.run(["wrk", "--version"], capture_output=True, text=True, check=False, timeout=10)
+    found = re.search(r"\d+(\.\d+)+", output.stdout + output.stderr)
     return found[0] if found else "unknown"
 
 
 def ask(url: str, bodies: Path, seconds: int, *, token: str = "", fresh: str = "") -> Answered:
-    """Send the bodies in rotation. RuntimeError when anything is answered with other than success."""
+    """Send the bodies in rotation. RuntimeError unless all responses are successful."""
     return ask_with(SCRIPT, url, seconds, CONNECTIONS, (str(bodies), token or "-", fresh or "-"))
 
 
 def ask_with(script: Path, url: str, seconds: int, connections: int, arguments: Sequence[str] = ()) -> Answered:
-    """Send what a script makes, whose last line says what came of it, as that of requests.lua does."""
+    """Send the requests of a script, which prints its result in the last line, as requests.lua does."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url, "--", *arguments]
     with child(command, folder=script.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         written, _ = process.communicate(timeout=seconds + PATIENCE_SECONDS)
     lines = written.decode(errors="replace").splitlines()
     if process.returncode != 0 or not lines or not lines[-1].startswith("{"):
         raise RuntimeError("\n".join([f"wrk could not ask {url}:", *lines[-5:]]))
-    said: dict[str, Any] = json.loads(lines[-1])
-    if said["refused"] or said["lost"] or not said["requests"]:
+    output: dict[str, Any] = json.loads(lines[-1])
+    if output["refused"] or output["lost"] or not output["requests"]:
         raise RuntimeError(
-            f"of {said['requests']} requests to {url}, {said['refused']} were refused and {said['lost']} lost: "
+            f"of {output['requests']} requests to {url}, {output['refused']} were refused and {output['lost']} lost: "
             "such figures mean nothing"
         )
-    return Answered(said["requests"], said["microseconds"] / 1e6, said["p50"], said["p99"])
+    return Answered(output["requests"], output["microseconds"] / 1e6, output["p50"], output["p99"])

@@ -1,4 +1,4 @@
-"""The talk with a worker process, line by line: contenders live in processes of their own and wait for their turns."""
+"""Communication with a worker process, line by line: contenders run in their own processes and wait for their turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ContenderError(Exception):
 
 
 class Worker:
-    """A worker process, which is given an order when it starts and a line for each turn; it ends with the stack."""
+    """A worker process. It gets an order when it starts and a line for each turn; it exits with the stack."""
 
     def __init__(
         self, stack: ExitStack, python: Path, root: Path, module: str, order: dict[str, Any], name: str
@@ -46,7 +46,7 @@ class Worker:
         self.close_orders()
 
     def read(self, what: str) -> Any:
-        """The one thing that the next line of the worker says."""
+        """The single value in the next line of the worker."""
         if not select.select([self.replies], [], [], REPLY_SECONDS)[0]:
             raise ContenderError(f"{self.name} did not answer within {REPLY_SECONDS} seconds")
         line = self.replies.readline()

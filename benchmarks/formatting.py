@@ -1,4 +1,4 @@
-"""Figures in words, for the parts that ask servers: ratios with their noise, and targets met or missed."""
+"""Formatting of figures for the parts that call servers: ratios with their noise, and targets met or missed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["in_times", "milliseconds", "missed", "targets_table"]
 
 
 def in_times(times: Spread) -> str:
-    places = 2 if times.high < 10 else 1
-    return f"{times.median:.{places}f} ({times.low:.{places}f}–{times.high:.{places}f})"
+    digits = 2 if times.high < 10 else 1
+    return f"{times.median:.{digits}f} ({times.low:.{digits}f}–{times.high:.{digits}f})"
 
 
 def milliseconds(p50: float, p99: float) -> str:
@@ -22,13 +22,13 @@ def milliseconds(p50: float, p99: float) -> str:
 
 
 def targets_table(aims: Sequence[Aim]) -> str:
-    """Every target with what was measured; a table that also reads well in a terminal."""
+    """Every target with its measurement, as a table that is also readable in a terminal."""
     rows = [[aim.what, aim.target, in_times(aim.measured), "met" if aim.met else "**missed**"] for aim in aims]
     return table(["what", "target", "measured", ""], rows)
 
 
 def missed(aims: Sequence[Aim]) -> str:
-    """What the table says, in a sentence."""
+    """The content of the table in a sentence."""
     found = [aim for aim in aims if not aim.met]
     if not found:
         narrow = [aim.what for aim in aims if aim.measured.low < aim.bound]
