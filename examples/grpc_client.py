@@ -25,20 +25,20 @@ METADATA = [("authorization", f"Bearer {KEY}")] if KEY else []
 def main() -> None:
     with grpc.insecure_channel(SERVICE) as channel:
         limiter = services.RateLimiterStub(channel)
-        asked = messages.CheckRequest(key="user:42", plans=["gold"])
+        request = messages.CheckRequest(key="user:42", plans=["gold"])
         for number in range(1, 5):
-            decision = limiter.CheckRateLimit(asked, timeout=5, metadata=METADATA)  # one channel serves all calls
+            decision = limiter.CheckRateLimit(request, timeout=5, metadata=METADATA)  # one channel serves all calls
             print(f"{number}: {'allowed' if decision.allowed else 'denied'}, {decision.remaining} left")
         many = messages.CheckBatchRequest(
             checks=[messages.CheckRequest(dimension=messages.USER, identifier=str(user)) for user in range(100)]
         )
         decisions = limiter.CheckRateLimitBatch(many, timeout=5, metadata=METADATA).decisions
         print(f"in one call: {sum(decision.allowed for decision in decisions)} of {len(decisions)} allowed")
-        asked = messages.QuotaRequest(key="user:43", plans=["gold"])
-        quota = limiter.GetRemainingQuota(asked, timeout=5, metadata=METADATA)
+        request = messages.QuotaRequest(key="user:43", plans=["gold"])
+        quota = limiter.GetRemainingQuota(request, timeout=5, metadata=METADATA)
         print(f"user:43 has {quota.remaining} of {quota.limit}")
-        gone = limiter.ResetLimit(messages.ResetRequest(key="user:42", plans=["gold"]), timeout=5, metadata=METADATA)
-        print(f"forgotten: {', '.join(f'{counter.rule} of {counter.key}' for counter in gone.reset)}")
+        reset = limiter.ResetLimit(messages.ResetRequest(key="user:42", plans=["gold"]), timeout=5, metadata=METADATA)
+        print(f"forgotten: {', '.join(f'{counter.rule} of {counter.key}' for counter in reset.reset)}")
 
 
 if __name__ == "__main__":
