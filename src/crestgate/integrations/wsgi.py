@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["RateLimitMiddleware", "WsgiRequest", "environ_headers", "request_path"]
 
 RawHeaders = list[tuple[bytes, bytes]]
+_CONTENT = (("CONTENT_TYPE", b"content-type"), ("CONTENT_LENGTH", b"content-length"))
 
 
 class RateLimitMiddleware:
@@ -221,9 +222,16 @@ class WsgiRequest(Request):
 
 def environ_headers(environ: Mapping[str, Any]) -> RawHeaders:
     """The request headers in a WSGI environment. Values are text, except perhaps in tests."""
-    headers = [(name[5:], value) for name, value in environ.items() if name.startswith("HTTP_")]
-    headers += [(name, environ[name]) for name in ("CONTENT_TYPE", "CONTENT_LENGTH") if environ.get(name)]
-    return encode_headers([(name.replace("_", "-"), str(value)) for name, value in headers])
+    headers = [
+        (name[5:].replace("_", "-").lower().encode("latin-1", "replace"), str(value).encode("latin-1", "replace"))
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    ]
+    for name, header in _CONTENT:
+        value = environ.get(name)
+        if value:
+            headers.append((header, str(value).encode("latin-1", "replace")))
+    return headers
 
 
 def request_path(environ: WSGIEnvironment) -> str:
