@@ -14,7 +14,7 @@ from django.urls import path
 
 from crestgate.integrations.django import exempt, limit
 
-MIDDLEWARE = ["crestgate.integrations.django.RateLimitMiddleware"]  # after AuthenticationMiddleware, if that is there
+MIDDLEWARE = ["crestgate.integrations.django.RateLimitMiddleware"]  # after AuthenticationMiddleware, if used
 CRESTGATE = {
     "LIMITER": "memory://",
     "LIMITS": "100/hour",

@@ -18,7 +18,7 @@ CONFIG = Path(__file__).with_name("crestgate.yaml")
 
 
 def user(request: Request) -> str | None:
-    return request.headers.get("x-user")  # of your session, in earnest: anybody can write a header
+    return request.headers.get("x-user")  # in production use your session: any client can send a header
 
 
 app = FastAPI()

@@ -18,7 +18,7 @@ def plain() -> str:  # the defaults
 
 
 @app.get("/item/<int:number>")
-@gate.limit("2/minute")  # in the place of the defaults
+@gate.limit("2/minute")  # replaces the defaults
 def item(number: int) -> str:
     return str(number)
 

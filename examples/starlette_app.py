@@ -20,7 +20,7 @@ LIMITS = {"free": "3/hour", "gold": "10/hour"}
 
 
 def tenant(request: Request) -> str | None:
-    return request.headers.get("x-tenant")  # None: nobody is named, and the client's address counts
+    return request.headers.get("x-tenant")  # None: counted by the client's address
 
 
 def limits(request: Request) -> str | None:

@@ -85,8 +85,8 @@ def test_every_setting_of_flask_is_in_the_table() -> None:
 
 
 def test_settings_of_django_are_sorted_as_the_code_does() -> None:
-    shared, own = TEXT.partition("hold for decorators too")[::2]
-    shared = shared.rpartition("with what was meant.")[2]
-    own = own.partition("the middleware's alone")[0]
+    shared, own = TEXT.partition("are also the defaults of decorators")[::2]
+    shared = shared.rpartition("with a hint.")[2]
+    own = own.partition("apply to the middleware alone")[0]
     assert {*re.findall("`([A-Z_]+)`", own)} | {"LIMITER"} == {*_PER_LAYER}
     assert {*re.findall("`([A-Z_]+)`", shared)} == {*_KNOWN} - {*_PER_LAYER} | {"LIMITER"}
