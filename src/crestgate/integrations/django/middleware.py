@@ -94,10 +94,12 @@ def _check_order(project: Project) -> None:
         return
     if _OWN not in listed or _AUTHENTICATION not in listed or listed.index(_AUTHENTICATION) < listed.index(_OWN):
         return
-    message = f"{_OWN} is before {_AUTHENTICATION} in MIDDLEWARE, and so knows no user: put it after"
     if project.limits is not None:
-        raise ImproperlyConfigured(message)
-    _log.warning(message)  # rules may not use users at all
+        raise ImproperlyConfigured(
+            f"{_OWN} is before {_AUTHENTICATION} in MIDDLEWARE, and so knows no user: put it after"
+        )
+    # Only a warning: rules may not use users at all.
+    _log.warning("%s is before %s in MIDDLEWARE, and so knows no user: put it after", _OWN, _AUTHENTICATION)
 
 
 def _refuse_unused(project: Project) -> None:
