@@ -61,12 +61,12 @@ def crestgate(
     context: typer.Context,
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Say what is installed, how built."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and the build."),
     ] = False,
 ) -> None:
     """Rate limiting for Python services.
 
-    Exit codes: 0 fine or allowed, 1 denied, 2 wrong use or an error.
+    Exit codes: 0 success or allowed, 1 denied, 2 usage error or failure.
     """
     if context.invoked_subcommand is None:
         print_line(context.get_help())
@@ -92,8 +92,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _report_error(error: CrestgateError) -> int:
     if isinstance(error, ValidationError) and any(problem.file is not None for problem in error.problems):
-        for problem in error.problems:  # file:line: message, as compilers print it
-            print_error(str(problem), prefix="")
+        for problem in error.problems:
+            if problem.file is None:
+                print_error(str(problem))
+            else:  # file:line: message, as compilers print it
+                print_error(str(problem), prefix="")
     else:
         print_error(str(error))
     return USAGE_ERROR

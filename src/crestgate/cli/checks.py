@@ -58,7 +58,7 @@ NO_PLANS_HINT = (
     "service)"
 )
 
-KeyArgument = Annotated[str | None, typer.Argument(metavar="KEY", help="Who is limited: user:42.")]
+KeyArgument = Annotated[str | None, typer.Argument(metavar="KEY", help="What is limited: user:42.")]
 LimitOption = Annotated[
     list[str] | None,
     typer.Option("--limit", "-l", metavar="LIMIT", help="For KEY: '10/min', '5/s; 100/h' or a plan; repeatable."),
@@ -66,14 +66,14 @@ LimitOption = Annotated[
 PlanOption = Annotated[
     list[str] | None, typer.Option("--plan", "-p", metavar="NAME", help="For KEY: a plan by its name; repeatable.")
 ]
-CostOption = Annotated[int, typer.Option("--cost", metavar="N", help="How many units it takes.")]
+CostOption = Annotated[int, typer.Option("--cost", metavar="N", help="Units to take.")]
 UserOption = Annotated[str | None, typer.Option("--user", metavar="ID", help="A request by rules, instead of KEY.")]
 IpOption = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Its address.")]
 ApiKeyOption = Annotated[str | None, typer.Option("--api-key", metavar="KEY", help="Its API key.")]
 ClientOption = Annotated[str | None, typer.Option("--client", metavar="ID", help="Its client.")]
 PathOption = Annotated[str | None, typer.Option("--path", metavar="PATH", help="Its path.")]
 MethodOption = Annotated[str | None, typer.Option("--method", metavar="VERB", help="Its method.")]
-TierOption = Annotated[str | None, typer.Option("--tier", metavar="TIER", help="Its user's tier [the rules know].")]
+TierOption = Annotated[str | None, typer.Option("--tier", metavar="TIER", help="Its user's tier [as in the rules].")]
 PolicyKeyOption = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A key whose policy applies.")]
 
 
@@ -160,7 +160,7 @@ def peek(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what check would decide, and count nothing. Exit codes as check."""
+    """Print what check would decide, without counting it. Exit codes as check."""
     context = _context(user, ip, api_key, client, path, method, tier, policy_key)
     service = remote_service(url, token, store=store, config=config, rules_store=rules_store)
     command = CheckCommand(key, limit or (), plan or (), context, store, config, rules_store, service)
@@ -186,10 +186,10 @@ def reset(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget the counters of a KEY or a request.
+    """Reset the counters of a KEY or a request.
 
-    Those of the KEY under the limits, or of all rules that apply to the request. Where there is a rules store, its
-    audit log says so.
+    Those of the KEY under the limits, or of all rules that apply to the request. A rules store records it in its audit
+    log.
     """
     context = _context(user, ip, api_key, client, path, method, tier, policy_key)
     service = remote_service(url, token, store=store, config=config, rules_store=rules_store)
@@ -274,7 +274,7 @@ def _check_usage(command: CheckCommand) -> None:
     if command.key is not None and not command.limits and not command.plans and command.service is None:
         raise ConfigError("which limit? Write --limit 10/min, or --key KEY for the policy of a key")
     if command.key is None and not has_context:
-        raise ConfigError("who asks? Write a KEY with --limit, or a request: --user, --ip, --path, …")
+        raise ConfigError("nothing to check: write a KEY with --limit, or a request: --user, --ip, --path, …")
 
 
 def _execute(

@@ -13,6 +13,7 @@ import typer
 from crestgate.cli.groups import command_group
 from crestgate.cli.locations import DEFAULT_CONFIG, config_path, load_settings_for, open_rules
 from crestgate.cli.output import Cell, print_error, print_line
+from crestgate.cli.serve import check_packages
 from crestgate.config.default_folder import default_rules_url, has_default_rules, has_default_store
 from crestgate.config.settings import Settings
 from crestgate.errors import CrestgateError
@@ -27,7 +28,7 @@ from crestgate.stores.remote_port import RemoteStore
 
 __all__ = ["config_app"]
 
-config_app = command_group("Look at a configuration.")
+config_app = command_group("Validate a configuration.")
 
 
 @config_app.command("check")
@@ -37,14 +38,15 @@ def check(
     ] = None,
     connect: Annotated[bool, typer.Option("--connect", help="Also reach the store and the rules store.")] = False,
 ) -> None:
-    """Check a configuration as a whole, and say what is in it, or every mistake with its place.
+    """Validate a configuration, and print a summary, or every error with its file and line.
 
-    What is fine here, `crestgate serve` starts with, as long as it reaches its stores and may have its addresses.
-    Nothing is connected to or made, unless --connect is given.
+    `crestgate serve` starts with what is valid here, if it can reach its stores and bind its addresses. Nothing is
+    connected to or created, unless --connect is given.
     """
     path = config_path(file) or DEFAULT_CONFIG
     settings = load_settings_for(path)
     if settings.mode == "service":
+        check_packages()
         settings = check_settings(settings, os.environ)
     print_line(f"{path}: ", Cell("fine", "bold green"))
     for name, value in _summary(path, settings):

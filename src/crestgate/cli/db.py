@@ -12,12 +12,12 @@ from crestgate.stores.sql.factory import open_driver
 
 __all__ = ["db_app"]
 
-db_app = command_group("Look after the tables of SQL databases.")
+db_app = command_group("Create and migrate the tables of SQL databases.")
 
 
 @db_app.command()
 def upgrade(store: StoreOption = None, rules_store: RulesStoreOption = None, config: ConfigOption = None) -> None:
-    """Make the tables, or bring them to the version this Crestgate needs.
+    """Create the tables, or migrate them to the version of this Crestgate.
 
     Of the databases that the options name; without any, of all SQL databases in the environment and the settings.
     Safe to run at any time, from several machines at once; does nothing when there is nothing to do.

@@ -52,7 +52,7 @@ KeyStoreOption = Annotated[
 
 @keys_app.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for, for people: ci, grafana, alice.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for people: ci, grafana, alice.")],
     scope: Annotated[
         str, typer.Option("--scope", metavar="SCOPE", help="check; read: also look at rules; write: also change them.")
     ] = "check",
@@ -63,7 +63,7 @@ def create(
     rules_store: KeyStoreOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Make a key, and print its token: once, on stdout, and nowhere else.
+    """Create a key, and print its token once, on stdout.
 
     \b
     crestgate keys create ci --scope write --expires 90d
@@ -84,7 +84,7 @@ def create(
 
 @keys_app.command("list")
 def list_all(as_json: JsonOption = False, rules_store: KeyStoreOption = None, config: ConfigOption = None) -> None:
-    """List all keys, without their tokens, which nobody has kept."""
+    """List all keys, without their tokens: only digests are stored."""
     with _open(rules_store, config) as repository:
         keys = list_keys(repository)
     if as_json:
@@ -102,7 +102,7 @@ def revoke(
     rules_store: KeyStoreOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Revoke a key: it opens nothing any more, a moment later, in every service of this database."""
+    """Revoke a key, within a second in every service that uses this database."""
     token = TOKEN.fullmatch(key_id)
     if token is not None:  # use only the id of a whole token, and never show the rest
         key_id = token[1]

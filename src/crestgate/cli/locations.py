@@ -52,14 +52,14 @@ ConfigOption = Annotated[
     typer.Option("--config", "-c", metavar="FILE", help="Settings [CRESTGATE_CONFIG, else ./crestgate.yaml if there]."),
 ]
 StoreOption = Annotated[
-    str | None, typer.Option("--store", metavar="URL", help="Where counters live [CRESTGATE_STORE, else settings].")
+    str | None, typer.Option("--store", metavar="URL", help="Store of the counters [CRESTGATE_STORE, else settings].")
 ]
 CountersOption = Annotated[
     str | None,
     typer.Option(
         "--store",
         metavar="URL",
-        help="Where counters live [CRESTGATE_STORE, else settings, else ./.crestgate/counters].",
+        help="Store of the counters [CRESTGATE_STORE, else settings, else ./.crestgate/counters].",
     ),
 ]
 RulesStoreOption = Annotated[
@@ -67,13 +67,13 @@ RulesStoreOption = Annotated[
     typer.Option(
         "--rules-store",
         metavar="URL",
-        help="Where rules are kept, or a file [CRESTGATE_RULES_STORE, else settings, else ./.crestgate/rules.db].",
+        help="Store of the rules, or a file [CRESTGATE_RULES_STORE, else settings, else ./.crestgate/rules.db].",
     ),
 ]
 UrlOption = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="Ask a running service instead [CRESTGATE_URL], such as http://127.0.0.1:8080."
+        "--url", metavar="URL", help="Use a running service instead [CRESTGATE_URL], such as http://127.0.0.1:8080."
     ),
 ]
 TokenOption = Annotated[

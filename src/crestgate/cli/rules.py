@@ -28,6 +28,7 @@ from crestgate.cli.remote import remote_service
 from crestgate.cli.remote_rules import ServiceRules
 from crestgate.config.default_folder import default_rules_url, make_default_folder
 from crestgate.core.dimensions import DIMENSION_NAMES, parse_dimension
+from crestgate.core.notation import canonical
 from crestgate.errors import ConfigError, NotFoundError, ValidationError
 from crestgate.rules.diff import Difference, all_records, field_changes
 from crestgate.rules.editor import Editor
@@ -147,13 +148,13 @@ def apply(
     file: FilesOption,
     prune: Annotated[bool, typer.Option("--prune", help="Delete rules that are not in the files.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --prune deletes.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
     rules_store: RulesStoreOption = None,
     config: ConfigOption = None,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Write all that is in files: rules, plans, tiers, policies, clients, strategies. All of it, or nothing.
+    """Write the contents of files: rules, plans, tiers, policies, clients, strategies. All of it, or nothing.
 
     A service (--url) is told of them one by one, and takes no tiers and defaults.
     """
@@ -178,7 +179,7 @@ def delete(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Delete rules; all of them, or none if one is not there."""
+    """Delete rules; all of them, or none if one does not exist."""
     with _open_editor(rules_store, config, url, token) as (editor, repository), _with_suggestion(rule_ids, repository):
         editor.delete_all(rule_ids)
     for rule_id in dict.fromkeys(rule_ids):
@@ -193,7 +194,7 @@ def diff(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Say how files differ from what is kept. Exit code 0 the same, 1 different."""
+    """Show how files differ from the stored rules. Exit code 0 the same, 1 different."""
     records = _read(file)
     with _open_editor(rules_store, config, url, token) as (editor, repository):
         difference = editor.difference(records)
@@ -357,8 +358,8 @@ def _print_applied(difference: Difference, prune: bool, dry_run: bool, title: st
 
 
 def _limit(rule: Rule) -> str:
-    burst = "" if rule.burst is None else f" burst {rule.burst}"
-    return f"{rule.limit}/{rule.window_seconds:g}s{burst}"
+    limit = rule.compiled()
+    return canonical(limit.count, limit.period_us, limit.burst, None)
 
 
 def _name(record: Record) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -15,7 +16,7 @@ from crestgate.cli.output import print_line
 from crestgate.config.settings import Settings, load_settings
 from crestgate.errors import ConfigError, Problem, ValidationError, install_hint
 
-__all__ = ["serve"]
+__all__ = ["check_packages", "serve"]
 
 LOOPBACK = "127.0.0.1"
 _VARIABLES = {"--http": "CRESTGATE_SERVER__HTTP", "--grpc": "CRESTGATE_SERVER__GRPC"}
@@ -41,20 +42,17 @@ def serve(
         int | None, typer.Option("--workers", "-w", min=1, max=512, metavar="N", help="Processes [settings, else 1].")
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine though there are no keys yet.")
+        bool, typer.Option("--insecure", help="Listen on other addresses than loopback without an API key.")
     ] = False,
 ) -> None:
-    """Answer over HTTP and gRPC, until it is told to end.
+    """Run the service over HTTP and gRPC, until it is stopped.
 
     Without any settings: on 127.0.0.1, HTTP on port 8080 and gRPC on 8081, with counters and rules in ./.crestgate.
-    Ctrl-C or SIGTERM ends it, SIGHUP has rules read again.
+    Ctrl-C or SIGTERM stops it, SIGHUP reloads the rules.
     """
-    try:
-        from crestgate.service.main import serve as run
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the package {error.name!r} is missing, which the service needs: {install_hint('server')}"
-        ) from None
+    check_packages()
+    from crestgate.service.main import serve as run
+
     settings = _settings(config, {"--http": http, "--grpc": grpc})
     if settings.mode != "service":
         raise ConfigError("mode: embedded is for programs that have the limiter inside: write service, or leave it out")
@@ -63,11 +61,22 @@ def serve(
     run(replace(settings, server=server), os.environ, _print_now)
 
 
+def check_packages() -> None:
+    """ConfigError if a package is missing that every service needs."""
+    try:
+        import_module("crestgate.service.worker")
+        import_module("crestgate.service.main")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the package {error.name!r} is missing, which the service needs: {install_hint('server')}"
+        ) from None
+
+
 def _settings(config: str | None, options: Mapping[str, str | None]) -> Settings:
-    """The settings with the addresses of the options, which override the environment; mistakes name the option."""
+    """The settings with the addresses of the options, which override the environment; errors name the option."""
     for name, value in options.items():
         if value is not None and not value.strip():
-            raise ValidationError([Problem("", "is empty: write host:port, such as 127.0.0.1:8080", name)])
+            raise ValidationError([Problem(name, "is empty: write host:port, such as 127.0.0.1:8080")])
     overrides = {_VARIABLES[name]: _address(value) for name, value in options.items() if value is not None}
     names = {_VARIABLES[name]: name for name, value in options.items() if value is not None}
     try:
@@ -83,7 +92,7 @@ def _address(option: str) -> str:
 
 def _named(problem: Problem, names: Mapping[str, str]) -> Problem:
     option = names.get(problem.file or "")
-    return problem if option is None else Problem("", problem.message, option)
+    return problem if option is None else Problem(option, problem.message)
 
 
 def _print_now(line: str) -> None:

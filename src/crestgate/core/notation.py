@@ -111,7 +111,7 @@ class _Parser:
         start = self.peek()
         count = self.whole("the count, a whole number,")
         if self.take("sign", "/") is None and self.take("word", "per") is None:
-            raise self.error(self.peek(), "'/' or 'per' is missing after the count", _EXAMPLE)
+            raise self.error(self.peek(), "'/' or 'per' is missing after the count", self.expected_after_count())
         period_us = self.period()
         burst = algorithm = None
         if self.take("word", "burst") is not None:
@@ -146,9 +146,8 @@ class _Parser:
             raise self.error(unit, f"unknown unit {unit.text!r}", f"{hint}units are {_UNIT_NAMES}")
         period = size * Fraction(self.digits(number) if number is not None else 1)
         if number is not None and (period <= 0 or period.denominator != 1):
-            raise self.error(
-                number, f"{number.text} {unit.text} is not a whole number of microseconds", "write a longer period"
-            )
+            wrong = "must be above 0" if period <= 0 else "is not a whole number of microseconds"
+            raise self.error(number, f"{number.text} {unit.text} {wrong}", "write a longer period")
         return int(period)
 
     def algorithm(self) -> str:
@@ -160,7 +159,7 @@ class _Parser:
             token = _Token("word", token.text + rest.text, token.start, rest.end)
         name = token.text.lower() if token is not None else None
         if token is None or name is None or name not in ALGORITHMS:
-            close = get_close_matches(name or "", ALGORITHMS, n=1)
+            close = get_close_matches(name or "", ALGORITHMS, n=1) or [one for one in ALGORITHMS if name and name in one]
             hint = f"did you mean {close[0]!r}? " if close else ""
             what = "the algorithm is missing" if token is None else f"unknown algorithm {token.text!r}"
             raise self.error(token or self.peek(), what, f"{hint}there are {', '.join(ALGORITHMS)}")
@@ -176,6 +175,14 @@ class _Parser:
             return None
         self.at += 1
         return token
+
+    def expected_after_count(self) -> str:
+        token = self.peek()
+        if token is not None and token.text == ",":
+            return f"write numbers without commas: {_EXAMPLE}"
+        if token is not None and token.kind == "word":
+            return f"write no words between the count and 'per': {_EXAMPLE}"
+        return _EXAMPLE
 
     def expected_at_end(self, limit: Notation) -> str:
         if limit.algorithm is not None:

@@ -83,7 +83,9 @@ class BackgroundRefresh(Generic[Owner]):
                 _log.warning("%s reload recovered: %s", self._noun, self._title)
             if reloaded is None:
                 return False
-            level = logging.WARNING if reloaded.before and not reloaded.after else logging.INFO
+            if not any(reloaded):
+                return True
+            level = logging.INFO if reloaded.after else logging.WARNING
             _log.log(level, "%ss reloaded: %s: %d before, %d now", self._noun, self._title, *reloaded)
             return True
 

@@ -44,7 +44,7 @@ def _explain(error: ParserError, lines: Sequence[str]) -> tuple[int, str]:
     start = error.start or error.at
     here = _rest(lines, error.at)
     if "tab character" in problem or here.startswith("\t"):
-        return line + 1, "a tab where YAML wants blanks: indent with spaces, never with tabs"
+        return line + 1, "a tab where YAML needs spaces: indent with spaces"
     if "quoted scalar" in context and "end of stream" in problem:
         quote = _rest(lines, start)[:1]
         return start[0] + 1, f"the quote {quote} that begins here is never closed: write another {quote} at the end"

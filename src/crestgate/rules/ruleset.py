@@ -381,7 +381,7 @@ def check_text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise input_error(TypeError, name, f"must be text or None, not {type(value).__name__}")  # it may be a secret
     if not value and name != "path":
-        raise input_error(ValueError, name, "must not be empty: leave it out, or None, when it is not known")
+        raise input_error(ValueError, name, "must not be empty: leave it out when it is not known")
     if name != "path" and len(value) > MAX_VALUE_BYTES // 4:
         size = len(value.encode("utf-8", "surrogatepass"))
         if size > MAX_VALUE_BYTES:

@@ -73,7 +73,7 @@ class PreflightReport:
         elif self.first_key_given:
             yield f"  admin key  the one in {ADMIN_KEY}"
         else:
-            yield f"  admin key  one of {self.admins} in the rule database"
+            yield f"  admin key  {self.admins} in the rule database"
             yield "             `crestgate keys create NAME --scope write` creates another."
         yield f"  API        {url}/docs"
 

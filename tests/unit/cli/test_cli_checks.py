@@ -268,7 +268,7 @@ def test_reset_without_audit_log_is_not_done(run: Run, settings: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("check", "who asks?"),
+        ("check", "nothing to check"),
         ("check k", "which limit?"),
         ("check k --user bob", "not both"),
         ("check --limit 3/s", "--limit goes with a KEY"),

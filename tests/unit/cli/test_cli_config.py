@@ -120,6 +120,18 @@ def test_check_refuses_an_invalid_admin_key(run: Run, folder: Path, monkeypatch:
     assert run("serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0") == checked
 
 
+def test_check_refuses_a_service_without_its_packages(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "crestgate.service.worker", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    (folder / "crestgate.yaml").write_text("")
+    checked = run("config", "check")
+    assert (checked.code, checked.out) == (2, "")
+    assert "the package 'uvicorn' is missing, which the service needs: pip install '.[server]'" in checked.err
+    assert run("serve") == checked
+    (folder / "crestgate.yaml").write_text("mode: embedded\n")
+    assert run("config", "check").code == 0
+
+
 def test_check_refuses_tracing_without_its_package(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     (folder / "crestgate.yaml").write_text("tracing: {enabled: true}\n")

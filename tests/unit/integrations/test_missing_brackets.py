@@ -37,7 +37,7 @@ def wrapping(function: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("name", list(DECORATORS))
 def test_missing_brackets_error_names_the_remedy(name: str) -> None:
     limit, form = DECORATORS[name]
-    with pytest.raises(ConfigError, match=rf"view stands in the place of limits: write {form}, with the limits in"):
+    with pytest.raises(ConfigError, match=rf"view was given instead of limits: write {form}, with the limits in"):
 
         @limit  # type: ignore[untyped-decorator]  # of whatever kind
         async def view() -> None: ...

@@ -66,7 +66,7 @@ def _problem(error: Mapping[str, Any]) -> Problem:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return problem_response(404, f"there is nothing at {request.url.path}: see /docs for what there is")
+        return problem_response(404, f"no such path: {request.url.path}; see /docs for all paths")
     if error.status_code == 405:
         allowed = ", ".join(_methods(request))
         detail = f"{request.method} is not possible at {request.url.path}: there is {allowed}"

@@ -277,7 +277,7 @@ class Router:
         elif path in OPEN_PAGES or path in self.admin_paths or path.startswith(self.below_admin):
             self._authenticate(call, "read" if reads else "write", not reads, False)
         else:
-            raise ApiError(404, f"there is nothing at {_shortened(path)}: /docs tells what there is")
+            raise ApiError(404, f"no such path: {_shortened(path)}; see /docs for all paths")
         check_length(call.fields)
         body = await read_rest({"type": "http.request", "more_body": True}, receive)
         if is_too_deep(body):

@@ -83,7 +83,7 @@ def test_other_content_types_are_refused(control: Control, kind: str) -> None:
 def test_unknown_paths_are_not_found(control: Control, path: str) -> None:
     answer = control.get(path)
     assert answer.status_code == 404
-    assert answer.json()["detail"] == f"there is nothing at {path}: see /docs for what there is"
+    assert answer.json()["detail"] == f"no such path: {path}; see /docs for all paths"
 
 
 @pytest.mark.parametrize(
