@@ -159,7 +159,9 @@ class _Parser:
             token = _Token("word", token.text + rest.text, token.start, rest.end)
         name = token.text.lower() if token is not None else None
         if token is None or name is None or name not in ALGORITHMS:
-            close = get_close_matches(name or "", ALGORITHMS, n=1) or [one for one in ALGORITHMS if name and name in one]
+            close = get_close_matches(name or "", ALGORITHMS, n=1) or [
+                one for one in ALGORITHMS if name and name in one
+            ]
             hint = f"did you mean {close[0]!r}? " if close else ""
             what = "the algorithm is missing" if token is None else f"unknown algorithm {token.text!r}"
             raise self.error(token or self.peek(), what, f"{hint}there are {', '.join(ALGORITHMS)}")

@@ -47,7 +47,9 @@ def refuse_missing_brackets(limits: object, form: str) -> None:
     """Refuse `@limiter.limit` without brackets: it is given the function itself, would take it for a callable that
     returns limits, and would limit nothing. `form` is what to write instead."""
     if isinstance(limits, type) or (callable(limits) and _is_being_defined(limits)):
-        raise ConfigError(f"{name_of(limits)} was given instead of limits: write {form}, with the limits in parentheses")
+        raise ConfigError(
+            f"{name_of(limits)} was given instead of limits: write {form}, with the limits in parentheses"
+        )
 
 
 def _is_being_defined(function: Callable[..., Any]) -> bool:

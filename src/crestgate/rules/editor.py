@@ -209,7 +209,8 @@ class Editor:
             if limit.client != client:
                 raise ConfigError(f"the limits of client {client!r} are written, and one is of {limit.client!r}")
         with self._client_lock(client):
-            self._write([_readable(limit.rule()) for limit in limits])
+            self._repository.write([_readable(limit.rule()) for limit in limits], self._actor)
+        self._on_write()
 
     def delete_client_limits(self, client: str, names: Sequence[tuple[str, str]]) -> None:
         """Delete limits of a client, by type and name; NotFoundError, and none is deleted, if one is not there."""
@@ -218,7 +219,10 @@ class Editor:
             missing = [name for name in names if name not in existing]
             if missing:
                 raise NotFoundError(f"client {client!r} has no limit {' '.join(missing[0])}")
-            self._write([Edit("rule", existing[name].rule_id, None) for name in dict.fromkeys(names)])
+            self._repository.write(
+                [Edit("rule", existing[name].rule_id, None) for name in dict.fromkeys(names)], self._actor
+            )
+        self._on_write()
 
     def delete_client(self, client: str) -> None:
         """Delete all limits of a client; it has the default limits from then on."""
@@ -226,7 +230,8 @@ class Editor:
             limits = self.client_limits(client)
             if not limits:
                 raise NotFoundError(f"client {client!r} was never configured")
-            self._write([Edit("rule", limit.rule_id, None) for limit in limits])
+            self._repository.write([Edit("rule", limit.rule_id, None) for limit in limits], self._actor)
+        self._on_write()
 
     def audit_reset(self, *subjects: str) -> None:
         """Add a completed reset of counters to the audit log."""
@@ -258,6 +263,7 @@ class Editor:
         self.audit_outcome("reset", True, *subjects)
 
     def _client_lock(self, client: str) -> AbstractContextManager[object]:
+        """Held while the limits of a client are read and written. Notify after it is released."""
         return nullcontext() if self._locks is None else _held(self._locks, f"client:{client}")
 
     def _get(self, kind: Kind, record_id: str) -> Record:

@@ -152,20 +152,30 @@ def test_client_is_changed_under_its_lock(repository: MemoryRepository) -> None:
         def __init__(self) -> None:
             self.names: list[str] = []
             self.busy = False
+            self.held = False
 
         @contextmanager
         def hold(self, name: str, **_: object) -> Iterator[None]:
             self.names.append(name)
             if self.busy:
                 raise TimeoutError("the lock is held by somebody else")
+            self.held = True
             yield
+            self.held = False
 
     locks = Locks()
-    editor = Editor(repository, ALICE, locks=locks)  # type: ignore[arg-type]  # as much of one as is needed
+    held_at_notification: list[bool] = []
+    editor = Editor(
+        repository,
+        ALICE,
+        locks=locks,  # type: ignore[arg-type]  # as much of one as is needed
+        on_write=lambda: held_at_notification.append(locks.held),
+    )
     editor.configure_client("acme", [GLOBAL, API])
     editor.delete_client_limits("acme", [("API", "getUsers")])
     editor.delete_client("acme")
     assert locks.names == ["client:acme"] * 3
+    assert held_at_notification == [False] * 3
     locks.busy = True
     with pytest.raises(
         StaleVersionError, match="somebody else is changing the same: the lock is held by somebody else; try again"

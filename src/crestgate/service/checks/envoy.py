@@ -10,8 +10,9 @@ operator forgot one setting would let everything through, and nobody would notic
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -23,6 +24,7 @@ from crestgate.envoy.response import encode_response
 from crestgate.http.headers import rate_limit_headers
 from crestgate.limiter.pending_check import PendingCheck
 from crestgate.service.auth.keys import includes
+from crestgate.service.checks.deferred import Deferred
 from crestgate.service.checks.service import CheckService
 from crestgate.service.checks.slices import LOCAL_SLICE, next_turn
 from crestgate.service.context import CallContext, Headers
@@ -51,13 +53,13 @@ class EnvoyService:
         self.evaluator = None if descriptors is None else DescriptorEvaluator(checks.limiter, descriptors)
         """None where no limits on descriptors are configured."""
 
-    def should_rate_limit(self, call: CallContext, data: bytes) -> bytes | Coroutine[Any, Any, bytes]:
+    def should_rate_limit(self, call: CallContext, data: bytes) -> bytes | Deferred[bytes]:
         """The encoded RateLimitResponse to an encoded RateLimitRequest."""
         if self.evaluator is None:
             raise ApiError(412, NOT_CONFIGURED)
         return self._decide(call, self.evaluator, self.evaluator.read_bytes(data))
 
-    def decide(self, call: CallContext, message: Any) -> bytes | Coroutine[Any, Any, bytes]:
+    def decide(self, call: CallContext, message: Any) -> bytes | Deferred[bytes]:
         """The encoded RateLimitResponse to a RateLimitRequest."""
         if self.evaluator is None:
             raise ApiError(412, NOT_CONFIGURED)
@@ -71,7 +73,7 @@ class EnvoyService:
 
     def _decide(
         self, call: CallContext, evaluator: DescriptorEvaluator, check: RateLimitCheck
-    ) -> bytes | Coroutine[Any, Any, bytes]:
+    ) -> bytes | Deferred[bytes]:
         checks = self.checks
         if check.settles:
             self._permit(call, check)
@@ -83,7 +85,9 @@ class EnvoyService:
             verdict = evaluator.try_decide(check)
             if verdict is not None:
                 return self._respond(call, check, verdict, now_us)
-        return self._decide_later(call, evaluator, check)
+        return Deferred(
+            partial(self._decide_later, call, evaluator, check), partial(checks.ceiling.refund, check.checks)
+        )
 
     async def _decide_later(self, call: CallContext, evaluator: DescriptorEvaluator, check: RateLimitCheck) -> bytes:
         """The limits are decided in one step; with many, what comes before and after is done in other turns of the

@@ -9,8 +9,9 @@ check, or one that the store could not decide, has an error of its own, and the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final, final
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, final
 
 from crestgate.errors import CrestgateError, InvalidRequestError
 from crestgate.http.problem import problem, problem_of
@@ -18,6 +19,7 @@ from crestgate.limiter.pending_check import PendingCheck
 from crestgate.runtime.tasks import run_to_completion
 from crestgate.service.auth.guard import Guard, Refusal
 from crestgate.service.checks.counter_audit import audit_outcome, note_request
+from crestgate.service.checks.deferred import Deferred
 from crestgate.service.checks.forms import MAX_COUNTERS
 from crestgate.service.checks.idempotency import idempotency_key
 from crestgate.service.checks.inline_counters import SettlementAuthorization, op_of, prepare_counters
@@ -94,7 +96,7 @@ class Operations:
         self.tokens = Tokens(checks.dependencies.token_key)
         self.slice = checks.slice
 
-    def run(self, call: CallContext, body: BatchBody, size: int) -> bytes | Coroutine[Any, Any, bytes]:
+    def run(self, call: CallContext, body: BatchBody, size: int) -> bytes | Deferred[bytes]:
         """The JSON of the response; `size` is that of the request's body."""
         if idempotency_key(call.fields) is not None:
             raise InvalidRequestError(
@@ -120,14 +122,15 @@ class Operations:
                     encoded = self._encode(call, body, operations)
                     self.checks.observe(call, len(operations), True)
                     return join_decisions([encoded])
-        return self._run_slices(call, body, operations, weight)
+        return Deferred(
+            partial(self._run_slices, call, body, operations, weight), partial(self.checks.ceiling.refund, weight)
+        )
 
     async def _run_slices(self, call: CallContext, body: BatchBody, operations: list[Operation], weight: int) -> bytes:
         """Run a batch in slices, between which others are served. Some operations may be prepared already."""
         while len(operations) < len(body.checks):
+            await next_turn()
             self._prepare(call, body, operations, PREPARE_SLICE, weight)
-            if len(operations) < len(body.checks):
-                await next_turn()
         permitted = 0
         for one in operations:
             if one.request is not None and (one.op is Op.RESET or one.proof.missing is not None):

@@ -1,18 +1,19 @@
 # mypyc: compile
 """Checks, whatever protocol they come by: prepare, let the store decide, finish.
 
-Each method returns its result if the store answers at once (it is on this machine and not busy), and else a coroutine
-with the same result. A request is prepared and finished by the same code either way; who drives the coroutine is the
-business of the protocols (see http/router.py and grpc/services/method.py).
+Each method returns its result if the store answers at once (it is on this machine and not busy), and else a Deferred
+with the same result. A request is prepared and finished by the same code either way; the protocols await it (see
+http/router.py and grpc/services/method.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Final, final
 
 from crestgate.core.decision import Decision
 from crestgate.core.redaction import redact_client
@@ -21,6 +22,7 @@ from crestgate.limiter.pending_check import PendingCheck, try_decide
 from crestgate.runtime.tasks import run_to_completion
 from crestgate.service.auth.guard import CheckCeiling
 from crestgate.service.checks.counter_audit import run_audited
+from crestgate.service.checks.deferred import Deferred
 from crestgate.service.checks.forms import prepare_check
 from crestgate.service.checks.idempotency import build_record, idempotency_key, replay
 from crestgate.service.checks.responses import answer_of
@@ -47,7 +49,7 @@ from crestgate.stores.port import IdempotencyRecord, Member, Op
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["CheckService", "finish_later"]
+__all__ = ["CheckService"]
 
 POLL_SECONDS: Final = 0.01
 """Between two looks whether the first request with an idempotency key is decided."""
@@ -55,14 +57,6 @@ MAX_MEMBERS: Final = 10_000
 """Counters of all checks of one request."""
 UNCOUNTED: Final = ("fail_open", "fallback")
 """Reasons of decisions that the store did not make."""
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-async def finish_later(result: Coroutine[Any, Any, T], finish: Callable[[T], R]) -> R:
-    """What `finish` makes of a result that is not there yet."""
-    return finish(await result)
 
 
 @final
@@ -84,14 +78,14 @@ class CheckService:
 
     def check(
         self, call: CallContext, checks: Sequence[CheckBody], batch: bool, size: int = 0
-    ) -> list[Answer] | Coroutine[Any, Any, list[Answer]]:
+    ) -> list[Answer] | Deferred[list[Answer]]:
         """Decide checks, each for itself. Errors name the check if they are a `batch`; `size` is that of its body."""
         weight = 1 if not batch and checks[0].plans is None else weigh(checks)
         refusal = self.ceiling.admit(weight)
         if refusal is not None:
             raise ApiError(refusal.status, refusal.detail, refusal.headers)
         if size > MAX_SYNC_BYTES:
-            return self._check_slices(call, checks, weight)
+            return Deferred(partial(self._check_slices, call, checks, weight), partial(self.ceiling.refund, weight))
         pending: list[PendingCheck] = []
         now_us = self.clock.ticks()
         members = self._prepare(checks, 0, batch, pending, weight, now_us)
@@ -107,9 +101,11 @@ class CheckService:
                         self.metrics.observe_batch(len(checks))
                     self.metrics.observe_duration(perf_counter() - call.started)
                     return answers
-        return self._check_later(call, checks, pending, batch, weight)
+        return Deferred(
+            partial(self._check_later, call, checks, pending, batch, weight), partial(self.ceiling.refund, weight)
+        )
 
-    def peek(self, check: CheckBody) -> Answer | Coroutine[Any, Any, Answer]:
+    def peek(self, check: CheckBody) -> Answer | Deferred[Answer]:
         """What `check` would answer now; consumes nothing."""
         self.admit(1)
         now_us = self.clock.ticks()
@@ -117,14 +113,14 @@ class CheckService:
         decisions = try_decide(self.backend, pending)
         if decisions is not None:
             return answer_of(decisions[0], now_us)
-        return self._peek(pending, now_us)
+        return Deferred(partial(self._peek, pending, now_us), partial(self.ceiling.refund, 1))
 
     async def _peek(self, pending: Sequence[PendingCheck], now_us: int) -> Answer:
         return answer_of((await self.limiter.decide(pending))[0], now_us)
 
     def decide(
         self, call: CallContext, name: str, pending: PendingCheck, secret: str | None = None
-    ) -> Decision | Coroutine[Any, Any, Decision]:
+    ) -> Decision | Deferred[Decision]:
         """One decision for endpoints with other responses than an Answer.
 
         `secret` is the API key that names the client, if it does. Rules and counters go by it; metrics and logs show
@@ -135,7 +131,7 @@ class CheckService:
             decisions = try_decide(self.backend, [pending])
             if decisions is not None:
                 return self._count_one(call, pending, decisions[0], None)
-        return self._decide_one(call, name, pending, secret)
+        return Deferred(partial(self._decide_one, call, name, pending, secret), partial(self.ceiling.refund, 1))
 
     async def _decide_one(self, call: CallContext, name: str, pending: PendingCheck, secret: str | None) -> Decision:
         before = CLIENT_KEY.set(secret)
@@ -208,8 +204,7 @@ class CheckService:
         pending: list[PendingCheck] = []
         members = first = 0
         while first < len(checks):
-            if first:
-                await next_turn()
+            await next_turn()
             end = slice_end(checks, first, LOCAL_SLICE if self.limiter.is_local else REMOTE_SLICE)
             members = self._prepare(checks[first:end], members, True, pending, weight, self.clock.ticks())
             first = end
@@ -231,7 +226,7 @@ class CheckService:
                 answers = await self._decide_once(call, checks, pending, batch, weight, key, span)
             else:
                 for start, end in groups([one.request for one in pending], self.slice):
-                    if start:
+                    if start or len(pending) > MEMBER_SLICE:
                         await next_turn()
                     now_us = self.clock.ticks()
                     decisions = await self.limiter.decide(pending[start:end])

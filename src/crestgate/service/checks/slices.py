@@ -2,15 +2,17 @@
 """Large batches in slices: the event loop serves others in between.
 
 A batch may have a thousand checks and ten thousand counters. Each step (prepare, decide, encode) is done for a slice at
-a time, so nobody else waits for more than one. Each check stays all or nothing, and they are decided in their order.
+a time, and each iteration of the event loop runs one slice, however many large batches there are: nobody else waits for
+more than one. Each check stays all or nothing, and the checks of a batch are decided in their order.
 Small batches, which are nearly all, are one slice.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, final
 
 from crestgate.service.checks.forms import MAX_COUNTERS, MAX_PLANS
 from crestgate.service.checks.schemas import CheckBody
@@ -24,6 +26,7 @@ __all__ = [
     "PATH_CHARACTERS",
     "PREPARE_SLICE",
     "REMOTE_SLICE",
+    "TurnQueue",
     "groups",
     "next_turn",
     "slice_end",
@@ -50,9 +53,49 @@ MAX_SYNC_WORK: Final = 4 * LOCAL_SLICE
 """The same in counters: see `work_of`."""
 
 
-async def next_turn() -> None:
-    """Let the event loop do what else is due."""
-    await asyncio.sleep(0)
+@final
+class TurnQueue:
+    """Gives the large batches of one event loop their turns: one slice of one batch in each iteration, so that the
+    others wait for one slice, however many batches there are."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.scheduled = False
+
+    def join(self) -> asyncio.Future[None]:
+        """A future that is done when it is this batch's turn."""
+        turn = self.loop.create_future()
+        self.waiting.append(turn)
+        if not self.scheduled:
+            self.scheduled = True
+            self.loop.call_soon(self.give)
+        return turn
+
+    def give(self) -> None:
+        """Give the next batch its turn."""
+        waiting = self.waiting
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():  # else its call was cancelled
+                turn.set_result(None)
+                break
+        self.scheduled = bool(waiting)
+        if waiting:
+            self.loop.call_soon(self.give)
+
+
+_turns: TurnQueue | None = None
+"""Of the event loop of this worker."""
+
+
+def next_turn() -> asyncio.Future[None]:
+    """Await it before each slice: the event loop does what else is due."""
+    global _turns  # noqa: PLW0603 - one for each event loop, and a worker has one
+    loop = asyncio.get_running_loop()
+    if _turns is None or _turns.loop is not loop:
+        _turns = TurnQueue(loop)
+    return _turns.join()
 
 
 def weigh(checks: Sequence[CheckBody]) -> int:

@@ -28,7 +28,7 @@ from crestgate.http.header_options import HeaderStyle
 from crestgate.http.headers import rate_limit_headers
 from crestgate.http.problem import encode_problem, exceeded
 from crestgate.rules.matching.paths import MAX_PATH
-from crestgate.service.checks.service import CheckService, finish_later
+from crestgate.service.checks.service import CheckService
 from crestgate.service.context import CallContext, Headers
 from crestgate.service.errors import ApiError
 from crestgate.service.http.asgi import PROBLEM, Response
@@ -66,7 +66,7 @@ class Authorize:
         decision = checks.decide(call, "authorize", pending, secret)
         if isinstance(decision, Decision):
             return self._respond(status, now_us, decision)
-        return finish_later(decision, partial(self._respond, status, now_us))
+        return decision.then(partial(self._respond, status, now_us))
 
     def _respond(self, denied_status: int, now_us: int, decision: Decision) -> Response:
         headers: Headers = rate_limit_headers(decision, self.style, now_us)

@@ -1,12 +1,13 @@
 # mypyc: compile
-"""HTTP endpoints of checks. Each parses its body once, and returns a response, or a coroutine with it."""
+"""HTTP endpoints of checks. Each parses its body once, and returns a response, or a Deferred with it."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
-from typing import Any, Final, final
+from collections.abc import Mapping
+from typing import Final, final
 
 from crestgate.core.decision import Decision
+from crestgate.service.checks.deferred import Deferred
 from crestgate.service.checks.envoy import EnvoyService
 from crestgate.service.checks.forms import (
     prepare_check,
@@ -19,7 +20,7 @@ from crestgate.service.checks.forms import (
 from crestgate.service.checks.operations import Operations, is_plain
 from crestgate.service.checks.responses import encode, encode_batch
 from crestgate.service.checks.schemas import Answer
-from crestgate.service.checks.service import CheckService, finish_later
+from crestgate.service.checks.service import CheckService
 from crestgate.service.context import CallContext, Headers
 from crestgate.service.http.asgi import Response
 from crestgate.service.http.envoy_json import encode_response, read_rate_limit
@@ -27,7 +28,7 @@ from crestgate.stores.port import Op
 
 __all__ = ["CheckEndpoints", "Later"]
 
-Later = Coroutine[Any, Any, Response]
+Later = Deferred[Response]
 STATE_HEADERS: Final = {state: [(b"x-ratelimit-state", state.encode())] for state in ("warning", "throttled")}
 
 
@@ -45,7 +46,7 @@ class CheckEndpoints:
     def check(self, call: CallContext, body: bytes) -> Response | Later:
         """`POST /api/v1/check`: one decision, always 200."""
         answers = self.checks.check(call, [read_check(body)], False)
-        return self._check(answers) if isinstance(answers, list) else finish_later(answers, self._check)
+        return self._check(answers) if isinstance(answers, list) else answers.then(self._check)
 
     def _check(self, answers: list[Answer]) -> Response:
         return Response(200, encode(answers[0]), self.state_headers.get(answers[0].state, ()))
@@ -55,16 +56,16 @@ class CheckEndpoints:
         batch = read_batch(body)
         if not is_plain(batch):
             encoded = self.operations.run(call, batch, len(body))
-            return ok(encoded) if isinstance(encoded, bytes) else finish_later(encoded, ok)
+            return ok(encoded) if isinstance(encoded, bytes) else encoded.then(ok)
         answers = self.checks.check(call, batch.checks, True, len(body))
         if isinstance(answers, list):
             return Response(200, encode({"decisions": answers}))
-        return _encode_later(answers)
+        return answers.then_await(_encode_batch)
 
     def quota(self, call: CallContext, body: bytes) -> Response | Later:
         """`POST /api/v1/quota`: what a check would be answered; consumes nothing."""
         answer = self.checks.peek(read_check(body))
-        return self._quota(answer) if isinstance(answer, Answer) else finish_later(answer, self._quota)
+        return self._quota(answer) if isinstance(answer, Answer) else answer.then(self._quota)
 
     def _quota(self, answer: Answer) -> Response:
         return Response(200, encode(answer), self.state_headers.get(answer.state, ()))
@@ -75,7 +76,7 @@ class CheckEndpoints:
         verify = read_verify(body)
         checks.metrics.record_client(verify.clientId, checks.clock.ticks())
         decision = checks.decide(call, "verify", prepare_verify(checks.limiter, verify))
-        return _verified(decision) if isinstance(decision, Decision) else finish_later(decision, _verified)
+        return _verified(decision) if isinstance(decision, Decision) else decision.then(_verified)
 
     async def reset(self, call: CallContext, body: bytes) -> Response:
         """`POST /api/v1/reset`: forget the counters that a check would use, or those of Envoy descriptors. It is in the
@@ -91,15 +92,15 @@ class CheckEndpoints:
     def rate_limit(self, call: CallContext, body: bytes) -> Response | Later:
         """`POST /json`: what ShouldRateLimit would answer, 429 when it is OVER_LIMIT."""
         message = self.envoy.decide(call, read_rate_limit(body))
-        return encode_response(message) if isinstance(message, bytes) else finish_later(message, encode_response)
+        return encode_response(message) if isinstance(message, bytes) else message.then(encode_response)
 
 
 def ok(body: bytes) -> Response:
     return Response(200, body)
 
 
-async def _encode_later(answers: Coroutine[Any, Any, list[Answer]]) -> Response:
-    return Response(200, await encode_batch(await answers))
+async def _encode_batch(answers: list[Answer]) -> Response:
+    return Response(200, await encode_batch(answers))
 
 
 def _verified(decision: Decision) -> Response:

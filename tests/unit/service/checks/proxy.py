@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +33,10 @@ START = 1_700_000_040
 """The start of a minute."""
 Descriptor = messages.message_class("envoy.extensions.common.ratelimit.v3.RateLimitDescriptor")
 NO_HEADERS = HeaderStyle(ratelimit=False, x_ratelimit=False, retry_after=False)
+
+
+async def wait(response: Awaitable[bytes]) -> bytes:
+    return await response
 
 
 class Current:
@@ -114,7 +118,7 @@ class Proxy:
         if isinstance(response, bytes):
             return response
         self.awaited += 1
-        return self.runner.run(response)
+        return self.runner.run(wait(response))
 
     def call(self) -> CallContext:
         return CallContext({"method": "POST", "path": "/", "headers": []}, {}, "request-1")

@@ -10,6 +10,7 @@ import pytest
 
 from crestgate.core.limit import Limit
 from crestgate.errors import InvalidRequestError
+from crestgate.service.checks.deferred import Deferred
 from crestgate.service.checks.schemas import CheckBody, CounterBody
 from crestgate.service.checks.slices import weigh
 from crestgate.service.context import CallContext
@@ -54,6 +55,28 @@ def test_refused_batch_counts_as_one_check(worker: Worker, checks: list[Any], fi
     body = json.dumps({"checks": checks}).encode()
     assert [status_of(worker, body, fields) for _ in range(20)] == [400] * 20
     worker.checks.admit(CEILING - 20)  # ApiError if more was used up
+
+
+@pytest.mark.parametrize(
+    ("checks", "fields"),
+    [([GOOD] * 500, {}), ([GOOD] * 10, KEYED), ([NAMED] * 50, {}), ([{**GOOD, "op": "peek"}] * 500, {})],
+    ids=["in slices", "idempotency key", "counters", "operations"],
+)
+def test_batch_that_is_never_awaited_is_refunded(
+    worker: Worker, checks: list[Any], fields: Mapping[bytes, bytes]
+) -> None:
+    """The client may reset the call before its task has started."""
+
+    async def drop() -> None:
+        call = CallContext({"headers": []}, fields, "id")
+        deferred = worker.http.routes["/api/v1/check/batch"].handler(call, json.dumps({"checks": checks}).encode())
+        assert isinstance(deferred, Deferred)
+        deferred.close()
+        deferred.close()
+
+    for _ in range(20):
+        worker.runner.run(drop())
+    worker.checks.admit(CEILING)  # ApiError if any was used up
 
 
 def test_check_with_too_many_counters_weighs_one() -> None:

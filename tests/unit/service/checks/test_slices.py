@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from crestgate.core.algorithms import build
 from crestgate.core.limit import Limit
 from crestgate.service.checks.responses import join_decisions
 from crestgate.service.checks.schemas import CheckBody, ContextBody, CounterBody
-from crestgate.service.checks.slices import PATH_CHARACTERS, groups, slice_end, weigh
+from crestgate.service.checks.slices import PATH_CHARACTERS, groups, next_turn, slice_end, weigh
 from crestgate.stores.port import Member, Op, Request
 
 LIMIT = build(Limit(1, 1), "x")
@@ -45,3 +47,30 @@ def test_slices_of_long_paths_have_fewer_checks() -> None:
     assert slice_end([long] * 20, 0, 8) == 2
     assert slice_end([long] * 20, 0, 2) == 1, "at least one"
     assert slice_end([short, long, long], 0, 8) == 2
+
+
+def test_each_iteration_of_the_loop_runs_one_slice() -> None:
+    """However many batches there are, in their order; one that is cancelled leaves the queue."""
+    order: list[str] = []
+
+    async def batch(name: str) -> None:
+        for _ in range(3):
+            await next_turn()
+            order.append(name)
+
+    async def count_iterations() -> None:
+        while True:
+            order.append("|")
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        iterations = asyncio.create_task(count_iterations())
+        batches = [asyncio.create_task(batch(name)) for name in "abcd"]
+        await asyncio.sleep(0)
+        batches.pop().cancel()
+        await asyncio.gather(*batches)
+        iterations.cancel()
+
+    asyncio.run(run())
+    slices = [part for part in "".join(order).split("|") if part]
+    assert slices == ["a", "b", "c"] * 3

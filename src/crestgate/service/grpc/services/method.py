@@ -2,13 +2,13 @@
 """gRPC methods: authentication, request id, and errors as gRPC statuses, around a handler.
 
 The same guard, log and metrics as for HTTP (see http/router.py). A handler gets the service's CallContext and the bytes
-of a message; it returns the bytes of the response, or a coroutine with them, and raises what it would raise over HTTP.
+of a message; it returns the bytes of the response, or something to await them of, and raises what it would over HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from time import monotonic, perf_counter
 from typing import Any, Final, final
 
@@ -25,7 +25,7 @@ from crestgate.service.observability.worker_metrics import WorkerMetrics
 
 __all__ = ["GrpcMethod", "GrpcMethods", "Handler", "StreamHandler"]
 
-Handler = Callable[[CallContext, bytes], "bytes | Coroutine[Any, Any, bytes]"]
+Handler = Callable[[CallContext, bytes], bytes | PendingResponse]
 StreamHandler = Callable[[CallContext, AsyncIterator[bytes], Send], Awaitable[None]]
 
 PLANE: Final = "grpc"
@@ -113,7 +113,7 @@ class GrpcMethod:
             return reply
         return _PendingReply(self, call, rpc, reply)
 
-    async def wait(self, call: CallContext, rpc: RpcCall, reply: Coroutine[Any, Any, bytes]) -> bytes:
+    async def wait(self, call: CallContext, rpc: RpcCall, reply: PendingResponse) -> bytes:
         """The reply of a handler that waits."""
         try:
             message = await reply
@@ -185,7 +185,7 @@ class GrpcMethod:
 class _PendingReply:
     """The reply of a call that waits. A call that ends before its reply is awaited is counted, too."""
 
-    def __init__(self, method: GrpcMethod, call: CallContext, rpc: RpcCall, reply: Coroutine[Any, Any, bytes]) -> None:
+    def __init__(self, method: GrpcMethod, call: CallContext, rpc: RpcCall, reply: PendingResponse) -> None:
         self.method = method
         self.call = call
         self.rpc = rpc

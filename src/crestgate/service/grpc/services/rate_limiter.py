@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import Any, Final, final
 
 from crestgate.envoy.descriptors import ENTRIES, MAX_RESET
@@ -22,10 +21,11 @@ from crestgate.protobuf.messages import (
     ResetRequest,
     ResetResponse,
 )
+from crestgate.service.checks.deferred import Deferred
 from crestgate.service.checks.envoy import EnvoyService
 from crestgate.service.checks.forms import MAX_CHECKS, MAX_PLANS, prepare_check
 from crestgate.service.checks.schemas import Answer, CheckBody
-from crestgate.service.checks.service import CheckService, finish_later
+from crestgate.service.checks.service import CheckService
 from crestgate.service.checks.slices import LOCAL_SLICE, next_turn
 from crestgate.service.context import CallContext
 from crestgate.stores.port import Op
@@ -41,7 +41,7 @@ PLANS: Final = Repeated(7, "plans", MAX_PLANS, "send fewer")
 PLANS_OF_ALL: Final = Repeated(7, "plans", MAX_CHECKS * MAX_PLANS, SPLIT)
 DESCRIPTORS: Final = Repeated(10, "descriptors", MAX_RESET, "send fewer")
 
-Later = Coroutine[Any, Any, bytes]
+Later = Deferred[bytes]
 
 _read_check: Final[Any] = CheckRequest.FromString
 _read_batch: Final[Any] = CheckBatchRequest.FromString
@@ -61,7 +61,7 @@ class RateLimiter:
         """CheckRateLimit."""
         check_counts(message, PLANS)
         answers = self.checks.check(call, [_check_of(_read_check(message))], False)
-        return _encode_check(answers) if isinstance(answers, list) else finish_later(answers, _encode_check)
+        return _encode_check(answers) if isinstance(answers, list) else answers.then(_encode_check)
 
     def batch(self, call: CallContext, message: bytes) -> bytes | Later:
         """CheckRateLimitBatch."""
@@ -79,13 +79,13 @@ class RateLimiter:
         answers = self.checks.check(call, checks, True, len(message))
         if isinstance(answers, list):
             return _encode(CheckBatchResponse(decisions=[_response(CheckResponse, answer) for answer in answers]))
-        return _encode_batch(answers)
+        return answers.then_await(_encode_batch)
 
     def quota(self, call: CallContext, message: bytes) -> bytes | Later:
         """GetRemainingQuota."""
         check_counts(message, PLANS)
         answer = self.checks.peek(_check_of(_read_quota(message)))
-        return _encode_quota(answer) if isinstance(answer, Answer) else finish_later(answer, _encode_quota)
+        return _encode_quota(answer) if isinstance(answer, Answer) else answer.then(_encode_quota)
 
     async def reset(self, call: CallContext, message: bytes) -> bytes:
         """ResetLimit."""
@@ -149,14 +149,13 @@ def _encode_quota(answer: Answer) -> bytes:
     return _encode(_response(QuotaResponse, answer))
 
 
-async def _encode_batch(answers: Coroutine[Any, Any, list[Answer]]) -> bytes:
+async def _encode_batch(answers: list[Answer]) -> bytes:
     """In several turns of the event loop, where there are many."""
     decisions: list[Any] = []
-    decided = await answers
-    for first in range(0, len(decided), LOCAL_SLICE):
+    for first in range(0, len(answers), LOCAL_SLICE):
         if first:
             await next_turn()
-        decisions += [_response(CheckResponse, answer) for answer in decided[first : first + LOCAL_SLICE]]
+        decisions += [_response(CheckResponse, answer) for answer in answers[first : first + LOCAL_SLICE]]
     return _encode(CheckBatchResponse(decisions=decisions))
 
 

@@ -1,7 +1,7 @@
 # mypyc: compile
 """Turns HEADERS, CONTINUATION and DATA frames into calls, and starts their handlers.
 
-A unary call whose handler returns bytes is answered while its frames are read; a coroutine becomes a task.
+A unary call whose handler returns bytes is answered while its frames are read; a response to be awaited becomes a task.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
 
 from crestgate.service.grpc.transport import frames
-from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError, Status
+from crestgate.service.grpc.transport.call import Method, PendingResponse, RpcCall, RpcError, Status, Unary
 from crestgate.service.grpc.transport.frames import Http2ConnectionError, Http2StreamError, frame
 from crestgate.service.grpc.transport.headers import MAX_HEADER_BYTES, HeaderDecoder, RequestHeaders
 from crestgate.service.grpc.transport.memory import HeldBytes
-from crestgate.service.grpc.transport.scheduler import TASK_WORK
+from crestgate.service.grpc.transport.scheduler import TASK_WORK, WORK_PER_SECOND
 from crestgate.service.grpc.transport.sender import INTERNAL_ERROR, Sender
 from crestgate.service.grpc.transport.stream import Stream
 
@@ -30,6 +31,8 @@ MAX_STREAMS: Final = 1000
 MAX_CONTINUATIONS: Final = 64
 """CONTINUATION frames of one header block."""
 CONNECTION_WINDOW: Final = 16 * 1024 * 1024
+CLOCKED_MESSAGE: Final = 128
+"""Bytes of a message: the handler of a longer one is worth a look at the clock."""
 MAX_PATH_IN_ERROR: Final = 100
 """Characters."""
 STREAM_BYTES: Final = 1024
@@ -241,7 +244,7 @@ class RequestReceiver:
             return
         try:
             message = stream.only_message()
-            response = method.unary(stream.call, message)
+            response = self._call(method.unary, stream.call, message)
         except RpcError as error:
             self._sender.send_error(stream, error)
         except Exception:  # noqa: BLE001 - the client gets a status, and no internals
@@ -253,6 +256,17 @@ class RequestReceiver:
             else:
                 self._receiver.work += TASK_WORK
                 self._sender.start_unary(stream, response)
+
+    def _call(self, unary: Unary, call: RpcCall, message: bytes) -> bytes | PendingResponse:
+        """Call a handler. One with a long message is counted by the clock: most of the message may have come in earlier
+        reads, and the last frame may be a small one."""
+        if len(message) <= CLOCKED_MESSAGE:
+            return unary(call, message)
+        started = perf_counter()
+        try:
+            return unary(call, message)
+        finally:
+            self._receiver.work += int((perf_counter() - started) * WORK_PER_SECOND)
 
 
 def _without_padding(payload: bytes) -> bytes:

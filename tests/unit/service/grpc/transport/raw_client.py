@@ -68,7 +68,8 @@ class RawClient:
     def send(self, *data: bytes) -> None:
         self._writer.write(b"".join(data))
 
-    def fields(self, path: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> list[tuple[bytes, bytes]]:
+    @staticmethod
+    def fields(path: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> list[tuple[bytes, bytes]]:
         fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"here")]
         return [*fields, (b"content-type", b"application/grpc"), (b"te", b"trailers"), *more]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
+from hpack import Encoder
 
 from crestgate.runtime.connection_budget import ConnectionBudget
-from crestgate.service.grpc.transport import frames
-from crestgate.service.grpc.transport.call import Status
+from crestgate.service.grpc.transport import frames, requests
+from crestgate.service.grpc.transport.call import Method, RpcCall, Status
 from crestgate.service.grpc.transport.connection import IDLE, MAX_USELESS_FRAMES, TOO_MANY_CONNECTIONS, Http2Connection
 from crestgate.service.grpc.transport.frames import frame
 from crestgate.service.grpc.transport.listener import (
@@ -62,6 +64,38 @@ class Wire:
 
     def resume_reading(self) -> None:
         self._sent.append(f"{self._name} resumes")
+
+
+def test_small_read_that_completes_long_messages_is_handled_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last frame of each is empty: what its handler takes is counted by the clock."""
+    now = 0.0
+    monkeypatch.setattr(requests, "perf_counter", lambda: now)
+
+    async def test() -> None:
+        handlers = Handlers()
+        listener = ListenerHarness(handlers)
+        connection = listener._create_connection()
+        Wire("peer", [], connection)
+        encoder = Encoder()
+        connection.data_received(CLIENT_PREFACE)
+        streams = range(1, 21, 2)
+        for stream in streams:
+            block = encoder.encode(RawClient.fields(b"/t.T/Slow"))
+            connection.data_received(frame(frames.HEADERS, frames.END_HEADERS, stream, block))
+            connection.data_received(frame(frames.DATA, 0, stream, message(b"x" * 200)))
+        connection.data_received(b"".join(frame(frames.DATA, frames.END_STREAM, stream, b"") for stream in streams))
+        assert handlers.started == 1  # one took a whole slice
+        await until(lambda: handlers.started == len(streams))
+
+    def slow(self: Handlers, call: RpcCall, data: bytes) -> bytes:
+        nonlocal now
+        self.started += 1
+        now += 0.001
+        return data
+
+    by_path = Handlers.by_path
+    monkeypatch.setattr(Handlers, "by_path", lambda self: {**by_path(self), b"/t.T/Slow": Method(partial(slow, self))})
+    run(test)
 
 
 def test_large_reads_are_handled_in_slices() -> None:
