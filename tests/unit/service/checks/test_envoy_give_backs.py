@@ -286,7 +286,7 @@ def test_cancelled_call_gives_back_what_it_took(domains: Any) -> None:
     message = proxy.message(descriptor("tokens=a", hits=7), descriptor("user=a", hits=2), descriptor("user=b", hits=0))
 
     async def scenario() -> None:
-        call = asyncio.create_task(cast(Any, proxy.envoy.should_rate_limit(proxy.call(), message)))
+        call = asyncio.ensure_future(cast(Any, proxy.envoy.should_rate_limit(proxy.call(), message)))
         while not store.held:
             await asyncio.sleep(0)
         call.cancel()
@@ -317,7 +317,7 @@ def test_cancelled_call_completes_its_give_back(domains: Any) -> None:
             return await apply(batch)
 
         proxy.limiter.apply = busy  # type: ignore[method-assign]
-        call = asyncio.create_task(cast(Any, proxy.envoy.should_rate_limit(proxy.call(), message)))
+        call = asyncio.ensure_future(cast(Any, proxy.envoy.should_rate_limit(proxy.call(), message)))
         await waits.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
