@@ -97,9 +97,14 @@ def logged() -> Iterator[str]:
     """Every message that is logged, except those for debugging, with `…` for what changes."""
     for path in (ROOT / "src" / "crestgate").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_log.", "self._log.")):
-                message = node.args[1 if ast.unparse(node.func) == "_log.log" else 0]
-                if ast.unparse(node.func) != "_log.debug":
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            messages: list[ast.expr] = []
+            if isinstance(node, ast.Call) and called.startswith(("_log.", "self._log.")) and called != "_log.debug":
+                messages = [node.args[1 if called == "_log.log" else 0]]
+            elif isinstance(node, ast.Call) and called == "ReloadMessages":
+                messages = node.args
+            for message in messages:
+                if isinstance(message, ast.Constant):  # else it is one of ReloadMessages
                     yield in_short(re.sub("%[sd]", "…", ast.literal_eval(message)))
 
 

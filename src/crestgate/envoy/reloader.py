@@ -12,10 +12,16 @@ import os
 from crestgate.envoy.files import DescriptorFiles, path_state, read_descriptor_files
 from crestgate.envoy.matcher import Domains
 from crestgate.errors import ValidationError
-from crestgate.loader.background_refresh import REFRESH_SECONDS, BackgroundRefresh, Reloaded
+from crestgate.loader.background_refresh import REFRESH_SECONDS, BackgroundRefresh, Reloaded, ReloadMessages
 from crestgate.loader.file_reloader import FileReloader
 
 __all__ = ["REFRESH_SECONDS", "Descriptors"]
+
+RELOAD_MESSAGES = ReloadMessages(
+    "descriptor reload failed, keeping the previous descriptors: %s",
+    "descriptor reload recovered: %s",
+    "descriptors reloaded: %s: %d before, %d now",
+)
 
 
 class Descriptors:
@@ -36,7 +42,7 @@ class Descriptors:
         self.background = BackgroundRefresh(
             self,
             Descriptors._load,
-            noun="descriptor",
+            messages=RELOAD_MESSAGES,
             title=path,
             seconds=refresh_seconds,
             thread_name="crestgate-envoy",

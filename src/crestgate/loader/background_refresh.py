@@ -16,7 +16,7 @@ from weakref import WeakMethod, ref
 from crestgate.errors import CrestgateError
 from crestgate.runtime.fork_safety import renew_after_fork
 
-__all__ = ["REFRESH_SECONDS", "BackgroundRefresh", "Reloaded", "close_all"]
+__all__ = ["REFRESH_SECONDS", "BackgroundRefresh", "ReloadMessages", "Reloaded", "close_all"]
 
 REFRESH_SECONDS = 1.0
 CLOSE_TIMEOUT = 5.0
@@ -24,6 +24,15 @@ CLOSE_TIMEOUT = 5.0
 _log = logging.getLogger("crestgate")
 
 Owner = TypeVar("Owner")
+
+
+class ReloadMessages(NamedTuple):
+    """What is logged, with the title of what was loaded."""
+
+    failed: str
+    recovered: str
+    reloaded: str
+    """Also with how many there were, and are."""
 
 
 class Reloaded(NamedTuple):
@@ -42,12 +51,12 @@ class BackgroundRefresh(Generic[Owner]):
         owner: Owner,
         load: Callable[[Owner], Reloaded | None],
         *,
-        noun: str,
+        messages: ReloadMessages,
         title: str,
         seconds: float,
         thread_name: str,
     ) -> None:
-        """`noun` (`rule`) and `title` (where they are) are for the log."""
+        """`title` says in the log where they are."""
         self.failures = 0
         """How many refreshes have failed."""
         self.problem: str | None = None
@@ -55,7 +64,7 @@ class BackgroundRefresh(Generic[Owner]):
         self.closed = False
         self._owner = ref(owner)
         self._load = load
-        self._noun = noun
+        self._messages = messages
         self._title = title
         self._seconds = seconds
         self._thread_name = thread_name
@@ -80,13 +89,13 @@ class BackgroundRefresh(Generic[Owner]):
                 return False
             if self.problem is not None:
                 self.problem = None
-                _log.warning("%s reload recovered: %s", self._noun, self._title)
+                _log.warning(self._messages.recovered, self._title)
             if reloaded is None:
                 return False
             if not any(reloaded):
                 return True
             level = logging.INFO if reloaded.after else logging.WARNING
-            _log.log(level, "%ss reloaded: %s: %d before, %d now", self._noun, self._title, *reloaded)
+            _log.log(level, self._messages.reloaded, self._title, *reloaded)
             return True
 
     def wake(self) -> None:
@@ -128,13 +137,7 @@ class BackgroundRefresh(Generic[Owner]):
             message = f"{self._title}: {message}"
         if message != self.problem:
             self.problem = message
-            _log.error(
-                "%s reload failed, keeping the previous %ss: %s",
-                self._noun,
-                self._noun,
-                message,
-                exc_info=None if expected else error,
-            )
+            _log.error(self._messages.failed, message, exc_info=None if expected else error)
 
 
 def close_all(refreshes: list[BackgroundRefresh[Owner]]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from crestgate.loader.background_refresh import REFRESH_SECONDS, BackgroundRefresh, Reloaded, close_all
+from crestgate.loader.background_refresh import REFRESH_SECONDS, BackgroundRefresh, Reloaded, ReloadMessages, close_all
 from crestgate.rules.port import Source
 from crestgate.rules.rule import Rule
 from crestgate.rules.ruleset import RuleSet
@@ -26,6 +26,11 @@ __all__ = ["REFRESH_SECONDS", "Catalog"]
 
 MIN_SECONDS = 0.01
 MAX_SECONDS = 3600.0
+RELOAD_MESSAGES = ReloadMessages(
+    "rule reload failed, keeping the previous rules: %s",
+    "rule reload recovered: %s",
+    "rules reloaded: %s: %d before, %d now",
+)
 
 
 class Catalog:
@@ -42,7 +47,7 @@ class Catalog:
             BackgroundRefresh(
                 self,
                 partial(_load, state),
-                noun="rule",
+                messages=RELOAD_MESSAGES,
                 title=state.source.title,
                 seconds=seconds,
                 thread_name=f"crestgate-rules-{number}",
