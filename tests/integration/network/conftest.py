@@ -7,24 +7,24 @@ from uuid import uuid4
 
 import pytest
 
-from integration.network.crew import Crew
-from integration.network.sites import Site
+from integration.network.load_processes import LoadProcesses
+from integration.network.proxied_server import ProxiedServer
 from servers.mariadb import MariaDB
 from servers.proxy import CuttingProxy
 from servers.redis import RedisServer
 
 
 @pytest.fixture(scope="session")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with Crew(8, tmp_path_factory.mktemp("histories")) as crew:
-        yield crew
+def eight_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadProcesses]:
+    with LoadProcesses(8, tmp_path_factory.mktemp("histories")) as load_processes:
+        yield load_processes
 
 
 @pytest.fixture
-def crew(eight: Crew) -> Crew:
+def load_processes(eight_processes: LoadProcesses) -> LoadProcesses:
     """Eight processes."""
-    eight.assemble()
-    return eight
+    eight_processes.ensure_idle()
+    return eight_processes
 
 
 @pytest.fixture(scope="module", params=["redis", "mariadb"])
@@ -35,6 +35,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer | MariaDB]:
 
 
 @pytest.fixture
-def site(server: RedisServer | MariaDB) -> Iterator[Site]:
+def site(server: RedisServer | MariaDB) -> Iterator[ProxiedServer]:
     with CuttingProxy(server.port) as proxy:
-        yield Site(server, proxy, uuid4().hex)
+        yield ProxiedServer(server, proxy, uuid4().hex)

@@ -1,10 +1,10 @@
 """Histories of checks as the callers saw them, and invariants that hold for every exact store.
 
 A check was decided at some instant between its start and its end. All processes of a machine read the same monotonic
-clock, so the histories of several can be laid side by side, and nothing here relies on what a store says of time.
+clock, so their histories can be merged, and nothing here relies on the time of a store.
 
-A counter that gives nothing back while a test runs leaves a stronger trace: the `remaining` of each admitted check is
-its place in one line of decisions, without a gap or a place taken twice (`in_line`).
+A counter that does not refill while a test runs allows a stronger check: the `remaining` of each admitted check is its
+position in one order of decisions, without gaps or duplicates (`assert_linearizable`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import NamedTuple
 __all__ = [
     "Check",
     "admitted",
+    "assert_bounded",
+    "assert_denials_explained",
+    "assert_linearizable",
+    "assert_windows",
     "by_key",
     "cost",
     "denied",
-    "explained",
-    "in_line",
-    "in_windows",
     "read",
-    "within",
     "write",
 ]
 
@@ -62,7 +62,7 @@ def by_key(checks: Iterable[Check]) -> dict[str, list[Check]]:
 
 
 def admitted(checks: Iterable[Check]) -> list[Check]:
-    """Those that a store admitted: what a failure policy let pass is counted apart."""
+    """Checks admitted by a store: those allowed by a failure policy are not included."""
     return [check for check in checks if check.reason == "ok"]
 
 
@@ -74,39 +74,39 @@ def cost(checks: Iterable[Check]) -> int:
     return sum(check.cost for check in checks)
 
 
-def in_line(checks: Sequence[Check], capacity: int) -> int:
-    """How much of a counter that gives nothing back was used; an AssertionError unless it was one line of decisions.
+def assert_linearizable(checks: Sequence[Check], capacity: int) -> int:
+    """Usage of a counter that does not refill; AssertionError unless the history is linearizable.
 
-    The line is made of the admitted, by what they left. Each must leave what the one before it left, less its own
-    cost; and none may stand before another that had ended when it began. A denied check must have seen what some
-    instant of the line had left, within the time it took, and that must have been less than its cost.
+    The order is that of the admitted checks by their remaining count. Each must leave the count of its predecessor less
+    its own cost, and none may precede a check that had ended when it began. A denied check must have seen the count at
+    some time of the order, within its duration, and that count must have been less than its cost.
     """
     line = sorted(admitted(checks), key=lambda check: -check.remaining)
-    left = capacity
+    remaining = capacity
     latest_start = float("-inf")
-    began = {capacity: latest_start}
+    earliest = {capacity: latest_start}
     for check in line:
-        assert check.remaining == left - check.cost, f"{left} were left, then {check}"
-        left = check.remaining
+        assert check.remaining == remaining - check.cost, f"{remaining} were left, then {check}"
+        remaining = check.remaining
         latest_start = max(latest_start, check.start)
-        began[left] = latest_start
+        earliest[remaining] = latest_start
     soonest_end = float("inf")
-    over: dict[int, float] = {}
+    latest: dict[int, float] = {}
     for check in reversed(line):
-        over[check.remaining] = soonest_end
+        latest[check.remaining] = soonest_end
         assert soonest_end > check.start, f"one behind it had ended before it began: {check}"
         soonest_end = min(soonest_end, check.end)
-    over[capacity] = soonest_end
+    latest[capacity] = soonest_end
     for check in denied(checks):
         assert check.remaining < check.cost, f"denied although it fits: {check}"
-        assert check.remaining in began, f"no instant had so much left: {check}"
-        assert began[check.remaining] < check.end, f"denied by what came later: {check}"
-        assert over[check.remaining] > check.start, f"denied by what had passed: {check}"
-    return capacity - left
+        assert check.remaining in earliest, f"no instant had so much left: {check}"
+        assert earliest[check.remaining] < check.end, f"denied by what came later: {check}"
+        assert latest[check.remaining] > check.start, f"denied by what had passed: {check}"
+    return capacity - remaining
 
 
-def within(checks: Iterable[Check], most: Callable[[float], float]) -> None:
-    """In every span of the history no more was admitted than the algorithm's bound `most(seconds)`."""
+def assert_bounded(checks: Iterable[Check], bound: Callable[[float], float]) -> None:
+    """In every span of the history no more was admitted than the algorithm's `bound(seconds)`."""
     ends = sorted(admitted(checks), key=lambda check: check.end)
     for start in {check.start for check in ends}:
         inside = 0
@@ -114,34 +114,34 @@ def within(checks: Iterable[Check], most: Callable[[float], float]) -> None:
             if check.start >= start:
                 inside += check.cost
                 span = check.end - start
-                assert inside <= most(span + SLACK), f"{inside} were admitted within {span:.6f} s"
+                assert inside <= bound(span + SLACK), f"{inside} were admitted within {span:.6f} s"
 
 
-def explained(checks: Sequence[Check], capacity: int, counts: Callable[[float], float]) -> None:
-    """Every denial can have met so many admitted checks that its cost did not fit.
+def assert_denials_explained(checks: Sequence[Check], capacity: int, refill: Callable[[float], float]) -> None:
+    """Every denial is explained by admitted checks that left too little for its cost.
 
-    `counts(seconds)` is what the limit has given back after that time, or infinity if it forgets by then. Of all that
-    can have been decided before the denial, as much as possible must have been; and as late as possible.
+    `refill(seconds)` is what the limit has refilled after that time, or infinity if it has expired by then. The worst
+    case is assumed: as many checks as possible were decided before the denial, and as late as possible.
     """
     ends = sorted(admitted(checks), key=lambda check: -check.end)
     for check in denied(checks):
-        used = most_used = 0.0
+        used = max_used = 0.0
         for other in ends:
             if other.start >= check.end:
                 continue
-            given_back = counts(max(check.start - other.end - SLACK, 0.0))
+            refilled = refill(max(check.start - other.end - SLACK, 0.0))
             used += other.cost
-            most_used = max(most_used, used - given_back)
-            if most_used + check.cost > capacity or given_back == float("inf"):
+            max_used = max(max_used, used - refilled)
+            if max_used + check.cost > capacity or refilled == float("inf"):
                 break
-        assert most_used + check.cost > capacity, f"denied although {most_used} of {capacity} were used: {check}"
+        assert max_used + check.cost > capacity, f"denied although {max_used} of {capacity} were used: {check}"
 
 
-def in_windows(checks: Sequence[Check], count: int, period: float, wall: float) -> None:
-    """No window, aligned to the epoch, admitted more than `count`, and none denied what fitted into it.
+def assert_windows(checks: Sequence[Check], count: int, period: float, wall: float) -> None:
+    """No window, aligned to the epoch, admitted more than `count` or denied a check that fitted.
 
-    `wall` is what must be added to the monotonic clock to have the time of day. Of a check at the border of two
-    windows it is not known in which it was decided.
+    `wall` is the offset of the wall clock from the monotonic clock. A check at the border of two windows may have been
+    decided in either.
     """
 
     def windows(check: Check) -> range:

@@ -1,4 +1,4 @@
-"""Cancelled callers neither lose nor keep what was taken for them.
+"""Cancelled checks are neither lost nor charged.
 
 A caller that is cancelled in the queue is removed. One that is cancelled while its batch is in flight, or before it
 runs again with its result, gets no decision: so its charge is given back.
@@ -13,7 +13,7 @@ import time
 import pytest
 
 from crestgate import AsyncLimiter
-from integration.network.sites import LIMIT, Site
+from integration.network.proxied_server import LIMIT, ProxiedServer
 
 Outcome = bool | BaseException
 
@@ -28,42 +28,42 @@ async def count_admitted(limiter: AsyncLimiter, tasks: list[asyncio.Task[bool]])
     return admitted, cancelled
 
 
-async def used_is(site: Site, key: str, count: int) -> None:
+async def wait_for_usage(site: ProxiedServer, key: str, count: int) -> None:
     """Wait until the give-backs have arrived."""
     deadline = time.monotonic() + 10
     while (used := site.used(key)) != count:
-        assert time.monotonic() < deadline, f"{used} are used, and {count} were told that they may pass"
+        assert time.monotonic() < deadline, f"{used} are used, and {count} were admitted"
         await asyncio.sleep(0.02)
     await asyncio.sleep(0.1)
     assert site.used(key) == count
 
 
-def test_cancelled_at_random_moments(site: Site) -> None:
-    """In the queue, in flight, and just answered."""
+def test_cancelledat_random_moments(site: ProxiedServer) -> None:
+    """In the queue, in flight, and just completed."""
 
     async def check(limiter: AsyncLimiter) -> bool:
-        await asyncio.sleep(random.uniform(0, 0.02))  # so that most come while calls are under way, and queue up
+        await asyncio.sleep(random.uniform(0, 0.02))  # so that most arrive while calls are in flight, and queue
         return (await limiter.check("key", LIMIT)).allowed
 
     async def load() -> None:
-        admitted = gone = 0
+        admitted = cancelled = 0
         async with AsyncLimiter(site.url(deadline=30), on_store_error="closed") as limiter:
             for _ in range(10):
                 tasks = [asyncio.create_task(check(limiter)) for _ in range(300)]
                 for task in tasks[::2]:
                     asyncio.get_running_loop().call_later(random.uniform(0, 0.04), task.cancel)
-                more_admitted, more_gone = await count_admitted(limiter, tasks)
-                admitted, gone = admitted + more_admitted, gone + more_gone
+                more_admitted, more_cancelled = await count_admitted(limiter, tasks)
+                admitted, cancelled = admitted + more_admitted, cancelled + more_cancelled
             assert admitted >= 1500
-            assert gone > 300, "many were cancelled before they were answered"
-            await used_is(site, "key", admitted)
+            assert cancelled > 300, "many were cancelled before they completed"
+            await wait_for_usage(site, "key", admitted)
 
     site.proxy.delay(0.005)
     asyncio.run(load())
 
 
-def test_cancelled_after_the_result_arrived(site: Site) -> None:
-    """The first of a batch that runs again cancels the others, whose answers have come too: a race, as in any_of."""
+def test_cancelledafter_the_result_arrived(site: ProxiedServer) -> None:
+    """The first task of a batch to resume cancels the others, whose results have arrived too."""
 
     async def race(limiter: AsyncLimiter) -> tuple[int, int]:
         tasks: list[asyncio.Task[bool]] = []
@@ -81,14 +81,14 @@ def test_cancelled_after_the_result_arrived(site: Site) -> None:
     async def races() -> None:
         async with AsyncLimiter(site.url(deadline=30), on_store_error="closed") as limiter:
             outcomes = [await race(limiter) for _ in range(50)]
-            assert sum(gone for _, gone in outcomes) > 0
-            await used_is(site, "race", sum(admitted for admitted, _ in outcomes))
+            assert sum(cancelled for _, cancelled in outcomes) > 0
+            await wait_for_usage(site, "race", sum(admitted for admitted, _ in outcomes))
 
     asyncio.run(races())
 
 
 @pytest.mark.parametrize("deadline", [0.001, 0.003])
-def test_cancelled_by_timeouts(site: Site, deadline: float) -> None:
+def test_cancelledby_timeouts(site: ProxiedServer, deadline: float) -> None:
     async def check(limiter: AsyncLimiter) -> bool:
         try:
             async with asyncio.timeout(deadline * random.uniform(0.5, 2)):
@@ -102,6 +102,6 @@ def test_cancelled_by_timeouts(site: Site, deadline: float) -> None:
             for _ in range(10):
                 admitted += sum(await asyncio.gather(*(check(limiter) for _ in range(100))))
             assert limiter.store_failures == 0
-            await used_is(site, "timeout", admitted)
+            await wait_for_usage(site, "timeout", admitted)
 
     asyncio.run(load())

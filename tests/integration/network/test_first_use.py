@@ -33,7 +33,7 @@ def test_waiting_for_table_creation_does_not_count_against_the_deadline(monkeypa
 
 
 def test_connecting_reads_no_certificates(mariadb: MariaDB | GivenServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take a third of a check's time, and of everybody else's: no other thread runs meanwhile."""
+    """Reading them takes a third of a check's time and blocks all other threads."""
     with Limiter(f"{mariadb.url}?timeout_ms=5000"):
         pass  # the tables are there now
 

@@ -9,7 +9,7 @@ import pytest
 
 from crestgate import Limiter
 from integration.child_process import ChildProcess
-from integration.network.crew import with_options
+from integration.network.load_processes import with_options
 
 STORES = ["redis_server", "redis_cluster", "mariadb", "postgres"]
 LIMIT = "1000000/year using fixed_window"
@@ -36,6 +36,6 @@ def test_fork_while_a_thread_checks(url: str, start: Start) -> None:
 
 @pytest.mark.parametrize("program", ["fork_between_loops", "fork_in_a_loop"])
 def test_fork_with_event_loops(url: str, program: str, start: Start) -> None:
-    counts = start(f"network.forking.{program}", url=url, limit=LIMIT, checks=20).finish()
+    counts = start(f"network.async_fork_programs.{program}", url=url, limit=LIMIT, checks=20).finish()
     assert set(counts) == {20}
     assert used(url) == sum(counts)

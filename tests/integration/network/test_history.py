@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from integration.network.history import Check, explained, in_line, in_windows, within
+from integration.network.history import (
+    Check,
+    assert_bounded,
+    assert_denials_explained,
+    assert_linearizable,
+    assert_windows,
+)
 
 
 def ok(remaining: int, start: float, end: float, cost: int = 1) -> Check:
@@ -38,34 +44,34 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("name", GOOD_LINES)
 def test_linearizable_history(name: str) -> None:
-    used = in_line(GOOD_LINES[name], 3)
+    used = assert_linearizable(GOOD_LINES[name], 3)
     assert used == sum(check.cost for check in GOOD_LINES[name] if check.allowed)
 
 
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_not_linearizable_history(name: str) -> None:
     with pytest.raises(AssertionError):
-        assert in_line(BAD_LINES[name], 3) <= 3
+        assert assert_linearizable(BAD_LINES[name], 3) <= 3
 
 
 Judge = Callable[[Sequence[Check]], None]
 
 
 def bucket(checks: Sequence[Check]) -> None:
-    """Two at once, and one more each second."""
-    within(checks, lambda seconds: 2 + seconds)
-    explained(checks, 2, lambda seconds: seconds)
+    """A burst of two, and one more each second."""
+    assert_bounded(checks, lambda seconds: 2 + seconds)
+    assert_denials_explained(checks, 2, lambda seconds: seconds)
 
 
 def log(checks: Sequence[Check]) -> None:
     """Two within each second."""
-    within(checks, lambda seconds: 2 * (seconds // 1 + 1))
-    explained(checks, 2, lambda seconds: 0 if seconds < 1 else float("inf"))
+    assert_bounded(checks, lambda seconds: 2 * (seconds // 1 + 1))
+    assert_denials_explained(checks, 2, lambda seconds: 0 if seconds < 1 else float("inf"))
 
 
 def window(checks: Sequence[Check]) -> None:
-    """Two in each second that the clock on the wall shows, which is half a second ahead."""
-    in_windows(checks, 2, 1.0, 0.5)
+    """Two in each second of the wall clock, which is half a second ahead."""
+    assert_windows(checks, 2, 1.0, 0.5)
 
 
 @pytest.mark.parametrize(

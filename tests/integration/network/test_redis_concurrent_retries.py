@@ -1,4 +1,4 @@
-"""Fifty concurrent repeats of one idempotent request, from tasks and threads, are charged once on every topology.
+"""Fifty concurrent replays of one idempotent request, from tasks and threads, are charged once on every topology.
 
 On one server the record is written by the script call that decides. In a cluster it is claimed first; a caller that
 finds the claim retries, as the service does.
@@ -20,10 +20,10 @@ from crestgate.stores.port import IdempotencyRecord, Member, Op, Replay, Request
 from crestgate.stores.redis import RedisStore
 
 SERVERS = {"one": "redis_server", "cluster": "redis_cluster", "sentinel": "redis_sentinels"}
-REPEATS = 50
+REPLAYS = 50
 ROUNDS = 5
 USERS = [f"user:{number}" for number in range(4)]
-"""In a cluster with a tag each, and another one for the record."""
+"""In a cluster each has its own tag, and the record another."""
 PLAN = "1000/year using sliding_window_log"
 Numbers = tuple[tuple[bool, int], ...]
 
@@ -41,7 +41,7 @@ def test_concurrent_tasks(url: str) -> None:
     async def race() -> list[list[tuple[bool, Numbers]]]:
         async with AsyncLimiter(url, on_store_error="closed") as limiter:
 
-            async def repeat(name: str) -> tuple[bool, Numbers]:
+            async def send(name: str) -> tuple[bool, Numbers]:
                 """Whether this caller's request was decided, and the result."""
                 while True:
                     record = IdempotencyRecord(name, b"x" * 16, b"")
@@ -53,24 +53,24 @@ def test_concurrent_tasks(url: str) -> None:
                         return False, replayed(record.replay)
                     await asyncio.sleep(0)
 
-            answers = [
-                list(await asyncio.gather(*(repeat(f"n{turn}") for _ in range(REPEATS)))) for turn in range(ROUNDS)
+            outcomes = [
+                list(await asyncio.gather(*(send(f"n{turn}") for _ in range(REPLAYS)))) for turn in range(ROUNDS)
             ]
             left = [(await limiter.peek(user, PLAN)).remaining for user in USERS]
             assert left == [1000 - ROUNDS] * len(USERS)
             assert limiter.store_failures == 0
-            return answers
+            return outcomes
 
-    for turn, answers in enumerate(asyncio.run(race())):
-        assert [decided for decided, _ in answers].count(True) == 1
-        assert {numbers for _, numbers in answers} == {((True, 999 - turn),) * len(USERS)}
+    for turn, outcomes in enumerate(asyncio.run(race())):
+        assert [decided for decided, _ in outcomes].count(True) == 1
+        assert {numbers for _, numbers in outcomes} == {((True, 999 - turn),) * len(USERS)}
 
 
 def test_concurrent_threads(url: str) -> None:
     """Each with its own connections, like processes."""
     algorithm = build(Limit.parse(PLAN), "plan")
 
-    def repeat(name: str, start: Barrier) -> tuple[bool, Numbers]:
+    def send(name: str, start: Barrier) -> tuple[bool, Numbers]:
         store = open_store(url)
         assert isinstance(store, RedisStore)
         store.connect()
@@ -87,8 +87,8 @@ def test_concurrent_threads(url: str) -> None:
             store.close()
 
     for turn in range(2):
-        start = Barrier(REPEATS)
-        with ThreadPoolExecutor(REPEATS) as pool:
-            answers = list(pool.map(repeat, [f"n{turn}"] * REPEATS, [start] * REPEATS))
-        assert [decided for decided, _ in answers].count(True) == 1
-        assert {numbers for _, numbers in answers} == {((True, 999 - turn),) * len(USERS)}
+        start = Barrier(REPLAYS)
+        with ThreadPoolExecutor(REPLAYS) as pool:
+            outcomes = list(pool.map(send, [f"n{turn}"] * REPLAYS, [start] * REPLAYS))
+        assert [decided for decided, _ in outcomes].count(True) == 1
+        assert {numbers for _, numbers in outcomes} == {((True, 999 - turn),) * len(USERS)}

@@ -1,7 +1,7 @@
 """Load processes: they check, from tasks or threads, and record the decisions.
 
-A worker takes orders one after another, so that eight interpreters are started once and not for every test. For each
-order it opens a limiter of its own, says that it is ready, begins when told to, and leaves its history in a file.
+A worker runs tasks one after another, so that eight interpreters are started once and not for every test. For each
+task it opens its own limiter, sends "ready", starts on a message, and writes its history to a file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
 
 class Load:
-    """An order: which targets are checked, by how many callers, how often and how fast."""
+    """A task: which targets are checked, by how many callers, how often and how fast."""
 
     def __init__(
         self,
@@ -57,35 +57,35 @@ class Load:
         self.seed = seed
         self.file = file
         self.history: list[Check] = []
-        self.over = threading.Event()
-        """Set when the test says that it is enough, if the order says nothing of how many checks to make."""
+        self.stop_event = threading.Event()
+        """Set when the test stops the load, if the task has no number of checks."""
 
-    def wait_for_the_end(self) -> None:
+    def wait_for_stop(self) -> None:
         receive()
-        self.over.set()
+        self.stop_event.set()
 
     def steps(self, caller: int) -> Iterator[tuple[Target, int, float]]:
-        """What this caller does: a target, a cost, and how long to pause afterwards."""
+        """The steps of a caller: a target, a cost, and the pause afterwards."""
         chance = random.Random(f"{self.seed} {caller}")
-        made = 0
-        while not self.over.is_set():
+        sent = 0
+        while not self.stop_event.is_set():
             targets = self.targets[caller :: self.callers] if len(self.targets) > self.callers else self.targets
             for target in chance.sample(targets, len(targets)):
-                if made == self.checks or self.over.is_set():
+                if sent == self.checks or self.stop_event.is_set():
                     return
-                made += 1
+                sent += 1
                 yield target, chance.choice(target.costs), self.pause * 2 * chance.random()
 
-    def note(self, target: Target, cost: int, start: float, decision: Decision) -> None:
+    def record(self, target: Target, cost: int, start: float, decision: Decision) -> None:
         end = time.monotonic()
-        seen = decision.allowed, decision.remaining, decision.reason
-        self.history.append(Check(target.key, cost, start, end, *seen))
+        outcome = decision.allowed, decision.remaining, decision.reason
+        self.history.append(Check(target.key, cost, start, end, *outcome))
 
 
 async def check(limiter: AsyncLimiter, target: Target, cost: int) -> Decision:
     if not target.others:
         return await limiter.check(target.key, target.limits, cost)
-    # Chains over several subjects are made of rules; here they are asked for as rules will ask.
+    # Chains over several subjects come from rules; this sends them as rules do.
     bound = limiter.resolve(target.limits)
     keys = (target.key, *target.others)
     members = [Member(key, algorithm, cost) for key in keys for algorithm in bound.algorithms]
@@ -99,13 +99,13 @@ async def with_tasks(load: Load) -> None:
         async def caller(number: int) -> None:
             for target, cost, pause in load.steps(number):
                 start = time.monotonic()
-                load.note(target, cost, start, await check(limiter, target, cost))
+                load.record(target, cost, start, await check(limiter, target, cost))
                 await asyncio.sleep(pause)
 
         send("ready")
         receive()
         if load.checks is None:
-            threading.Thread(target=load.wait_for_the_end).start()
+            threading.Thread(target=load.wait_for_stop).start()
         await asyncio.gather(*map(caller, range(load.callers)))
 
 
@@ -115,7 +115,7 @@ def with_threads(load: Load) -> None:
         def caller(number: int) -> None:
             for target, cost, pause in load.steps(number):
                 start = time.monotonic()
-                load.note(target, cost, start, limiter.check(target.key, target.limits, cost))
+                load.record(target, cost, start, limiter.check(target.key, target.limits, cost))
                 time.sleep(pause)
 
         send("ready")
@@ -124,24 +124,24 @@ def with_threads(load: Load) -> None:
         for thread in threads:
             thread.start()
         if load.checks is None:
-            load.wait_for_the_end()
+            load.wait_for_stop()
         for thread in threads:
             thread.join()
 
 
 def work() -> None:
-    """Take orders until there are no more."""
-    while (order := receive()) is not None:
-        kind = order.pop("kind")
-        load = Load(**order)
+    """Run tasks until end of input."""
+    while (task := receive()) is not None:
+        kind = task.pop("kind")
+        load = Load(**task)
         try:
             if kind == "tasks":
                 asyncio.run(with_tasks(load))
             else:
                 with_threads(load)
-        except Exception:  # noqa: BLE001 - the test must hear of it
+        except Exception:  # noqa: BLE001 - sent to the test
             send(traceback.format_exc())
             continue
-        with suppress(OSError):  # the test may have gone
+        with suppress(OSError):  # the test may have ended
             write(load.file, load.history)
         send("done")

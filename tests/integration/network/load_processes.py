@@ -12,10 +12,10 @@ from integration.child_process import ChildProcess
 from integration.network.history import Check, read
 from integration.network.workers import Target
 
-__all__ = ["Crew", "with_options"]
+__all__ = ["LoadProcesses", "with_options"]
 
 
-class Crew:
+class LoadProcesses:
     """Worker processes, started once and used by many tests."""
 
     def __init__(self, size: int, folder: Path) -> None:
@@ -27,8 +27,8 @@ class Crew:
         self.children: list[ChildProcess] = []
         self.busy = True
 
-    def assemble(self) -> None:
-        """Wait until all are idle, also after a test that failed."""
+    def ensure_idle(self) -> None:
+        """Restart the processes if they are busy, as after a failed test."""
         if self.busy:
             self.stack.close()
             self.children = [self.stack.enter_context(ChildProcess("network.workers.work")) for _ in range(self.size)]
@@ -73,9 +73,9 @@ class Crew:
         workers = self.children if workers is None else workers
         self.files = [self.folder / f"history-{next(self.numbers)}" for _ in workers]
         for seed, (child, file) in enumerate(zip(workers, self.files, strict=True)):
-            order = {"url": url, "targets": targets, "callers": callers, "checks": checks, "pause": pause}
-            child.send({**order, "kind": kind, "policy": policy, "seed": seed, "file": str(file)})
-        expect(workers, "ready")
+            task = {"url": url, "targets": targets, "callers": callers, "checks": checks, "pause": pause}
+            child.send({**task, "kind": kind, "policy": policy, "seed": seed, "file": str(file)})
+        expect_message(workers, "ready")
         for child in workers:
             child.send("go")
 
@@ -86,11 +86,11 @@ class Crew:
         return self.histories(self.children)
 
     def histories(self, workers: Sequence[ChildProcess]) -> list[Check]:
-        expect(workers, "done")
+        expect_message(workers, "done")
         self.busy = False
         return [check for file in self.files for check in read(file)]
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> LoadProcesses:
         return self
 
     def __exit__(
@@ -99,10 +99,10 @@ class Crew:
         self.stack.close()
 
 
-def expect(workers: Sequence[ChildProcess], word: str) -> None:
+def expect_message(workers: Sequence[ChildProcess], message: str) -> None:
     for child in workers:
         reply = child.receive()
-        assert reply == word, reply
+        assert reply == message, reply
 
 
 def with_options(url: str, **options: object) -> str:

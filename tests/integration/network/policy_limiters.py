@@ -1,7 +1,7 @@
 """A limiter of each failure policy on one store, used by threads or tasks while the store fails.
 
 All its decisions are in its history. How long a check took is the caller's time: for a task, from the
-moment it asks to the moment it runs again.
+call until it resumes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,18 @@ from crestgate.stores.redis import RedisStore
 from crestgate.stores.sql import SqlStore
 from integration.network.history import Check
 
-__all__ = ["KINDS", "POLICIES", "REASONS", "Kind", "Policy", "Tasks", "Threads", "Victim", "breaker_states", "victim"]
+__all__ = [
+    "KINDS",
+    "POLICIES",
+    "REASONS",
+    "Kind",
+    "Policy",
+    "PolicyLimiter",
+    "Tasks",
+    "Threads",
+    "breaker_states",
+    "open_limiter",
+]
 
 T = TypeVar("T")
 Policy = Literal["open", "closed", "local"]
@@ -30,8 +41,8 @@ KINDS: list[Kind] = ["threads", "tasks"]
 REASONS = {"open": "fail_open", "closed": "fail_closed", "local": "fallback"}
 
 
-class Victim:
-    """A limiter under a policy, and all that it has answered."""
+class PolicyLimiter:
+    """A limiter with a failure policy, and all of its decisions."""
 
     limiter: Limiter | AsyncLimiter
 
@@ -41,25 +52,25 @@ class Victim:
 
     def check(self, key: str, limits: str) -> Check:
         """One check."""
-        return self.at_once(1, key, limits)[0]
+        return self.check_concurrently(1, key, limits)[0]
 
-    def at_once(self, count: int, key: str, limits: str) -> list[Check]:
+    def check_concurrently(self, count: int, key: str, limits: str) -> list[Check]:
         """So many checks by as many callers at the same time."""
         raise NotImplementedError
 
-    def in_turn(self, count: int, key: str, limits: str) -> list[Check]:
+    def check_sequentially(self, count: int, key: str, limits: str) -> list[Check]:
         """So many checks by one caller."""
         return [self.check(key, limits) for _ in range(count)]
 
     def close(self) -> None:
         raise NotImplementedError
 
-    def note(self, key: str, start: float, decision: Decision) -> Check:
+    def record(self, key: str, start: float, decision: Decision) -> Check:
         check = Check(key, 1, start, time.monotonic(), decision.allowed, decision.remaining, decision.reason)
         self.history.append(check)
         return check
 
-    def __enter__(self) -> Victim:
+    def __enter__(self) -> PolicyLimiter:
         return self
 
     def __exit__(
@@ -68,39 +79,39 @@ class Victim:
         self.close()
 
 
-class Threads(Victim):
+class Threads(PolicyLimiter):
     """Called from threads."""
 
     def __init__(self, url: str, policy: Policy) -> None:
         super().__init__(policy)
-        self.limiter = self.blocking = Limiter(url, on_store_error=policy)
+        self.limiter = self.sync_limiter = Limiter(url, on_store_error=policy)
 
-    def one(self, key: str, limits: str) -> Check:
+    def check_once(self, key: str, limits: str) -> Check:
         start = time.monotonic()
-        return self.note(key, start, self.blocking.check(key, limits))
+        return self.record(key, start, self.sync_limiter.check(key, limits))
 
     def check(self, key: str, limits: str) -> Check:
-        return self.one(key, limits)
+        return self.check_once(key, limits)
 
-    def at_once(self, count: int, key: str, limits: str) -> list[Check]:
+    def check_concurrently(self, count: int, key: str, limits: str) -> list[Check]:
         with ThreadPoolExecutor(count) as callers:
-            return [future.result() for future in [callers.submit(self.one, key, limits) for _ in range(count)]]
+            return [future.result() for future in [callers.submit(self.check_once, key, limits) for _ in range(count)]]
 
     def close(self) -> None:
-        self.blocking.close()
+        self.sync_limiter.close()
 
 
-class Tasks(Victim):
-    """Called from the tasks of an event loop, which runs all the time in a thread of its own."""
+class Tasks(PolicyLimiter):
+    """Called from tasks of an event loop that runs in its own thread."""
 
     def __init__(self, url: str, policy: Policy) -> None:
         super().__init__(policy)
         self.loop = asyncio.new_event_loop()
         self.thread = Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.limiter = self.waiting = AsyncLimiter(url, on_store_error=policy)
+        self.limiter = self.async_limiter = AsyncLimiter(url, on_store_error=policy)
         try:
-            self.run(self.waiting.connect())
+            self.run(self.async_limiter.connect())
         except BaseException:
             self.close()
             raise
@@ -108,38 +119,38 @@ class Tasks(Victim):
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
-    async def one(self, key: str, limits: str) -> Check:
+    async def check_once(self, key: str, limits: str) -> Check:
         start = time.monotonic()
-        return self.note(key, start, await self.waiting.check(key, limits))
+        return self.record(key, start, await self.async_limiter.check(key, limits))
 
     def check(self, key: str, limits: str) -> Check:
-        return self.run(self.one(key, limits))
+        return self.run(self.check_once(key, limits))
 
-    def at_once(self, count: int, key: str, limits: str) -> list[Check]:
-        async def together() -> Sequence[Check]:
-            return await asyncio.gather(*(self.one(key, limits) for _ in range(count)))
+    def check_concurrently(self, count: int, key: str, limits: str) -> list[Check]:
+        async def check_all() -> Sequence[Check]:
+            return await asyncio.gather(*(self.check_once(key, limits) for _ in range(count)))
 
-        return list(self.run(together()))
+        return list(self.run(check_all()))
 
-    def in_turn(self, count: int, key: str, limits: str) -> list[Check]:
-        async def one_by_one() -> list[Check]:
-            return [await self.one(key, limits) for _ in range(count)]
+    def check_sequentially(self, count: int, key: str, limits: str) -> list[Check]:
+        async def check_in_turn() -> list[Check]:
+            return [await self.check_once(key, limits) for _ in range(count)]
 
-        return self.run(one_by_one())
+        return self.run(check_in_turn())
 
     def close(self) -> None:
-        self.run(self.waiting.aclose())
+        self.run(self.async_limiter.aclose())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
 
 
-def victim(kind: Kind, url: str, policy: Policy) -> Victim:
+def open_limiter(kind: Kind, url: str, policy: Policy) -> PolicyLimiter:
     return Threads(url, policy) if kind == "threads" else Tasks(url, policy)
 
 
 def breaker_states(limiter: Limiter | AsyncLimiter) -> set[str]:
-    """How the breakers of a limiter's store stand."""
+    """The states of the breakers of a limiter's store."""
     store = limiter.store
     breakers: Sequence[Breaker]
     if isinstance(store, RedisStore):
