@@ -1,4 +1,4 @@
-"""Applications of each framework, which run until a test is over."""
+"""Applications of each framework, which run until the end of a test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def serve(framework: str) -> Iterator[Callable[..., Running]]:
                 limiter = Limiter("memory://", clock=clock, plans=plans)
             setup = Setup(limiter, **made)
             url = stack.enter_context(module.serve(setup))
-            stack.callback(setup.released.set)  # before the server is stopped: nobody is to wait in it
+            stack.callback(setup.released.set)  # before the server is stopped: no handler may still wait
             return Running(url, setup, clock)
 
         yield start

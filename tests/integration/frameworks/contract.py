@@ -1,7 +1,7 @@
-"""One application, written in every framework: what it answers, and what its limits are.
+"""One application, implemented in every framework: its responses and its limits.
 
-Each module of apps/ has it in its framework: `serve(setup)` is a context manager that gives the URL under which the
-application runs, over a real socket, in this process. So a test can give it a limiter on virtual time.
+Each module of apps/ implements it: `serve(setup)` is a context manager that yields the URL of the application, which
+runs over a real socket in this process. So a test can pass a limiter on virtual time.
 
     GET     /plain              "plain"; HEAD as the framework does it, OPTIONS 200 with an Allow header
     GET     /item/{id}          the id. Route limit.
@@ -11,7 +11,7 @@ application runs, over a real socket, in this process. So a test can give it a l
     GET     /stream             two chunks, "first\\n" and "second\\n": the second when `released` is set
     GET     /sse                the same as server-sent events: "data: first\\n\\n" and so on, text/event-stream
     POST    /upload             how many bytes the body has, in digits; it is read piece by piece where that can be done
-    GET     /boom               raises RuntimeError("boom") before it answers anything
+    GET     /boom               raises RuntimeError("boom") before it responds
     GET     /slow               "slow", when `released` is set; `entered` is set before it waits
     GET     /own                a response that the handler builds itself, with status 202 and a header X-Own: yes.
                                 Route limit.
@@ -34,11 +34,11 @@ __all__ = ["Setup"]
 
 @dataclass
 class Setup:
-    """What an application is made with."""
+    """The parameters of an application."""
 
     limiter: Limiter
     middleware: dict[str, Any] | None = None
-    """The arguments of the middleware, beside the limiter; None: it has none."""
+    """The arguments of the middleware, beside the limiter; None: no middleware."""
     mounted: dict[str, Any] | None = None
     """The same for a second middleware, around the sub-application."""
     limits: Limits | None = None

@@ -1,6 +1,6 @@
-"""A project with users in a database, and sessions there too: run by its tests in a process of its own.
+"""A Django project with users and sessions in a database, run by its tests in its own process.
 
-Says for each request, in order, the user's name, the status, and how many queries the request made.
+Prints for each request, in order, the user's name, the status, and the number of queries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ kind, folder = sys.argv[1:3]
 settings.configure(
     ALLOWED_HOSTS=["*"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{folder}/users.sqlite"}},
-    DEBUG=True,  # queries are kept then
+    DEBUG=True,  # records queries
     CRESTGATE={**CRESTGATE, "KEY": "ip"} if kind.endswith("-ip") else CRESTGATE,
     INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions"],
     LOGGING_CONFIG=None,
@@ -58,7 +58,7 @@ def main() -> None:
     queries: list[str] = []
     execute = CursorWrapper.execute
 
-    def counted(self: Any, sql: str, *args: Any, **more: Any) -> Any:
+    def execute_and_count(self: Any, sql: str, *args: Any, **more: Any) -> Any:
         queries.append(threading.current_thread().name)
         return execute(self, sql, *args, **more)
 
@@ -66,18 +66,18 @@ def main() -> None:
     for name in ("ann", "bob"):
         clients[name] = Client() if kind.startswith("wsgi") else AsyncClient()
         clients[name].force_login(User.objects.create_user(name))
-    CursorWrapper.execute = counted
-    told = []
+    CursorWrapper.execute = execute_and_count
+    results = []
     for name in ("ann", "bob", "nobody", "ann", "nobody", "ann", "bob", "nobody"):
         queries.clear()
-        asked = clients[name].get("/a")
-        response = asked if kind.startswith("wsgi") else asyncio.run(_awaited(asked))
-        told.append([name, response.status_code, len(queries)])
-    print(json.dumps(told))  # noqa: T201 - what the test reads
+        pending = clients[name].get("/a")
+        response = pending if kind.startswith("wsgi") else asyncio.run(_awaited(pending))
+        results.append([name, response.status_code, len(queries)])
+    print(json.dumps(results))  # noqa: T201 - read by the test
 
 
-async def _awaited(asked: Any) -> Any:
-    return await asked
+async def _awaited(pending: Any) -> Any:
+    return await pending
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from servers.machine import until
 __all__ = ["serve_asgi", "serve_wsgi"]
 
 
-class _Prompt(uvicorn.Server):
-    """Waits no tenths of a second to stop, when nothing is under way: hundreds of tests have a server of their own."""
+class _FastStoppingServer(uvicorn.Server):
+    """Stops immediately if nothing is in progress: hundreds of tests start their own server."""
 
     async def main_loop(self) -> None:
         while not self.should_exit:
@@ -38,20 +38,20 @@ class _Prompt(uvicorn.Server):
 @contextmanager
 def serve_asgi(app: Any) -> Iterator[str]:
     """An ASGI application under uvicorn; its lifespan is run."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    # It would believe X-Forwarded-For from this machine by itself, before a middleware sees who has connected.
+    listener = socket.create_server(("127.0.0.1", 0))
+    # By default uvicorn trusts X-Forwarded-For from this machine, before a middleware sees the peer address.
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, proxy_headers=False)
-    server = _Prompt(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    server = _FastStoppingServer(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         until("the server has started", lambda: server.started or not thread.is_alive())
         assert server.started, "the application did not start"
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(10)
-        listening.close()
+        listener.close()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the behaviour suite is run over, and how its tests talk to an application: over a socket, as any client does."""
+"""The applications of the behaviour suite, and an HTTP client for them over a socket."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ from crestgate import Limiter
 from crestgate.testing import FakeClock
 from integration.frameworks.contract import Setup
 
-__all__ = ["APPS", "HERE", "OTHER_WAYS", "ROUTED", "Answer", "Running", "answer_of", "items_of"]
+__all__ = ["APPS", "HERE", "ROUTED", "ROUTE_VARIANTS", "AppResponse", "Running", "items_of", "read_response"]
 
 APPS = ("starlette", "litestar", "quart", "wsgi", "fastapi", "flask", "django_asgi", "django_wsgi")
-"""Modules of apps/, by what stands before `_app`."""
-OTHER_WAYS = ("fastapi_above", "fastapi_dependency", "flask_above")
-"""Further ones, in which the limits of routes are written in other ways and the rest is the same."""
-ROUTED = (*APPS[4:], *OTHER_WAYS)
-"""Those in which a route can have limits of its own."""
+"""Modules of apps/, without the suffix `_app`."""
+ROUTE_VARIANTS = ("fastapi_above", "fastapi_dependency", "flask_above")
+"""Variants that declare the limits of routes differently."""
+ROUTED = (*APPS[4:], *ROUTE_VARIANTS)
+"""Applications whose routes can have their own limits."""
 HERE = "127.0.0.1"
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What an application answered."""
-
+class AppResponse:
     status: int
     headers: Mapping[str, str]
-    """By names in small letters."""
+    """By lower-case name."""
     names: tuple[str, ...]
-    """The names of all headers as they came, several times those that came so."""
+    """The names of all headers as received, with duplicates."""
     body: bytes
 
     @property
@@ -50,7 +48,7 @@ class Answer:
 
 @dataclass
 class Running:
-    """An application that runs, on virtual time."""
+    """A running application, on virtual time."""
 
     url: str
     setup: Setup
@@ -61,26 +59,26 @@ class Running:
         self.limiter = self.setup.limiter
 
     def connect(self) -> HTTPConnection:
-        return HTTPConnection(urlsplit(self.url).netloc, timeout=PATIENCE)
+        return HTTPConnection(urlsplit(self.url).netloc, timeout=TIMEOUT)
 
-    def ask(
+    def request(
         self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None, body: bytes | None = None
-    ) -> Answer:
+    ) -> AppResponse:
         connection = self.connect()
         try:
             connection.request(method, path, body, {"Connection": "close", **(headers or {})})
-            return answer_of(connection.getresponse())
+            return read_response(connection.getresponse())
         finally:
             connection.close()
 
-    def statuses(self, times: int, path: str = "/plain", **asked: Any) -> list[int]:
-        return [self.ask(path, **asked).status for _ in range(times)]
+    def statuses(self, times: int, path: str = "/plain", **options: Any) -> list[int]:
+        return [self.request(path, **options).status for _ in range(times)]
 
     def raw(self, request: bytes) -> socket.socket:
-        """A socket on which this was sent."""
+        """Send raw bytes and return the socket."""
         address = urlsplit(self.url)
         assert address.port is not None
-        sock = socket.create_connection((address.hostname, address.port), PATIENCE)
+        sock = socket.create_connection((address.hostname, address.port), TIMEOUT)
         sock.sendall(request)
         return sock
 
@@ -88,14 +86,14 @@ class Running:
         return self.limiter.peek(key, limits).remaining
 
 
-def answer_of(response: HTTPResponse) -> Answer:
+def read_response(response: HTTPResponse) -> AppResponse:
     headers = response.getheaders()
     names = tuple(name.lower() for name, _ in headers)
-    return Answer(response.status, {name.lower(): value for name, value in headers}, names, response.read())
+    return AppResponse(response.status, {name.lower(): value for name, value in headers}, names, response.read())
 
 
 def items_of(field_value: str) -> dict[str, dict[str, Any]]:
-    """The items of a list, as the RFC's own parser reads it: their parameters by their names."""
+    """The parameters of each item of a structured field list, by item name."""
     parsed = List()
     parsed.parse(field_value.encode("ascii"))
     names = [item.value for item in parsed]

@@ -12,7 +12,7 @@ import pytest
 from crestgate import Limiter
 from crestgate.integrations import HeaderStyle, Request
 from crestgate.testing import FakeClock
-from integration.frameworks.suite import APPS, OTHER_WAYS, ROUTED, Running, items_of
+from integration.frameworks.suite import APPS, ROUTE_VARIANTS, ROUTED, Running, items_of
 
 Serve = Callable[..., Running]
 
@@ -21,7 +21,7 @@ NINE = "9/hour using fixed_window"
 FAMILIES = ("ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 
 
-@pytest.mark.parametrize("name", [*APPS, *OTHER_WAYS])
+@pytest.mark.parametrize("name", [*APPS, *ROUTE_VARIANTS])
 def test_every_framework_has_the_application(name: str) -> None:
     module = import_module(f"integration.frameworks.apps.{name}_app")
     assert module.HAS_ROUTES == (name in ROUTED)
@@ -41,16 +41,16 @@ def test_limits_are_exact_and_a_denied_request_is_not_handled(serve: Serve) -> N
 
 def test_without_a_middleware_nothing_is_limited(serve: Serve) -> None:
     app = serve()
-    answer = app.ask("/plain")
-    assert (answer.status, answer.body) == (200, b"plain")
-    assert not set(FAMILIES) & set(answer.names)
+    response = app.request("/plain")
+    assert (response.status, response.body) == (200, b"plain")
+    assert not set(FAMILIES) & set(response.names)
 
 
 def test_a_chain_is_all_or_nothing(serve: Serve) -> None:
     app = serve(middleware={"limits": [THREE, NINE]})
     assert app.statuses(5) == [200, 200, 200, 429, 429]
     assert (app.left(THREE), app.left(NINE)) == (0, 6)
-    denied = app.ask("/plain")
+    denied = app.request("/plain")
     assert items_of(denied.headers["ratelimit-policy"]) == {THREE: {"q": 3, "w": 60}, NINE: {"q": 9, "w": 3600}}
     assert {name: item["r"] for name, item in items_of(denied.headers["ratelimit"]).items()} == {THREE: 0, NINE: 6}
     assert denied.problem()["violated-policies"] == [THREE]
@@ -65,7 +65,7 @@ def test_plans_and_limits_by_a_callable(serve: Serve) -> None:
     assert app.statuses(3) == [200, 429, 429]
     assert app.statuses(3, headers={"X-Tier": "gold"}) == [200, 200, 429]
     assert app.statuses(3, headers={"X-Tier": "staff"}) == [200, 200, 200]
-    assert "ratelimit" not in app.ask("/plain", headers={"X-Tier": "staff"}).names
+    assert "ratelimit" not in app.request("/plain", headers={"X-Tier": "staff"}).names
 
 
 def test_the_rules_of_a_configuration(serve: Serve, tmp_path: Path) -> None:
@@ -86,16 +86,16 @@ def test_the_rules_of_a_configuration(serve: Serve, tmp_path: Path) -> None:
         assert app.statuses(4, headers={"X-User": "bob", "X-Tier": "gold"}) == [200, 200, 200, 429]
         assert app.statuses(2, "/item/1") == [200, 429]
         assert app.statuses(1, "//item/./2") != [200], "no spelling evades a rule"
-        free = app.ask("/plain")
+        free = app.request("/plain")
         assert (free.status, "ratelimit" in free.names) == (200, False)
 
 
 def test_a_cost_by_a_callable(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE, "cost": lambda request: int(request.headers.get("x-cost", "1"))})
-    assert app.ask("/plain", headers={"X-Cost": "2"}).remaining == 1
+    assert app.request("/plain", headers={"X-Cost": "2"}).remaining == 1
     assert app.statuses(1, headers={"X-Cost": "2"}) == [429]
     assert app.statuses(2) == [200, 429]
-    never = app.ask("/plain", headers={"X-Cost": "4"})
+    never = app.request("/plain", headers={"X-Cost": "4"})
     assert (never.status, never.problem()["reason"]) == (429, "cost_exceeds_limit")
     assert "retry-after" not in never.names
 
@@ -127,7 +127,7 @@ def test_callers_are_told_apart_behind_a_trusted_proxy(serve: Serve) -> None:
 
 def test_nobody_is_believed_unless_said(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
-    spoofed = [app.ask("/plain", headers={"X-Forwarded-For": f"203.0.113.{n}"}).status for n in range(5)]
+    spoofed = [app.request("/plain", headers={"X-Forwarded-For": f"203.0.113.{n}"}).status for n in range(5)]
     assert spoofed == [200, 200, 200, 429, 429]
     assert app.statuses(1, headers={"Forwarded": "for=203.0.113.9", "X-Real-IP": "203.0.113.9"}) == [429]
 
@@ -161,7 +161,7 @@ def test_what_is_exempt_is_not_counted(serve: Serve, exempt: Any) -> None:
     app = serve(middleware={"limits": THREE, "exempt": exempt})
     assert app.statuses(5, headers={"X-Internal": "yes"}) == [200] * 5
     assert app.left(THREE) == 3
-    assert "ratelimit" not in app.ask("/plain", headers={"X-Internal": "yes"}).names
+    assert "ratelimit" not in app.request("/plain", headers={"X-Internal": "yes"}).names
     if exempt == ["/plain"]:
         assert app.statuses(4, "/limited") == [200, 200, 200, 429]
 
@@ -171,65 +171,65 @@ def test_no_spelling_makes_a_path_exempt(serve: Serve) -> None:
     spellings = ("/plain%3F", "/plain%3Fx", "/plain%23", "/plain;x", "/plain/../limited", "/plain%2F..%2Flimited")
     more = ("/limited/%2e%2e/plain", "/mounted/../limited", "/mounted/%252e%252e/limited", "/plain%00", "/%70lain%3b")
     for number, path in enumerate((*spellings, *more), 1):
-        app.ask(path)
+        app.request(path)
         assert app.left("99/hour using fixed_window") == 99 - number, path
     assert app.statuses(2, "/plain?x=1") == [200, 200]
     assert app.left("99/hour using fixed_window") == 99 - number
 
 
-# -- what is said -----------------------------------------------------------------------------------------------------
+# -- headers ----------------------------------------------------------------------------------------------------------
 
 
 def test_headers_of_an_admitted_request(serve: Serve) -> None:
     app = serve(middleware={"limits": "10/minute using fixed_window"})
     app.clock.advance(-app.clock.now() % 60)  # to where a window begins
-    answer = app.ask("/plain")
-    assert (answer.status, answer.body) == (200, b"plain")
+    response = app.request("/plain")
+    assert (response.status, response.body) == (200, b"plain")
     name = "10/minute using fixed_window"
-    assert items_of(answer.headers["ratelimit-policy"]) == {name: {"q": 10, "w": 60}}
-    assert items_of(answer.headers["ratelimit"]) == {name: {"r": 9, "t": 60}}
-    assert [answer.headers[family] for family in FAMILIES[2:]] == ["10", "9", "60"]
-    assert "retry-after" not in answer.names
-    assert "x-ratelimit-state" not in answer.names
+    assert items_of(response.headers["ratelimit-policy"]) == {name: {"q": 10, "w": 60}}
+    assert items_of(response.headers["ratelimit"]) == {name: {"r": 9, "t": 60}}
+    assert [response.headers[family] for family in FAMILIES[2:]] == ["10", "9", "60"]
+    assert "retry-after" not in response.names
+    assert "x-ratelimit-state" not in response.names
     for family in FAMILIES:
-        assert answer.names.count(family) == 1
-    assert not any("127.0.0.1" in value for value in answer.headers.values()), "no header carries a key"
+        assert response.names.count(family) == 1
+    assert not any("127.0.0.1" in value for value in response.headers.values()), "no header carries a key"
 
 
 def test_headers_of_a_denied_request(serve: Serve) -> None:
     app = serve(middleware={"limits": "2/minute using fixed_window"})
     app.clock.advance(-app.clock.now() % 60 + 0.5)
     app.statuses(2)
-    answer = app.ask("/plain")
-    assert answer.status == 429
+    response = app.request("/plain")
+    assert response.status == 429
     name = "2/minute using fixed_window"
-    assert items_of(answer.headers["ratelimit"]) == {name: {"r": 0, "t": 60}}
-    assert [answer.headers[family] for family in FAMILIES[2:]] == ["2", "0", "60"]
-    assert answer.headers["retry-after"] == "60", "59.5, rounded up"
-    assert answer.headers["x-ratelimit-state"] == "throttled"
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert int(answer.headers["content-length"]) == len(answer.body)
+    assert items_of(response.headers["ratelimit"]) == {name: {"r": 0, "t": 60}}
+    assert [response.headers[family] for family in FAMILIES[2:]] == ["2", "0", "60"]
+    assert response.headers["retry-after"] == "60", "59.5, rounded up"
+    assert response.headers["x-ratelimit-state"] == "throttled"
+    assert response.headers["content-type"] == "application/problem+json"
+    assert int(response.headers["content-length"]) == len(response.body)
     for family in (*FAMILIES, "retry-after", "content-type", "content-length"):
-        assert answer.names.count(family) == 1
-    problem = answer.problem()
+        assert response.names.count(family) == 1
+    problem = response.problem()
     assert problem["type"] == "https://iana.org/assignments/http-problem-types#quota-exceeded"
     assert (problem["title"], problem["status"], problem["reason"]) == ("Quota Exceeded", 429, "limited")
     assert problem["violated-policies"] == [name]
     assert problem["retry_after"] == 59.5
     assert problem["detail"] == problem["message"] == f"rate limit exceeded ({name}): retry after 60 s"
-    assert b"127.0.0.1" not in answer.body
+    assert b"127.0.0.1" not in response.body
 
 
 def test_pressure_is_told(serve: Serve) -> None:
     app = serve(middleware={"limits": "10/minute using fixed_window"})
-    states = [app.ask("/plain").headers.get("x-ratelimit-state") for _ in range(11)]
+    states = [app.request("/plain").headers.get("x-ratelimit-state") for _ in range(11)]
     assert states == [None] * 8 + ["warning", "throttled", "throttled"]
     app.clock.advance(60)
-    assert app.ask("/plain").headers.get("x-ratelimit-state") is None
+    assert app.request("/plain").headers.get("x-ratelimit-state") is None
 
 
 @pytest.mark.parametrize(
-    ("style", "said"),
+    ("style", "expected"),
     [
         (False, set()),
         (HeaderStyle(x_ratelimit=False), {"ratelimit-policy", "ratelimit", "retry-after"}),
@@ -237,15 +237,15 @@ def test_pressure_is_told(serve: Serve) -> None:
     ],
     ids=["none", "of the draft", "X-RateLimit"],
 )
-def test_each_family_can_be_left_out(serve: Serve, style: Any, said: set[str]) -> None:
+def test_each_family_can_be_left_out(serve: Serve, style: Any, expected: set[str]) -> None:
     app = serve(middleware={"limits": "1/minute", "headers": style})
-    app.ask("/plain")
-    denied = app.ask("/plain")
+    app.request("/plain")
+    denied = app.request("/plain")
     assert denied.status == 429
-    assert {name for name in denied.names if "ratelimit" in name or name == "retry-after"} == said
+    assert {name for name in denied.names if "ratelimit" in name or name == "retry-after"} == expected
 
 
 def test_a_reset_by_the_epoch(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE, "headers": HeaderStyle(reset="epoch")})
     now = app.clock.now()
-    assert int(app.ask("/plain").headers["x-ratelimit-reset"]) == now - now % 60 + 60
+    assert int(app.request("/plain").headers["x-ratelimit-reset"]) == now - now % 60 + 60

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from crestgate.integrations.request_state import RequestState
-from integration.frameworks.suite import APPS, Running, answer_of
+from integration.frameworks.suite import APPS, Running, read_response
 from servers.machine import until
 
 Serve = Callable[..., Running]
@@ -42,9 +42,9 @@ def test_a_head_request_is_counted_and_has_no_body(serve: Serve) -> None:
 
 def test_an_options_request_is_counted(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
-    answer = app.ask("/plain", "OPTIONS")
-    assert (answer.status, answer.remaining) == (200, 2)
-    assert "GET" in answer.headers["allow"]
+    response = app.request("/plain", "OPTIONS")
+    assert (response.status, response.remaining) == (200, 2)
+    assert "GET" in response.headers["allow"]
     assert app.statuses(3, method="OPTIONS", headers={"Origin": "https://example.org"}) == [200, 200, 429]
 
 
@@ -57,8 +57,8 @@ def test_a_preflight_passes_uncounted(serve: Serve) -> None:
 
 def test_what_is_not_found_is_counted_and_told_of(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
-    answer = app.ask("/nothing/here")
-    assert (answer.status, answer.remaining) == (404, 2)
+    response = app.request("/nothing/here")
+    assert (response.status, response.remaining) == (404, 2)
     assert app.statuses(3, "/nothing/else") == [404, 404, 429]
 
 
@@ -99,9 +99,9 @@ def test_many_requests_on_one_connection(serve: Serve) -> None:
     statuses = []
     for _ in range(40):
         connection.request("GET", "/plain")
-        answer = answer_of(connection.getresponse())
-        statuses.append(answer.status)
-        assert (answer.body == b"plain") == (answer.status == 200)
+        response = read_response(connection.getresponse())
+        statuses.append(response.status)
+        assert (response.body == b"plain") == (response.status == 200)
     connection.close()
     assert statuses == [200] * 30 + [429] * 10
 
@@ -112,18 +112,18 @@ def test_many_requests_on_one_connection(serve: Serve) -> None:
 def test_a_large_upload_arrives_whole(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
     size = 20 * 1024 * 1024
-    answer = app.ask("/upload", "POST", {"Content-Type": "application/octet-stream"}, bytes(size))
-    assert (answer.status, answer.body, answer.remaining) == (200, b"%d" % size, 2)
+    response = app.request("/upload", "POST", {"Content-Type": "application/octet-stream"}, bytes(size))
+    assert (response.status, response.body, response.remaining) == (200, b"%d" % size, 2)
 
 
 def test_an_upload_is_denied(serve: Serve) -> None:
     app = serve(middleware={"limits": "1/minute"})
     body = bytes(256 * 1024)
-    assert app.ask("/upload", "POST", body=body).body == b"262144"
-    denied = app.ask("/upload", "POST", body=body)
+    assert app.request("/upload", "POST", body=body).body == b"262144"
+    denied = app.request("/upload", "POST", body=body)
     assert (denied.status, denied.headers["retry-after"]) == (429, "60")
     app.clock.advance(60)
-    assert app.ask("/upload", "POST", body=body).body == b"262144"
+    assert app.request("/upload", "POST", body=body).body == b"262144"
     assert app.setup.handled == ["/upload"] * 2
 
 
@@ -132,12 +132,12 @@ def test_an_upload_is_denied(serve: Serve) -> None:
 )  # it reads bodies before all else
 def test_an_upload_is_denied_before_it_is_sent(serve: Serve) -> None:
     app = serve(middleware={"limits": "1/minute"})
-    app.ask("/plain")
+    app.request("/plain")
     head = b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 20971520\r\nContent-Type: text/plain\r\n\r\n"
     with app.raw(head + b"x" * 1000) as sock:
-        answer = sock.recv(65536)
-    assert answer.split()[1] == b"429"
-    assert b"retry-after: 60" in answer.lower()
+        response = sock.recv(65536)
+    assert response.split()[1] == b"429"
+    assert b"retry-after: 60" in response.lower()
     assert app.setup.handled == ["/plain"]
 
 
@@ -183,7 +183,7 @@ def test_clients_go_away(serve: Serve) -> None:
         with app.raw(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode()) as sock:
             assert app.setup.entered.wait(20) if path == "/slow" else sock.recv(10)
         app.setup.entered.clear()
-    assert app.ask("/plain").remaining == 2, "the server goes on, and what was asked is counted"
+    assert app.request("/plain").remaining == 2, "the server continues, and the request is counted"
     app.setup.released.set()
     assert app.statuses(2) == [200, 200]
     assert app.left(limits) == 0

@@ -95,4 +95,4 @@ def test_coroutines_are_refused_where_nobody_can_wait_for_them(serve: Serve) -> 
         return "k"
 
     with pytest.raises(ValueError, match=r"is a coroutine function, which .* cannot await"):
-        serve(middleware={"limits": "4/minute", "key": key}).ask("/plain")
+        serve(middleware={"limits": "4/minute", "key": key}).request("/plain")

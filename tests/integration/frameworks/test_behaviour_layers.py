@@ -17,7 +17,7 @@ THREE = "3/minute using fixed_window"
 FIVE = "5/minute using fixed_window"
 LEAKY = "1/second burst 3 using leaky_bucket"
 routed = pytest.mark.parametrize("framework", ROUTED)
-seen = pytest.mark.parametrize(
+STYLE_CASES = pytest.mark.parametrize(
     ("framework", "middleware"), [(name, {} if name == "fastapi_dependency" else None) for name in ROUTED]
 )
 """Where a route's limits see the response: a dependency of FastAPI's does not, but with a middleware around it does."""
@@ -33,12 +33,12 @@ def only_401(response: Any) -> bool:
 @routed
 def test_the_values_of_a_path_share_one_limit(serve: Serve) -> None:
     app = serve(limits=THREE)
-    assert [app.ask(f"/item/{n}").status for n in range(5)] == [200, 200, 200, 429, 429]
+    assert [app.request(f"/item/{n}").status for n in range(5)] == [200, 200, 200, 429, 429]
     assert app.setup.handled == ["/item/0", "/item/1", "/item/2"]
     assert app.statuses(4, "/limited") == [200, 200, 200, 429], "another route counts apart"
     assert app.statuses(5) == [200] * 5, "and one without limits has none"
     app.clock.advance(60)
-    assert app.ask("/item/9").body == b"9"
+    assert app.request("/item/9").body == b"9"
 
 
 @routed
@@ -49,15 +49,15 @@ def test_a_scope_joins_routes(serve: Serve) -> None:
     assert app.left(THREE, f"ip:{HERE}|route:reading") == 0
 
 
-@seen
+@STYLE_CASES
 def test_the_headers_of_a_routes_limits(serve: Serve, middleware: dict[str, Any] | None) -> None:
     app = serve(limits=[THREE, "9/hour"], middleware=middleware)
-    answer = app.ask("/own")
-    assert (answer.status, answer.body, answer.headers["x-own"]) == (202, b"own", "yes")
-    assert items_of(answer.headers["ratelimit-policy"]) == {THREE: {"q": 3, "w": 60}, "9/hour": {"q": 9, "w": 3600}}
-    assert answer.remaining == 2
+    response = app.request("/own")
+    assert (response.status, response.body, response.headers["x-own"]) == (202, b"own", "yes")
+    assert items_of(response.headers["ratelimit-policy"]) == {THREE: {"q": 3, "w": 60}, "9/hour": {"q": 9, "w": 3600}}
+    assert response.remaining == 2
     app.statuses(2, "/own")
-    denied = app.ask("/own")
+    denied = app.request("/own")
     assert (denied.status, denied.problem()["violated-policies"]) == (429, [THREE])
     assert denied.headers["content-type"] == "application/problem+json"
     assert denied.names.count("ratelimit") == denied.names.count("retry-after") == 1
@@ -75,10 +75,10 @@ def test_callers_of_a_route_are_told_apart(serve: Serve) -> None:
 @routed
 def test_a_middleware_and_a_route_are_different_limits(serve: Serve) -> None:
     app = serve(middleware={"limits": FIVE}, limits=THREE)
-    answer = app.ask("/limited")
-    said = items_of(answer.headers["ratelimit"])
-    assert {name: item["r"] for name, item in said.items()} == {FIVE: 4, THREE: 2}
-    assert answer.names.count("ratelimit") == 1
+    response = app.request("/limited")
+    items = items_of(response.headers["ratelimit"])
+    assert {name: item["r"] for name, item in items.items()} == {FIVE: 4, THREE: 2}
+    assert response.names.count("ratelimit") == 1
     assert app.statuses(3, "/limited") == [200, 200, 429]
     assert app.statuses(2) == [200, 429]
     assert app.left(FIVE) == 0
@@ -87,17 +87,17 @@ def test_a_middleware_and_a_route_are_different_limits(serve: Serve) -> None:
 @routed
 def test_a_middleware_and_a_route_with_the_same_limit_both_apply(serve: Serve) -> None:
     app = serve(middleware={"limits": FIVE}, limits=FIVE)
-    assert app.ask("/limited").status == 200
+    assert app.request("/limited").status == 200
     assert app.left(FIVE) == 4
     assert app.statuses(6, "/plain") == [200] * 4 + [429] * 2
 
 
-@seen
+@STYLE_CASES
 def test_a_failed_log_in_counts_on_its_route(serve: Serve, middleware: dict[str, Any] | None) -> None:
     app = serve(limits=THREE, route={"when": only_401}, middleware=middleware)
     assert app.statuses(5, "/login", method="POST", body=b"right") == [200] * 5
-    assert app.ask("/login", "POST", body=b"right").remaining == 3
-    assert app.ask("/login", "POST", body=b"wrong").remaining == 2
+    assert app.request("/login", "POST", body=b"right").remaining == 3
+    assert app.request("/login", "POST", body=b"wrong").remaining == 2
     assert app.statuses(3, "/login", method="POST", body=b"wrong") == [401, 401, 429]
     assert app.statuses(1, "/login", method="POST", body=b"right") == [429]
 
@@ -105,8 +105,8 @@ def test_a_failed_log_in_counts_on_its_route(serve: Serve, middleware: dict[str,
 @routed
 def test_the_denial_of_a_route_can_be_shaped(serve: Serve) -> None:
     app = serve(limits="1/minute", route={"on_denied": lambda request, decision: Denial(503, b"busy", "text/plain")})
-    app.ask("/limited")
-    denied = app.ask("/limited")
+    app.request("/limited")
+    denied = app.request("/limited")
     assert (denied.status, denied.body, denied.headers["content-type"]) == (503, b"busy", "text/plain")
     assert denied.headers["retry-after"] == "60"
 
@@ -156,27 +156,27 @@ def test_what_a_route_denies_need_not_count_around_it(serve: Serve) -> None:
 
 def test_a_sub_application_is_under_the_limits_around_it(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
-    assert app.ask("/mounted/hello").body == b"hello"
+    assert app.request("/mounted/hello").body == b"hello"
     assert app.statuses(1) == [200]
     assert app.statuses(2, "/mounted/hello") == [200, 429]
 
 
 def test_the_same_limits_around_both_count_once(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE}, mounted={"limits": THREE})
-    answer = app.ask("/mounted/hello")
-    assert (answer.status, answer.remaining) == (200, 2)
-    assert items_of(answer.headers["ratelimit"])[THREE]["r"] == 2
-    assert answer.names.count("ratelimit") == answer.names.count("x-ratelimit-limit") == 1
+    response = app.request("/mounted/hello")
+    assert (response.status, response.remaining) == (200, 2)
+    assert items_of(response.headers["ratelimit"])[THREE]["r"] == 2
+    assert response.names.count("ratelimit") == response.names.count("x-ratelimit-limit") == 1
     assert app.statuses(3, "/mounted/hello") == [200, 200, 429]
 
 
 def test_other_limits_around_a_sub_application_apply_besides(serve: Serve) -> None:
     app = serve(middleware={"limits": FIVE}, mounted={"limits": THREE})
-    answer = app.ask("/mounted/hello")
-    assert {name: item["r"] for name, item in items_of(answer.headers["ratelimit"]).items()} == {FIVE: 4, THREE: 2}
-    assert answer.names.count("ratelimit") == answer.names.count("ratelimit-policy") == 1
+    response = app.request("/mounted/hello")
+    assert {name: item["r"] for name, item in items_of(response.headers["ratelimit"]).items()} == {FIVE: 4, THREE: 2}
+    assert response.names.count("ratelimit") == response.names.count("ratelimit-policy") == 1
     assert app.statuses(3, "/mounted/hello") == [200, 200, 429]
-    denied = app.ask("/mounted/hello")
+    denied = app.request("/mounted/hello")
     assert denied.status == 429
     assert {name: item["r"] for name, item in items_of(denied.headers["ratelimit"]).items()} == {FIVE: 0, THREE: 0}
     assert app.setup.handled == ["/mounted/hello"] * 3
@@ -187,7 +187,7 @@ def test_a_sub_application_alone_can_have_limits(serve: Serve) -> None:
     assert app.statuses(4, "/mounted/hello") == [200, 200, 200, 429]
     assert app.statuses(4) == [200] * 4
     app.clock.advance(60)
-    assert app.ask("/mounted/hello").remaining == 2
+    assert app.request("/mounted/hello").remaining == 2
 
 
 # -- later ------------------------------------------------------------------------------------------------------------
@@ -196,31 +196,31 @@ def test_a_sub_application_alone_can_have_limits(serve: Serve) -> None:
 def test_a_failed_log_in_counts(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE, "when": only_401})
     assert app.statuses(5, "/login", method="POST", body=b"right") == [200] * 5
-    assert app.ask("/login", "POST", body=b"right").remaining == 3, "the headers know that it did not count"
-    wrong = app.ask("/login", "POST", body=b"wrong")
+    assert app.request("/login", "POST", body=b"right").remaining == 3, "the headers show that it did not count"
+    wrong = app.request("/login", "POST", body=b"wrong")
     assert (wrong.status, wrong.body, wrong.remaining) == (401, b"no", 2)
     assert app.statuses(3, "/login", method="POST", body=b"wrong") == [401, 401, 429]
     assert app.left(THREE) == 0
 
 
 def test_a_denial_can_be_shaped(serve: Serve) -> None:
-    seen: list[tuple[str, str, bool]] = []
+    denials: list[tuple[str, str, bool]] = []
 
     def on_denied(request: Request, decision: Decision) -> Denial | None:
-        seen.append((request.path, decision.name, decision.allowed))
+        denials.append((request.path, decision.name, decision.allowed))
         if request.headers.get("x-usual"):
             return None
         return Denial(503, b"busy", "text/plain", (("X-Why", "crowded"),))
 
     app = serve(middleware={"limits": THREE, "on_denied": on_denied})
     assert app.statuses(3) == [200] * 3
-    denied = app.ask("/plain")
+    denied = app.request("/plain")
     assert (denied.status, denied.body, denied.headers["x-why"]) == (503, b"busy", "crowded")
     assert denied.headers["content-type"] == "text/plain"
     assert (denied.remaining, denied.names.count("retry-after")) == (0, 1)
-    assert app.ask("/plain", headers={"X-Usual": "yes"}).problem()["status"] == 429
-    assert seen == [("/plain", THREE, False)] * 2
-    head = app.ask("/plain", "HEAD")
+    assert app.request("/plain", headers={"X-Usual": "yes"}).problem()["status"] == 429
+    assert denials == [("/plain", THREE, False)] * 2
+    head = app.request("/plain", "HEAD")
     assert (head.status, head.body) == (503, b"")
 
 

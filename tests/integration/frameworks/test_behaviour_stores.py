@@ -29,7 +29,7 @@ def on_redis(redis_server: RedisServer | GivenServer) -> Iterator[Limiter]:
 
 def at_once(app: Running, path: str = "/plain", times: int = 20) -> list[int]:
     with ThreadPoolExecutor(times) as pool:
-        return sorted(pool.map(lambda _: app.ask(path).status, range(times)))
+        return sorted(pool.map(lambda _: app.request(path).status, range(times)))
 
 
 def test_many_at_once_are_admitted_exactly(serve: Serve) -> None:
@@ -77,6 +77,6 @@ def test_a_store_that_is_away_denies_where_that_is_the_policy(serve: Serve) -> N
     store = Flaky()
     app = serve(Limiter(store, on_store_error="closed"), middleware={"limits": "2/minute"})
     store.broken = True
-    denied = app.ask("/plain")
+    denied = app.request("/plain")
     assert (denied.status, denied.problem()["reason"]) == (429, "fail_closed")
     assert app.setup.handled == []

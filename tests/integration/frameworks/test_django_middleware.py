@@ -53,8 +53,8 @@ def test_a_denial_is_a_problem_with_all_headers(kind: str) -> None:
 @both
 def test_a_denied_head_has_no_body(kind: str) -> None:
     with Site(kind, [path("a", text(kind))], {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
-        site.ask("HEAD", "/a")
-        denied = site.ask("HEAD", "/a")
+        site.request("HEAD", "/a")
+        denied = site.request("HEAD", "/a")
     assert (denied.status_code, denied.content) == (429, b"")
     assert int(denied.headers["content-length"]) > 0
 
@@ -299,9 +299,11 @@ def test_only_some_responses_count(kind: str) -> None:
         "WHEN": lambda response: response.status in (401, 404, 500),
     }
     with Site(kind, [path("a", view_of(kind, answer))], crestgate) as site:
-        asked = [site.get(f"/a?{query}") for query in ("status=200", "status=401", "status=200", "raise", "status=200")]
-    assert [response.status_code for response in asked] == [200, 401, 200, 404, 429]
-    assert [remaining(response) for response in asked[:4]] == [[2], [1], [1], [0]]
+        responses = [
+            site.get(f"/a?{query}") for query in ("status=200", "status=401", "status=200", "raise", "status=200")
+        ]
+    assert [response.status_code for response in responses] == [200, 401, 200, 404, 429]
+    assert [remaining(response) for response in responses[:4]] == [[2], [1], [1], [0]]
 
 
 @both
@@ -333,10 +335,10 @@ def test_a_stream_is_the_views_own() -> None:
 def test_proxies_are_trusted_if_they_are_named(kind: str) -> None:
     crestgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "TRUSTED_PROXIES": ["127.0.0.1"]}
     with Site(kind, [path("a", text(kind))], crestgate) as site:
-        asked = [
+        responses = [
             site.get("/a", headers={"X-Forwarded-For": client}) for client in ("192.0.2.1", "192.0.2.2", "192.0.2.1")
         ]
-    assert [response.status_code for response in asked] == [200, 200, 429]
+    assert [response.status_code for response in responses] == [200, 200, 429]
 
 
 @both

@@ -58,20 +58,20 @@ def test_a_store_that_hangs_holds_up_no_loop(server: RedisServer) -> None:
         crestgate = {"LIMITER": f"redis://127.0.0.1:{proxy.port}?timeout_ms=5000", "LIMITS": "5/hour"}
         asgi = httpx.ASGITransport(app=asgi_application([path("a", text("asgi"))], crestgate))
 
-        async def ask() -> tuple[int, int, list[int]]:
+        async def check_while_blocked() -> tuple[int, int, list[int]]:
             async with httpx.AsyncClient(transport=asgi, base_url="http://site") as client:
                 first = (await client.get("/a")).status_code
                 proxy.hang()
-                asked = asyncio.create_task(client.get("/a"))
+                pending = asyncio.create_task(client.get("/a"))
                 turns = 0
                 while turns < 20:
                     await asyncio.sleep(0.005)
                     turns += 1
-                waiting = asked.done()
+                waiting = pending.done()
                 proxy.pass_all()
-                return first, (await asked).status_code, [turns, waiting]
+                return first, (await pending).status_code, [turns, waiting]
 
-        assert asyncio.run(ask()) == (200, 200, [20, False])
+        assert asyncio.run(check_while_blocked()) == (200, 200, [20, False])
 
 
 @both

@@ -38,11 +38,11 @@ def text(kind: str, body: str = "yes", **more: Any) -> Any:
 @both
 def test_a_view_answers_its_own_denials_with_headers(kind: str) -> None:
     with Site(kind, [path("a", limit("2/minute", limiter=limiter())(text(kind)))]) as site:
-        asked = [site.get("/a") for _ in range(3)]
-    assert [response.status_code for response in asked] == [200, 200, 429]
-    assert [remaining(response) for response in asked] == [[1], [0], [0]]
-    assert asked[2].headers["content-type"] == "application/problem+json"
-    assert asked[2].headers["retry-after"] == "30"
+        responses = [site.get("/a") for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    assert [remaining(response) for response in responses] == [[1], [0], [0]]
+    assert responses[2].headers["content-type"] == "application/problem+json"
+    assert responses[2].headers["retry-after"] == "30"
 
 
 @both
@@ -81,7 +81,7 @@ def text_method(kind: str, name: str = "get") -> Any:
 
 
 Way = Callable[[Any, str], Any]
-WAYS: dict[str, Way] = {
+VIEW_FORMS: dict[str, Way] = {
     "dispatch": lambda limited, kind: method_decorator(limited, name="dispatch")(of_class(kind)).as_view(),
     "class": lambda limited, kind: limited(of_class(kind)).as_view(),
     "as_view": lambda limited, kind: limited(of_class(kind).as_view()),
@@ -93,18 +93,18 @@ WAYS: dict[str, Way] = {
 
 
 @both
-@pytest.mark.parametrize("way", WAYS)
-def test_it_is_put_on_views_of_every_form(kind: str, way: str) -> None:
-    view = WAYS[way](limit("2/minute", limiter=limiter()), kind)
+@pytest.mark.parametrize("form", VIEW_FORMS)
+def test_decorator_works_on_every_form_of_view(kind: str, form: str) -> None:
+    view = VIEW_FORMS[form](limit("2/minute", limiter=limiter()), kind)
     assert iscoroutinefunction(view) == (kind == "asgi")
     with Site(kind, [path("item/<int:id>", view)]) as site:
         assert site.statuses("/item/1", "/item/2", "/item/3") == [200, 200, 429]
 
 
 @both
-@pytest.mark.parametrize("way", WAYS)
-def test_views_of_every_form_are_served_by_either_server(kind: str, way: str) -> None:
-    view = WAYS[way](limit("2/minute", limiter=limiter()), "asgi" if kind == "wsgi" else "wsgi")
+@pytest.mark.parametrize("form", VIEW_FORMS)
+def test_views_of_every_form_are_served_by_either_server(kind: str, form: str) -> None:
+    view = VIEW_FORMS[form](limit("2/minute", limiter=limiter()), "asgi" if kind == "wsgi" else "wsgi")
     with Site(kind, [path("item/<int:id>", view)]) as site:
         assert site.statuses("/item/1", "/item/2", "/item/3") == [200, 200, 429]
 
@@ -114,16 +114,16 @@ def test_methods_of_a_class_with_limits_of_their_own_count_apart(kind: str) -> N
     limited = method_decorator(limit("1/minute", limiter=limiter()))
     page = of_class(kind, get=limited(text_method(kind)), post=limited(text_method(kind, "post")))
     with Site(kind, [path("a", page.as_view())]) as site:
-        asked = [site.ask(method, "/a").status_code for method in ("GET", "POST", "GET", "POST")]
-    assert asked == [200, 200, 429, 429]
+        responses = [site.request(method, "/a").status_code for method in ("GET", "POST", "GET", "POST")]
+    assert responses == [200, 200, 429, 429]
 
 
 @both
 def test_a_class_with_limits_on_dispatch_counts_all_of_its_methods(kind: str) -> None:
     page = limit("2/minute", limiter=limiter())(of_class(kind))
     with Site(kind, [path("a", page.as_view())]) as site:
-        asked = [site.ask(method, "/a").status_code for method in ("GET", "PUT", "POST", "OPTIONS")]
-    assert asked == [200, 405, 429, 429]
+        responses = [site.request(method, "/a").status_code for method in ("GET", "PUT", "POST", "OPTIONS")]
+    assert responses == [200, 405, 429, 429]
 
 
 @both
@@ -152,10 +152,10 @@ def test_several_limits_of_a_view_all_count_and_are_told_of_together(kind: str) 
     shared = limiter()
     view = limit("9/hour", limiter=shared)(limit("2/minute", limiter=shared)(text(kind)))
     with Site(kind, [path("a", view)]) as site:
-        asked = [site.get("/a") for _ in range(3)]
-    assert [response.status_code for response in asked] == [200, 200, 429]
-    assert [remaining(response) for response in asked] == [[8, 1], [7, 0], [6, 0]]
-    assert len(asked[0].headers.get_list("ratelimit")) == 1
+        responses = [site.get("/a") for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    assert [remaining(response) for response in responses] == [[8, 1], [7, 0], [6, 0]]
+    assert len(responses[0].headers.get_list("ratelimit")) == 1
 
 
 @both
@@ -196,10 +196,10 @@ def test_only_some_answers_of_a_view_count(kind: str) -> None:
     limited = limit("2/minute", limiter=limiter(), when=lambda response: response.status_code in (401, 403))
     with Site(kind, [path("login", limited(view_of(kind, log_in)))]) as site:
         names = ("right", "wrong", "boom", "right", "locked", "right")
-        asked = [site.get(f"/login?as={name}") for name in names]
-    assert [response.status_code for response in asked] == [200, 401, 500, 200, 403, 429]
-    assert remaining(asked[0]) == [2]
-    assert remaining(asked[3]) == [1]
+        responses = [site.get(f"/login?as={name}") for name in names]
+    assert [response.status_code for response in responses] == [200, 401, 500, 200, 403, 429]
+    assert remaining(responses[0]) == [2]
+    assert remaining(responses[3]) == [1]
 
 
 @both
@@ -234,10 +234,10 @@ def test_a_view_that_answers_nothing_is_told_of_by_django(kind: str) -> None:
     view = limit("9/minute", limiter=limiter(), when=lambda response: response.status == 500)(
         view_of(kind, lambda _: None)
     )
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def tell(**signal: Any) -> None:
-        told.append(sys.exc_info()[1] or RuntimeError())
+        errors.append(sys.exc_info()[1] or RuntimeError())
 
     got_request_exception.connect(tell)
     try:
@@ -245,7 +245,7 @@ def test_a_view_that_answers_nothing_is_told_of_by_django(kind: str) -> None:
             assert site.get("/a").status_code == 500
     finally:
         got_request_exception.disconnect(tell)
-    assert "didn't return an HttpResponse object. It returned None" in str(told[0])
+    assert "didn't return an HttpResponse object. It returned None" in str(errors[0])
 
 
 class Wrapped:
@@ -269,8 +269,8 @@ class User:
 @both
 def test_a_request_in_another_is_told_apart_by_its_user(kind: str) -> None:
     view = limit("1/minute", limiter=limiter(), key="user")(text(kind))
-    answers = [call(view, Wrapped(requests.get("/"), User(pk))).status_code for pk in (1, 2, 1)]
-    assert answers == [200, 200, 429]
+    statuses = [call(view, Wrapped(requests.get("/"), User(pk))).status_code for pk in (1, 2, 1)]
+    assert statuses == [200, 200, 429]
 
 
 def test_a_request_in_another_is_counted_with_it() -> None:
@@ -313,7 +313,7 @@ def test_settings_that_tests_change_are_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         (lambda: limit("5/minut"), "5/minut"),
         (lambda: limit("5/minute", key="usr"), "'usr'"),
@@ -321,8 +321,8 @@ def test_settings_that_tests_change_are_seen() -> None:
         (lambda: limit("5/minute", methods=[""]), "methods"),
     ],
 )
-def test_what_cannot_be_used_is_an_error_where_it_is_written(wrong: Callable[[], Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_decorator_arguments_are_errors(wrong: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         wrong()
 
 

@@ -38,7 +38,7 @@ async def wait_for_usage(site: ProxiedServer, key: str, count: int) -> None:
     assert site.used(key) == count
 
 
-def test_cancelledat_random_moments(site: ProxiedServer) -> None:
+def test_cancelled_at_random_times(site: ProxiedServer) -> None:
     """In the queue, in flight, and just completed."""
 
     async def check(limiter: AsyncLimiter) -> bool:
@@ -62,7 +62,7 @@ def test_cancelledat_random_moments(site: ProxiedServer) -> None:
     asyncio.run(load())
 
 
-def test_cancelledafter_the_result_arrived(site: ProxiedServer) -> None:
+def test_cancelled_after_the_result_arrived(site: ProxiedServer) -> None:
     """The first task of a batch to resume cancels the others, whose results have arrived too."""
 
     async def race(limiter: AsyncLimiter) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def test_cancelledafter_the_result_arrived(site: ProxiedServer) -> None:
 
 
 @pytest.mark.parametrize("deadline", [0.001, 0.003])
-def test_cancelledby_timeouts(site: ProxiedServer, deadline: float) -> None:
+def test_cancelled_by_timeouts(site: ProxiedServer, deadline: float) -> None:
     async def check(limiter: AsyncLimiter) -> bool:
         try:
             async with asyncio.timeout(deadline * random.uniform(0.5, 2)):
