@@ -79,7 +79,7 @@ def test_every_field_of_a_configuration_is_in_the_tables() -> None:
 
 def test_every_method_of_an_editor_is_in_the_tables() -> None:
     public = [name for name in vars(rules.Editor) if not name.startswith("_")]
-    written = [row[0][0].partition("(")[0] for row in table("library.md", "| method | arguments |")]
+    written = [row[0][0].partition("(")[0] for row in table("library-reference.md", "| method | arguments |")]
     assert sorted(written) == sorted(public)
     in_short = {text.partition("(")[0] for row in table("rules-storage.md", "| method |") for text in row[0]}
     assert in_short == {*public}
@@ -87,7 +87,7 @@ def test_every_method_of_an_editor_is_in_the_tables() -> None:
 
 @pytest.mark.parametrize("module", [crestgate, rules, errors])
 def test_every_public_name_is_at_the_top_of_the_page(module: ModuleType) -> None:
-    page = (DOCS / "library.md").read_text()
+    page = (DOCS / "library-reference.md").read_text()
     top = page.partition("```text\n")[2].partition("```")[0].split()
     assert {*module.__all__} <= {*top}
     assert all(hasattr(module, name) for name in module.__all__)

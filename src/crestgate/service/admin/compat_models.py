@@ -161,7 +161,11 @@ class LiveLimit(Model):
     availablePermits: Count
     maxPermits: Count
     lastRequestTimeStamp: Annotated[
-        int | None, Field(description="The last request of this client, in ms since 1970; null if unknown.")
+        int | None,
+        Field(
+            description="When this limit last counted a request of the client, in ms since 1970; null if not in the "
+            "last 30 days."
+        ),
     ]
 
 

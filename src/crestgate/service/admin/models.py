@@ -188,7 +188,13 @@ class AuditEntryShown(Model):
     at: Moment
     actor: Annotated[str, Field(description="`key:` and the name of the key; `crestgate` for what ended by itself.")]
     address: str
-    action: Annotated[str, Field(description="create, update, delete, expire or reset.")]
+    action: Annotated[
+        str,
+        Field(
+            description="`create`, `update`, `delete` or `expire`. For counters `reset requested`, then `reset` or "
+            "`reset failed`; likewise `give_back` and `charge`."
+        ),
+    ]
     subject: Annotated[str, Field(description="The kind and the id: `rule:orders-per-user`, `tier:alice`.")]
     before: dict[str, Any] | None
     after: dict[str, Any] | None
