@@ -82,6 +82,7 @@ def running(folder: Path, **more: str) -> Iterator[Running]:
             assert address is not None
             assert rpc is not None
             assert token is not None
+            urllib.request.urlopen(f"http://{address[1]}/healthz", timeout=300).close()  # it accepts before it serves
             yield Running(address[1], rpc[1], token[0], output, folder)
         finally:
             one.terminate()

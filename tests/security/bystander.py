@@ -4,7 +4,8 @@ It runs in its own process, so that an attacker in the test's process does not s
 the other, and records when each started and how long it took. `time.monotonic` is the same clock in all processes of
 the machine, so the test selects the part of the record afterwards.
 
-A busy machine delays every client. `Control` measures that: it calls a server that is not attacked, at the same time.
+A busy machine delays every client. So the time that the bystander or the service waits for a processor is not counted
+(see run_delay.py), and `Control` calls a server that is not attacked, at the same time.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from integration.service.service_process import Service
 
 __all__ = ["Bystander", "Control", "memory_bytes", "p99", "peak_memory_bytes", "unharmed"]
 
-_PROGRAM = Path(__file__).with_name("bystander_process.py")
+_TESTS = Path(__file__).parent.parent
 _CONTROL = Path(__file__).with_name("control_process.py")
-PATIENCE = 60.0
+TIMEOUT = 300.0
+"""Seconds. Nothing takes so long unless it has failed."""
 NOISE = 0.01
 """Seconds below which waits are the scheduler's business: nothing is concluded from a factor of less than that."""
 FACTOR = 10
@@ -36,12 +38,17 @@ class Bystander:
 
     def __init__(self, service: Service, path: str = "/healthz", fresh: bool = False) -> None:
         """`fresh`: a new connection for each request."""
-        self._command = _command(service.url, path, fresh)
+        self._command = _command(service.url, path, fresh, [service.pid, *service.worker_pids])
         self._record: list[tuple[float, float, int]] = []
 
     def __enter__(self) -> Bystander:
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            self._command,
+            cwd=_TESTS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n", self._process.communicate()[1]
@@ -55,7 +62,7 @@ class Bystander:
     def stop(self) -> None:
         """Stop it, and read its record. Waits for the request in progress: it may be the slowest."""
         if self._process.poll() is None:
-            out, err = self._process.communicate("stop\n", PATIENCE + 30)
+            out, err = self._process.communicate("stop\n", TIMEOUT + 30)
             assert self._process.returncode == 0, err
             self._record = [tuple(row) for row in json.loads(out)]
 
@@ -83,7 +90,7 @@ class Control(Bystander):
         try:
             assert self._server.stdout is not None
             port = int(self._server.stdout.readline())
-            self._command = _command(f"http://127.0.0.1:{port}", "/", False)
+            self._command = _command(f"http://127.0.0.1:{port}", "/", False, [self._server.pid])
             super().__enter__()
         except BaseException:
             self._stop_server()
@@ -98,11 +105,11 @@ class Control(Bystander):
 
     def _stop_server(self) -> None:
         if self._server.poll() is None:
-            self._server.communicate("", PATIENCE)
+            self._server.communicate("", TIMEOUT)
 
 
-def _command(url: str, path: str, fresh: bool) -> list[str]:
-    return [sys.executable, str(_PROGRAM), url, path, str(int(fresh))]
+def _command(url: str, path: str, fresh: bool, pids: list[int]) -> list[str]:
+    return [sys.executable, "-m", "security.bystander_process", url, path, str(int(fresh)), *map(str, pids)]
 
 
 def p99(waits: list[float]) -> float:

@@ -9,19 +9,23 @@ import sys
 import time
 from urllib.parse import urlsplit
 
+from security.run_delay import RunDelay
+
 PAUSE = 0.002
-PATIENCE = 60.0
+TIMEOUT = 300.0
 
 
-def ask(url: str, path: str, fresh: bool) -> None:
+def send_requests(url: str, path: str, fresh: bool, pids: list[int]) -> None:
     """Send requests until a line arrives on standard input, then write the record."""
+    delay = RunDelay(pids)
     parts = urlsplit(url)
     assert parts.hostname is not None
     record: list[tuple[float, float, int]] = []
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     while not select.select([sys.stdin], [], [], PAUSE)[0]:
+        delay.start()
         began = time.monotonic()
         status = 0
         try:
@@ -31,11 +35,12 @@ def ask(url: str, path: str, fresh: bool) -> None:
             status = response.status
         except OSError:
             connection.close()
+        took = time.monotonic() - began
+        record.append((began, max(took - delay.seconds(), 0.0), status))
         if fresh:
             connection.close()
-        record.append((began, time.monotonic() - began, status))
     sys.stdout.write(json.dumps(record))
 
 
 if __name__ == "__main__":
-    ask(sys.argv[1], sys.argv[2], sys.argv[3] == "1")
+    send_requests(sys.argv[1], sys.argv[2], sys.argv[3] == "1", [int(pid) for pid in sys.argv[4:]])

@@ -7,7 +7,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.frames import frame
@@ -182,5 +181,5 @@ class RpcBystander(Bystander):
 
     def __init__(self, service: Service, size: int = 9, fresh: bool = False) -> None:
         super().__init__(service)
-        program = Path(__file__).with_name("rpc_bystander_process.py")
-        self._command = [sys.executable, str(program), service.rpc, str(size), str(int(fresh))]
+        program = [sys.executable, "-m", "security.rpc_bystander_process"]
+        self._command = [*program, service.rpc, str(size), str(int(fresh)), *self._command[6:]]

@@ -1,4 +1,4 @@
-"""The process of a bystander over gRPC: see rpc_attack.py. It writes its few frames by hand and imports nothing."""
+"""The process of a bystander over gRPC: see rpc_attack.py. It writes its few frames by hand."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import struct
 import sys
 import time
 
+from security.run_delay import RunDelay
+
 PAUSE = 0.002
-PATIENCE = 60.0
+TIMEOUT = 300.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS, DATA, RST_STREAM, SETTINGS, GOAWAY, WINDOW_UPDATE = 1, 0, 3, 4, 7, 8
 END_STREAM, END_HEADERS = 1, 4
@@ -50,7 +52,7 @@ class Channel:
         """Make one call; 200 if it was answered, 0 if the connection ended."""
         try:
             if self._socket is None:
-                self._socket = socket.create_connection(self._address, PATIENCE)
+                self._socket = socket.create_connection(self._address, TIMEOUT)
                 self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0, b"") + OPEN_WINDOW)
                 self._rest, self._number = b"", 1
             number, self._number = self._number, self._number + 2
@@ -81,21 +83,24 @@ class Channel:
             self._rest += piece
 
 
-def ask(address: str, size: int, fresh: bool) -> None:
+def make_calls(address: str, size: int, fresh: bool, pids: list[int]) -> None:
     """Call until a line arrives on standard input, then write the record."""
     host, _, port = address.rpartition(":")
+    delay = RunDelay(pids)
     channel = Channel(host, int(port), size)
     record: list[tuple[float, float, int]] = []
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     while not select.select([sys.stdin], [], [], PAUSE)[0]:
+        delay.start()
         began = time.monotonic()
         status = channel.call()
-        record.append((began, time.monotonic() - began, status))
+        took = time.monotonic() - began
+        record.append((began, max(took - delay.seconds(), 0.0), status))
         if fresh:
             channel.close()
     sys.stdout.write(json.dumps(record))
 
 
 if __name__ == "__main__":
-    ask(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1")
+    make_calls(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1", [int(pid) for pid in sys.argv[4:]])
