@@ -19,7 +19,7 @@ from typing import Any
 
 __all__ = ["TIMEOUT", "ChildProcess", "is_stopped", "wait_until"]
 
-TIMEOUT = 60.0
+TIMEOUT = 300.0
 """Seconds after which a test gives up on a child. A working child never takes that long."""
 
 TESTS_FOLDER = Path(__file__).resolve().parent.parent
