@@ -8,7 +8,7 @@
     Retry-After                                                             of a denial: seconds, rounded up
 
 The first two are those of draft-ietf-httpapi-ratelimit-headers-11, and structured fields (RFC 9651): `q` requests per
-`w` seconds, `r` of them left, and `t` seconds until a denied request would pass, or until the limit is as good as new.
+`w` seconds, `r` of them left, and `t` seconds until a denied request would pass, or until the limit is fully reset.
 `q` is the limit's count, since `q` in `w` is how fast one may go on for ever; a limit with a larger burst may have more
 than that left. X-RateLimit-Limit is the burst where there is one: what remains is never more.
 
@@ -32,7 +32,7 @@ HEADERS: Final = {
     "RateLimit": "What is left of each, and for how long.",
     "X-RateLimit-Limit": "Of the limit that decided.",
     "X-RateLimit-Remaining": "What is left of it.",
-    "X-RateLimit-Reset": "Seconds until it is as good as new, or unix seconds by setting.",
+    "X-RateLimit-Reset": "Seconds until it is fully reset, or unix seconds by setting.",
     "X-RateLimit-State": "`warning` or `throttled`, when it is not normal.",
     "Retry-After": "Seconds until the request would pass; on a denial.",
 }

@@ -118,7 +118,7 @@ DATA_PATHS: dict[str, Any] = {
             "Check",
             "One decision, consumed when it is allowed. Always 200, with `allowed` true or false; 429 is for callers "
             "that ask more often than this node can answer.",
-            {200: _json(ref("DecisionShown")), 409: _PENDING},
+            {200: _json(ref("DecisionResponse")), 409: _PENDING},
             (400, 401, 403, 413, 422, 429, 500, 503),
             body=_CHECK,
             parameters=_IDEMPOTENCY,
@@ -130,7 +130,7 @@ DATA_PATHS: dict[str, Any] = {
             "Up to 1,000 independent decisions, in one round trip to the store, in order. A check may also look, or "
             "forget (`op`), and name its counters one by one; with `exact` the answers are whole numbers. An "
             "idempotency key goes with plain checks alone.",
-            {200: _json(ref("BatchShown")), 409: _PENDING},
+            {200: _json(ref("BatchResponse")), 409: _PENDING},
             (400, 401, 403, 413, 422, 429, 500, 503),
             body=ref("BatchBody"),
             parameters=_IDEMPOTENCY,
@@ -140,7 +140,7 @@ DATA_PATHS: dict[str, Any] = {
         "post": _operation(
             "Look at a quota",
             "The decision that a check would get; consumes nothing.",
-            {200: _json(ref("DecisionShown"))},
+            {200: _json(ref("DecisionResponse"))},
             (400, 401, 403, 413, 429, 500, 503),
             body=_CHECK,
         )
@@ -150,7 +150,7 @@ DATA_PATHS: dict[str, Any] = {
             "Reset counters",
             "Forgets the counters that a check with this body would use, or those of Envoy's descriptors. It is in the "
             "audit log.",
-            {200: _json(ref("ResetShown")), 412: _NO_DESCRIPTORS},
+            {200: _json(ref("ResetResponse")), 412: _NO_DESCRIPTORS},
             (400, 401, 403, 413, 429, 500, 503),
             security=EITHER,
             body={"oneOf": [*_CHECK["oneOf"], ref("DescriptorsReset")]},
@@ -181,7 +181,7 @@ DATA_PATHS: dict[str, Any] = {
     "/ratelimiter/verify-api-limit": {
         "post": _operation(
             "Verify a client's call",
-            "A check in the words of the client family.",
+            "A check in the format of the client API.",
             {
                 200: _json(ref("VerifyResponse"), "It may pass."),
                 429: {
@@ -224,7 +224,7 @@ DATA_PATHS: dict[str, Any] = {
             "Of all workers of this node.",
             {
                 200: {
-                    "description": "In the format of Prometheus, or of OpenMetrics for who accepts that.",
+                    "description": "In the format of Prometheus, or of OpenMetrics if the client accepts it.",
                     "content": {
                         "text/plain": {"schema": {"type": "string"}},
                         "application/openmetrics-text": {"schema": {"type": "string"}},

@@ -44,13 +44,13 @@ EXAMPLES: Mapping[str, Any] = {
 }
 
 
-class CounterShown(Model):
+class CounterResponse(Model):
     key: Annotated[str, Field(description="The subject, such as `user:42`.")]
     rule: Annotated[str, Field(description="The rule or plan that it was counted for.")]
 
 
-class ResetShown(Model):
-    reset: Annotated[list[CounterShown], Field(description="The counters that were forgotten.")]
+class ResetResponse(Model):
+    reset: Annotated[list[CounterResponse], Field(description="The counters that were forgotten.")]
 
 
 class Liveness(Model):
@@ -70,7 +70,7 @@ class VerifyResponse(Model):
     message: str
 
 
-CHECK_MODELS: tuple[type[BaseModel], ...] = (Liveness, Readiness, ResetShown, VerifyResponse)
+CHECK_MODELS: tuple[type[BaseModel], ...] = (Liveness, Readiness, ResetResponse, VerifyResponse)
 
 
 def check_schemas() -> dict[str, Schema]:
@@ -100,14 +100,14 @@ def check_schemas() -> dict[str, Schema]:
     given["BatchBody"]["properties"]["checks"]["items"] = {"anyOf": items}
     part = {name: schema for name, schema in answer["properties"].items() if name not in ("parts", "shadows")}
     given["DecisionPart"] = {**answer, "properties": part, "description": "The numbers of one limit."}
-    given["DecisionShown"] = {
+    given["DecisionResponse"] = {
         **answer,
         "description": "A decision: the numbers of the limit that binds most, and of all when there were several.",
     }
-    given["CountersShown"] = given.pop("Counters")
-    given["NotDecided"] = _object({"error": ref("Problem")}, "With `exact`: why this check was not decided.")
-    decisions = {"anyOf": [ref(name) for name in ("DecisionShown", "CountersShown", "NotDecided")]}
-    given["BatchShown"] = _object(
+    given["CountersResponse"] = given.pop("Counters")
+    given["CheckFailure"] = _object({"error": ref("Problem")}, "With `exact`: why this check was not decided.")
+    decisions = {"anyOf": [ref(name) for name in ("DecisionResponse", "CountersResponse", "CheckFailure")]}
+    given["BatchResponse"] = _object(
         {"decisions": {"type": "array", "items": decisions, "description": "In the order of the checks."}}, ""
     )
     for name, schema in given.items():

@@ -17,7 +17,7 @@ __all__ = [
     "LimitNames",
     "PolicyBody",
     "PolicyNumbers",
-    "PolicyShown",
+    "PolicyResponse",
     "Status",
     "WriteResult",
 ]
@@ -73,7 +73,7 @@ class PolicyBody(PolicyNumbers):
     key: str
 
 
-class PolicyShown(Model):
+class PolicyResponse(Model):
     id: Count
     policyKey: str
     type: PolicyType
@@ -139,7 +139,7 @@ class LimitNames(Model):
     limits: list[LimitName]
 
 
-class LimitShown(Model):
+class LimitResponse(Model):
     limitType: LimitType
     limitName: str
     timeIntervalLimit: Interval
@@ -149,7 +149,7 @@ class ClientOfLimits(Model):
     """A client as it was configured."""
 
     clientId: str
-    limits: list[LimitShown]
+    limits: list[LimitResponse]
 
 
 class LiveLimit(Model):

@@ -32,10 +32,10 @@ def docs_page(description: Mapping[str, Any]) -> str:
     tags = {tag["name"]: tag.get("description", "") for tag in description.get("tags", ())}
     links = " ".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in tags)
     families = "".join(_family(description, tag, about) for tag, about in tags.items())
-    shapes = "".join(
+    schemas = "".join(
         f"<details><summary><code>{escape(name)}</code></summary>"
-        f'<div id="shape-{escape(name)}">{_shape(shape)}</div></details>'  # a link to what is inside opens it
-        for name, shape in description["components"]["schemas"].items()
+        f'<div id="schema-{escape(name)}">{_schema(schema)}</div></details>'  # a link to what is inside opens it
+        for name, schema in description["components"]["schemas"].items()
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -43,8 +43,8 @@ def docs_page(description: Mapping[str, Any]) -> str:
         f"<title>{escape(info['title'])} API</title><style>{STYLE}</style></head><body>"
         f"<h1>{escape(info['title'])}</h1><p>Version {escape(info['version'])} · "
         '<a href="/openapi.json">openapi.json</a></p>'
-        f'{_prose(info["description"])}<nav>{links} <a href="#shapes">shapes</a></nav>{families}'
-        f'<h2 id="shapes">Shapes</h2>{shapes}</body></html>'
+        f'{_prose(info["description"])}<nav>{links} <a href="#schemas">schemas</a></nav>{families}'
+        f'<h2 id="schemas">Schemas</h2>{schemas}</body></html>'
     )
 
 
@@ -97,25 +97,25 @@ def _content(response: Mapping[str, Any]) -> str:
     )
 
 
-def _shape(shape: Mapping[str, Any]) -> str:
-    required = shape.get("required", ())
+def _schema(schema: Mapping[str, Any]) -> str:
+    required = schema.get("required", ())
     rows = "".join(
         f"<tr><td><code>{escape(name)}</code>{'' if name in required else ' (optional)'}</td><td>{_kind(field)}</td>"
         f"<td>{_inline(field.get('description', ''))}</td></tr>"
-        for name, field in shape.get("properties", {}).items()
+        for name, field in schema.get("properties", {}).items()
     )
     examples = "".join(
         f"<pre>{escape(json.dumps(example, indent=2, ensure_ascii=False))}</pre>"
-        for example in shape.get("examples", ())
+        for example in schema.get("examples", ())
     )
-    return f"{_prose(shape.get('description', ''))}<table>{rows}</table>{examples}"
+    return f"{_prose(schema.get('description', ''))}<table>{rows}</table>{examples}"
 
 
 def _kind(schema: Mapping[str, Any], depth: int = 0) -> str:
     """What kind of value a schema is for, in few words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return f'<a href="#shape-{escape(name)}">{escape(name)}</a>'
+        return f'<a href="#schema-{escape(name)}">{escape(name)}</a>'
     if depth > DEEPEST:
         return "…"
     for several in ("anyOf", "oneOf"):

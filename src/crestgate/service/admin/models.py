@@ -17,11 +17,11 @@ __all__ = [
     "PlanBody",
     "PlanLimits",
     "PlanPage",
-    "PlanShown",
+    "PlanResponse",
     "Problem",
     "RuleBody",
     "RulePage",
-    "RuleShown",
+    "RuleResponse",
     "State",
     "Stats",
     "TierBody",
@@ -71,7 +71,7 @@ class RuleBody(Model):
         return rule_body_schema()
 
 
-class RuleShown(Model):
+class RuleResponse(Model):
     """Described by the declaration of a rule."""
 
     @classmethod
@@ -83,7 +83,7 @@ Next = Annotated[str | None, Field(description="Send it as `after` for the next 
 
 
 class RulePage(Model):
-    rules: list[RuleShown]
+    rules: list[RuleResponse]
     next: Next
 
 
@@ -115,13 +115,13 @@ class PlanLimits(Model):
     limits: Limits
 
 
-class PlanShown(Model):
+class PlanResponse(Model):
     name: str
     limits: Annotated[list[str], Field(description="Each in its canonical notation.")]
 
 
 class PlanPage(Model):
-    plans: list[PlanShown]
+    plans: list[PlanResponse]
     next: Next
 
 
@@ -143,7 +143,7 @@ class EffectiveLimit(Model):
     limit: Count
     remaining: Count
     current_count: Count
-    reset_after: Annotated[float, Field(ge=0, description="Seconds until the counter is as good as new.")]
+    reset_after: Annotated[float, Field(ge=0, description="Seconds until the counter is fully reset.")]
     state: State
 
 
@@ -183,7 +183,7 @@ class Override(Model):
 # -- audit and statistics -------------------------------------------------------------------------------------------
 
 
-class AuditEntryShown(Model):
+class AuditEntryResponse(Model):
     id: str
     at: Moment
     actor: Annotated[str, Field(description="`key:` and the name of the key; `crestgate` for what ended by itself.")]
@@ -201,7 +201,7 @@ class AuditEntryShown(Model):
 
 
 class AuditPage(Model):
-    entries: Annotated[list[AuditEntryShown], Field(description="The newest first.")]
+    entries: Annotated[list[AuditEntryResponse], Field(description="The newest first.")]
     next: Annotated[str | None, Field(description="Send it as `before` for the next page; null when this is the last.")]
 
 
@@ -212,7 +212,7 @@ class Totals(Model):
 
 
 class Point(Totals):
-    at: Annotated[Moment, Field(description="The begin of the minute or hour.")]
+    at: Annotated[Moment, Field(description="Start of the minute or hour.")]
 
 
 class RuleTotals(Totals):
@@ -231,6 +231,6 @@ class Stats(Model):
     step: Literal["minute", "hour"]
     rule: str | None
     totals: Totals
-    series: Annotated[list[Point], Field(description="What nobody counted in has no point.")]
+    series: Annotated[list[Point], Field(description="Minutes or hours without checks have no point.")]
     rules: Annotated[list[RuleTotals], Field(description="The same by rule, those that denied most first.")]
     top: Annotated[list[SubjectTotals], Field(description="The subjects with most requests, of all rules.")]

@@ -39,7 +39,7 @@ TAGS = [
     {"name": "users", "description": "What holds for one user: effective limits, tier, overrides."},
     {"name": "audit", "description": "Who changed what."},
     {"name": "statistics", "description": "Usage per minute (30 days) and per hour (a year)."},
-    {"name": "policies", "description": "One limit for one opaque key, and how keys stand."},
+    {"name": "policies", "description": "One limit for one opaque key, and the metrics of keys."},
     {"name": "clients", "description": "Token buckets of clients: for all they do, for an API, for a method."},
     {"name": "service", "description": "Health and metrics."},
 ]

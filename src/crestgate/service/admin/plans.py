@@ -13,7 +13,7 @@ from crestgate.loader.fields import Fields, Problems
 from crestgate.rules.records import read_limits, read_plan
 from crestgate.service.admin.bodies import JsonBody
 from crestgate.service.admin.context import ContextDep, EditorDep
-from crestgate.service.admin.models import PlanBody, PlanLimits, PlanPage, PlanShown
+from crestgate.service.admin.models import PlanBody, PlanLimits, PlanPage, PlanResponse
 from crestgate.service.admin.params import Name, PageQuery, location, page
 from crestgate.service.admin.responses import describe, json_response, no_content
 
@@ -32,7 +32,7 @@ def list_plans(context: ContextDep, query: Annotated[PageQuery, QueryParameters(
 
 
 @router.post(
-    PATH, **describe("Create a plan", PlanShown, 409, status=201, body=PlanBody, headers={"Location": "The plan."})
+    PATH, **describe("Create a plan", PlanResponse, 409, status=201, body=PlanBody, headers={"Location": "The plan."})
 )
 def create_plan(context: ContextDep, editor: EditorDep, body: JsonBody) -> Response:
     """Limits under a name, which checks chain by that name."""
@@ -42,7 +42,7 @@ def create_plan(context: ContextDep, editor: EditorDep, body: JsonBody) -> Respo
     return json_response(_shown(name, limits), 201, location(f"{PATH}/", name))
 
 
-@router.get(f"{PATH}/{{name:name}}", **describe("Get a plan", PlanShown, 400, 404))
+@router.get(f"{PATH}/{{name:name}}", **describe("Get a plan", PlanResponse, 400, 404))
 def get_plan(context: ContextDep, name: Name) -> Response:
     """One plan."""
     limits = context.rules().plans.get(name)
@@ -51,7 +51,7 @@ def get_plan(context: ContextDep, name: Name) -> Response:
     return json_response(_shown(name, limits))
 
 
-@router.put(f"{PATH}/{{name:name}}", **describe("Replace a plan", PlanShown, 404, 409, 412, body=PlanLimits))
+@router.put(f"{PATH}/{{name:name}}", **describe("Replace a plan", PlanResponse, 404, 409, 412, body=PlanLimits))
 def put_plan(context: ContextDep, editor: EditorDep, name: Name, body: JsonBody) -> Response:
     """Other limits under the same name. Counters go on with what was used."""
     _, limits = _read(body, name)

@@ -21,7 +21,7 @@ from crestgate.rules.rule import Rule
 from crestgate.rules.ruleset import ResolvedRule, RuleSet
 from crestgate.runtime.tasks import run_to_completion
 from crestgate.service.admin.bodies import JsonBody
-from crestgate.service.admin.compat_models import KeyMetrics, PolicyBody, PolicyNumbers, PolicyShown, Status
+from crestgate.service.admin.compat_models import KeyMetrics, PolicyBody, PolicyNumbers, PolicyResponse, Status
 from crestgate.service.admin.context import AdminContext, ContextDep, EditorDep
 from crestgate.service.admin.counters import read_counters, reset_counters
 from crestgate.service.admin.params import Name, PageQuery, location, next_link, page
@@ -56,7 +56,7 @@ async def status(context: ContextDep) -> Response:
     )
 
 
-@router.get("/metrics", **describe("List how keys stand", list[KeyMetrics], 400, headers=NEXT))
+@router.get("/metrics", **describe("List the metrics of keys", list[KeyMetrics], 400, headers=NEXT))
 async def all_metrics(
     request: Request, context: ContextDep, query: Annotated[PageQuery, QueryParameters()]
 ) -> Response:
@@ -86,7 +86,7 @@ async def reset_key(context: ContextDep, editor: EditorDep, key: Name) -> Respon
     return json_response(shown)
 
 
-@router.get("/policies", **describe("List policies", list[PolicyShown], 400, headers=NEXT))
+@router.get("/policies", **describe("List policies", list[PolicyResponse], 400, headers=NEXT))
 def list_policies(request: Request, context: ContextDep, query: Annotated[PageQuery, QueryParameters()]) -> Response:
     """All policies, those of files too, in the order of their keys."""
     policies = _policies(context.rules())
@@ -97,7 +97,7 @@ def list_policies(request: Request, context: ContextDep, query: Annotated[PageQu
 @router.post(
     "/policies",
     **describe(
-        "Create a policy", PolicyShown, 409, 412, status=201, body=PolicyBody, headers={"Location": "The policy."}
+        "Create a policy", PolicyResponse, 409, 412, status=201, body=PolicyBody, headers={"Location": "The policy."}
     ),
 )
 def create_policy(context: ContextDep, editor: EditorDep, body: JsonBody) -> Response:
@@ -108,7 +108,7 @@ def create_policy(context: ContextDep, editor: EditorDep, body: JsonBody) -> Res
     return json_response(_shown(made), 201, location("/admin/policies/", made.key))
 
 
-@router.get("/policies/{key:name}", **describe("Get a policy", PolicyShown, 400, 404))
+@router.get("/policies/{key:name}", **describe("Get a policy", PolicyResponse, 400, 404))
 def get_policy(context: ContextDep, key: Name) -> Response:
     """The policy that was written for this key."""
     policy = _policy(context.rules(), key)
@@ -117,9 +117,9 @@ def get_policy(context: ContextDep, key: Name) -> Response:
     return json_response(_shown(policy))
 
 
-@router.put("/policies/{key:name}", **describe("Replace a policy", PolicyShown, 404, 409, body=PolicyNumbers))
+@router.put("/policies/{key:name}", **describe("Replace a policy", PolicyResponse, 404, 409, body=PolicyNumbers))
 def put_policy(context: ContextDep, editor: EditorDep, key: Name, body: JsonBody) -> Response:
-    """The policy is written anew, and keeps its `id`. What the key has used counts on."""
+    """Replaces the policy, which keeps its `id`. Counters keep what was used."""
     policy = _read(body, key)
     context.check_writable("rule", policy.rule_id, _policy(context.rules(), key) is not None)
     written = editor.replace_policy(policy)

@@ -14,7 +14,7 @@ from crestgate.errors import NotFoundError, Problem, StaleVersionError, Validati
 from crestgate.rules.rule import Rule
 from crestgate.service.admin.bodies import JsonBody
 from crestgate.service.admin.context import AdminContext, ContextDep, EditorDep
-from crestgate.service.admin.models import RuleBody, RulePage, RuleShown
+from crestgate.service.admin.models import RuleBody, RulePage, RuleResponse
 from crestgate.service.admin.params import Name, PageQuery, location, page
 from crestgate.service.admin.responses import describe, json_response, no_content
 
@@ -60,7 +60,9 @@ def list_rules(context: ContextDep, query: Annotated[RulesQuery, QueryParameters
 
 @router.post(
     PATH,
-    **describe("Create a rule", RuleShown, 409, status=201, body=RuleBody, headers={**ETAG, "Location": "The rule."}),
+    **describe(
+        "Create a rule", RuleResponse, 409, status=201, body=RuleBody, headers={**ETAG, "Location": "The rule."}
+    ),
 )
 def create_rule(context: ContextDep, editor: EditorDep, body: JsonBody) -> Response:
     """409 if there is a rule of this id, or one that is just as specific in the same slot (dimension,
@@ -71,7 +73,7 @@ def create_rule(context: ContextDep, editor: EditorDep, body: JsonBody) -> Respo
     return json_response(created.to_data(), 201, {**_etag(created), **location(f"{PATH}/", created.rule_id)})
 
 
-@router.get(f"{PATH}/{{rule_id:name}}", **describe("Get a rule", RuleShown, 400, 404, headers=ETAG))
+@router.get(f"{PATH}/{{rule_id:name}}", **describe("Get a rule", RuleResponse, 400, 404, headers=ETAG))
 def get_rule(context: ContextDep, rule_id: Name) -> Response:
     """One rule, with its version as ETag."""
     rule = _known(context, rule_id)
@@ -79,12 +81,12 @@ def get_rule(context: ContextDep, rule_id: Name) -> Response:
 
 
 @router.put(
-    f"{PATH}/{{rule_id:name}}", **describe("Replace a rule", RuleShown, 404, 409, 412, body=RuleBody, headers=ETAG)
+    f"{PATH}/{{rule_id:name}}", **describe("Replace a rule", RuleResponse, 404, 409, 412, body=RuleBody, headers=ETAG)
 )
 def put_rule(
     context: ContextDep, editor: EditorDep, rule_id: Name, body: JsonBody, if_match: IfMatch = None
 ) -> Response:
-    """The rule is written anew: what is left out has its default. Counters go on with what was used."""
+    """Replaces the whole rule: omitted fields get their defaults. Counters keep what was used."""
     if isinstance(body, dict):
         given = body.get("rule_id")
         if given is not None and given != rule_id:

@@ -127,7 +127,7 @@ class ResetBody(CheckBody):
 
 
 class VerifyBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A check in the words of the client family."""
+    """A check in the format of the client API."""
 
     clientId: Name  # noqa: N815 - as it is spelled
     apiName: str | None = None  # noqa: N815
@@ -142,7 +142,7 @@ class Answer(msgspec.Struct, gc=False):
     remaining: Count
     current_count: Annotated[int, documented("limit − remaining.", minimum=0)]
     reset_at: Annotated[int, documented("Unix seconds, rounded up.")]
-    reset_after: Annotated[float, documented("Seconds until the counter is as good as new.", minimum=0)]
+    reset_after: Annotated[float, documented("Seconds until the counter is fully reset.", minimum=0)]
     retry_after: Annotated[float | None, documented("Seconds; null when allowed, and when no waiting helps.")]
     reason: Reason
     rule: Annotated[str | None, documented("Which rule or plan decided; null when there is none.")]
