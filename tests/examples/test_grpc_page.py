@@ -89,7 +89,7 @@ BOUNDS = {
     "descriptors of one `ShouldRateLimit`": f"{MAX_DESCRIPTORS:,}",
     "from a connection to its first bytes of HTTP/2": f"{PREFACE_TIMEOUT:.0f} seconds",
     "from a call's headers to its message": f"{STALL_TIMEOUT:.0f} seconds",
-    "an answer that the client does not read": f"{STALL_TIMEOUT:.0f} seconds",
+    "a response that the client does not read": f"{STALL_TIMEOUT:.0f} seconds",
     "the same of all connections of a worker": f"{MAX_HELD_TOGETHER // 1024**2} MiB",
     "a connection without calls": f"{IDLE_TIMEOUT / 60:.0f} minutes",
     "connections of a worker, HTTP and gRPC together": f"{MAX_CONNECTIONS:,}",

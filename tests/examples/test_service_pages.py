@@ -236,9 +236,9 @@ BOUNDS = {
     "its first line and headers": f"{MAX_HEAD_BYTES // 1024} KiB",
     "nesting of its JSON": f"{MAX_DEPTH} levels",
     "checks in a batch": f"{MAX_CHECKS:,}",
-    "a path that is asked about": f"{MAX_PATH:,} characters",
+    "the path of a check": f"{MAX_PATH:,} characters",
     "from the first byte of a request to its last": f"{MAX_REQUEST_SECONDS:.0f} seconds",
-    "an answer that the client does not read": f"{MAX_UNREAD_SECONDS:.0f} seconds, then the connection is closed",
+    "a response that the client does not read": f"{MAX_UNREAD_SECONDS:.0f} seconds, then the connection is closed",
     "an idle connection": f"{KEEP_ALIVE} seconds",
 }
 
