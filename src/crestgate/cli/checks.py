@@ -297,15 +297,13 @@ def _execute(
             resolver.plan_of = store.plan_of
         bound = Bound(backend, resolver.chain([*command.limits, *command.plans]))
         check = bound.prepare(op, key, cost)
-        assert check.request is not None
-        outcomes = _apply(store, check.request, auditor)
+        outcomes = _apply(store, check, auditor)
         counters = [(key, name) for name in bound.names]
         return Result(None if op is Op.RESET else check.finish(outcomes), counters)
     assert catalog is not None
     check = RuleEvaluator(catalog, backend).prepare(op, command.context, cost)
-    outcomes = [] if check.request is None else _apply(store, check.request, auditor)
-    members = [] if check.request is None else check.request.members
-    counters = [(member.key, member.algorithm.label) for member in members]
+    outcomes = _apply(store, check, auditor) if check.applies else []
+    counters = [(member.key, member.algorithm.label) for member in check.members]
     return Result(None if op is Op.RESET else check.finish(outcomes), counters)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["DIMENSIONS", "DIMENSION_NAMES", "IDENTIFIED", "Dimension", "parse_dimension"]
+__all__ = ["DIMENSIONS", "DIMENSION_NAMES", "DIMENSION_SPELLINGS", "IDENTIFIED", "Dimension", "parse_dimension"]
 
 
 class Dimension(NamedTuple):
@@ -40,6 +40,8 @@ DIMENSIONS: Final = (
 )
 """In the order in which a request's chain of limits has them."""
 DIMENSION_NAMES: Final = tuple([dimension.name for dimension in DIMENSIONS])
+DIMENSION_SPELLINGS: Final = {text: one.name for one in DIMENSIONS for text in (one.name, one.enum_name)}
+"""Names by their usual spellings; `parse_dimension` knows all."""
 IDENTIFIED: Final = tuple([dimension for dimension in DIMENSIONS if dimension.no_identifier is None])
 """Those whose rules can be for one identifier."""
 

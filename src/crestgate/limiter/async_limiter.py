@@ -50,8 +50,7 @@ class AsyncLimiter(BaseLimiter):
         if not self.may_wait:
             return bound.check(key, cost)
         check = bound.prepare(Op.TAKE, key, cost)
-        assert check.request is not None
-        return check.finish((await self.apply([check.request]))[0])
+        return check.finish((await self.apply([check]))[0])
 
     async def peek(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
         """The decision `check` would give now; consumes nothing."""
@@ -143,7 +142,7 @@ class AsyncLimiter(BaseLimiter):
 
     async def decide_once(self, checks: Sequence[PendingCheck], record: IdempotencyRecord) -> list[Decision] | None:
         """The same under an idempotency record; None when they were decided before, and `record` has the result."""
-        batch = [Request(Op.TAKE, [] if check.request is None else check.request.members, record) for check in checks]
+        batch = [Request(Op.TAKE, check.members, record) for check in checks]
         replies = await self.apply(batch)
         if record.replay is not None or record.pending:
             return None
@@ -157,8 +156,7 @@ class AsyncLimiter(BaseLimiter):
 
     async def hold(self, check: PendingCheck) -> Hold:
         """Decide a check prepared for a TAKE, and keep what `release` needs."""
-        request = check.request
-        return Hold(check, [] if request is None else (await self.apply([request]))[0])
+        return Hold(check, (await self.apply([check]))[0] if check.applies else [])
 
     async def release(self, hold: Hold) -> Decision:
         """Give back what was held; returns the decision after that."""
@@ -235,8 +233,7 @@ class AsyncLimiter(BaseLimiter):
         """Whether a check may have to wait for the store."""
 
     async def _decide_one(self, check: PendingCheck) -> Decision:
-        request = check.request
-        return check.finish([] if request is None else (await self.apply([request]))[0])
+        return check.finish((await self.apply([check]))[0] if check.applies else [])
 
     async def _send(self, request: Request) -> None:
         await self.apply([request])

@@ -72,8 +72,7 @@ class Bound:
             decision = local.take(single, key, cost)
         except StoreError as error:
             check = self.prepare(Op.TAKE, key, cost)
-            assert check.request is not None
-            return check.finish(self.backend.answer(error, [check.request])[0])
+            return check.finish(self.backend.answer(error, [check])[0])
         states = self.states
         if decision.remaining < self.min_calm or not decision.allowed or (states and (key, single.name) in states):
             return self.pressure.record(key, decision)
@@ -110,10 +109,8 @@ class Bound:
         return PendingCheck(self.pressure, op, members, None, key, self.order, self.server_side)
 
     def _decide(self, check: PendingCheck) -> Decision:
-        request = check.request
-        assert request is not None
         try:
-            outcomes = self.backend.apply([request])[0]
+            outcomes = self.backend.apply([check])[0]
         except StoreError as error:
-            outcomes = self.backend.answer(error, [request])[0]
+            outcomes = self.backend.answer(error, [check])[0]
         return check.finish(outcomes)

@@ -139,8 +139,7 @@ class Limiter(BaseLimiter):
 
     def hold(self, check: PendingCheck) -> Hold:
         """Decide a check prepared for a TAKE, and keep what `release` needs."""
-        request = check.request
-        return Hold(check, [] if request is None else self.apply([request])[0])
+        return Hold(check, self.apply([check])[0] if check.applies else [])
 
     def release(self, hold: Hold) -> Decision:
         """Give back what was held; returns the decision after that."""

@@ -1,7 +1,7 @@
 # mypyc: compile
 """A check between its preparation and its decision.
 
-`request` is what the store decides, and `finish` makes a decision of its outcomes. This is the only place that
+It is the request that the store decides, and `finish` makes a decision of its outcomes. This is the only place that
 combines the outcomes of limits and of shadow limits, whatever the check was prepared from: a key under a chain, a
 request under rules, or counters that a caller names one by one.
 """
@@ -25,15 +25,15 @@ _UNLIMITED = build(Limit(MAX_COST, 1), "no_rule", "")
 
 
 @final
-class PendingCheck:
-    """A store request, and what turns its outcomes into a decision.
+class PendingCheck(Request):
+    """A store request, with what turns its outcomes into a decision.
 
     `dimensions` are the rule dimensions of the members, `key` is that of a chain, `order` lists for each limit of a
     chain its member, and `server_side` says that only the store knows the limits. `on_shadows` is given the decisions
     of shadow limits.
     """
 
-    __slots__ = ("dimensions", "key", "on_shadows", "order", "pressure", "request", "server_side")
+    __slots__ = ("applies", "dimensions", "key", "on_shadows", "order", "pressure", "server_side")
 
     def __init__(
         self,
@@ -46,9 +46,10 @@ class PendingCheck:
         server_side: bool = False,
         on_shadows: Callable[[list[Decision]], None] | None = None,
     ) -> None:
+        super().__init__(op, members)
+        self.applies = bool(members)
+        """False when no rule applies: then there is nothing to send."""
         self.pressure = pressure
-        self.request: Request | None = Request(op, members) if members else None
-        """None when no rule applies: then there is nothing to send."""
         self.dimensions = dimensions
         self.key = key
         self.order = order
@@ -57,12 +58,11 @@ class PendingCheck:
 
     def finish(self, outcomes: Sequence[Outcome]) -> Decision:
         """The decision that the outcomes add up to. Counters that were reset are under no pressure any more."""
-        request = self.request
-        if request is None:
+        members = self.members  # a store that knows the limits has put its counters there
+        if not self.applies:
             return no_rule()
         pressure = self.pressure
-        takes = request.op is Op.TAKE
-        members = request.members  # read now: a store that knows the limits has put its counters there
+        takes = self.op is Op.TAKE
         if len(outcomes) != len(members):
             raise ValueError(f"{len(members)} counters have {len(outcomes)} outcomes")
         parts: list[Decision] = []
@@ -80,7 +80,7 @@ class PendingCheck:
             elif pressure.states or not decision.allowed or decision.remaining * 5 < decision.algorithm.capacity:
                 decision = pressure.record(member.key, decision)
             parts.append(decision)
-        if request.op is Op.RESET:
+        if self.op is Op.RESET:
             self.forget()
         order = self.order
         if self.server_side:  # a limit that the store did not report is none, and a plan may have several
@@ -99,36 +99,32 @@ class PendingCheck:
 
     def subject(self, decision: Decision) -> tuple[str, str]:
         """The dimension and the key of the counter that decided; `none` where nothing limits."""
-        request = self.request
-        if request is not None:
-            dimensions = self.dimensions
-            members = request.members
-            for i in range(len(members)):
-                if members[i].algorithm is decision.algorithm:
-                    return "key" if dimensions is None else dimensions[i], members[i].key
+        dimensions = self.dimensions
+        members = self.members
+        for i in range(len(members)):
+            if members[i].algorithm is decision.algorithm:
+                return "key" if dimensions is None else dimensions[i], members[i].key
         return ("none", "") if self.key is None else ("key", self.key)
 
     def counters(self, dimension: str) -> list[tuple[str, str]]:
         """The name and the key of each counter of the rules of a dimension, without shadow rules."""
-        request = self.request
         dimensions = self.dimensions
         counters: list[tuple[str, str]] = []
-        if request is not None and dimensions is not None:
+        if dimensions is not None:
             for i in range(len(dimensions)):
-                member = request.members[i]
+                member = self.members[i]
                 if member.binds and dimensions[i] == dimension:
                     counters.append((member.algorithm.name, member.key))
         return counters
 
     def forget(self) -> None:
         """The counters were reset: they are under no pressure."""
-        if self.request is not None:
-            self.pressure.forget(self.request.members)
+        self.pressure.forget(self.members)
 
 
 def requests_of(checks: Sequence[PendingCheck]) -> list[Request]:
     """The store requests of those checks that have one."""
-    return [check.request for check in checks if check.request is not None]
+    return [check for check in checks if check.applies]
 
 
 def finish_checks(checks: Sequence[PendingCheck], replies: BatchOutcomes) -> list[Decision]:
@@ -136,7 +132,7 @@ def finish_checks(checks: Sequence[PendingCheck], replies: BatchOutcomes) -> lis
     decisions: list[Decision] = []
     position = 0
     for check in checks:
-        if check.request is None:
+        if not check.applies:
             decisions.append(check.finish([]))
         else:
             decisions.append(check.finish(replies[position]))
@@ -167,10 +163,10 @@ def _takes(checks: Sequence[PendingCheck]) -> list[SingleTake] | None:
     """The checks as plain takes of one counter each; None if one of them is anything else."""
     takes: list[SingleTake] = []
     for check in checks:
-        request = check.request
-        if request is None or request.op is not Op.TAKE or len(request.members) != 1 or check.order is not None:
+        members = check.members
+        if len(members) != 1 or check.op is not Op.TAKE or check.order is not None:
             return None
-        member = request.members[0]
+        member = members[0]
         if not member.binds or member.algorithm.inline:  # without room for an inline limit, the take fails
             return None
         takes.append((member.algorithm, member.key, member.cost))

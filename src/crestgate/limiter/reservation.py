@@ -33,9 +33,8 @@ class Hold:
         self.decision = check.finish(outcomes)
         self._check = check
         self._outcomes = outcomes
-        request = check.request
-        self._cost = 0 if request is None or not request.members else request.members[0].cost
-        self._charged = request is not None and is_charged(request, outcomes)
+        self._cost = check.members[0].cost if check.members else 0
+        self._charged = is_charged(check, outcomes)
         self._end: str | None = None
         """How it ended, for the error message; None as long as it can be settled."""
 
@@ -51,20 +50,18 @@ class Hold:
         if used < 0 or used > MAX_COST:
             raise ValueError(f"actual must be a whole number from 0 to {MAX_COST}, not {actual!r}")
         self._end_with("was settled already")
-        request = self._check.request
-        if request is None or used == self._cost or not self._charged:
+        if used == self._cost or not self._charged:
             return None
         if used > self._cost:
             more = used - self._cost
-            charges = _charges(request, self._outcomes)
+            charges = _charges(self._check, self._outcomes)
             return Request(Op.CHARGE, [Member(m.key, m.algorithm, more, True, 0, 0, None, o.token) for m, o in charges])
-        return give_back(request, self._outcomes, self._cost - used)
+        return give_back(self._check, self._outcomes, self._cost - used)
 
     def release(self) -> Request | None:
         """The request that gives everything back, if one is needed."""
         self._end_with("was released already")
-        request = self._check.request
-        return None if request is None or not self._charged or not self._cost else give_back(request, self._outcomes)
+        return give_back(self._check, self._outcomes) if self._charged and self._cost else None
 
     def released(self, request: Request, outcomes: Sequence[Outcome]) -> Decision:
         """The decision after `release`, by the outcomes of its request; without those of shadow limits."""

@@ -99,17 +99,14 @@ def acquire_steps(
         if ahead:
             # Those ahead may give up; what is known is the wait if they do.
             check = bound.prepare(Op.PEEK, key, cost)
-            assert check.request is not None
-            outcomes = yield SendRequest(check.request)
+            outcomes = yield SendRequest(check)
             assert isinstance(outcomes, list)
             _wait_of(check.finish(outcomes), left(), timeout)
             if not (yield AwaitTurn(waiter, left())):
                 raise _timeout_error(timeout)
         while True:
             check = bound.prepare(Op.TAKE, key, cost)
-            request = check.request
-            assert request is not None
-            outcomes = yield SendRequest(request)
+            outcomes = yield SendRequest(check)
             assert isinstance(outcomes, list)
             decision = check.finish(outcomes)
             if decision.allowed:
@@ -117,8 +114,8 @@ def acquire_steps(
             yield Sleep(_wait_of(decision, left(), timeout))
         spare = left()
         if spare is not None and decision.delay > max(spare, 0.0):
-            if is_charged(request, outcomes):
-                yield SendRequest(give_back(request, outcomes, cost))
+            if is_charged(check, outcomes):
+                yield SendRequest(give_back(check, outcomes, cost))
             raise _timeout_error(timeout)
     finally:
         queue.leave(key, bound, waiter)

@@ -154,7 +154,6 @@ class IdempotencyRecord:
         """What a SAVE stores."""
 
 
-@final
 class Request:
     """One operation on one or more counters, all or nothing; idempotent if it has a `record`."""
 

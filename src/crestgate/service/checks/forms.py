@@ -15,10 +15,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from crestgate.core.dimensions import DIMENSIONS, IDENTIFIED, parse_dimension
+from crestgate.core.dimensions import DIMENSION_SPELLINGS, DIMENSIONS, IDENTIFIED, parse_dimension
 from crestgate.errors import InvalidRequestError, field_of
 from crestgate.limiter.async_limiter import AsyncLimiter
 from crestgate.limiter.pending_check import PendingCheck
+from crestgate.rules.evaluator import RuleEvaluator
 from crestgate.rules.matching.paths import MAX_PATH
 from crestgate.service.checks.json_body import decode_json
 from crestgate.service.checks.schemas import BatchBody, CheckBody, ContextBody, ResetBody, VerifyBody
@@ -109,7 +110,7 @@ def prepare_check(limiter: AsyncLimiter, op: Op, check: CheckBody, now_us: int =
             _refuse_other_forms(check, "key")
             return limiter.prepare(op, check.key, _plans(limiter, check.plans), cost)
         evaluator = limiter.evaluator
-        assert evaluator is not None
+        assert isinstance(evaluator, RuleEvaluator)  # a native class, whose methods are called without boxing
         return evaluator.prepare(op, context_of(check), cost, now_us)
     except (ValueError, TypeError) as error:  # raised by the limiter
         name, reason = field_of(error)
@@ -155,7 +156,7 @@ def context_of(check: CheckBody) -> ContextBody:
 
 def _subject_context(check: CheckBody, name: str) -> ContextBody:
     """The request that a dimension and an identifier stand for."""
-    dimension = parse_dimension(name)
+    dimension = DIMENSION_SPELLINGS.get(name) or parse_dimension(name)
     path, method, identifier = check.endpoint, check.method, check.identifier
     if path is not None and len(path) > MAX_PATH:
         _check_path(path, "endpoint")

@@ -72,9 +72,9 @@ def build_record(
     name = blake2b(b"%d %b%b" % (len(caller), caller.encode(), key), digest_size=16).hexdigest()
     members = 0
     for one in pending:
-        members += 0 if one.request is None else len(one.request.members)
+        members += len(one.members)
     # One check is one step with or without a key, whatever logs apply to it.
-    work = members if len(pending) == 1 else sum([work_of(one.request) for one in pending])
+    work = members if len(pending) == 1 else sum([work_of(one) for one in pending])
     if work > MAX_WORK:
         raise ApiError(
             413,
@@ -82,7 +82,7 @@ def build_record(
             f"(a sliding window log counts as one more for each {ENTRIES_PER_COUNTER} entries): "
             "send fewer checks in one batch with an idempotency key",
         )
-    note = _encode([[] if one.request is None else [_note_of(m) for m in one.request.members] for one in pending])
+    note = _encode([[_note_of(m) for m in one.members] for one in pending])
     size = record_bytes(len(note), members)
     if size > MAX_RECORD_BYTES:
         raise ApiError(

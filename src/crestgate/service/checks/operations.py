@@ -183,7 +183,7 @@ class Operations:
                 if check.counters is not None:
                     done += min(len(check.counters), MAX_COUNTERS)
                 continue
-            one.request = one.pending.request
+            one.request = one.pending if one.pending.applies else None
             members += len(one.members)
             done += len(one.members)
             if members > MAX_MEMBERS:

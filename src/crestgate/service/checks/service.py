@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
 
 from crestgate.core.decision import Decision
+from crestgate.core.dimensions import DIMENSION_SPELLINGS, parse_dimension
 from crestgate.core.redaction import redact_client
 from crestgate.errors import InvalidRequestError
 from crestgate.limiter.pending_check import PendingCheck, try_decide
@@ -91,9 +92,8 @@ class CheckService:
         members = self._prepare(checks, 0, batch, pending, weight, now_us)
         fields = call.fields
         if self.tracer is None and b"idempotency-key" not in fields and b"x-idempotency-key" not in fields:
-            if batch and members > 1:
-                members = sum([work_of(one.request) for one in pending])
-            if members <= MAX_SYNC_WORK:
+            work = _total_work(pending) if batch else members
+            if work <= MAX_SYNC_WORK:
                 decisions = try_decide(self.backend, pending)
                 if decisions is not None:
                     answers = self.finish(call, checks, pending, decisions, now_us)
@@ -153,15 +153,15 @@ class CheckService:
     async def reset(self, call: CallContext, pending: PendingCheck) -> Sequence[Member]:
         """Forget counters, with audit entries before and after; the counters. It is done to its end when the caller
         goes meanwhile."""
-        members = [] if pending.request is None else pending.request.members
+        members = pending.members
         editor = self.dependencies.editor(call.actor)
         subjects = [member.key for member in members]
         await run_to_completion(run_audited(editor, "reset", subjects, self._reset(pending)))
         return members
 
     async def _reset(self, pending: PendingCheck) -> None:
-        if pending.request is not None:
-            await self.limiter.apply([pending.request])
+        if pending.applies:
+            await self.limiter.apply([pending])
             pending.forget()
 
     def _prepare(
@@ -180,14 +180,13 @@ class CheckService:
             for check in checks:
                 one = prepare_check(limiter, Op.TAKE, check, now_us)
                 pending.append(one)
-                if one.request is not None:
-                    members += len(one.request.members)
-                    if members > MAX_MEMBERS:
-                        raise ApiError(
-                            413,
-                            f"the first {len(pending):,} checks have more than {MAX_MEMBERS:,} limits: "
-                            "send fewer in one batch",
-                        )
+                members += len(one.members)
+                if members > MAX_MEMBERS:
+                    raise ApiError(
+                        413,
+                        f"the first {len(pending):,} checks have more than {MAX_MEMBERS:,} limits: "
+                        "send fewer in one batch",
+                    )
         except ApiError:
             self.refund(weight)
             raise
@@ -225,7 +224,7 @@ class CheckService:
             if key is not None:
                 answers = await self._decide_once(call, checks, pending, batch, weight, key, span)
             else:
-                for start, end in groups([one.request for one in pending], self.slice):
+                for start, end in groups(pending, self.slice):
                     if start or len(pending) > MEMBER_SLICE:
                         await next_turn()
                     now_us = self.clock.ticks()
@@ -262,7 +261,7 @@ class CheckService:
         if span is not None and not batch:
             describe(span, decisions[0])
         answers: list[Answer] = []
-        for start, end in groups([one.request for one in pending], MEMBER_SLICE):
+        for start, end in groups(pending, MEMBER_SLICE):
             if start:
                 await next_turn()
             answers += self.finish(call, checks[start:end], pending[start:end], decisions[start:end], now_us)
@@ -342,7 +341,7 @@ class CheckService:
             if check.context.client is not None:
                 self.metrics.record_client(check.context.client, now_us)
         elif check.dimension is not None and check.identifier is not None:
-            dimension = check.dimension.lower()
+            dimension = DIMENSION_SPELLINGS.get(check.dimension) or parse_dimension(check.dimension)
             if dimension == "client":
                 self.metrics.record_client(check.identifier, now_us)
             elif dimension == "key":
@@ -370,3 +369,10 @@ class CheckService:
         """Give back what an invalid request was charged: it counts as one check."""
         if checks > 1:
             self.ceiling.refund(checks - 1)
+
+
+def _total_work(pending: Sequence[PendingCheck]) -> int:
+    work = 0
+    for one in pending:
+        work += work_of(one)
+    return work

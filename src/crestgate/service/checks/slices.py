@@ -138,7 +138,7 @@ def work_of(request: Request | None) -> int:
     """What a request may cost the store, in counters: a denial by a sliding log may look at all of its entries."""
     if request is None:
         return 1
-    work = len(request.members)
+    work = max(len(request.members), 1)
     for member in request.members:
         if member.algorithm.keeps_log:
             work += member.algorithm.capacity // ENTRIES_PER_COUNTER
