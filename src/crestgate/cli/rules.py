@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,6 +44,8 @@ from crestgate.rules.timestamps import format_timestamp
 __all__ = ["rules_app"]
 
 DIFFERENT = 1
+_SHORT_UNITS = {"second": "s", "minute": "min", "hour": "h", "day": "d", "week": "w"}
+_UNIT = re.compile(rf"\b({'|'.join(_SHORT_UNITS)})s?\b")
 COLUMNS = (
     *(Column("id", wraps=True), Column("dimension", drop_order=9), Column("identifier", wraps=True, drop_order=6)),
     *(
@@ -358,8 +361,9 @@ def _print_applied(difference: Difference, prune: bool, dry_run: bool, title: st
 
 
 def _limit(rule: Rule) -> str:
+    """In notation, with short units: a table has little room."""
     limit = rule.compiled()
-    return canonical(limit.count, limit.period_us, limit.burst, None)
+    return _UNIT.sub(lambda match: _SHORT_UNITS[match[1]], canonical(limit.count, limit.period_us, limit.burst, None))
 
 
 def _name(record: Record) -> str:

@@ -75,7 +75,7 @@ def test_ids_and_limits_of_a_list_are_not_truncated(width: int, run: Run, on_a_t
     room = len(titles[: titles.index(titles.split()[1])]) - 2
     assert room >= 12
     assert "orders-of-customers-that-pay" in "".join(line[:room].strip() for line in lines)
-    assert "10/second burst 1000" in text
+    assert "10/s burst 1000" in text
     if width >= 30:
         assert max(map(len, [titles, *lines[: -1 if dropped_columns(text) else None]])) <= width
 

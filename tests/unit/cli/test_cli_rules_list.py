@@ -17,17 +17,17 @@ pytestmark = pytest.mark.usefixtures("rules_store")
 
 def test_list(run: Run, applied: None) -> None:
     assert run("rules", "list").out == (
-        "ID                          DIMENSION  IDENTIFIER  PATTERN    METHOD  TIER  LIMIT            "
+        "ID                          DIMENSION  IDENTIFIER  PATTERN    METHOD  TIER  LIMIT           "
         "ALGORITHM               MODE     EXPIRES               VERSION\n"
-        "client:acme:DEFAULT:GLOBAL  client     acme        *          *       *     50/60s           "
+        "client:acme:DEFAULT:GLOBAL  client     acme        *          *       *     50/min          "
         "token_bucket            enforce  -                     1\n"
-        "orders                      user       *           /orders/*  *       *     3/60s            "
+        "orders                      user       *           /orders/*  *       *     3/min           "
         "sliding_window_counter  enforce  -                     1\n"
-        "policy:user-123             key        user-123    *          *       *     10/1s burst 100  "
+        "policy:user-123             key        user-123    *          *       *     10/s burst 100  "
         "token_bucket            enforce  -                     1\n"
-        "strategy:api                api        *           *          *       *     100/60s          "
+        "strategy:api                api        *           *          *       *     100/min         "
         "token_bucket            enforce  -                     1\n"
-        "trial                       ip         *           *          *       *     1/0.5s           "
+        "trial                       ip         *           *          *       *     1/500 ms        "
         "sliding_window_counter  shadow   2999-01-01T00:00:00Z  1\n"
     )
 

@@ -44,20 +44,32 @@ def test_option_overrides_the_environment(run: Run, settings: list[Settings], mo
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("--http", "here", "--http: must be host:port or [address]:port, such as '127.0.0.1:8080', not 'here'\n"),
-        ("--http", ":8080", "--http: must be host:port or [address]:port, such as '127.0.0.1:8080', not ':8080'\n"),
-        ("--grpc", "70000", "--grpc: has the port 70000: write one from 1 to 65535, or 0 for any that is free\n"),
+        (
+            "--http",
+            "here",
+            "--http: must be host:port or [address]:port, such as '127.0.0.1:8080', not 'here'\n",
+        ),
+        (
+            "--http",
+            ":8080",
+            "--http: must be host:port or [address]:port, such as '127.0.0.1:8080', not ':8080'\n",
+        ),
+        (
+            "--grpc",
+            "70000",
+            "--grpc: has the port 70000: write one from 1 to 65535, or 0 for any that is free\n",
+        ),
         ("--http", "8081", "--http: is the address of server.grpc too: write another port than 8081\n"),
     ],
 )
 def test_error_names_the_option(option: str, value: str, expected: str, run: Run, settings: list[Settings]) -> None:
-    assert run("serve", option, value) == (2, "", expected)
+    assert run("serve", option, value) == (2, "", f"crestgate: {expected}")
     assert not settings
 
 
 def test_empty_option_is_an_error(run: Run, settings: list[Settings]) -> None:
     code, _, err = run("serve", "--http", "")
-    assert (code, err == "--http: is empty: write host:port, such as 127.0.0.1:8080\n") == (2, True)
+    assert (code, err == "crestgate: --http: is empty: write host:port, such as 127.0.0.1:8080\n") == (2, True)
     assert not settings
 
 
@@ -65,4 +77,4 @@ def test_error_elsewhere_keeps_its_location(run: Run, folder: Path, monkeypatch:
     (folder / "crestgate.yaml").write_text("server: {workers: none}\n")
     monkeypatch.setenv("CRESTGATE_SERVER__GRPC", "there")
     lines = run("serve", "--http", "x").err.splitlines()
-    assert [line.partition(": ")[0] for line in lines] == ["crestgate.yaml:1", "--http", "CRESTGATE_SERVER__GRPC"]
+    assert [line.partition(": ")[0] for line in lines] == ["crestgate.yaml:1", "crestgate", "CRESTGATE_SERVER__GRPC"]

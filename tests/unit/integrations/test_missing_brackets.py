@@ -44,7 +44,7 @@ def test_missing_brackets_error_names_the_remedy(name: str) -> None:
 
 
 def test_missing_brackets_among_other_decorators(limit: Any) -> None:
-    with pytest.raises(ConfigError, match="in brackets"):
+    with pytest.raises(ConfigError, match="in parentheses"):
 
         @wrapping
         @limit  # type: ignore[untyped-decorator]  # of whatever kind
@@ -54,13 +54,13 @@ def test_missing_brackets_among_other_decorators(limit: Any) -> None:
 
 
 def test_missing_brackets_on_methods_and_classes(limit: Any) -> None:
-    with pytest.raises(ConfigError, match="in brackets"):
+    with pytest.raises(ConfigError, match="in parentheses"):
 
         class Method:
             @limit  # type: ignore[untyped-decorator]  # of whatever kind
             def get(self, request: Any) -> None: ...
 
-    with pytest.raises(ConfigError, match="in brackets"):
+    with pytest.raises(ConfigError, match="in parentheses"):
 
         @limit
         class View: ...
