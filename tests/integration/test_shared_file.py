@@ -274,7 +274,7 @@ def test_full_disk_is_an_error_and_not_a_crash(counters: Path) -> None:
     enter = [shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount"]
     script = (
         f"mkdir {counters} && mount -t tmpfs -o size=300k tmpfs {counters} && "
-        f"exec {sys.executable} -m integration.child_main files.fill "
+        f"exec {sys.executable} -m integration.child_main file_programs.fill "
         f'\'{{"url": "shared://{counters}/file?max_keys=5000", "keys": 5000}}\''
     )
     if subprocess.run([*enter, "mount", "-t", "tmpfs", "tmpfs", counters.parent], check=False).returncode:
