@@ -1,16 +1,16 @@
-"""Every error Crestgate raises, in one place, so that callers know what to catch.
+"""Every exception that Crestgate raises.
 
     CrestgateError
     ├── ConfigError             a limit, plan, URL or option that cannot be used (also a ValueError)
-    │   ├── ValidationError     a rule or a configuration with mistakes in it; `problems` has all of them
-    │   └── ReadOnlyError       rules in files are edited there, not written to
-    ├── StoreError              the store, or the rule database, could not answer: away, too slow, or not ours
-    │   └── StoreClosedError    it was closed: a mistake in the program, which no failure policy covers up
-    ├── InvalidRequestError     a field of a request cannot be used; `field` says which
+    │   ├── ValidationError     an invalid rule or configuration; `problems` lists every error
+    │   └── ReadOnlyError       rules in files cannot be written through the API; edit the files
+    ├── StoreError              the store or rule database failed: unreachable, too slow, or holding foreign data
+    │   └── StoreClosedError    used after close: a bug in the program, so no failure policy applies
+    ├── InvalidRequestError     a field of a request is invalid; `field` says which
     ├── NotFoundError           there is no rule, plan or client of this name
     ├── ConflictError           it exists already, or another rule has its slot
-    ├── StaleVersionError       it was changed by somebody else since it was read
-    ├── LeaseLostError          a lock was taken by another before its holder wrote; nothing was written
+    ├── StaleVersionError       it was changed since it was read
+    ├── LeaseLostError          the lease expired and another holder took the lock; nothing was written
     └── RateLimitExceeded       a guarded call was denied; carries the decision
 
 A denial by `check` is a value (`Decision.allowed` is False), never an exception: `RateLimitExceeded` is raised
@@ -44,20 +44,20 @@ __all__ = [
 
 
 class CrestgateError(Exception):
-    """The root of Crestgate's own errors."""
+    """Base class of Crestgate's exceptions."""
 
 
 class ConfigError(CrestgateError, ValueError):
-    """Something written by a developer or operator cannot be used; the message says what to write instead."""
+    """Invalid code or configuration; the message says what to write instead."""
 
     def __init__(self, *args: object, field: str = "") -> None:
         super().__init__(*args)
         self.field = field
-        """The field or argument that is meant, where it is one."""
+        """The field or argument, if the error is about a single one."""
 
     @classmethod
     def of(cls, field: str, reason: str) -> ConfigError:
-        """The error of one field, whose message is its name and the reason."""
+        """An error about one field: the message is its name and the reason."""
         return ConfigError(f"{field} {reason}", field=field)
 
     @property
@@ -67,10 +67,10 @@ class ConfigError(CrestgateError, ValueError):
 
 
 class Problem(NamedTuple):
-    """One mistake in what somebody wrote: where it is, what is wrong, and what to write instead."""
+    """One configuration error: location, message, remedy."""
 
     field: str
-    """Its path, such as `rules[3].limit`; empty for the whole."""
+    """Its path, such as `rules[3].limit`; empty for the whole document."""
     message: str
     file: str | None = None
     line: int | None = None
@@ -82,7 +82,7 @@ class Problem(NamedTuple):
 
 
 class ValidationError(ConfigError):
-    """What was written has mistakes: all of them, so that they can be mended in one go."""
+    """An invalid rule or configuration, with all of its errors, so that they can be fixed in one go."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -93,14 +93,14 @@ class ValidationError(ConfigError):
 
 
 class ReadOnlyError(ConfigError):
-    """These rules are in files, which people edit, and cannot be written to. Nothing was changed."""
+    """These rules are in files, which cannot be written through the API. Nothing was changed."""
 
 
 class InvalidRequestError(CrestgateError):
-    """A field of a request cannot be used. Nothing was decided or changed."""
+    """A field of a request is invalid. Nothing was decided or changed."""
 
     def __init__(self, field: str, message: str) -> None:
-        """`field` is the path to it, such as `checks[3].cost`; empty for the whole. `message` has the remedy."""
+        """`field` is a path such as `checks[3].cost`; empty for the whole request. `message` has the remedy."""
         super().__init__(field, message)
         self.field = field
         self.message = message
@@ -118,27 +118,27 @@ class NotFoundError(CrestgateError):
 
 
 class ConflictError(CrestgateError):
-    """It exists already, or another rule that is just as specific has its slot. Nothing was changed."""
+    """It exists already, or another equally specific rule has its slot. Nothing was changed."""
 
 
 class StaleVersionError(CrestgateError):
-    """It was changed since the version that the writer had read. Nothing was changed."""
+    """It is no longer the version that the writer has read. Nothing was changed."""
 
 
 class StoreError(CrestgateError):
-    """The store could not decide: unreachable, too slow, or holding something that is not ours."""
+    """The store failed: unreachable, too slow, or holding data that is not Crestgate's."""
 
 
 class StoreClosedError(StoreError):
-    """The store was used after it was closed. Raised whatever `on_store_error` says: nobody is to be let in by it."""
+    """The store was used after it was closed. Raised even with `on_store_error="open"`: no request is let in."""
 
 
 class LeaseLostError(CrestgateError):
-    """A lock's holder came to write after its lease, when another had taken the lock. Nothing was written."""
+    """A guarded write after the lease expired and another holder took the lock. Nothing was written."""
 
 
 class RateLimitExceeded(CrestgateError):  # noqa: N818 - the name is part of the public contract
-    """A guarded call was denied. `decision` says by which limit and when to come back."""
+    """A guarded call was denied. `decision` says by which limit and when to retry."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision)
@@ -151,7 +151,7 @@ class RateLimitExceeded(CrestgateError):  # noqa: N818 - the name is part of the
 
 
 def install_hint(extra: str) -> str:
-    """How to install an extra, while there is no release on PyPI: from a clone."""
+    """How to install an extra: from a clone, while there is no release on PyPI."""
     return f"pip install '.[{extra}]' in a clone of Crestgate"
 
 
@@ -159,12 +159,12 @@ E = TypeVar("E", ValueError, TypeError)
 
 
 def input_error(kind: type[E], field: str, reason: str) -> E:
-    """A plain ValueError or TypeError about an argument, which carries the name of the argument for `field_of`."""
+    """A ValueError or TypeError about an argument, with the argument's name for `field_of`."""
     error = kind(f"{field} {reason}")
     error.__dict__.update(field=field, reason=reason)
     return error
 
 
 def field_of(error: Exception) -> tuple[str, str]:
-    """The field that an error is about, empty if it names none, and the reason."""
+    """The field of an error, empty if it has none, and the reason."""
     return getattr(error, "field", ""), getattr(error, "reason", str(error))

@@ -147,7 +147,7 @@ PRINTED = {
         by httpx: [200, 200, 200]
         by requests: [200, 200, 200]
         on Sunday: 503
-        not sent: no turn for 'shop-api' within 5 s: it asked to be left alone for NUMBER s
+        not sent: call to 'shop-api' not allowed within 5 s: cooldown for NUMBER s
         """,
     "fastapi_app.py": """
         /search?q=a 200
@@ -245,7 +245,7 @@ PRINTED = {
 VARYING = {  # which NUMBER is not always the same, and within which bounds it must lie
     "quickstart.py": (r"retry after ([\d.]+) s", 15, 20),  # how busy the machine is
     "async_limiter.py": (r"about ([\d.]+) s", 0.2, 60),
-    "outbound.py": (r"alone for (\d+) s", 20, 30),  # 30, less what a busy machine has taken
+    "outbound.py": (r"cooldown for (\d+) s", 20, 30),  # 30, less what a busy machine has taken
     "sharded.py": (r"moved: (\d+) of", 50, 150),  # about a third; which ones depends on the addresses
     "store_failure.py": (r"about ([\d.]+) s", 0, 10),  # without a breaker it would be 20 at least
 }

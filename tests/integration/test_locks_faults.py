@@ -137,7 +137,7 @@ def test_lost_commit_response_is_reported_as_unknown(url: str, locks: Any, value
             write(locks, transaction, value, 1)
             proxy.hang(replies_only=True)
 
-    with pytest.raises(StoreError, match="whether it has written is not known"):
+    with pytest.raises(StoreError, match="the outcome of the write is unknown"):
         write_in_doubt()
     proxy.cut()
     proxy.pass_all()

@@ -166,7 +166,7 @@ def _proxies(fields: Fields, name: str) -> tuple[str, ...] | int:
         )
         return ()
     if isinstance(value, str) and value.isdecimal() and len(value) <= 3:
-        fields.report(name, f"is no network: for a number of proxies write {int(value)}, without quotes")
+        fields.report(name, f"is not a network: for a number of proxies write {int(value)}, without quotes")
         return ()
     return _networks(fields, name, trusted=True)
 

@@ -22,7 +22,7 @@ def short_name(name: str) -> bytes:
     (b'client:42', 71)
     """
     if not isinstance(name, str) or not name:
-        raise ValueError(f"the name of a lock is a text that is not empty, such as 'client:42', not {name!r}")
+        raise ValueError(f"the name of a lock must be a non-empty string, such as 'client:42', not {name!r}")
     return _shortened(name.encode("utf-8", "surrogatepass"))
 
 

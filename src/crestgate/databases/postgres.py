@@ -35,7 +35,7 @@ class TimeoutConnection(psycopg.Connection[Any]):
                 ready = yield wanted
                 if not ready and time.monotonic() > deadline:
                     self.pgconn.finish()
-                    raise psycopg.OperationalError(f"no answer within {self.reply_timeout:g} s")
+                    raise psycopg.OperationalError(f"no reply within {self.reply_timeout:g} s")
         except StopIteration as end:
             result: T = end.value
             return result

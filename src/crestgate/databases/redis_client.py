@@ -68,7 +68,7 @@ def release_pipeline(pipeline: Pipeline) -> None:
 def describe_error(error: BaseException) -> str:
     """The message that the Redis store has for this error."""
     if isinstance(error, MasterNotFoundError):
-        return "none of them names a master; do they run, and know one of this name?"
+        return "no Sentinel knows this master; are they running, and is the name right?"
     cause: BaseException | None = error
     while isinstance(cause, RedisConnectionError | RedisClusterException | InvalidResponse):
         if isinstance(cause, InvalidResponse):

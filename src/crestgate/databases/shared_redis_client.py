@@ -22,7 +22,7 @@ from crestgate.runtime.fork_safety import renew_after_fork
 
 __all__ = ["OpenClient", "RetryableRedisError", "SharedRedisClient"]
 
-MAYBE_WRITTEN = "; whether it has written is not known"
+MAYBE_WRITTEN = "; the outcome of the write is unknown"
 OpenClient = Callable[[], tuple[Redis | RedisCluster, str]]
 """Opens a client; also its address for error messages."""
 _LOST = (
@@ -105,7 +105,7 @@ class SharedRedisClient:
             try:
                 pipeline.execute()
             except redis_errors.WatchError:
-                raise RetryableRedisError("others were writing all the time") from None
+                raise RetryableRedisError("too many concurrent writes") from None
             except _REDIRECTED as error:  # refused before EXEC
                 raise self._redirected(error) from None
             except _LOST:

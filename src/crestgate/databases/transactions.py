@@ -72,7 +72,7 @@ class Transactions:
         return self._retry_conflicts(attempt)
 
     def _commit(self, connection: Connection) -> None:
-        with self._map_errors("; whether it has written is not known"):
+        with self._map_errors("; the outcome of the write is unknown"):
             try:
                 connection.commit()
             except DBAPIError:
@@ -89,7 +89,7 @@ class Transactions:
 
         result = poll(try_once, self.timeout)
         if result is None:
-            raise StoreError(f"{self.title}: a transaction of somebody else was in the way for {self.timeout:g} s")
+            raise StoreError(f"{self.title}: lock wait timeout after {self.timeout:g} s")
         return result[0]
 
     @contextmanager

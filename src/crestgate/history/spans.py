@@ -62,6 +62,5 @@ def expired_before_us(now_us: int, seconds: int) -> int:
 def check_points(count: int) -> None:
     if count > MAX_POINTS:
         raise ValueError(
-            f"there are more than {MAX_POINTS:,} numbers of that time: ask for a shorter one, for hours instead of "
-            "minutes, or for one rule"
+            f"more than {MAX_POINTS:,} results: query a shorter time, hours instead of minutes, or one rule"
         )

@@ -1,24 +1,23 @@
-"""Whose request it is: the address of the client, seen through proxies that are trusted, and through no others.
+"""Client address behind trusted proxies.
 
-Anybody can write X-Forwarded-For. What can be known is who opened the connection, the peer; if that is a proxy of one's
-own, what the proxy has added, at the right-hand end; and so on leftwards, as long as one's own proxies follow each
-other. The first address that is none of theirs is the client. Nothing to the left of it is looked at, so whatever a
-client writes there, well-formed or not, changes nothing.
+Any client can send X-Forwarded-For. Only the peer of the connection is certain. If the peer is a trusted proxy, the
+right-most entry, which that proxy added, is trusted too, and so on leftwards while the entries are trusted proxies. The
+first address that is not a trusted proxy is the client. Entries to the left of it are ignored, well-formed or not.
 
-Trusted are either networks, or a number of hops: each proxy adds one address, so with two proxies the client is the
-second from the right. A number is believed whoever the peer is, and is right only where nobody can go around the
-proxies. Who has fewer addresses than that has gone around one: the peer is told, as for everything malformed.
+Proxies are trusted by network or by number of hops: each proxy adds one address, so with two proxies the client is the
+second from the right. With a number, every peer is trusted, which is only safe if clients cannot bypass the proxies. A
+request with fewer addresses has bypassed one: then, as for all malformed headers, the client is the peer.
 
-    X-Forwarded-For and Forwarded (RFC 7239) say the same; where a request has both, X-Forwarded-For is read. A proxy
-    that writes only Forwarded must take away the X-Forwarded-For of its clients.
+    X-Forwarded-For and Forwarded (RFC 7239) have the same meaning; if a request has both, X-Forwarded-For is used. A
+    proxy that writes only Forwarded must remove the X-Forwarded-For of its clients.
     All lines of a header are one list, in their order.
-    Malformed, and so the peer: what is no address, an empty entry, `unknown`, an obfuscated `_name`, a zone (`%eth0`).
-    Where every address is one of the proxies' own, the left-most is the client: a proxy has asked for itself.
-    A peer without an address has come by a Unix socket, as a process of this machine: trusted if the networks have
-    the word `unix` among them, or by a number of hops. Otherwise there is no address, and None is told.
+    Malformed: anything that is not an address, an empty entry, `unknown`, an obfuscated `_name`, a zone (`%eth0`).
+    If every address is a trusted proxy, the left-most is the client: a proxy sent the request itself.
+    A peer without an address is a local process on a Unix socket: trusted if the networks include the word `unix`, or
+    with a number of hops. Otherwise there is no address, and the result is None.
 
-Addresses are told in their shortest spelling, IPv4 in IPv6 (`::ffff:10.0.0.1`) as IPv4. That a /64 is one caller is the
-rules' business.
+Addresses are returned in their shortest spelling, IPv4-mapped IPv6 (`::ffff:10.0.0.1`) as IPv4. Rules decide whether a
+/64 is one caller.
 """
 
 from __future__ import annotations
@@ -35,46 +34,46 @@ from crestgate.loader.fields import describe
 __all__ = ["MAX_HOPS", "UNIX", "Networks", "TrustedProxies", "peer_address", "read_network", "read_proxies"]
 
 UNIX = "unix"
-"""Stands among networks for whoever comes by a Unix socket."""
+"""In a list of networks: peers on a Unix socket."""
 EVERYBODY = "*"
-"""As servers and other libraries write it."""
+"""All peers, in the notation of servers and other libraries."""
 MAX_HOPS = 32
 MAX_CACHED = 4096
 MAX_NODE_LENGTH = 128
-"""More than any address has, with its port. What is longer is not even remembered."""
+"""Longer than any address with its port. Longer texts are not cached."""
 _MAPPED = IPv6Network("::ffff:0:0/96")
 _NODE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::(?:([0-9]{1,5})|_[\w.-]+))?", re.ASCII)
 _PAIR = re.compile(r"""\s*([\w!#$%&'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,]*))\s*(?:;|$)""", re.ASCII)
 
 
 class Networks:
-    """A set of networks, as an operator writes them: `10.0.0.0/8`, `2001:db8::/32`, one address, or `unix`."""
+    """A set of networks in configuration notation: `10.0.0.0/8`, `2001:db8::/32`, one address, or `unix`."""
 
-    __slots__ = ("_by_socket", "_known", "_networks")
+    __slots__ = ("_cache", "_networks", "_unix")
 
     def __init__(self, texts: Iterable[str]) -> None:
         names = list(texts)
-        self._by_socket = UNIX in names
+        self._unix = UNIX in names
         self._networks = [read_network(text) for text in names if text != UNIX]
-        self._known: dict[str, bool] = BoundedCache(MAX_CACHED)
+        self._cache: dict[str, bool] = BoundedCache(MAX_CACHED)
 
     def __contains__(self, address: str | None) -> bool:
-        """Whether an address is in one of them. None is one that came by a Unix socket."""
+        """Whether an address is in one of the networks. None is a peer on a Unix socket."""
         if not address:
-            return self._by_socket
-        known = self._known.get(address)
-        if known is None:
-            parsed = _parsed(address)
-            known = parsed is not None and any(parsed in network for network in self._networks)
-            self._known[address] = known
-        return known
+            return self._unix
+        contained = self._cache.get(address)
+        if contained is None:
+            parsed = _parse_address(address)
+            contained = parsed is not None and any(parsed in network for network in self._networks)
+            self._cache[address] = contained
+        return contained
 
     def __bool__(self) -> bool:
-        return self._by_socket or bool(self._networks)
+        return self._unix or bool(self._networks)
 
 
 class TrustedProxies:
-    """Which proxies are believed: those in the networks given, or as many as are given. None unless said."""
+    """Trusted proxies, by network or by number; none by default."""
 
     __slots__ = ("_hops", "_networks", "any")
 
@@ -93,57 +92,55 @@ class TrustedProxies:
                     read_proxies(name)
             self._hops, self._networks = 0, Networks(names)
         self.any = self._hops > 0 or bool(self._networks)
-        """Whether some are: without any, the peer is the client."""
+        """Whether any proxy is trusted; if not, the peer is the client."""
 
     def trusts(self, peer: str | None) -> bool:
-        """Whether what this peer says of a client is believed."""
+        """Whether forwarded headers of this peer are trusted."""
         return bool(self._hops) or (bool(self._networks) and peer in self._networks)
 
     def address(self, peer: str | None, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
-        """The client's address, by who opened the connection and by the headers, whose names are in small letters."""
+        """The client's address, by the peer of the connection and the headers, whose names are lower-case."""
         if not self.any or not self.trusts(peer):
             return peer_address(peer)
         entries = _entries(headers)
-        found = self._counted(entries) if self._hops else self._rightmost(entries)
-        return peer_address(peer) if found is None else found
+        client = self._by_hops(entries) if self._hops else self._by_networks(entries)
+        return peer_address(peer) if client is None else client
 
-    def _counted(self, entries: Iterator[str]) -> str | None:
+    def _by_hops(self, entries: Iterator[str]) -> str | None:
         for position, entry in enumerate(entries, 1):
             if position == self._hops:
                 return _node(entry)
         return None
 
-    def _rightmost(self, entries: Iterator[str]) -> str | None:
-        found = None
+    def _by_networks(self, entries: Iterator[str]) -> str | None:
+        client = None
         for entry in entries:
-            found = _node(entry)
-            if found is None or found not in self._networks:
+            client = _node(entry)
+            if client is None or client not in self._networks:
                 break
-        return found
+        return client
 
 
 def read_network(text: str) -> IPv4Network | IPv6Network:
-    """A network as it is written; ConfigError says what is wrong with it."""
+    """Parse a network; ConfigError if it is invalid."""
     try:
         network = ip_network(text, strict=False)
     except ValueError:
-        raise ConfigError(f"{describe(text)} is no network: write one such as 10.0.0.0/8, or one address") from None
+        raise ConfigError(f"{describe(text)} is not a network: write one such as 10.0.0.0/8, or one address") from None
     if "/" in text and network.prefixlen != network.max_prefixlen:
-        written = ip_address(text.partition("/")[0])
-        if written != network.network_address:
-            raise ConfigError(
-                f"{describe(text)} has more of an address than its network: write {network}, or {written} alone"
-            )
+        address = ip_address(text.partition("/")[0])
+        if address != network.network_address:
+            raise ConfigError(f"{describe(text)} has host bits set: write {network}, or {address} alone")
     if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
         return IPv4Network((int(network.network_address) & 0xFFFF_FFFF, network.prefixlen - 96))
     return network
 
 
 def read_proxies(text: str) -> IPv4Network | IPv6Network:
-    """A network of proxies, which cannot be everybody's."""
+    """Parse a network of proxies; ConfigError if it contains all addresses."""
     if text == EVERYBODY or read_network(text).prefixlen == 0:
         raise ConfigError(
-            f"{describe(text)} is everybody, and then anybody could pass for anyone: write the networks of the "
+            f"{describe(text)} trusts every peer, so any client could forge its address: write the networks of the "
             "proxies, or their number"
         )
     return read_network(text)
@@ -151,15 +148,15 @@ def read_proxies(text: str) -> IPv4Network | IPv6Network:
 
 @lru_cache(maxsize=MAX_CACHED)
 def peer_address(peer: str | None) -> str | None:
-    """A peer as an address. What is none, such as a test client's name, is taken as it is."""
+    """The peer's normalised address. A peer that is not an address, such as a test client's name, is unchanged."""
     if not peer:
         return None
-    parsed = _parsed(peer)
+    parsed = _parse_address(peer)
     return peer if parsed is None else str(parsed)
 
 
-def _parsed(text: str) -> IPv4Address | IPv6Address | None:
-    """An address in the spelling of a socket, which adds a zone to those of one link."""
+def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """Parse an address of a socket, which has a zone if it is link-local."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -169,7 +166,7 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def _node(text: str) -> str | None:
-    """An address as proxies write it: with brackets and a port, or without. None for what is none."""
+    """Parse an address of a forwarded header, with or without brackets and a port; None if it is malformed."""
     return _read_node(text) if len(text) <= MAX_NODE_LENGTH else None
 
 
@@ -182,7 +179,7 @@ def _read_node(text: str) -> str | None:
             return None
     elif "%" in text:
         return None
-    parsed = _parsed(text)
+    parsed = _parse_address(text)
     return None if parsed is None else str(parsed)
 
 
@@ -199,8 +196,8 @@ def _entries(headers: Sequence[tuple[bytes, bytes]]) -> Iterator[str]:
 
 
 def _elements(text: str) -> Iterator[str]:
-    """The elements of Forwarded from the right, where what a client wrote cannot reach: a quote that it left open, or
-    opened once too often, would else take along what the proxies added."""
+    """The elements of Forwarded, parsed from the right: parsed from the left, an unbalanced quote sent by the client
+    would swallow the elements that the proxies added."""
     end = len(text)
     at = end - 1
     while at >= 0:
@@ -208,13 +205,13 @@ def _elements(text: str) -> Iterator[str]:
             yield text[at + 1 : end]
             end = at
         elif text[at] == '"':
-            at = _opening(text, at)
+            at = _opening_quote(text, at)
         at -= 1
     yield text[:end]
 
 
-def _opening(text: str, closing: int) -> int:
-    """Where the quoted text begins that ends here; before the text when it does nowhere."""
+def _opening_quote(text: str, closing: int) -> int:
+    """The index of the quote that opens the text closed at `closing`; -1 when there is none."""
     at = text.rfind('"', 0, closing)
     while at > 0:
         before = at
@@ -227,8 +224,8 @@ def _opening(text: str, closing: int) -> int:
 
 
 def _forwarded_for(element: str) -> str:
-    """What an element says after `for=`; nothing when it says nothing, says it twice, or is malformed."""
-    found: list[str] = []
+    """The value of `for=` in an element; empty when it is missing, repeated, or malformed."""
+    values: list[str] = []
     at = 0
     while at < len(element):
         pair = _PAIR.match(element, at)
@@ -236,5 +233,5 @@ def _forwarded_for(element: str) -> str:
             return ""
         at = pair.end()
         if pair[1].lower() == "for":
-            found.append(re.sub(r"\\(.)", r"\1", pair[2]) if pair[2] is not None else pair[3])
-    return found[0] if len(found) == 1 else ""
+            values.append(re.sub(r"\\(.)", r"\1", pair[2]) if pair[2] is not None else pair[3])
+    return values[0] if len(values) == 1 else ""

@@ -1,16 +1,16 @@
 # mypyc: compile
-"""Header values as names: one caller has one spelling, whatever stands around the value.
+"""Normalised header values, so that one caller has one counter.
 
-A limit counts by the text of a header, and an application behind it compares the same header with what it knows. If the
-application ignores more of the value than the limit does, every ignored spelling is a fresh counter: `secret`,
-`secret<TAB>` and `secret<TAB><TAB>` open the same door. Servers and proxies remove different things: RFC 9110 says that
-spaces and tabs around a value are not part of it, but nginx passes trailing tabs on; `String.trim` of Java removes all
-control characters, `str.strip` of Python the no-break space and the next-line character as well. So all of these are
-removed here, and a value of nothing else counts as absent.
+A limit counts by the text of a header, and the application authenticates by the same header. If the application ignores
+more of the value than the limit does, every ignored spelling is a fresh counter: `secret`, `secret<TAB>` and
+`secret<TAB><TAB>` are the same API key. Servers and proxies trim differently: RFC 9110 says that spaces and tabs around
+a value are not part of it, but nginx passes trailing tabs on; Java's `String.trim` removes all control characters,
+Python's `str.strip` also the no-break space and the next-line character. So all of these are removed here, and a value
+that consists only of them counts as absent.
 
-Inside a value every character counts, with two exceptions, since they have several spellings by definition:
+Inside a value every character counts, except in headers that have several spellings by definition:
 
-    Authorization, Proxy-Authorization    the scheme in any case, any number of spaces behind it
+    Authorization, Proxy-Authorization    the scheme in any case, any number of spaces after it
     Host, X-Forwarded-Host                any case, with or without a final dot, with or without a port
 """
 
@@ -32,7 +32,7 @@ _HOSTS: Final = (b"host", b"x-forwarded-host")
 
 
 def header_text(value: bytes) -> str | None:
-    """A header value as text, without what surrounds it; None when nothing is left.
+    """A header value as trimmed text; None when nothing is left.
 
     >>> header_text(b" secret\\t\\t"), header_text(b"caf\\xc3\\xa9 "), header_text(b"secret\\xa0"), header_text(b"\\t")
     ('secret', 'café', 'secret', None)
@@ -49,12 +49,12 @@ def header_text(value: bytes) -> str | None:
 
 
 def trimmed_bytes(value: bytes) -> bytes:
-    """The same as bytes, as they came."""
+    """The trimmed value in its original encoding."""
     try:
         return value.decode().strip(_BLANKS).encode()
     except UnicodeDecodeError:
         pass
-    # UTF-8 with Latin-1 blanks around it, or Latin-1. A letter may end in up to three bytes that Latin-1 calls blanks.
+    # UTF-8 with Latin-1 blanks around it, or Latin-1. A character may end in up to three bytes that are Latin-1 blanks.
     value = value.lstrip(_BLANK_BYTES)
     bare = value.rstrip(_BLANK_BYTES)
     for length in range(len(bare), len(bare) + 4):
@@ -66,15 +66,15 @@ def trimmed_bytes(value: bytes) -> bytes:
 
 
 def trimmed(text: str) -> str | None:
-    """A name that an application has read out of a request itself; None when nothing is left.
+    """A name that the application itself read from a request, trimmed; None when nothing is left.
 
-    Only ASCII is removed: frameworks decode headers as Latin-1, and there a no-break space may be half of a letter.
+    Only ASCII is removed: frameworks decode headers as Latin-1, where a no-break space may be half of a character.
     """
     return text.strip(_CONTROLS) or None
 
 
 def header_name_value(name: bytes, value: bytes) -> str | None:
-    """What the value of a header counts as, by the header's lower-case name; None when it says nothing.
+    """The normalised value of the header with this lower-case name; None when it is blank.
 
     >>> header_name_value(b"authorization", b"BEARER   xyz "), header_name_value(b"host", b"Example.COM.:8080")
     ('bearer xyz', 'example.com')
@@ -89,7 +89,7 @@ def header_name_value(name: bytes, value: bytes) -> str | None:
 
 
 def _host(text: str) -> str:
-    """One spelling of a host. The colons of an IPv6 address, with brackets or without, are not a port's."""
+    """Normalised host. The colons of an IPv6 address, with brackets or without, do not start a port."""
     host, colon, port = text.rpartition(":")
     if not colon or (port and not port.isdigit()) or (":" in host and not host.endswith("]")):
         host = text

@@ -1,4 +1,4 @@
-"""Which headers are said. A file of its own: settings are sent to worker processes, and what is compiled cannot be."""
+"""Header settings; not compiled, because settings are pickled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESETS: Final[tuple[Reset, ...]] = ("seconds", "epoch")
 
 @dataclass(frozen=True, slots=True)
 class HeaderStyle:
-    """Which families of headers are said, and what a reset is counted from."""
+    """Which header families are sent, and whether a reset is relative or a Unix time."""
 
     ratelimit: bool = True
     x_ratelimit: bool = True

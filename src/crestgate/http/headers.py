@@ -1,19 +1,19 @@
 # mypyc: compile
 """Rate limit headers of a response.
 
-    RateLimit-Policy: "per-user";q=100;w=60, "per-day";q=5000;w=86400       what the limits are
-    RateLimit: "per-user";r=42;t=17, "per-day";r=4000;t=3600                what is left of them, and for how long
-    X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset             the same of the limit that decided
-    X-RateLimit-State                                                       warning or throttled; normal is not said
-    Retry-After                                                             of a denial: seconds, rounded up
+    RateLimit-Policy: "per-user";q=100;w=60, "per-day";q=5000;w=86400       the limits
+    RateLimit: "per-user";r=42;t=17, "per-day";r=4000;t=3600                remaining requests and reset of each
+    X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset             the same for the deciding limit
+    X-RateLimit-State                                                       warning or throttled; omitted when normal
+    Retry-After                                                             on a denial: seconds, rounded up
 
 The first two are those of draft-ietf-httpapi-ratelimit-headers-11, and structured fields (RFC 9651): `q` requests per
-`w` seconds, `r` of them left, and `t` seconds until a denied request would pass, or until the limit is fully reset.
-`q` is the limit's count, since `q` in `w` is how fast one may go on for ever; a limit with a larger burst may have more
-than that left. X-RateLimit-Limit is the burst where there is one: what remains is never more.
+`w` seconds, `r` remaining, and `t` seconds until a denied request would pass, or until the limit is fully reset.
+`q` is the limit's count, because `q` per `w` is the sustained rate; a limit with a larger burst may have more than that
+remaining. X-RateLimit-Limit is the burst if there is one: the remaining number is never higher.
 
-Item names are the names of limits, which operators think of; never who is limited. The ids that Crestgate makes for the
-rule of one policy, client or user have that one's key in them: it is left out.
+Item names are names of limits, chosen by operators; they never identify a caller. The ids that Crestgate generates for
+the rule of one policy, client or user contain that subject's key: it is removed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["HEADERS", "general_name", "header_name", "rate_limit_headers"]
 
 HEADERS: Final = {
     "RateLimit-Policy": "The limits that applied: name, quota, window.",
-    "RateLimit": "What is left of each, and for how long.",
-    "X-RateLimit-Limit": "Of the limit that decided.",
-    "X-RateLimit-Remaining": "What is left of it.",
-    "X-RateLimit-Reset": "Seconds until it is fully reset, or unix seconds by setting.",
+    "RateLimit": "Remaining requests of each limit, and seconds until its reset.",
+    "X-RateLimit-Limit": "Requests that the deciding limit allows.",
+    "X-RateLimit-Remaining": "Remaining requests of the deciding limit.",
+    "X-RateLimit-Reset": "Seconds until the deciding limit is fully reset, or a Unix time if so configured.",
     "X-RateLimit-State": "`warning` or `throttled`, when it is not normal.",
     "Retry-After": "Seconds until the request would pass; on a denial.",
 }
 """Every header that `rate_limit_headers` writes, with its description in OpenAPI."""
 MAX_INTEGER: Final = 999_999_999_999_999
-"""The largest whole number that a structured field can have."""
+"""The largest integer in a structured field."""
 MAX_CACHED: Final = 4096
 GENERATED_PREFIXES: Final = ("policy:", "client:", "override:")
-"""How the ids begin that are made of a subject's key, which follows: see `derived_id` in rules/compat/rule_ids.py."""
+"""Prefixes of generated rule ids; the subject's key follows. See `derived_id` in rules/compat/rule_ids.py."""
 
 
 class _LimitText(NamedTuple):
@@ -56,9 +56,9 @@ _limit_texts: dict[Algorithm, _LimitText] = BoundedCache(MAX_CACHED)
 
 
 def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> list[tuple[bytes, bytes]]:
-    """The headers of a response, with names in small letters as ASGI has them. None when no limit applied.
+    """The headers of a response, with lower-case names as in ASGI. Empty when no limit applied.
 
-    `now_us` is the time of day in microseconds, and matters only where resets are told by the epoch.
+    `now_us` is Unix time in microseconds; it is only used when resets are Unix times.
     """
     parts = decision.parts
     if not parts:
@@ -86,7 +86,7 @@ def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> l
 
 
 def general_name(label: str) -> str:
-    """The name of a limit without the key of whom it is for, if one was made of it.
+    """The name of a limit without the subject's key, which generated names contain.
 
     >>> general_name("orders-per-user"), general_name("policy:user-123"), general_name("client:acme:API:/web/test")
     ('orders-per-user', 'policy', 'client:API:/web/test')
@@ -99,7 +99,7 @@ def general_name(label: str) -> str:
 
 
 def header_name(label: str) -> str:
-    """The name of a limit as headers and problems call it: ASCII, and without the key of whom it is for.
+    """The name of a limit in headers and problem documents: ASCII, and without the subject's key.
 
     >>> header_name("orders-per-user"), header_name("policy:user-123"), header_name("größer")
     ('orders-per-user', 'policy', 'gr%C3%B6%C3%9Fer')
@@ -115,7 +115,7 @@ def _item(part: Decision, words: _LimitText) -> bytes:
     remaining = min(part.remaining, MAX_INTEGER)
     if part.allowed:
         return b"%b;r=%d;t=%d" % (words.item, remaining, _seconds(part.reset_us))
-    if part.wait_us is None:  # it never passes, so there is no time to tell
+    if part.wait_us is None:  # it never passes, so there is no time to send
         return b"%b;r=%d" % (words.item, remaining)
     return b"%b;r=%d;t=%d" % (words.item, remaining, _seconds(part.wait_us))
 
@@ -133,5 +133,5 @@ def _text_of(algorithm: Algorithm) -> _LimitText:
 
 
 def _seconds(microseconds: int) -> int:
-    """Rounded up: who comes back then is not early."""
+    """Rounded up, so a client that waits this long is not early."""
     return -(-microseconds // 1_000_000)

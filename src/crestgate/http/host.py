@@ -1,7 +1,7 @@
-"""Hosts and origins as HTTP requests name them (RFC 9110, RFC 6454), in one spelling.
+"""Normalised hosts and origins of HTTP requests (RFC 9110, RFC 6454).
 
-Names are compared without regard to case and to one dot at the end: `Gate.Example.` is `gate.example`. A host is what
-stands before the port.
+Names are compared ignoring case and one trailing dot: `Gate.Example.` is `gate.example`. The port is not part of the
+host.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def host_name(value: str) -> str | None:
 
 
 def host_address(name: str) -> IPv4Address | IPv6Address | None:
-    """The address that a host name is, if it is one. IPv4 in IPv6 is IPv4.
+    """The host as an IP address, or None if it is a name. IPv4-mapped IPv6 becomes IPv4.
 
     >>> host_address("127.0.0.1"), host_address("::ffff:127.0.0.1"), host_address("localhost")
     (IPv4Address('127.0.0.1'), IPv4Address('127.0.0.1'), None)
@@ -42,7 +42,7 @@ def host_address(name: str) -> IPv4Address | IPv6Address | None:
 
 
 def read_origin(value: str) -> str | None:
-    """An origin in one spelling, without the default port of its scheme; None when it is malformed, or `null`.
+    """A normalised origin, without the default port of its scheme; None when it is malformed, or `null`.
 
     >>> read_origin("HTTPS://Gate.example:443"), read_origin("http://[::1]:8080"), read_origin("null")
     ('https://gate.example', 'http://[::1]:8080', None)
@@ -56,7 +56,7 @@ def read_origin(value: str) -> str | None:
 
 
 def same_origin(origin: str, host: str) -> bool:
-    """Whether a page of `origin` has called its own host. The scheme is not compared: a proxy may have taken TLS away.
+    """Whether a page of `origin` has called its own host. The scheme is not compared: a proxy may have terminated TLS.
 
     >>> same_origin("https://gate.example", "gate.example"), same_origin("http://gate.example:81", "gate.example")
     (True, False)
@@ -69,13 +69,13 @@ def same_origin(origin: str, host: str) -> bool:
 
 
 def _authority(value: str, scheme: str) -> str | None:
-    """Host and port in one spelling."""
+    """Normalised host and port."""
     match = _HOST.fullmatch(value)
     if match is None:
         return None
     name = _name(match)
-    shown = f"[{name}]" if match[1] else name
-    return shown if not match[3] or match[3] == _DEFAULT_PORTS.get(scheme) else f"{shown}:{int(match[3])}"
+    host = f"[{name}]" if match[1] else name
+    return host if not match[3] or match[3] == _DEFAULT_PORTS.get(scheme) else f"{host}:{int(match[3])}"
 
 
 def _name(match: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
-"""Problem documents: errors as `application/problem+json` (RFC 9457), the same everywhere.
+"""Problem documents: errors as `application/problem+json` (RFC 9457).
 
-`title` and `detail` are there a second time as `error` and `message`, for clients that look for those, and `timestamp`
-says when, so that an answer can be found in the logs.
+`title` and `detail` are repeated as `error` and `message`, for clients that expect those; `timestamp` helps to find the
+response in the logs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["CONTENT_TYPE", "QUOTA_EXCEEDED", "encode_problem", "exceeded", "on_o
 
 CONTENT_TYPE = "application/problem+json"
 BLANK = "about:blank"
-"""The type of what the status alone tells."""
+"""The type of problems that the status alone explains."""
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
-"""The type of a denial: draft-ietf-httpapi-ratelimit-headers-11 names it."""
+"""The type of a denial, from draft-ietf-httpapi-ratelimit-headers-11."""
 VIOLATED = "violated-policies"
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NotFoundError, 404),
@@ -55,7 +55,7 @@ def problem(
     now_us: int | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """The members of a problem; `more` are further ones. The title is the status's own unless said.
+    """The members of a problem document; `more` are additional ones. The default title is the status phrase.
 
     >>> problem(404, "there is no rule 'x'", now_us=0)["title"]
     'Not Found'
@@ -76,7 +76,7 @@ def problem(
 
 
 def _phrase(status: int) -> str:
-    """The words of a status; of one that has none, those of its kind. A proxy may ask to be refused with any."""
+    """The reason phrase of a status, with a fallback: a proxy may be configured with a non-standard status."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:
@@ -84,12 +84,12 @@ def _phrase(status: int) -> str:
 
 
 def encode_problem(members: Mapping[str, Any]) -> bytes:
-    """A problem as bytes. What no UTF-8 can have, out of a strange path for one, is shown as `?`."""
+    """A problem document as bytes. Characters that UTF-8 cannot encode, such as surrogates in a path, become `?`."""
     return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def exceeded(decision: Decision, status: int = 429, now_us: int | None = None) -> dict[str, Any]:
-    """The problem of a denial: which limits denied, and when to come back, if ever."""
+    """The problem document of a denial: which limits denied, and when to retry."""
     names = [header_name(part.name) for part in decision.parts if not part.allowed]
     wait = decision.retry_after
     if wait is not None:
@@ -103,7 +103,7 @@ def exceeded(decision: Decision, status: int = 429, now_us: int | None = None) -
 
 
 def on_one_line(message: str) -> str:
-    """A message without the indented lines below it, which draw a picture for terminals.
+    """A message without its indented lines, which mark the position of the error on terminals.
 
     >>> on_one_line("cannot read limit 'lots': the count is missing\\n    lots\\n    ^^^^")
     "cannot read limit 'lots': the count is missing"
@@ -114,8 +114,7 @@ def on_one_line(message: str) -> str:
 
 
 def problem_of(error: Exception) -> tuple[int, str, dict[str, Any]]:
-    """What an error is over HTTP: its status, what to say, and further members. What is none of ours, and no fault of
-    the caller's either, is 500 and says nothing of the inside."""
+    """Map an exception to status, detail and members; unknown exceptions are a bare 500."""
     if isinstance(error, ValidationError):
         problems = [{"field": one.field, "message": on_one_line(one.message)} for one in error.problems]
         return 400, "; ".join(": ".join(filter(None, entry.values())) for entry in problems), {"problems": problems}

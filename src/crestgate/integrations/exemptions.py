@@ -35,7 +35,7 @@ def build_exemption(exempt: Exempt) -> Callable[[Any], Any] | None:
         if not isinstance(text, str):
             raise ConfigError(f"exempt lists paths such as /healthz and networks such as 10.0.0.0/8, not {text!r}")
         if text and text[0] != "/" and not text[0].isdigit() and ":" not in text and text != UNIX:
-            raise ConfigError(f"exempt has {text!r}, which is no network: if it is a path, write {'/' + text!r}")
+            raise ConfigError(f"exempt has {text!r}, which is not a network: if it is a path, write {'/' + text!r}")
     paths: TrieEditor[bool] = TrieEditor(Trie())
     for text in texts:
         if text.startswith("/"):

@@ -125,7 +125,7 @@ def _make_folder(folder: str) -> None:
         return
     parent = os.path.dirname(folder.rstrip("/"))
     if not os.path.isdir(parent):
-        raise FileNotFoundError(errno.ENOENT, f"the folder {parent} does not exist, and is not made")
+        raise FileNotFoundError(errno.ENOENT, f"the folder {parent} does not exist and is not created")
     try:
         os.mkdir(folder, mode=0o700)
     except FileExistsError:

@@ -84,7 +84,7 @@ class RedisLocks(Locks[Pipeline]):
                 raise lease_lost(lease)
             pipeline.multi()
             yield pipeline
-            with self._map_errors("; whether it has written is not known"):
+            with self._map_errors("; the outcome of the write is unknown"):
                 try:
                     pipeline.execute()
                 except WatchError as error:

@@ -68,7 +68,7 @@ class SqlLocks(Locks[Connection]):
                 raise lease_lost(lease)
             with self._map_errors(only_disconnects=True):
                 yield connection
-            with self._map_errors("; whether it has written is not known", only_disconnects=True):
+            with self._map_errors("; the outcome of the write is unknown", only_disconnects=True):
                 connection.commit()
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class SqlLocks(Locks[Connection]):
         return stored_name(self.prefix, name)
 
     def _busy(self) -> StoreError:
-        return StoreError(f"{self.address}: a transaction of somebody else kept a lock's row for {self.timeout:g} s")
+        return StoreError(f"{self.address}: lock wait timeout after {self.timeout:g} s")
 
     @contextmanager
     def _map_errors(self, suffix: str = "", *, only_disconnects: bool = False) -> Iterator[None]:

@@ -1,7 +1,7 @@
-"""The other side of rate limits: calling somebody else's API, and being limited by it.
+"""Retries and pacing for calls to a rate-limited remote API.
 
-`Retry` says when to send again what was refused, `Outbound` makes calls wait their turn before they are. How httpx and
-requests do both is in `crestgate.retry.httpx` and `crestgate.retry.requests`, each of which needs its library.
+`Retry` decides when to resend a rejected request; `Outbound` paces calls so that they are not rejected. The adapters
+are in `crestgate.retry.httpx` and `crestgate.retry.requests`, each of which needs its library.
 """
 
 from crestgate.retry.outbound import AsyncOutbound, Outbound, host_of

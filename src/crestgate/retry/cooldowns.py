@@ -1,10 +1,10 @@
-"""Cooldowns: for how long a remote API wants no calls, learned from its responses and shared by all callers.
+"""Cooldowns of remote APIs, learned from their responses and shared by all callers of a process.
 
-One caller is refused, or uses up the last of a quota; the others of this process need not find that out one by one. The
-key is held until then, by monotonic time. A hold is only ever prolonged: responses that overtake each other do no harm.
+When one call is rejected, or uses up a quota, further calls under the same key wait too. Cooldowns end by monotonic
+time and are only ever extended, so responses may arrive in any order.
 
-A hold is an hour at most, so that no server's mistake keeps a process from it for ever: then it is asked again. As many
-keys are held as `MAX_COOLDOWNS`; beyond that the ones that end first are forgotten.
+A cooldown is one hour at most, so that a wrong header cannot block a process for ever. There are at most
+`MAX_COOLDOWNS` keys; beyond that those that end first are dropped.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["MAX_COOLDOWNS", "MAX_COOLDOWN_SECONDS", "Cooldowns"]
 
 MAX_COOLDOWN_SECONDS: Final = 3600.0
 MAX_COOLDOWNS: Final = 4096
-REFUSALS: Final = frozenset({429, 503})
-"""The responses whose Retry-After is about the calls to come. (A redirection's is about its target.)"""
+REJECTIONS: Final = frozenset({429, 503})
+"""The statuses whose Retry-After applies to further calls. (That of a redirect applies to its target.)"""
 
 
 class Cooldowns:
-    """Until when each key is held, in ticks of the clock."""
+    """The end of each key's cooldown, in ticks of the clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -32,14 +32,14 @@ class Cooldowns:
         self._until: dict[str, int] = {}
 
     def left(self, key: str) -> float:
-        """The seconds for which calls are held back, 0 when they are not."""
+        """Seconds until the cooldown ends; 0 when there is none."""
         until = self._until.get(key)
         return 0.0 if until is None else max(until - self._clock.ticks(), 0) / 1_000_000
 
     def learn(self, key: str, status: int, headers: Headers) -> None:
-        """Hold a key for as long as a response asks for, if it does."""
+        """Start or extend the cooldown of a key, if the response asks for a wait."""
         now = self._clock.ticks()
-        wait = (suggested_wait if status in REFUSALS else exhausted_wait)(headers, now / 1_000_000)
+        wait = (suggested_wait if status in REJECTIONS else exhausted_wait)(headers, now / 1_000_000)
         if not wait:
             return
         until = now + round(min(wait, MAX_COOLDOWN_SECONDS) * 1_000_000)
@@ -50,8 +50,9 @@ class Cooldowns:
                 self._until[key] = until
 
     def _make_room(self, now: int) -> None:
-        """Forget what has ended; if nothing has, the half that ends first, so that this is not done for every key."""
-        lasting = {key: until for key, until in self._until.items() if until > now}
-        if len(lasting) >= MAX_COOLDOWNS:
-            lasting = dict(sorted(lasting.items(), key=lambda entry: entry[1])[MAX_COOLDOWNS // 2 :])
-        self._until = lasting
+        """Drop expired cooldowns; if there are none, the half that ends first, so that this does not run for every
+        key."""
+        active = {key: until for key, until in self._until.items() if until > now}
+        if len(active) >= MAX_COOLDOWNS:
+            active = dict(sorted(active.items(), key=lambda entry: entry[1])[MAX_COOLDOWNS // 2 :])
+        self._until = active

@@ -1,7 +1,6 @@
-"""Moments as HTTP writes them (RFC 9110, section 5.6.7): one form that is written, and two old ones that are read.
+"""Parser for HTTP dates (RFC 9110, section 5.6.7): the current format and two obsolete ones.
 
-By a reader of one's own, since the standard library's is made for mail and believes almost anything, and `strptime`
-knows the months in the language of whoever runs the program.
+The standard library's parser is for mail and accepts almost anything, and `strptime` depends on the locale.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _FORMS: Final = tuple(
 
 
 def read_date(text: str, now: float) -> float | None:
-    """Seconds since the epoch; None for what is no date. `now` says which century a year of two digits is in.
+    """Seconds since the epoch; None if the text is not a date. `now` determines the century of a two-digit year.
 
     >>> [read_date(text, 1_700_000_000) for text in ("Sun, 06 Nov 1994 08:49:37 GMT",
     ...     "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994")]
@@ -37,7 +36,7 @@ def read_date(text: str, now: float) -> float | None:
         return None
     year = int(match["year"])
     if len(match["year"]) == 2:
-        year = _whole_year(year, now)
+        year = _full_year(year, now)
     leap = match["second"] == "60"
     try:
         moment = datetime(
@@ -54,7 +53,7 @@ def read_date(text: str, now: float) -> float | None:
     return moment.timestamp() + (1.0 if leap else 0.0)
 
 
-def _whole_year(two_digits: int, now: float) -> int:
+def _full_year(two_digits: int, now: float) -> int:
     """In this century, unless that is more than 50 years ahead."""
     this_year = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=now)).year
     year = this_year - this_year % 100 + two_digits

@@ -1,15 +1,15 @@
-"""Transports for httpx that send again what was refused, and that wait their turn.
+"""httpx transports that retry and pace requests.
 
     client = httpx.Client(transport=RetryTransport())
     client = httpx.Client(transport=RetryTransport(transport=PacedTransport(outbound)))
 
-Each goes around another transport: one that retries around one that paces, so that every attempt waits its turn. A
-client that is given a transport leaves `verify`, `http2`, `proxy` and `limits` to it: write
+Each wraps another transport: wrap the pacing one in the retrying one, so that every attempt is paced. A client with a
+custom transport ignores its own `verify`, `http2`, `proxy` and `limits`: write
 `RetryTransport(transport=httpx.HTTPTransport(http2=True))`.
 
-A transport is below redirects and authentication: each request of those has attempts of its own. A response that is
-not the last word is closed before the wait, so no connection is kept meanwhile; the last one is handed on as it is,
-unread. Waiting is a plain sleep, so a task that is cancelled meanwhile ends there.
+A transport is below redirects and authentication: each of those requests has its own attempts. A response that is
+retried is closed before the wait, which frees its connection; the final response is returned unread. The wait is a
+plain sleep, so cancelling the task ends it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ except ImportError as error:
 __all__ = ["AsyncPacedTransport", "AsyncRetryTransport", "PacedTransport", "PacingTimeoutError", "RetryTransport"]
 
 CONNECTION_ERRORS: Final = (httpx.ConnectTimeout, httpx.NetworkError, httpx.RemoteProtocolError)
-"""Connections that were not made, or broke before there was a response. A server that is slow to respond is not among
-them: whoever sets a timeout has said how long to wait."""
+"""Connections that failed, or broke before there was a response. Read timeouts are not retried: the caller has set how
+long to wait for a response."""
 
 
 class PacingTimeoutError(httpx.TimeoutException):
-    """The request was not sent: its turn did not come in time."""
+    """The request was not sent: pacing would have delayed it beyond the timeout."""
 
 
 class _WrappedTransport(httpx.BaseTransport):
@@ -64,7 +64,7 @@ class _WrappedTransport(httpx.BaseTransport):
 
 
 class RetryTransport(_WrappedTransport):
-    """Sends a request until its response is the last word, or `retry` gives up. `clock` replaces time, for tests."""
+    """Sends a request until its response is final, or `retry` gives up. `clock` replaces time, for tests."""
 
     def __init__(
         self, retry: Retry | None = None, *, transport: httpx.BaseTransport | None = None, clock: Clock | None = None
@@ -92,10 +92,10 @@ class RetryTransport(_WrappedTransport):
 
 
 class PacedTransport(_WrappedTransport):
-    """Sends a request when it is its turn; `PacingTimeoutError` when that does not come in time."""
+    """Delays requests to keep a limit; `PacingTimeoutError` when the delay would exceed the timeout."""
 
     def __init__(self, outbound: Outbound, *, transport: httpx.BaseTransport | None = None) -> None:
-        if not isinstance(outbound, Outbound):  # an async one would be asked to wait, and nobody would wait for it
+        if not isinstance(outbound, Outbound):  # the coroutine of an async one would never be awaited
             raise ConfigError(f"PacedTransport needs an Outbound, not {outbound!r}: use AsyncPacedTransport for async")
         super().__init__(transport)
         self._outbound = outbound
@@ -169,7 +169,7 @@ class AsyncPacedTransport(_AsyncWrappedTransport):
     """The same as `PacedTransport`, for an `httpx.AsyncClient` on asyncio."""
 
     def __init__(self, outbound: AsyncOutbound, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        if not isinstance(outbound, AsyncOutbound):  # another would hold up the event loop
+        if not isinstance(outbound, AsyncOutbound):  # a sync one would block the event loop
             raise ConfigError(f"AsyncPacedTransport needs an AsyncOutbound, not {outbound!r}")
         super().__init__(transport)
         self._outbound = outbound
@@ -186,14 +186,14 @@ class AsyncPacedTransport(_AsyncWrappedTransport):
 
 
 def is_repeatable(request: httpx.Request) -> bool:
-    """Whether the body is there as bytes, or is a form whose files can be read from their beginning once more.
+    """Whether the body is in memory, or is a form whose files can be rewound.
 
-    What is read while it is sent, a generator or an open file, is gone afterwards.
+    A generator or an open file is consumed while it is sent.
     """
     stream = request.stream
     if isinstance(stream, httpx.ByteStream):
         return True
-    fields = getattr(stream, "fields", None)  # of a multipart form, which httpx rewinds by itself
+    fields = getattr(stream, "fields", None)  # of a multipart form, which httpx rewinds itself
     return isinstance(fields, list) and all(_is_rereadable(getattr(field, "file", b"")) for field in fields)
 
 

@@ -1,14 +1,14 @@
-"""`Outbound`: calls to somebody else's API, no faster than it allows. `AsyncOutbound` is its twin for asyncio.
+"""`Outbound` and `AsyncOutbound`: pace calls to a remote API.
 
-A call waits its turn at a limiter, first come first served, so as many processes as share the limiter's store keep one
-limit together. And it waits for as long as the API has asked for: what one response says holds back every further call
-of this process under the same key, which is the host unless said otherwise (see cooldowns.py).
+A call acquires a limiter, first come first served, so all processes that share the limiter's store keep one limit. It
+also waits for cooldowns: a response that asks for a wait delays all further calls of this process under the same key,
+which is the host by default (see cooldowns.py).
 
-The hold comes before the turn. In a hold nobody uses up the limit, so those who waited do not all go at its end, but
-one after the other as the limit allows. A request that was
-given a turn just before a hold began waits for its end, too.
+The cooldown comes before the limiter. Calls that wait for a cooldown do not use up the limit, so after it they start
+one by one at the rate of the limit, not all together. A call that passed the limiter just before a cooldown started
+waits for its end, too.
 
-`_wait_steps` holds the logic and does no I/O: it yields what to wait for, and a sync and an async driver wait.
+`_wait_steps` has the logic and does no I/O: it yields what to wait for, and the sync and async classes wait.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class _Sleep(NamedTuple):
-    """Let so many seconds pass."""
+    """Sleep for this long."""
 
     seconds: float
 
 
-class _Turn(NamedTuple):
-    """Take a turn at the limiter, within so many seconds."""
+class _Acquire(NamedTuple):
+    """Acquire the limiter within `timeout` seconds."""
 
     key: str
     timeout: float | None
 
 
-_WaitSteps = Iterator["_Sleep | _Turn"]
+_WaitSteps = Iterator["_Sleep | _Acquire"]
 
 
 class _Pacer:
-    """What both twins are made of: keys, holds and the way to wait."""
+    """Shared by Outbound and AsyncOutbound: keys, cooldowns, wait steps."""
 
     def __init__(self, key: str | KeyOfUrl, timeout: float | None, clock: Clock | None) -> None:
         if not (isinstance(key, str) and key) and not callable(key):
-            raise ConfigError(f"key must be a name, or a callable that makes one of a URL, not {key!r}")
+            raise ConfigError(f"key must be a name, or a callable that returns one for a URL, not {key!r}")
         if timeout is not None and not _is_timeout(timeout):
             raise ConfigError(f"timeout must be seconds, 0 or more, or None, not {timeout!r}")
         self._key = key
@@ -67,11 +67,11 @@ class _Pacer:
         self._cooldowns = Cooldowns(self._clock)
 
     def key_of(self, url: str) -> str:
-        """What a call to this URL is counted and held under."""
+        """The key for limits and cooldowns of calls to this URL."""
         return self._key if isinstance(self._key, str) else self._key(url)
 
     def learn(self, url: str, status: int, headers: Headers) -> None:
-        """Take note of a response: if it asks for a wait, all further calls under its key are held back."""
+        """Record a response: if it asks for a wait, all further calls under its key wait."""
         self._cooldowns.learn(self.key_of(url), status, headers)
 
     def _wait_steps(self, url: str) -> _WaitSteps:
@@ -83,31 +83,31 @@ class _Pacer:
                 return None
             return self._timeout - (self._clock.ticks() - started) / 1_000_000
 
-        def held() -> _WaitSteps:
-            while seconds := self._cooldowns.left(key):  # it may be prolonged meanwhile
+        def cooldown() -> _WaitSteps:
+            while seconds := self._cooldowns.left(key):  # it may be extended meanwhile
                 spare = left()
                 if spare is not None and seconds > spare:
-                    raise self._timeout_error(key, f"it asked to be left alone for {math.ceil(seconds)} s")
+                    raise self._timeout_error(key, f"cooldown for {math.ceil(seconds)} s")
                 yield _Sleep(seconds)
 
-        yield from held()
+        yield from cooldown()
         spare = left()
-        yield _Turn(key, None if spare is None else max(spare, 0.0))
-        yield from held()
+        yield _Acquire(key, None if spare is None else max(spare, 0.0))
+        yield from cooldown()
 
-    def _timeout_error(self, key: str, why: object) -> TimeoutError:
+    def _timeout_error(self, key: str, reason: object) -> TimeoutError:
         within = "" if self._timeout is None else f" within {self._timeout:g} s"
-        return TimeoutError(f"no turn for {key!r}{within}: {why}")
+        return TimeoutError(f"call to {key!r} not allowed{within}: {reason}")
 
 
 class Outbound(_Pacer):
-    """Paces calls from threads and plain functions. Give one to every client that calls the same API.
+    """Paces calls from synchronous code. Share one between all clients of the same API.
 
     >>> outbound = Outbound(Limiter("memory://"), "10/second")
     >>> outbound.wait("https://api.example.com/orders")
     >>> outbound.learn("https://api.example.com/orders", 429, {"retry-after": "17"})
 
-    `limits` are a limiter's: inline, a plan, or several. `timeout` is how long a call may wait, hold and turn together.
+    `limits` are a limiter's: inline, a plan, or several. `timeout` bounds the total wait: cooldown and limiter.
     """
 
     def __init__(
@@ -122,12 +122,12 @@ class Outbound(_Pacer):
         if not isinstance(limiter, Limiter):
             raise ConfigError(f"Outbound needs a Limiter, not {limiter!r}: with an AsyncLimiter use AsyncOutbound")
         super().__init__(host_of if key is None else key, timeout, clock)
-        limiter.bind(limits)  # a mistake in them is told now, not at the first call
+        limiter.bind(limits)  # invalid limits fail now, not at the first call
         self._limiter = limiter
         self._limits = limits
 
     def wait(self, url: str) -> None:
-        """Return when it is time to call; TimeoutError as soon as it is known that this will be too late."""
+        """Return when the call may start; TimeoutError as soon as it is certain that this would be too late."""
         for command in self._wait_steps(url):
             if isinstance(command, _Sleep):
                 time.sleep(self._clock.wait(command.seconds))
@@ -158,7 +158,7 @@ class AsyncOutbound(_Pacer):
         self._limits = limits
 
     async def wait(self, url: str) -> None:
-        """Return when it is time to call; TimeoutError as soon as it is known that this will be too late."""
+        """Return when the call may start; TimeoutError as soon as it is certain that this would be too late."""
         for command in self._wait_steps(url):
             if isinstance(command, _Sleep):
                 await asyncio.sleep(self._clock.wait(command.seconds))
@@ -176,7 +176,7 @@ def _is_timeout(timeout: object) -> bool:
 
 
 def host_of(url: str) -> str:
-    """The host of a URL, with its port if that is not the usual one; never a user or a password.
+    """The host of a URL, with its port if that is not the default; never a user or a password.
 
     >>> host_of("https://me:secret@API.example.com/orders"), host_of("http://[::1]:8080/")
     ('api.example.com', '[::1]:8080')

@@ -1,14 +1,13 @@
-"""`Retry`: whether to send a request once more, and when. It decides; it neither waits nor sends.
+"""`Retry`: whether to retry a request, and when. It neither waits nor sends.
 
-A server that says when to come back is believed: nobody comes back earlier, and a little later (`jitter`), so that
-those who were refused together do not come back together. Where it says nothing, the wait is a random part of a time
-that doubles with every attempt, from `backoff` seconds on: "full jitter".
+If the server says when to retry, the wait is at least that, plus up to `jitter` of it, so that clients rejected
+together do not retry together. Otherwise the wait is a random part of a time that doubles with every attempt, starting
+at `backoff` seconds: "full jitter".
 
-A wait that would be too long is not begun. Who waits for longer than `max_wait`, or past the `deadline`, only to be
-told the same again, is better served with the response there is, at once.
+A wait longer than `max_wait`, or past the `deadline`, is not started: the caller gets the response immediately.
 
-What may be sent twice: 429 says that the request was not carried out, so every method is repeated. A 503, other
-statuses, and a connection that broke leave that open, so only the methods are repeated that may be carried out twice.
+A 429 means that the request was not executed, so every method is retried. After a 503, another status or a broken
+connection this is unknown, so only idempotent methods are retried.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from crestgate.errors import ConfigError
 __all__ = ["IDEMPOTENT", "Retry"]
 
 IDEMPOTENT: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
-"""The methods that mean the same when they are carried out twice (RFC 9110, section 9.2.2)."""
+"""The idempotent methods (RFC 9110, section 9.2.2)."""
 MAX_ATTEMPTS: Final = 1000
 _MAX_DOUBLINGS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When to send again what was refused or got no response.
+    """When to retry a request that was rejected or got no response.
 
     >>> retry = Retry(attempts=3, max_wait=10)
     >>> retry.wait(attempt=1, suggested=2.0, elapsed=0.0, chance=0.0)
@@ -41,19 +40,19 @@ class Retry:
     """
 
     attempts: int = 4
-    """How often a request is sent at most, the first time included."""
+    """Maximum number of attempts, including the first."""
     max_wait: float = 60.0
-    """Seconds of one wait."""
+    """Maximum seconds of one wait."""
     deadline: float | None = None
-    """Seconds from the first sending within which the last one must begin; None for no such bound."""
+    """Seconds after the first attempt within which the last one must start; None for no deadline."""
     statuses: Collection[int] = (429, 503)
-    """The responses that are not taken for the last word."""
+    """The statuses that are retried."""
     methods: Collection[str] = IDEMPOTENT
-    """The methods that are repeated after anything but a 429, which is repeated for every method."""
+    """The methods that are retried after anything but a 429, which is retried for every method."""
     backoff: float = 0.5
-    """Seconds that the first wait is a random part of where the server says nothing; then twice as many, and so on."""
+    """Upper bound in seconds of the first random wait, if the server names none; it doubles with every attempt."""
     jitter: float = 0.1
-    """The part of a wait that the server named which is added at most."""
+    """Largest fraction of a server's wait that is added to it."""
 
     def __post_init__(self) -> None:
         if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
@@ -65,23 +64,23 @@ class Retry:
         if self.deadline is not None:
             _check_number("deadline", self.deadline)
         if isinstance(self.methods, str) or not all(isinstance(method, str) for method in self.methods):
-            raise ConfigError(f"methods must be several, such as ('GET', 'POST'), not {self.methods!r}")
+            raise ConfigError(f"methods must be a collection, such as ('GET', 'POST'), not {self.methods!r}")
         if isinstance(self.statuses, str | int) or not all(_is_status(status) for status in self.statuses):
-            raise ConfigError(f"statuses must be several of 400 to 599, such as (429, 503), not {self.statuses!r}")
+            raise ConfigError(f"statuses must be a collection of 400 to 599, such as (429, 503), not {self.statuses!r}")
         object.__setattr__(self, "methods", frozenset(method.upper() for method in self.methods))
         object.__setattr__(self, "statuses", frozenset(self.statuses))
 
     def repeats(self, method: str, status: int | None) -> bool:
-        """Whether such a response is not the last word; None is a connection that broke before there was one."""
+        """Whether a response with this status is retried; None is a connection that broke before there was one."""
         if status is not None and status not in self.statuses:
             return False
         return status == HTTPStatus.TOO_MANY_REQUESTS or method.upper() in self.methods
 
     def wait(self, attempt: int, suggested: float | None, elapsed: float, chance: float) -> float | None:
-        """The seconds to wait before the next sending; None to give up.
+        """Seconds to wait before the next attempt; None to give up.
 
-        `attempt` sendings have been made, the first `elapsed` seconds ago; the last was `suggested` to wait so long, or
-        nothing; `chance` is a random number from 0 to 1.
+        `attempt` is the number of attempts so far, the first of which was `elapsed` seconds ago; `suggested` is the
+        server's wait, if it named one; `chance` is a random number from 0 to 1.
         """
         if attempt >= self.attempts:
             return None

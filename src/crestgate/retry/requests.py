@@ -1,11 +1,11 @@
-"""Adapters for requests that send again what was refused, and that wait their turn.
+"""requests adapters that retry and pace requests.
 
     session.mount("https://", RetryAdapter())
     session.mount("https://", RetryAdapter(adapter=PacedAdapter(outbound)))
 
-Each goes around another adapter: one that retries around one that paces, so that every attempt waits its turn. An
-adapter is below redirects: each request of those has attempts of its own. A response that is not the last word is
-closed before the wait; the last one is handed on as it is, unread if it was asked for with `stream=True`.
+Each wraps another adapter: wrap the pacing one in the retrying one, so that every attempt is paced. An adapter is below
+redirects: each of those requests has its own attempts. A response that is retried is closed before the wait; the final
+response is returned as it is, unread with `stream=True`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ except ImportError as error:
 __all__ = ["PacedAdapter", "PacingTimeoutError", "RetryAdapter"]
 
 PERMANENT_ERRORS: Final = (ProxyError, SSLError)
-"""Connections that are refused for a reason that a second attempt does not change."""
+"""Connection errors that a second attempt would not change."""
 
 
 class PacingTimeoutError(Timeout):
-    """The request was not sent: its turn did not come in time."""
+    """The request was not sent: pacing would have delayed it beyond the timeout."""
 
 
 class _WrappedTransport(BaseAdapter):
@@ -51,7 +51,7 @@ class _WrappedTransport(BaseAdapter):
 
 
 class RetryAdapter(_WrappedTransport):
-    """Sends a request until its response is the last word, or `retry` gives up. `clock` replaces time, for tests."""
+    """Sends a request until its response is final, or `retry` gives up. `clock` replaces time, for tests."""
 
     def __init__(
         self, retry: Retry | None = None, *, adapter: BaseAdapter | None = None, clock: Clock | None = None
@@ -89,10 +89,10 @@ class RetryAdapter(_WrappedTransport):
 
 
 class PacedAdapter(_WrappedTransport):
-    """Sends a request when it is its turn; `PacingTimeoutError` when that does not come in time."""
+    """Delays requests to keep a limit; `PacingTimeoutError` when the delay would exceed the timeout."""
 
     def __init__(self, outbound: Outbound, *, adapter: BaseAdapter | None = None) -> None:
-        if not isinstance(outbound, Outbound):  # an async one would be asked to wait, and nobody would wait for it
+        if not isinstance(outbound, Outbound):  # the coroutine of an async one would never be awaited
             raise ConfigError(f"PacedAdapter needs an Outbound, not {outbound!r}")
         super().__init__(adapter)
         self._outbound = outbound
@@ -117,7 +117,7 @@ class PacedAdapter(_WrappedTransport):
 
 
 def is_repeatable(request: PreparedRequest) -> bool:
-    """Whether the body is there as bytes, or is a file that can be read once more from where it was."""
+    """Whether the body is in memory, or is a file that can be rewound to where it started."""
     if _is_in_memory(request.body):
         return True
     seekable = getattr(request.body, "seekable", None)

@@ -1,9 +1,8 @@
-"""Lists of HTTP's structured fields (RFC 9651), as far as somebody reads them who looks for whole numbers.
+"""Parser for RFC 9651 lists; returns integers only.
 
-`RateLimit` is such a list: items with parameters, `"per-user";r=0;t=17`. A list is well formed or it is nothing: what
-has one mistake in it is not read at all, since nobody can know what its sender meant. So everything that a list may
-have is recognised here, inner lists and dates included, but only whole numbers are told; the rest is None, and what is
-encoded in it is not decoded.
+`RateLimit` is such a list: items with parameters, `"per-user";r=0;t=17`. A list with a syntax error is ignored as a
+whole, as the RFC requires. So the whole syntax is recognised, including inner lists and dates, but only integers are
+returned; other values are None and are not decoded.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from typing import Final
 __all__ = ["MAX_LENGTH", "read_list"]
 
 MAX_LENGTH: Final = 8192
-"""Characters of a list that is read."""
+"""Maximum characters of a list; longer ones are ignored."""
 Parameters = Mapping[str, int | None]
 _ITEM = re.compile(
-    r"""(?P<whole>-?[0-9]{1,15}(?![0-9.]))
+    r"""(?P<integer>-?[0-9]{1,15}(?![0-9.]))
       | -?[0-9]{1,12}\.[0-9]{1,3}                             # a decimal
       | "(?:[\ !#-\[\]-~]|\\["\\])*"                          # a string
       | [A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*                # a token
       | :[A-Za-z0-9+/]*={0,2}:                                # bytes
       | \?[01]                                                # true or false
       | @-?[0-9]{1,15}(?![0-9.])                              # a date
-      | %"(?:[\ !#$&-~]|%[0-9a-f]{2})*"                       # text that is shown
+      | %"(?:[\ !#$&-~]|%[0-9a-f]{2})*"                       # a display string
     """,
     re.VERBOSE,
 )
@@ -36,7 +35,7 @@ _END = re.compile(r"[ \t]*\Z")
 
 
 class _MalformedError(Exception):
-    """It is no list."""
+    """The text is not a list."""
 
 
 def read_list(text: str) -> list[Parameters] | None:
@@ -66,7 +65,7 @@ def read_list(text: str) -> list[Parameters] | None:
 
 def _after_comma(text: str, at: int) -> int:
     comma = _COMMA.match(text, at)
-    if comma is None or comma.end() == len(text):  # a comma announces a further member
+    if comma is None or comma.end() == len(text):  # a trailing comma is an error
         raise _MalformedError
     return comma.end()
 
@@ -76,36 +75,36 @@ def _member(text: str, at: int) -> tuple[Parameters, int]:
     if not text.startswith("(", at):
         return _parameters(text, _value(text, at)[1])
     at += 1
-    apart = True
+    separated = True
     while True:
         spaces = _SPACES.match(text, at)
         assert spaces is not None
-        apart = apart or spaces.end() > at
+        separated = separated or spaces.end() > at
         at = spaces.end()
         if text.startswith(")", at):
             return _parameters(text, at + 1)
-        if not apart:
+        if not separated:
             raise _MalformedError
         _, at = _parameters(text, _value(text, at)[1])
-        apart = False
+        separated = False
 
 
 def _parameters(text: str, at: int) -> tuple[Parameters, int]:
-    found: dict[str, int | None] = {}
+    parameters: dict[str, int | None] = {}
     while key := _KEY.match(text, at):
         at = key.end()
         value = None
         if key[2]:
             value, at = _value(text, at)
-        found[key[1]] = value
+        parameters[key[1]] = value
     if text.startswith(";", at):
         raise _MalformedError
-    return found, at
+    return parameters, at
 
 
 def _value(text: str, at: int) -> tuple[int | None, int]:
-    """What stands there, if it is a whole number, and where it ends."""
+    """The value if it is an integer, and where it ends."""
     item = _ITEM.match(text, at)
     if item is None:
         raise _MalformedError
-    return (None if item["whole"] is None else int(item["whole"])), item.end()
+    return (None if item["integer"] is None else int(item["integer"])), item.end()

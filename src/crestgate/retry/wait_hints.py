@@ -1,17 +1,17 @@
-"""Wait hints: how long a response asks its caller to wait, in the headers that servers use for it.
+"""Wait hints: how long the headers of a response ask the client to wait.
 
-    Retry-After: 17                                   seconds (some servers write 1.5: it is what they mean)
-    Retry-After: Fri, 31 Dec 2027 23:59:59 GMT        or a date; one that is past is 0
-    RateLimit: "per-user";r=0;t=17, "per-day";r=9;t=60  where nothing remains (r=0), the longest t
+    Retry-After: 17                                   seconds (also 1.5, which some servers send)
+    Retry-After: Fri, 31 Dec 2027 23:59:59 GMT        or a date; a past one is 0
+    RateLimit: "per-user";r=0;t=17, "per-day";r=9;t=60  of the items with nothing remaining (r=0), the longest t
     RateLimit-Remaining: 0 and RateLimit-Reset: 17      the same in older drafts
-    X-RateLimit-Remaining: 0 and X-RateLimit-Reset      the same by custom: seconds, or a moment since the epoch
+    X-RateLimit-Remaining: 0 and X-RateLimit-Reset      the same by convention: seconds, or a Unix time
 
-The first that says something counts: whoever sends Retry-After beside the others means it (draft-ietf-httpapi-
-ratelimit-headers-11). What is malformed says nothing. Dates are counted from the `Date` of the response where it has
-one, since the server's clock is the one they were written by; from `now` otherwise.
+The first one that is present counts: Retry-After takes precedence (draft-ietf-httpapi-ratelimit-headers-11). Malformed
+headers are ignored. Dates are relative to the `Date` of the response, which is by the server's clock, or to `now` if
+there is none.
 
-A number is believed up to `MAX_SUGGESTED_SECONDS`. A reset of a thousand million and more is a moment, a smaller one
-seconds; what would be neither in any reasonable server (thirty years, or milliseconds) is not believed at all.
+Waits are capped at `MAX_SUGGESTED_SECONDS`. A reset of 1,000,000,000 or more is a Unix time, one below 100,000,000 is
+seconds; one in between is neither in any reasonable server, and is ignored.
 """
 
 from __future__ import annotations
@@ -25,22 +25,25 @@ from crestgate.retry.structured_fields import read_list
 __all__ = ["MAX_SUGGESTED_SECONDS", "Headers", "exhausted_wait", "suggested_wait"]
 
 MAX_SUGGESTED_SECONDS: Final = 366 * 86400.0
-"""Seconds: whoever is told to wait for longer is told this."""
+"""Longer waits are capped at this."""
 _SECONDS = re.compile(r"[0-9]{1,400}(?:\.[0-9]{1,400})?")
-_WHOLE = re.compile(r"[0-9]{1,11}")
+_INTEGER = re.compile(r"[0-9]{1,11}")
 _MIN_EPOCH_SECONDS: Final = 1_000_000_000
 _MAX_DELTA_SECONDS: Final = 100_000_000
-_COUNTED: Final = (("ratelimit-remaining", "ratelimit-reset"), ("x-ratelimit-remaining", "x-ratelimit-reset"))
+_HEADER_PAIRS: Final = (
+    ("ratelimit-remaining", "ratelimit-reset"),
+    ("x-ratelimit-remaining", "x-ratelimit-reset"),
+)
 
 
 class Headers(Protocol):
-    """The headers of a response, found by name whatever the case of its letters. Those of httpx and requests are."""
+    """Response headers with case-insensitive names, such as those of httpx and requests."""
 
     def get(self, name: str, /) -> str | None: ...
 
 
 def suggested_wait(headers: Headers, now: float) -> float | None:
-    """The seconds that a refused request is told to wait; None when it is told nothing. `now` is the time of day.
+    """Seconds that the response to a rejected request asks to wait; None if it has no hint. `now` is Unix time.
 
     >>> suggested_wait({"retry-after": "17"}, 0.0), suggested_wait({"ratelimit": '"per-user";r=0;t=5'}, 0.0)
     (17.0, 5.0)
@@ -50,9 +53,9 @@ def suggested_wait(headers: Headers, now: float) -> float | None:
 
 
 def exhausted_wait(headers: Headers, now: float) -> float | None:
-    """The seconds until there is something left again, when the response says that there is nothing; None otherwise.
+    """Seconds until the quota is available again, if the response says that it is used up; None otherwise.
 
-    A response may say so whether it was a refusal or not: the last request of a quota is carried out.
+    Successful responses may say so too: the last request of a quota is executed.
     """
     field = headers.get("ratelimit")
     if field is not None:
@@ -60,9 +63,9 @@ def exhausted_wait(headers: Headers, now: float) -> float | None:
         longest = max((wait for wait in waits if wait is not None), default=-1)
         if longest >= 0:
             return _clamped(float(longest))
-    for remaining, reset in _COUNTED:
-        if _whole(headers.get(remaining)) == 0:
-            wait = _until(_whole(headers.get(reset)), headers, now)
+    for remaining, reset in _HEADER_PAIRS:
+        if _integer(headers.get(remaining)) == 0:
+            wait = _until(_integer(headers.get(reset)), headers, now)
             if wait is not None:
                 return wait
     return None
@@ -77,7 +80,7 @@ def _retry_after(headers: Headers, now: float) -> float | None:
 
 
 def _until(reset: int | None, headers: Headers, now: float) -> float | None:
-    """The seconds to a reset, which is either that or a moment."""
+    """Seconds until a reset, which is given in seconds or as a Unix time."""
     if reset is None:
         return None
     if reset < _MAX_DELTA_SECONDS:
@@ -86,13 +89,13 @@ def _until(reset: int | None, headers: Headers, now: float) -> float | None:
 
 
 def _sent_at(headers: Headers, now: float) -> float:
-    """When the response was written."""
+    """When the response was sent."""
     moment = read_date((headers.get("date") or "").strip(), now)
     return now if moment is None else moment
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and _WHOLE.fullmatch(text := text.strip()) else None
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and _INTEGER.fullmatch(text := text.strip()) else None
 
 
 def _clamped(seconds: float) -> float:

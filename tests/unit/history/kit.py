@@ -212,7 +212,7 @@ class HistoryKit:
         history.add(NOON, {"a": (1, 0, 0), "b": (1, 0, 0), "c": (1, 0, 0)}, {})
         assert len(history.usage(NOON, NOON + DAY_US, "minute")) == 3
         history.add(NOON + MINUTE_US, {"a": (1, 0, 0)}, {})
-        with pytest.raises(ValueError, match="more than 3 numbers of that time: ask for a shorter one, for hours"):
+        with pytest.raises(ValueError, match="more than 3 results: query a shorter time, hours"):
             history.usage(NOON, NOON + DAY_US, "minute")
         assert len(history.usage(NOON, NOON + DAY_US, "minute", "a")) == 2
 

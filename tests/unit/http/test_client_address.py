@@ -60,7 +60,7 @@ def test_address_cache_is_bounded() -> None:
     networks = Networks(PROXIES)
     for number in range(module.MAX_CACHED + 10):
         assert str(ip_address(number)) not in networks
-    assert len(networks._known) <= module.MAX_CACHED
+    assert len(networks._cache) <= module.MAX_CACHED
 
 
 def test_trusted_peers() -> None:
@@ -86,11 +86,11 @@ def test_networks_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("10.0.0.0/33", "'10.0.0.0/33' is no network: write one such as 10.0.0.0/8, or one address"),
-        ("loopback", "'loopback' is no network: write one such as 10.0.0.0/8, or one address"),
+        ("10.0.0.0/33", "'10.0.0.0/33' is not a network: write one such as 10.0.0.0/8, or one address"),
+        ("loopback", "'loopback' is not a network: write one such as 10.0.0.0/8, or one address"),
         (
             "10.1.2.3/8",
-            "'10.1.2.3/8' has more of an address than its network: write 10.0.0.0/8, or 10.1.2.3 alone",
+            "'10.1.2.3/8' has host bits set: write 10.0.0.0/8, or 10.1.2.3 alone",
         ),
     ],
 )

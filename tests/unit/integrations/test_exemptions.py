@@ -96,11 +96,11 @@ def test_callable_exemption() -> None:
 @pytest.mark.parametrize(
     ("exempt", "message"),
     [
-        ("healthz", "exempt has 'healthz', which is no network: if it is a path, write '/healthz'"),
+        ("healthz", "exempt has 'healthz', which is not a network: if it is a path, write '/healthz'"),
         (["/a", 5], "exempt lists paths such as /healthz and networks such as 10.0.0.0/8, not 5"),
         (5, "exempt must be a callable, or a list of paths and networks, not 5"),
         (True, "exempt must be a callable, or a list of paths and networks, not True"),
-        ("10.0.0.1/8", "'10.0.0.1/8' has more of an address than its network: write 10.0.0.0/8, or 10.0.0.1 alone"),
+        ("10.0.0.1/8", "'10.0.0.1/8' has host bits set: write 10.0.0.0/8, or 10.0.0.1 alone"),
     ],
 )
 def test_invalid_exemptions_are_refused(exempt: Any, message: str) -> None:

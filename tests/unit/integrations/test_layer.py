@@ -264,7 +264,7 @@ def test_header_options(given: Any, style: HeaderStyle) -> None:
         ({"on_denied": "no"}, "on_denied must be a callable, not 'no'"),
         ({"key": "usr"}, "there is no key 'usr'"),
         ({"exempt": 5}, "exempt must be a callable, or a list of paths and networks, not 5"),
-        ({"trusted_proxies": ["proxy"]}, "'proxy' is no network: write one such as 10.0.0.0/8, or one address"),
+        ({"trusted_proxies": ["proxy"]}, "'proxy' is not a network: write one such as 10.0.0.0/8, or one address"),
         ({"trusted_proxies": 0}, "a number of proxies must be from 1 to 32, not 0"),
         ({"trusted_proxies": "10.0.0.0/8"}, "write a list of networks, such as ['10.0.0.0/8'], not '10.0.0.0/8'"),
     ],

@@ -24,7 +24,7 @@ def test_file(tmp_path: Path) -> None:
 
 def test_only_the_last_folder_is_created(tmp_path: Path) -> None:
     with pytest.raises(
-        StoreError, match=f"lock files in .*: the folder {tmp_path}/none does not exist, and is not made"
+        StoreError, match=f"lock files in .*: the folder {tmp_path}/none does not exist and is not created"
     ):
         open_locks(f"file://{tmp_path}/none/deep")
     assert not list(tmp_path.iterdir())

@@ -41,5 +41,5 @@ def test_prefixes_and_names_do_not_collide() -> None:
 
 @pytest.mark.parametrize("name", ["", b"bytes", 42, None])
 def test_name_must_be_text(name: object) -> None:
-    with pytest.raises(ValueError, match="the name of a lock is a text that is not empty, such as 'client:42', not"):
+    with pytest.raises(ValueError, match="the name of a lock must be a non-empty string, such as 'client:42', not"):
         short_name(name)  # type: ignore[arg-type]

@@ -132,5 +132,5 @@ def test_mixed_sync_and_async_is_refused_immediately() -> None:
     with pytest.raises(ConfigError, match="AsyncPacedTransport needs an AsyncOutbound"):
         AsyncPacedTransport(plain)  # type: ignore[arg-type]
     for retrying in (RetryTransport, AsyncRetryTransport, RetryAdapter):
-        with pytest.raises(ConfigError, match=r"retry must be a Retry .*: (transport|adapter)= is given by name"):
+        with pytest.raises(ConfigError, match=r"retry must be a Retry .*: pass (transport|adapter)= by name"):
             retrying(httpx.HTTPTransport())  # type: ignore[arg-type]

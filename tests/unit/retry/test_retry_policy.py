@@ -99,12 +99,12 @@ def test_policy_is_a_value() -> None:
         ({"backoff": float("nan")}, "backoff must be a number"),
         ({"jitter": "much"}, "jitter must be a number of 0 or more, not 'much'"),
         ({"deadline": -1}, "deadline must be a number"),
-        ({"methods": "GET"}, "methods must be several, such as"),
-        ({"methods": [b"GET"]}, "methods must be several"),
-        ({"statuses": 429}, "statuses must be several of 400 to 599"),
-        ({"statuses": "429"}, "statuses must be several"),
-        ({"statuses": [200]}, "statuses must be several of 400 to 599"),
-        ({"statuses": ["429"]}, "statuses must be several"),
+        ({"methods": "GET"}, "methods must be a collection, such as"),
+        ({"methods": [b"GET"]}, "methods must be a collection"),
+        ({"statuses": 429}, "statuses must be a collection of 400 to 599"),
+        ({"statuses": "429"}, "statuses must be a collection"),
+        ({"statuses": [200]}, "statuses must be a collection of 400 to 599"),
+        ({"statuses": ["429"]}, "statuses must be a collection"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, object], message: str) -> None:

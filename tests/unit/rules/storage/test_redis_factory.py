@@ -63,7 +63,9 @@ def test_connection_refused(scheme: str) -> None:
     with RedisServer() as server:
         address = f"127.0.0.1:{server.port}"
     message = (
-        "none of them names a master; do they run" if "sentinel" in scheme else "it refuses connections; is it running?"
+        "no Sentinel knows this master; are they running"
+        if "sentinel" in scheme
+        else "it refuses connections; is it running?"
     )
     with pytest.raises(StoreError, match=f"{address}: {re.escape(message)}"):
         open_redis_repository(Options(scheme.format(address)))

@@ -127,7 +127,7 @@ def test_write_with_a_lost_response_is_not_retried() -> None:
         url = f"redis://127.0.0.1:{proxy.port}/0?timeout_ms=300"
         with closing(open_redis_repository(Options(url))) as rules:
             body = ConcurrentBody({"n": 1}, lambda: proxy.hang(replies_only=True))
-            with pytest.raises(StoreError, match="whether it has written is not known"):
+            with pytest.raises(StoreError, match="the outcome of the write is unknown"):
                 put(rules, "r", body)
             proxy.cut()
             proxy.pass_all()
@@ -138,7 +138,7 @@ def test_write_with_a_lost_response_is_not_retried() -> None:
             with pytest.raises(StoreError) as error:
                 put(rules, "r", {"n": 3})
             assert "whether" not in str(error.value), "nothing was sent"
-            with pytest.raises(StoreError, match="whether it has written is not known"):
+            with pytest.raises(StoreError, match="the outcome of the write is unknown"):
                 rules.note(ALICE, "reset", "x")
             proxy.pass_all()
             assert put(rules, "r", {"n": 4}).version == 2

@@ -382,7 +382,7 @@ def test_interrupted_commit_has_an_unknown_outcome(repository: SqlRepository, mo
     monkeypatch.setattr(dialect, "do_commit", fail)
     with pytest.raises(StoreError) as error:
         repository.write([edit("r", {"n": 2})], ALICE)
-    problem = "server closed the connection unexpectedly; whether it has written is not known"
+    problem = "server closed the connection unexpectedly; the outcome of the write is unknown"
     assert str(error.value) == f"{repository.title}: {problem}"
     monkeypatch.undo()
     assert put(repository, "r", {"n": 3}, expected=1).version == 2
@@ -397,7 +397,7 @@ def test_blocked_writer_times_out(repository: SqlRepository, url: str) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         mine = select(revisions).where(revisions.c.prefix == repository.prefix)
         assert connection.execute(mine.with_for_update()).one()
-        message = "a transaction of somebody else was in the way for 0.1 s"
+        message = "lock wait timeout after 0.1 s"
         with pytest.raises(StoreError, match=message):
             impatient.write([edit("r", {"n": 2})], ALICE)
         assert impatient.get("rule", "r") is not None, "readers do not wait"
