@@ -1,1 +1,1 @@
-"""What an operator writes: settings from a file and the environment, checked as a whole."""
+"""Settings from a file and the environment, validated together."""

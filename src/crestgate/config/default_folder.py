@@ -1,8 +1,8 @@
 """Default store and rule database: files in `./.crestgate`, shared by the service and the commands.
 
-Whoever can write there can plant an admin key, or counters that admit everything. So the folder and what is in it must
-belong to the user that runs the command, and nobody else may write to it. Otherwise nothing is opened: the error says
-who owns it and what to do. Read permissions of others are removed.
+A user who can write there can plant an admin key, or counters that admit everything. So the folder and its files must
+belong to the user that runs the command, and must not be writable by others. Otherwise nothing is opened: the error
+names the owner and the remedy. Read permissions of others are removed.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def has_default_rules() -> bool:
 
 
 def make_default_folder(instead: str) -> None:
-    """Create the folder if it does not exist, for this user alone. StoreError names `instead` if that fails."""
+    """Create the folder, for this user only, if it does not exist. `instead` is the remedy in the StoreError."""
     folder = os.path.abspath(FOLDER)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except FileExistsError:
         pass  # not a folder: the check reports it
     except OSError as error:
-        raise StoreError(f"cannot make the folder {folder}: {error.strerror}; {instead}") from error
+        raise StoreError(f"cannot create the folder {folder}: {error.strerror}; {instead}") from error
     check_default_folder()
 
 
@@ -85,8 +85,7 @@ def check_default_folder() -> None:
         return
     except OSError as error:
         raise StoreError(
-            f"cannot look into the folder {folder}: {error.strerror}; run this as its owner, or set store and "
-            "rules_store"
+            f"cannot read the folder {folder}: {error.strerror}; run this as its owner, or set store and rules_store"
         ) from error
 
 
@@ -104,7 +103,7 @@ def _check_owner(path: str, status: os.stat_result, what: str) -> None:
     if status.st_uid != user:
         raise StoreError(
             f"the {what} {path} belongs to {_name(status.st_uid)}, and this runs as {_name(user)}: its owner can plant "
-            f"admin keys and counters. Run this as {_name(status.st_uid)}, or, if you know what is in it, "
+            f"admin keys and counters. Run this as {_name(status.st_uid)}, or, if you trust its contents, "
             f"`chown -hR {_name(user)} {shlex.quote(path)}`, or set store and rules_store"
         )
 
@@ -113,7 +112,7 @@ def _check_mode(path: str, status: os.stat_result, what: str) -> None:
     if status.st_mode & _OTHERS_WRITE:
         raise StoreError(
             f"the {what} {path} can be written by others (mode {stat.S_IMODE(status.st_mode):03o}), who can plant "
-            f"admin keys and counters: look at what is in it, then `chmod -R go-rwx {shlex.quote(path)}`, or set store "
+            f"admin keys and counters: check its contents, then `chmod -R go-rwx {shlex.quote(path)}`, or set store "
             "and rules_store"
         )
 

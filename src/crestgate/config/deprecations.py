@@ -40,7 +40,7 @@ class Deprecation:
 
 
 def read_deprecated(fields: Fields, name: str) -> tuple[Deprecation, ...]:
-    """The list; mistakes are reported to `fields`."""
+    """The list; errors are reported to `fields`."""
     deprecations: list[Deprecation] = []
     patterns: dict[str, str] = {}
     for entry, data in fields.items(name):
@@ -53,7 +53,7 @@ def read_deprecated(fields: Fields, name: str) -> tuple[Deprecation, ...]:
         if path is not None:
             first = patterns.setdefault(parse_pattern(path).key, entry)
             if first != entry:
-                inner.report("path", f"is the pattern of {first} too: keep one of the two")
+                inner.report("path", f"is the same pattern as {first}: keep one of the two")
         if since is not None and sunset is not None:
             earliest = _months_later(since, MIN_MONTHS)
             if earliest is None or sunset < earliest:
@@ -99,7 +99,7 @@ def _date(fields: Fields, name: str) -> date | None:
 
 
 def _months_later(day: date, months: int) -> date | None:
-    """The same day of a later month, or that month's last; None after the last year there is."""
+    """The same day of a later month, or that month's last; None beyond `date.max`."""
     year, month = divmod(day.year * 12 + day.month - 1 + months, 12)
     if year > date.max.year:
         return None

@@ -41,8 +41,8 @@ OTHER_VARIABLES = (
     "CRESTGATE_OPT_LEVEL",
     "CRESTGATE_EXPECT",
 )
-"""Variables that are not settings: the path of the settings, the service that commands call, its first key; how to
-build Crestgate, and what the tests expect of the build. Those that begin with CRESTGATE_TEST_ belong to the tests."""
+"""Variables that are not settings: the settings file, the service URL of commands, the first admin key; build options,
+and the build that tests expect. Those that begin with CRESTGATE_TEST_ belong to the tests."""
 _KUBERNETES = re.compile(r"CRESTGATE_(?:PORT_[0-9]+_(?:TCP|UDP)|SERVICE_(?:HOST|PORT))(?:_.*)?")
 _KUBERNETES_PORT = re.compile(r"(?:tcp|udp)://.*")
 """Set by Kubernetes in every container of a namespace that has a Service called crestgate."""
@@ -85,15 +85,15 @@ def read_environment(environ: Mapping[str, str]) -> tuple[list[Variable], list[P
         if message is not None:
             problems.append(Problem("", message, name))
             continue
-        value, mistakes = _value(path, text)
-        problems += [Problem(".".join(path), problem.message, name) for problem in mistakes]
-        if not mistakes:
+        value, value_problems = _value(path, text)
+        problems += [Problem(".".join(path), problem.message, name) for problem in value_problems]
+        if not value_problems:
             variables.append(Variable(name, path, value))
     return variables, problems
 
 
 def _is_other(name: str, text: str) -> bool:
-    """Whether it is not a setting, nor meant as one."""
+    """Whether it is a known variable that is not a setting."""
     if name in OTHER_VARIABLES or name.startswith("CRESTGATE_TEST_"):
         return True
     if name == "CRESTGATE_PORT":  # a mistyped setting would be a number
@@ -116,7 +116,7 @@ def _plain(word: str) -> str:
 
 
 def _name_error(name: str, path: tuple[str, ...]) -> str | None:
-    """What is wrong with the name of a variable, if anything."""
+    """The error in the name of a variable, if any."""
     first, *rest = path
     if first not in (*SETTINGS, INCLUDE, *SECTIONS):
         return _unknown(name)
@@ -124,13 +124,13 @@ def _name_error(name: str, path: tuple[str, ...]) -> str | None:
     if sectioned and rest and path[-1] not in NESTED_FIELDS.get(path[:-1], ()):
         return _unknown(name)
     if path in NESTED_FIELDS and first not in WHOLE:
-        return f"sets a mapping: set the fields inside of it, such as {_variable(*path, NESTED_FIELDS[path][0])}"
+        return f"sets a mapping: set its fields, such as {_variable(*path, NESTED_FIELDS[path][0])}"
     if rest and first in LISTS:
-        return f"sets a part of a list: set all of it, as {PREFIX}{first.upper()}=[…], or write it in a file"
+        return f"sets a part of a list: set the whole list, as {PREFIX}{first.upper()}=[…], or write it in a file"
     if rest and first in ("policy_key", "default_client_limits", INCLUDE, *SETTINGS) and not sectioned:
-        return f"{first!r} has no fields inside: set {PREFIX}{first.upper()}"
+        return f"{first!r} has no fields: set {PREFIX}{first.upper()}"
     if not all(path):
-        return "a name is missing between or after '__': write it, or take the '__' away"
+        return "a name is missing between or after '__': write it, or remove the '__'"
     return None
 
 

@@ -2,8 +2,8 @@
 
 envoy: {config: envoy.d, negative_hits: false, x_ratelimit: false}
 
-The limits are read with the settings, so that mistakes in them are found together. As with `include`, a relative path
-in a file is relative to that file, and one in a variable to the working directory.
+The limits are read with the settings, so that all errors are reported together. As with `include`, a relative path in a
+file is relative to that file, and one in a variable to the working directory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Envoy:
     config: str | None = None
     """The path of the file or folder, relative to the working directory."""
     negative_hits: bool = False
-    """Whether scope `check` may also give quota back (`is_negative_hits`). Else that needs scope `write`."""
+    """Whether scope `check` may also give quota back (`is_negative_hits`). If not, that requires scope `write`."""
     x_ratelimit: bool = False
     """Whether responses carry X-RateLimit-…: Envoy's filter adds its own with `enable_x_ratelimit_headers`."""
 
@@ -38,15 +38,15 @@ def read_envoy(fields: Fields, name: str, main: Document) -> tuple[Envoy, Descri
         return Envoy(), None
     inner = section(fields, name, field_names(Envoy))
     negative_hits = inner.boolean("negative_hits", False)
-    written: str | None = inner.text("config")
+    config: str | None = inner.text("config")
     x_ratelimit = inner.boolean("x_ratelimit", False)
-    if written is None:
+    if config is None:
         return Envoy(None, negative_hits, x_ratelimit), None
     folder = "" if inner.path("config") in main.variables else os.path.dirname(main.file)
-    path = os.path.join(folder, written)
+    path = os.path.join(folder, config)
     state = path_state(path)
     if state is None:
-        inner.report("config", f"there is no file or folder {describe(path)}: make it, or mend the path")
+        inner.report("config", f"there is no file or folder {describe(path)}: create it, or correct the path")
     elif state == ():
         inner.report("config", f"there is no *.yaml or *.yml file in {describe(path)}: put one there for each domain")
     else:

@@ -117,7 +117,7 @@ def read_webhook(fields: Fields, name: str) -> str | None:
     inner = section(fields, name, PRESSURE)
     url: str | None = inner.text("webhook", maximum=2048)
     if url is not None and not is_http_url(url):
-        inner.report("webhook", "is no URL that can be posted to: write one such as https://example.org/pressure")
+        inner.report("webhook", "is not an HTTP URL: write one such as https://example.org/pressure")
         return None
     return url
 

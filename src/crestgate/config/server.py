@@ -104,8 +104,8 @@ def read_server(fields: Fields, name: str) -> Server:
         float(inner.seconds("shutdown_seconds", default.shutdown_seconds, minimum=MIN_SHUTDOWN, maximum=MAX_SHUTDOWN)),
     )
     if server.http == server.grpc and server.http.port:
-        here, there = ("grpc", "http") if inner.has("grpc") else ("http", "grpc")
-        inner.report(here, f"is the address of server.{there} too: write another port than {server.http.port}")
+        field, other = ("grpc", "http") if inner.has("grpc") else ("http", "grpc")
+        inner.report(field, f"is also the address of server.{other}: write another port than {server.http.port}")
     return server
 
 
@@ -117,7 +117,7 @@ def _address(fields: Fields, name: str, default: Address) -> Address:
     if match is not None:
         if int(match[3]) < 65536:
             return Address(match[1] or match[2], int(match[3]))
-        fields.report(name, f"has the port {match[3]}: write one from 1 to 65535, or 0 for any that is free")
+        fields.report(name, f"has the port {match[3]}: write one from 1 to 65535, or 0 for any free port")
         return default
     port = str(value).strip(":")
     example = f"127.0.0.1:{port}" if re.fullmatch("[0-9]{1,4}", port) else str(default)
@@ -144,7 +144,7 @@ def _server_limit(fields: Fields, name: str, default: Limit) -> Limit:
         fields.report(name, str(error))
         return default
     if not limit.count:
-        fields.report(name, f"would let nobody in: write how many may pass, such as {_short(default)}")
+        fields.report(name, f"would deny every request: write a count above 0, such as {_short(default)}")
         return default
     if limit.burst is None and "using" not in value.lower():
         return Limit(limit.count, limit.period, algorithm=default.algorithm)

@@ -7,7 +7,7 @@ refresh_seconds: 1                        # poll interval for changed rules
 mode: service                             # or embedded
 server: {http: "127.0.0.1:8080", grpc: "127.0.0.1:8081", workers: 4}       # and more: see server.py
 headers: {reset: epoch}                   # and metrics, logs, tracing, pressure: see observability.py
-deprecated: […]                           # deprecated endpoints: see deprecated.py
+deprecated: […]                           # deprecated endpoints: see deprecations.py
 envoy: {config: envoy.d}                  # limits on Envoy's descriptors: see envoy.py
 include: [limits.yaml, conf.d]            # files and folders, relative to this file
 rules: […]                                # and the other sections: see rules/storage/file_sections.py
@@ -132,9 +132,10 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
         problems.append(Problem("", "is a folder: name the file with the settings", path))
         path = None
     files, main = read_rule_files([] if path is None else [path], variables)
-    noted = Problems()
+    settings_problems = Problems()
     # Unknown fields are among the problems of the files already.
-    fields = Fields(main.data, "", noted, main.data) if isinstance(main.data, Mapping) else Fields({}, "", noted, ())
+    data = main.data if isinstance(main.data, Mapping) else {}
+    fields = Fields(data, "", settings_problems, data)
     envoy, descriptor_files = read_envoy(fields, "envoy", main)
     settings = Settings(
         read_store(fields, "store", DEFAULT_STORE),
@@ -154,7 +155,7 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
         fields.has("store"),
         descriptor_files,
     )
-    problems = in_order([*files.problems, *map(main.locate, noted.entries), *problems], files)
+    problems = in_order([*files.problems, *map(main.locate, settings_problems.entries), *problems], files)
     problems += [] if descriptor_files is None else descriptor_files.problems
     if problems:
         raise ValidationError(problems)

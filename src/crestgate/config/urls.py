@@ -30,7 +30,7 @@ def read_store(fields: Fields, name: str, default: str) -> str | tuple[str, ...]
     addresses: dict[str, str] = {}
     for index, url in enumerate(value):
         path = f"{name}[{index}]"
-        if _is_valid(fields, path, url) and not url.lower().startswith("memory:"):  # each is a store of its own
+        if _is_valid(fields, path, url) and not url.lower().startswith("memory:"):  # each is a separate store
             first = addresses.setdefault(Options(url).address(), path)
             if first != path:
                 fields.report(path, f"is the same store as {first}: list it once")
@@ -38,12 +38,12 @@ def read_store(fields: Fields, name: str, default: str) -> str | tuple[str, ...]
 
 
 def check_service_store(store: str | tuple[str, ...]) -> None:
-    """ConfigError for a store that a service cannot use: another service, which stores no idempotency records."""
+    """ConfigError if a store is another service, which stores no idempotency records."""
     for url in (store,) if isinstance(store, str) else store:
         if url.lower().startswith(SERVICES):
             raise ConfigError(
-                f"store: {redact_url(url)!r} is a service itself, and clients are to ask it directly: name the store "
-                "that it uses (redis://…, mysql://…), or write mode: embedded where the limiter is inside a program"
+                f"store: {redact_url(url)!r} is a service itself, which clients should call directly: name the store "
+                "that it uses (redis://…, mysql://…), or write mode: embedded if the limiter runs inside a program"
             )
 
 
@@ -53,15 +53,12 @@ def read_rules_store(fields: Fields, name: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, str) and not is_store_scheme(value.partition("://")[0]):
-        fields.report(name, f"rules cannot be kept in {redact_url(value)!r}: write {_DATABASES}")
+        fields.report(name, f"rules cannot be stored in {redact_url(value)!r}: write {_DATABASES}")
         return None
     if not _is_valid(fields, name, value):
         return None
     if value.partition(":")[0].lower() not in (*SQL_SCHEMES, *REDIS_SCHEMES):
-        fields.report(
-            name,
-            f"rules are not kept in {redact_url(value)!r}: write {_DATABASES}",
-        )
+        fields.report(name, f"rules cannot be stored in {redact_url(value)!r}: write {_DATABASES}")
         return None
     return str(value)
 

@@ -40,8 +40,8 @@ _CLOCKS = {  # microseconds since the epoch
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
 }
 _BUSY = {
-    *(1205, 1213, 3572),  # MariaDB and MySQL: a lock not granted, a dead-lock, NOWAIT
-    *("55P03", "40P01", "40001"),  # PostgreSQL: NOWAIT or a lock not granted, a dead-lock, a conflict
+    *(1205, 1213, 3572),  # MariaDB and MySQL: lock wait timeout, deadlock, NOWAIT
+    *("55P03", "40P01", "40001"),  # PostgreSQL: NOWAIT or lock timeout, deadlock, serialization failure
 }
 _abandoned: list[Pool] = []
 """Connections of a parent process: closing one here would close the parent's session."""

@@ -1,6 +1,6 @@
 """psycopg connection with a timeout for each reply.
 
-psycopg itself waits without one, and a server that is stopped keeps its connections open and never replies. Here the
+psycopg itself has no such timeout, and a stopped server keeps its connections open and never replies. Here the
 connection is closed after the timeout, and the statement fails.
 """
 
@@ -26,7 +26,7 @@ class TimeoutConnection(psycopg.Connection[Any]):
         return super().wait(self._bounded(gen), *args, **options)
 
     def _bounded(self, generator: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """The same generator with a deadline; psycopg resumes it now and then even if nothing has arrived."""
+        """The same generator with a deadline; psycopg resumes it periodically even if nothing has arrived."""
         deadline = time.monotonic() + self.reply_timeout
         ready = None
         try:

@@ -1,7 +1,7 @@
-"""redis-py clients for the URLs of Redis stores, and what using them takes: errors, and pipelines in a cluster.
+"""redis-py clients for the URLs of Redis stores, with helpers for errors and for pipelines in a cluster.
 
-Nothing is repeated by itself (redis-py would, ten times): a transaction whose reply was lost may have been executed.
-Every reply is waited for a bounded time.
+redis-py's automatic retries (ten by default) are disabled: a transaction whose reply was lost may have been executed.
+Every wait for a reply has a timeout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from crestgate.stores.redis.sync_client import describe_connection_error
 __all__ = ["FAILURES", "describe_error", "node_for_key", "open_client", "release_pipeline"]
 
 FAILURES = (RedisError, RedisClusterException, OSError)
-"""What redis-py raises."""
+"""Exceptions that redis-py raises."""
 
 
 def open_client(options: Options, timeout: float) -> tuple[Redis | RedisCluster, str]:
@@ -57,16 +57,16 @@ def node_for_key(client: Any, key: str) -> Any:
 
 
 def release_pipeline(pipeline: Pipeline) -> None:
-    """Give its connection back to the pool, watching nothing."""
+    """Return its connection to the pool without watched keys."""
     try:
         pipeline.reset()
     except FAILURES:
-        pipeline.watching = False  # the connection that did is closed by now
+        pipeline.watching = False  # the connection that watched is closed by now
         pipeline.reset()
 
 
 def describe_error(error: BaseException) -> str:
-    """The message that the Redis store has for this error."""
+    """The same message as the Redis store's for this error."""
     if isinstance(error, MasterNotFoundError):
         return "no Sentinel knows this master; are they running, and is the name right?"
     cause: BaseException | None = error

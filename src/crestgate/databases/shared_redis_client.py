@@ -1,7 +1,7 @@
 """Redis client that threads share, with bounded waits, StoreError for its errors, and a new client after a fork.
 
 A forked child opens a client of its own when it first needs one, and never touches its parent's: redis-py's pools take
-locks, also to find out that they were forked, and a fork may have left them locked.
+locks, even to detect a fork, and a fork may have left them locked.
 
 In a cluster the client is reopened after a connection was lost or a slot has moved, and so learns the new topology.
 """
@@ -65,7 +65,7 @@ class SharedRedisClient:
 
     @contextmanager
     def client(self, *, writes: bool = False) -> Iterator[Any]:
-        """The client, for one command. If it writes, an error says that it may have written."""
+        """The client, for one command. If it writes, errors say that the outcome is unknown."""
         self.check_open()
         with self._slot(), self.errors(MAYBE_WRITTEN if writes else ""):
             client = self._get()
@@ -77,8 +77,8 @@ class SharedRedisClient:
 
     @contextmanager
     def transaction(self, key: str) -> Iterator[Any]:
-        """A pipeline that watches this key, on the node that has it. What it collects after `multi()` is sent by
-        `execute`. May raise RetryableRedisError."""
+        """A pipeline that watches this key, on the node that has it. Commands after `multi()` are sent by `execute`.
+        May raise RetryableRedisError."""
         self.check_open()
         with self._slot(), self.errors():
             client = self._get()
@@ -97,7 +97,7 @@ class SharedRedisClient:
                     release_pipeline(pipeline)
 
     def execute(self, pipeline: Any) -> None:
-        """Send it all, once. RetryableRedisError if another client has written what was watched."""
+        """Send the commands, once. RetryableRedisError if another client has changed the watched key."""
         # If the connection is lost while this flag is set, redis-py raises a WatchError, as if nothing was written, and
         # reconnects to send UNWATCH. The server unwatches at EXEC in any case.
         pipeline.watching = False

@@ -1,8 +1,8 @@
 """SQL transactions that are retried on lock conflicts, with StoreError for all other errors.
 
-A write begins by locking the one row of its prefix, so writers come one after another and cannot dead-lock with each
-other. (They may with writers of neighbouring prefixes, over an index; then the victim is retried.) The row is not
-waited for in the database (NOWAIT) but polled, so that every wait ends by its timeout.
+A write begins by locking the one row of its prefix, so writers are serialised and cannot deadlock with each other.
+(They may with writers of neighbouring prefixes, over an index; then the victim is retried.) The row lock is polled
+(NOWAIT), not waited for in the database, so that every wait ends by its timeout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _READ_ONLY = {"25006", 1290, 1792, 1836}
 
 
 class SqlConflictError(Exception):
-    """Another transaction came first: retry."""
+    """Conflict with another transaction: retry."""
 
 
 class Transactions:

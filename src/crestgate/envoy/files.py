@@ -58,9 +58,9 @@ def read_descriptor_files(path: str) -> DescriptorFiles:
     files = DescriptorFiles(path)
     state = files.states[path] = path_state(path)
     if state is None:
-        files.problems.append(Problem("", "there is no such file or folder: make it, or mend the path", path))
+        files.problems.append(Problem("", "there is no such file or folder: create it, or correct the path", path))
     if state == ():
-        message = "there is no *.yaml or *.yml file in this folder: put one there for each domain, or mend the path"
+        message = "there is no *.yaml or *.yml file in this folder: put one there for each domain, or correct the path"
         files.problems.append(Problem("", message, path))
     roots: dict[str, Node] = {}
     files_by_domain: dict[str, str] = {}

@@ -15,7 +15,7 @@ def open_history(url: str) -> History:
 
     >>> open_history("rules.yaml")
     Traceback (most recent call last):
-    crestgate.errors.ConfigError: usage cannot be kept at 'rules.yaml': files hold rules only; ...
+    crestgate.errors.ConfigError: usage cannot be stored in 'rules.yaml': files hold rules only; ...
     """
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme in SQL_SCHEMES:
@@ -23,7 +23,7 @@ def open_history(url: str) -> History:
     if scheme in REDIS_SCHEMES:
         return _redis(Options(url))
     raise ConfigError(
-        f"usage cannot be kept at {redact_url(url)!r}: files hold rules only; write the URL of a database, such as "
+        f"usage cannot be stored in {redact_url(url)!r}: files hold rules only; write the URL of a database, such as "
         "sqlite:///rules.db, mysql://…, postgresql://… or redis://…"
     )
 

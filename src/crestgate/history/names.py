@@ -25,7 +25,7 @@ def encode_name(name: str) -> bytes:
 
 
 def decode_name(data: bytes) -> str:
-    """Never fails: one name that something else has written must not hide all others."""
+    """Never fails: one malformed name must not hide all others."""
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
 """Port of the usage history, and its guarantees.
 
-Every worker counts by itself, and adds its counts now and then. Any number of workers and machines add to the same
+Every worker counts on its own and adds its counts periodically. Any number of workers and machines add to the same
 minute, in any order.
 
 Atomicity   An `add` is all of its counts, in the minute and in its hour, or nothing.
@@ -74,7 +74,7 @@ class History(Protocol):
         two times of one counter the later is kept."""
 
     def last_uses(self, names: Sequence[str]) -> dict[str, int]:
-        """When these counters were last used, as far as that is known."""
+        """When these counters were last used; unknown ones are left out."""
 
     def sweep(self, now_us: int) -> None:
         """Delete what is too old, in small batches."""

@@ -1,6 +1,6 @@
 """Usage in Redis or Valkey. Layout version 1.
 
-    {cg}:usage:60                    sorted set  the minutes that there are: each begins so many seconds after the epoch
+    {cg}:usage:60                    sorted set  the minutes that have counts: their start in seconds since the epoch
     {cg}:usage:60:1790000040         hash        of one minute: `a`, `d` or `s` (allowed, denied, shadowed) and the rule
     {cg}:usage:60:1790000040:top     hash        of one minute: `a` or `d` (allowed, denied) and the subject
 
@@ -120,19 +120,19 @@ class RedisHistory:
     ) -> None:
         self._check_open()
         keys: list[str] = []
-        words: list[int | bytes] = [MAX_SUBJECTS]
+        arguments: list[int | bytes] = [MAX_SUBJECTS]
         for seconds in (MINUTE, HOUR):
             second = begin_us(minute_us, seconds) // _US
             keys += [self._index(seconds), self._key(seconds, second), self._top(seconds, second)]
-            words += [second, RETENTION_SECONDS[seconds]]
-        empty = len(words) + 2
+            arguments += [second, RETENTION_SECONDS[seconds]]
+        empty = len(arguments) + 2
         for counts in (merge_counts(rules), merge_counts(subjects)):
-            words.append(len(counts))
+            arguments.append(len(counts))
             for name, numbers in counts.items():
-                words += [name, *numbers]
-        if len(words) > empty:
+                arguments += [name, *numbers]
+        if len(arguments) > empty:
             with self._redis.client(writes=True) as client:
-                client.eval(_ADD, len(keys), *keys, *words)
+                client.eval(_ADD, len(keys), *keys, *arguments)
 
     def usage(self, since_us: int, until_us: int, step: Step, rule: str | None = None) -> list[UsagePoint]:
         self._check_open()
@@ -160,25 +160,25 @@ class RedisHistory:
 
     def add_uses(self, uses: Mapping[str, int]) -> None:
         self._check_open()
-        words: list[int | str] = [MAX_USES, RETENTION_SECONDS[MINUTE]]
+        arguments: list[int | str] = [MAX_USES, RETENTION_SECONDS[MINUTE]]
         for name, at_us in uses.items():
-            words += [name, at_us]
+            arguments += [name, at_us]
         if uses:
             with self._redis.client(writes=True) as client:
-                client.eval(_ADD_USES, 1, f"{self.root}:last", *words)
+                client.eval(_ADD_USES, 1, f"{self.root}:last", *arguments)
 
     def last_uses(self, names: Sequence[str]) -> dict[str, int]:
         self._check_open()
-        found: dict[str, int] = {}
+        times: dict[str, int] = {}
         for start in range(0, len(names), BATCH_SIZE):
-            some = names[start : start + BATCH_SIZE]
+            batch = names[start : start + BATCH_SIZE]
             with self._redis.client() as client:
                 pipeline = client.pipeline(transaction=False)
-                for name in some:
+                for name in batch:
                     pipeline.zscore(f"{self.root}:last", name)
                 scores = pipeline.execute()
-            found.update((name, int(score)) for name, score in zip(some, scores, strict=True) if score is not None)
-        return found
+            times.update((name, int(score)) for name, score in zip(batch, scores, strict=True) if score is not None)
+        return times
 
     def sweep(self, now_us: int) -> None:
         self._check_open()
@@ -194,7 +194,7 @@ class RedisHistory:
     def close(self) -> None:
         self._redis.close()
 
-    # -- small things -----------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._redis.closed:
@@ -203,33 +203,33 @@ class RedisHistory:
     def _hashes(
         self, span: Span, key: Any, name: bytes | None = None
     ) -> Iterator[tuple[int, Sequence[tuple[bytes, bytes]]]]:
-        """Each minute or hour that there is, and its fields: all, or those of one rule."""
+        """Each minute or hour that has counts, and its fields: all, or those of one rule."""
         seconds = self._seconds(span)
         for start in range(0, len(seconds), BATCH_SIZE):
-            some = seconds[start : start + BATCH_SIZE]
+            batch = seconds[start : start + BATCH_SIZE]
             with self._redis.client() as client:
                 pipeline = client.pipeline(transaction=False)
-                for second in some:
+                for second in batch:
                     if name is None:
                         pipeline.hgetall(key(span.seconds, second))
                     else:
                         pipeline.hmget(key(span.seconds, second), *(letter + name for letter in (b"a", b"d", b"s")))
-                answers = pipeline.execute()
-            for second, answer in zip(some, answers, strict=True):
+                replies = pipeline.execute()
+            for second, reply in zip(batch, replies, strict=True):
                 if name is None:
-                    yield second, list(answer.items())
+                    yield second, list(reply.items())
                 else:
-                    found = zip((b"a", b"d", b"s"), answer, strict=True)
-                    yield second, [(letter + name, value) for letter, value in found if value is not None]
+                    values = zip((b"a", b"d", b"s"), reply, strict=True)
+                    yield second, [(letter + name, value) for letter, value in values if value is not None]
 
     def _seconds(self, span: Span, limit: int | None = None) -> list[int]:
         """The minutes or hours that have counts in this time."""
         first, until = span.first_us // _US, -(-span.until_us // _US)
         with self._redis.client() as client:
-            found = client.zrangebyscore(
+            members = client.zrangebyscore(
                 self._index(span.seconds), first, f"({until}", None if limit is None else 0, limit
             )
-        return [int(second) for second in found]
+        return [int(second) for second in members]
 
     def _index(self, seconds: int) -> str:
         return f"{self.root}:{seconds}"

@@ -1,6 +1,6 @@
 """Usage history in SQLite, MariaDB, MySQL or PostgreSQL.
 
-An `add` locks the one row of its prefix in `crestgate_usage_turns`, so writers come one after another, and the number
+An `add` locks the one row of its prefix in `crestgate_usage_turns`, so writes are serialised, and the number
 of subjects can be bounded exactly; then it adds to the rows of the minute and of the hour, in the order of their keys.
 It is a few statements, whatever the number of rules. Readers do not wait for it.
 """
@@ -43,7 +43,7 @@ __all__ = ["SqlHistory", "open_sql_history"]
 TIMEOUT_MS = 5000
 POOL_SIZE = 2
 SWEEP_BATCH = 1000
-"""Rows that one transaction deletes, and those of one more minute."""
+"""Rows that one transaction deletes; it may delete one minute's rows more."""
 BATCH_SIZE = 200
 """Subjects in one statement."""
 LAST_USE = 0
@@ -110,15 +110,15 @@ class SqlHistory:
             self._transactions.write(lambda connection: self._add_uses(connection, uses))
 
     def last_uses(self, names: Sequence[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
+        times: dict[str, int] = {}
         for start in range(0, len(names), BATCH_SIZE):
-            some = [name.encode() for name in names[start : start + BATCH_SIZE]]
+            batch = [name.encode() for name in names[start : start + BATCH_SIZE]]
             query = select(usage_subjects.c.subject, usage_subjects.c.at_us).where(
-                self._last_use(), usage_subjects.c.subject.in_(some)
+                self._last_use(), usage_subjects.c.subject.in_(batch)
             )
             rows = self._read(partial(_rows, query))
-            found.update((subject.decode(), at_us) for subject, at_us in rows)
-        return found
+            times.update((subject.decode(), at_us) for subject, at_us in rows)
+        return times
 
     def sweep(self, now_us: int) -> None:
         self._check_open()
@@ -131,7 +131,7 @@ class SqlHistory:
 
     def _sweep(self, table: Table, old: Any) -> None:
         while self._transactions.write(partial(_delete_batch, table, old)):
-            self._check_open()  # there may be months of it, and closing does not wait
+            self._check_open()  # there may be months of rows, and closing does not wait
 
     def close(self) -> None:
         self._closed = True
@@ -165,7 +165,7 @@ class SqlHistory:
             try:
                 connection.execute(insert(usage_turns).values(prefix=self.prefix))
             except IntegrityError:
-                raise SqlConflictError from None  # another has just inserted the row
+                raise SqlConflictError from None  # another client has just inserted the row
 
     def _add_subjects(
         self, connection: Connection, key: dict[str, Any], subjects: Mapping[bytes, tuple[int, ...]]
@@ -173,29 +173,29 @@ class SqlHistory:
         """Keep the subjects with the highest counts, and delete the others."""
         table = usage_subjects
         here = and_(*(table.c[name] == value for name, value in key.items()))
-        query = select(table.c.subject, _COUNTED).where(here)
-        found: dict[bytes, int] = {row.subject: row[1] for row in connection.execute(query)}
-        counts = {name: found.get(name, 0) + sum(subjects.get(name, ())) for name in {*found, *subjects}}
+        query = select(table.c.subject, _TOTAL).where(here)
+        stored: dict[bytes, int] = {row.subject: row[1] for row in connection.execute(query)}
+        counts = {name: stored.get(name, 0) + sum(subjects.get(name, ())) for name in {*stored, *subjects}}
         top = set(sorted(counts, key=lambda name: (-counts[name], name))[:MAX_SUBJECTS])
-        gone = sorted(found.keys() - top)
-        for start in range(0, len(gone), BATCH_SIZE):
-            some = gone[start : start + BATCH_SIZE]
-            connection.execute(delete(table).where(here, table.c.subject.in_(some)))
-        kept = {name: numbers for name, numbers in subjects.items() if name in top}
-        if kept:
-            _add_counts(connection, table, key, kept)
+        dropped = sorted(stored.keys() - top)
+        for start in range(0, len(dropped), BATCH_SIZE):
+            batch = dropped[start : start + BATCH_SIZE]
+            connection.execute(delete(table).where(here, table.c.subject.in_(batch)))
+        retained = {name: numbers for name, numbers in subjects.items() if name in top}
+        if retained:
+            _add_counts(connection, table, key, retained)
 
     def _add_uses(self, connection: Connection, uses: Mapping[str, int]) -> None:
-        """Replace the rows of those that were used since: the time is a part of the key."""
+        """Replace the rows of counters that were used since: the time is part of the key."""
         self._lock_prefix(connection)
         table = usage_subjects
         query = select(table.c.subject, table.c.at_us).where(self._last_use())
         known = {subject.decode(): at_us for subject, at_us in connection.execute(query)}
         later = {name: at_us for name, at_us in uses.items() if at_us > known.get(name, -1)}
-        gone = [{"old_name": name.encode(), "old_us": known[name]} for name in later if name in known]
-        if gone:
+        replaced = [{"old_name": name.encode(), "old_us": known[name]} for name in later if name in known]
+        if replaced:
             one = and_(table.c.at_us == bindparam("old_us"), table.c.subject == bindparam("old_name"))
-            connection.execute(delete(table).where(self._last_use(), one), gone)
+            connection.execute(delete(table).where(self._last_use(), one), replaced)
         key = {"prefix": self.prefix, "step": LAST_USE, "allowed": 0, "denied": 0}
         rows = [{**key, "at_us": at_us, "subject": name.encode()} for name, at_us in later.items()]
         if rows:
@@ -205,7 +205,7 @@ class SqlHistory:
         if last_us is not None:
             connection.execute(delete(table).where(self._last_use(), table.c.at_us <= last_us))
 
-    # -- small things -----------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _last_use(self) -> Any:
         return and_(usage_subjects.c.prefix == self.prefix, usage_subjects.c.step == LAST_USE)
@@ -224,7 +224,7 @@ class SqlHistory:
             raise StoreClosedError(f"{self.title}: this history was closed; open it again")
 
 
-_COUNTED = usage_subjects.c.allowed + usage_subjects.c.denied
+_TOTAL = usage_subjects.c.allowed + usage_subjects.c.denied
 
 
 def _add_counts(

@@ -1,1 +1,1 @@
-"""Configuration loading: YAML with line numbers, environment variables, and problems that say what to write."""
+"""Configuration loading: YAML with line numbers, environment variables, and error messages with a remedy."""

@@ -1,6 +1,6 @@
-"""Background thread that keeps one source of rules or descriptors up to date, whether files or a database.
+"""Background thread that keeps rules or descriptors from files or a database up to date.
 
-A refresh that fails changes nothing: the previous ones stay in force, and the error is logged once and counted.
+A failed refresh changes nothing: the previous rules stay in force, and the error is logged once and counted.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ __all__ = ["REFRESH_SECONDS", "BackgroundRefresh", "ReloadMessages", "Reloaded",
 
 REFRESH_SECONDS = 1.0
 CLOSE_TIMEOUT = 5.0
-"""Seconds that closing waits for a refresh that is under way."""
+"""Seconds that closing waits for a running refresh."""
 _log = logging.getLogger("crestgate")
 
 Owner = TypeVar("Owner")
 
 
 class ReloadMessages(NamedTuple):
-    """What is logged, with the title of what was loaded."""
+    """Log message formats; each takes the title of the source."""
 
     failed: str
     recovered: str
     reloaded: str
-    """Also with how many there were, and are."""
+    """Also takes the numbers before and after."""
 
 
 class Reloaded(NamedTuple):
-    """How many rules or descriptors there were, and are."""
+    """Number of rules or descriptors before and after."""
 
     before: int
     after: int
 
 
 class BackgroundRefresh(Generic[Owner]):
-    """Calls `load(owner)` every `seconds`, and at once after `wake`. The owner is held weakly: the thread ends when
-    nobody has this any more, or closes it. `load` takes what is new; None when nothing is."""
+    """Calls `load(owner)` every `seconds`, and immediately after `wake`. The owner is a weak reference: the thread ends
+    when this object is collected or closed. `load` applies changes and returns None if there are none."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class BackgroundRefresh(Generic[Owner]):
         seconds: float,
         thread_name: str,
     ) -> None:
-        """`title` says in the log where they are."""
+        """`title` names the source in the log."""
         self.failures = 0
-        """How many refreshes have failed."""
+        """Number of failed refreshes."""
         self.problem: str | None = None
         """The error of the last refresh; None if it succeeded."""
         self.closed = False
@@ -76,7 +76,7 @@ class BackgroundRefresh(Generic[Owner]):
         self._start_thread()
 
     def refresh(self) -> bool:
-        """Refresh now; whether anything was new."""
+        """Refresh now; whether anything has changed."""
         with self.lock:
             owner = self._owner()
             if owner is None:
@@ -103,7 +103,7 @@ class BackgroundRefresh(Generic[Owner]):
         self._wakeups.put(None)
 
     def weak_wake(self) -> Callable[[], None]:
-        """`wake` for somebody who must not keep this alive."""
+        """`wake` without a strong reference to this object."""
         method = WeakMethod(self.wake)
 
         def wake() -> None:
@@ -117,13 +117,13 @@ class BackgroundRefresh(Generic[Owner]):
         close_all([self])
 
     def renew(self) -> None:
-        """In a forked child: the thread has stayed in the parent."""
+        """In a forked child, which does not have the parent's thread."""
         self.lock = Lock()
         if not self.closed:
             self._start_thread()
 
     def _start_thread(self) -> None:
-        self._wakeups: SimpleQueue[None] = SimpleQueue()  # the one kind of queue that a signal handler may put to
+        self._wakeups: SimpleQueue[None] = SimpleQueue()  # the only queue that a signal handler may put to
         self.thread = Thread(
             target=_run, args=(ref(self), self._wakeups, self._seconds), name=self._thread_name, daemon=True
         )
@@ -162,7 +162,7 @@ def _run(weak: ref[BackgroundRefresh[Owner]], wakeups: SimpleQueue[None], second
 
 
 def _wait(wakeups: SimpleQueue[None], seconds: float) -> None:
-    """Until somebody wakes it or so many seconds have passed; one refresh answers all wake-ups before it."""
+    """Wait for a wake-up, or for this long; one refresh serves all wake-ups before it."""
     try:
         wakeups.get(timeout=seconds)
         while True:

@@ -1,7 +1,7 @@
 """YAML and JSON files as plain data with line numbers.
 
-Mistakes in the file itself (invalid YAML, duplicate keys) are in `problems`, so that all mistakes of all files can be
-reported at once. Mistakes in the data are found by its readers, who name the field by its path; `locate` adds the file
+Errors in the file itself (invalid YAML, duplicate keys) are in `problems`, so that the errors of all files can be
+reported together. Errors in the data are found by its readers, which name the field by its path; `locate` adds the file
 and the line.
 """
 
@@ -42,13 +42,13 @@ class Document:
 
     file: str
     """Its path; empty if there is no file, and all settings come from the environment."""
-    data: Any = field(repr=False)  # may hold a password
+    data: Any = field(repr=False)  # may contain a password
     """Mappings, lists, text, numbers, true, false and None. An empty mapping for an empty file, and for one that
     cannot be read."""
     problems: tuple[Problem, ...] = ()
     root: LineTree = 1
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Paths of fields that an environment variable sets, and its name."""
+    """Names of the environment variables that set fields, by path."""
     stamp: Stamp | None = None
     digest: bytes | None = None
     """Of the bytes; None if the file could not be read."""
@@ -73,7 +73,7 @@ class Document:
         paths = [problem.field]
         while paths[-1]:
             paths.append(paths[-1][: max(paths[-1].rfind("."), paths[-1].rfind("["), 0)])
-        for path in paths:  # a variable overrides the file, with all that is in it
+        for path in paths:  # a variable overrides the file, including nested fields
             if path in self.variables:
                 return problem._replace(file=self.variables[path], line=None)
         if not self.file:
@@ -83,7 +83,7 @@ class Document:
 
 
 def read_document(path: str, texts: re.Pattern[str] | None = None) -> Document:
-    """Read a file; `texts` is as in `parse`. It never fails because of the file: see `problems`.
+    """Read a file; `texts` is as in `parse`. Errors in the file are not raised: see `problems`.
 
     ConfigError if PyYAML is not installed.
     """
@@ -95,17 +95,17 @@ def read_document(path: str, texts: re.Pattern[str] | None = None) -> Document:
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         return Document(path, {}, (_unreadable(path, error),), stamp=stamp_of(path))
     if content is None:
-        return _refused(path, "is no ordinary file: save what it holds as one, and name that", stamp)
+        return _invalid(path, "is not a regular file: save its contents as one, and name that", stamp)
     digest = sha256(content).digest()
     if len(content) > MAX_BYTES:
         message = f"is larger than {MAX_BYTES // 2**20} MB: split it, and name the parts under 'include'"
-        return _refused(path, message, stamp, digest)
+        return _invalid(path, message, stamp, digest)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        message = f"the byte 0x{content[error.start]:02x} is no UTF-8: save the file as UTF-8"
-        return _refused(path, message, stamp, digest, line)
+        message = f"the byte 0x{content[error.start]:02x} is not UTF-8: save the file as UTF-8"
+        return _invalid(path, message, stamp, digest, line)
     parsed = parse(text, texts)
     problems = tuple(problem._replace(file=path) for problem in parsed.problems)
     return Document(
@@ -114,7 +114,7 @@ def read_document(path: str, texts: re.Pattern[str] | None = None) -> Document:
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Of a path now, links followed; None if it does not exist."""
+    """The current stamp of a path, following links; None if it does not exist."""
     try:
         return _stamp(os.stat(path))
     except (OSError, ValueError):
@@ -122,7 +122,7 @@ def stamp_of(path: str) -> Stamp | None:
 
 
 def digest_of(path: str) -> bytes | None:
-    """Of a file now, as `Document.digest`; None if it cannot be read."""
+    """The current digest of a file, as `Document.digest`; None if it cannot be read."""
     try:
         with open(path, "rb", opener=_nonblocking) as file:
             return sha256(file.read(MAX_BYTES + 1)).digest()
@@ -139,7 +139,7 @@ def _stamp(status: os.stat_result) -> Stamp:
     return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _refused(
+def _invalid(
     path: str, message: str, stamp: Stamp | None, digest: bytes | None = None, line: int | None = None
 ) -> Document:
     return Document(path, {}, (Problem("", message, path, line),), stamp=stamp, digest=digest)
@@ -147,11 +147,11 @@ def _refused(
 
 def _unreadable(path: str, error: OSError | ValueError) -> Problem:
     if isinstance(error, FileNotFoundError):
-        message = "there is no such file: write its path as seen from here, or make it"
+        message = "there is no such file: correct the path, or create the file"
     elif isinstance(error, IsADirectoryError):
         message = "is a folder: name a file in it"
     elif isinstance(error, PermissionError):
-        message = "may not be read: give this process leave to read it"
+        message = "permission denied: give this process read permission"
     else:
         message = f"cannot be read: {getattr(error, 'strerror', None) or error}"
     return Problem("", message, path)

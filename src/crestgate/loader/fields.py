@@ -38,8 +38,8 @@ class Problems:
 
 
 class Fields:
-    """The fields of one mapping. A field that is absent or wrong has its default; wrong ones, and absent ones that are
-    `required`, are reported to `problems`.
+    """The fields of one mapping. A field that is absent or invalid has its default; invalid ones, and absent ones that
+    are `required`, are reported to `problems`.
 
     >>> problems = Problems()
     >>> fields = Fields({"limit": "many", "metod": "GET"}, "rules[3]", problems, ["limit", "method"])
@@ -81,7 +81,7 @@ class Fields:
     def text(
         self, name: str, default: Any = None, *, required: bool = False, maximum: int = 1024, empty: bool = False
     ) -> Any:
-        """Text; for a number, which YAML takes from text without quotes, the problem says so."""
+        """Text. For a number, which YAML reads from text without quotes, the message says to write quotes."""
         value = self.values.get(name)
         if value is None:
             return self._absent(name, default, required, "a text")
@@ -184,7 +184,7 @@ class Fields:
         return entries
 
     def _absent(self, name: str, default: Any, required: bool, wanted: str) -> Any:
-        if required and self.is_mapping:  # otherwise that is the problem
+        if required and self.is_mapping:  # if it is no mapping, that is reported already
             self.report(name, f"is missing: write {wanted}")
         return default
 
@@ -203,7 +203,7 @@ def is_number(value: object) -> bool:
 
 
 def _integer_range(minimum: int, maximum: int) -> str:
-    """Without a maximum that nobody reaches."""
+    """Omits the default maximum."""
     return (
         f"a whole number, {minimum} or more"
         if maximum == MAX_INTEGER
@@ -216,7 +216,7 @@ def _digits(text: str) -> str:
 
 
 def describe(value: object) -> str:
-    """A value in a message: short ones as they are, without secrets; others by their kind.
+    """A value for a message: short ones as they are, without secrets; others by their type.
 
     >>> describe("redis://user:secret@localhost"), describe([1, 2]), describe(None)
     ("'redis://***@localhost'", 'a list', 'nothing')
@@ -230,9 +230,9 @@ def describe(value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     if isinstance(value, int) and abs(value) > MAX_SHOWN:  # it may have more digits than Python formats
-        return "a number of very many digits"
-    shown = repr(redact_text(value)) if isinstance(value, str) else redact_text(repr(value))
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+        return "a very long number"
+    text = repr(redact_text(value)) if isinstance(value, str) else redact_text(repr(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def join_names(names: Iterable[str]) -> str:

@@ -1,12 +1,11 @@
-"""Contents of configuration files, read again when the files change.
+"""Contents of configuration files, reloaded when the files change.
 
-A change is detected by stamps (inode, size and times of each file, names in each folder), so it is noticed whether a
-file was edited in place, replaced by another, or a link on the way to it was switched. File systems count time in
-steps of some milliseconds, and two edits within one step leave one stamp: so the first check after a reading compares
-the bytes, too.
+Changes are detected by stamps (inode, size and times of each file, names in each folder), whether a file was edited in
+place, replaced by another, or a symbolic link in its path was switched. File systems have a time resolution of some
+milliseconds, and two edits within it leave one stamp: so the first check after a load compares the bytes, too.
 
-Files with mistakes are an error on every refresh until they change, without being read again; the last usable contents
-stay. Reading may take seconds, so no lock is held meanwhile; of two concurrent readings the later one is taken.
+Invalid files are an error on every refresh until they change, without being read again; the last valid contents stay.
+Loading may take seconds, so no lock is held meanwhile; of two concurrent loads the later one wins.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ V = TypeVar("V")
 
 
 class FileContents(Protocol):
-    """The outcome of one reading."""
+    """The result of one load."""
 
     @property
     def problems(self) -> Sequence[Problem]: ...
 
     @property
     def states(self) -> Mapping[str, PathState]:
-        """Every file and folder that was looked at, as it was then."""
+        """The state of every file and folder at the time of the load."""
 
     @property
     def digests(self) -> Mapping[str, bytes | None]:
@@ -46,16 +45,16 @@ F = TypeVar("F", bound=FileContents)
 
 
 class FileReloader(Generic[F]):
-    """The latest usable contents of some files. `state` looks at one path without reading it."""
+    """The latest valid contents of some files. `state` returns the state of a path without reading it."""
 
     def __init__(self, read: Callable[[], F], state: Callable[[str], PathState], contents: F | None = None) -> None:
-        """`contents` is what was read already, if it was."""
+        """`contents` is the result of an earlier load, if any."""
         self._read = read
         self._state = state
         self._lock = fork_safe_lock()
         self._forced = False
         self._started = self._finished = 0
-        """Numbers of the last reading that was started, and of the last one that was taken."""
+        """Numbers of the last load that was started, and of the last one whose result was used."""
         self._states: dict[str, PathState] = {}
         self._digests: dict[str, bytes | None] = {}
         self._bytes_compared = False
@@ -63,14 +62,14 @@ class FileReloader(Generic[F]):
         self._latest: tuple[int, F | None] = (0, None)
         if contents is not None:
             self._started = self._finished = 1
-            self._take(contents)
+            self._use(contents)
 
     def force(self) -> None:
-        """Read at the next refresh, changed or not. Takes no lock: a signal handler may call it."""
+        """Load at the next refresh, changed or not. Takes no lock: a signal handler may call it."""
         self._forced = True
 
     def refresh(self) -> bool:
-        """Read the files if they have changed; whether their bytes have. ValidationError while they have mistakes."""
+        """Load the files if they have changed; whether their bytes have. ValidationError while they are invalid."""
         changed = self._refresh()
         failure = self._failure
         if failure is not None:
@@ -78,7 +77,7 @@ class FileReloader(Generic[F]):
         return changed
 
     def latest(self) -> tuple[int, F | None]:
-        """The last usable contents and their revision, which counts up; 0 and None before the first."""
+        """The revision and contents of the last valid load; 0 and None before the first. Revisions count up."""
         return self._latest
 
     def _refresh(self) -> bool:
@@ -97,7 +96,7 @@ class FileReloader(Generic[F]):
             if number < self._finished:
                 return False
             self._finished = number
-            return self._take(contents)
+            return self._use(contents)
 
     def _changed(self) -> bool:
         if any(self._state(path) != state for path, state in self._states.items()):
@@ -107,7 +106,7 @@ class FileReloader(Generic[F]):
         self._bytes_compared = True
         return any(digest_of(path) != digest for path, digest in self._digests.items())
 
-    def _take(self, contents: F) -> bool:
+    def _use(self, contents: F) -> bool:
         before = None if self._failure is not None else self._digests
         self._states = _absolute(contents.states)
         self._digests = _absolute(contents.digests)

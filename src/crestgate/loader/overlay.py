@@ -15,7 +15,7 @@ class Variable(NamedTuple):
     """One variable that sets one field."""
 
     name: str
-    """As the environment has it: CRESTGATE_PLANS__GOLD."""
+    """Its name in the environment: CRESTGATE_PLANS__GOLD."""
     path: tuple[str, ...]
     """The field: plans, gold."""
     value: Any
@@ -30,26 +30,26 @@ def overlay(document: Document, variables: Iterable[Variable]) -> Document:
     """
     data, names = document.data, dict(document.variables)
     for variable in variables:
-        spelled = _spelled(data, variable.path)
-        if spelled is not None:
-            data = _with(data, spelled, variable.value)
-            names[".".join(spelled)] = variable.name
+        path = _match_case(data, variable.path)
+        if path is not None:
+            data = _with(data, path, variable.value)
+            names[".".join(path)] = variable.name
     return replace(document, data=data, variables=names)
 
 
-def _spelled(data: Any, path: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The path as the file spells it: a variable's name is upper case. None if the file has something other than a
-    mapping there, which is a problem of its own."""
-    spelled = []
+def _match_case(data: Any, path: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The path in the spelling of the file: the names of variables are upper-case. None if the file has something other
+    than a mapping there, which is reported separately."""
+    keys = []
     for part in path:
         if data is not None and not isinstance(data, Mapping):
             return None
-        same = part
+        key = part
         if data and part not in data:
-            same = next((key for key in data if key.lower() == part.lower()), part)
-        spelled.append(same)
-        data = data.get(same) if data else None
-    return tuple(spelled)
+            key = next((other for other in data if other.lower() == part.lower()), part)
+        keys.append(key)
+        data = data.get(key) if data else None
+    return tuple(keys)
 
 
 def _with(data: Any, path: tuple[str, ...], value: Any) -> Any:

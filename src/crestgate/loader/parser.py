@@ -37,7 +37,7 @@ _FRACTION = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]
 
 
 class Parsed(NamedTuple):
-    """A parsed text. After a fatal mistake, `data` is None."""
+    """A parsed text. After a fatal error, `data` is None."""
 
     data: Any
     lines: LineTree
@@ -47,9 +47,9 @@ class Parsed(NamedTuple):
 class _Node(NamedTuple):
     value: Any
     below: Any
-    """The lines of what it holds; None for a scalar."""
+    """The lines of its members; None for a scalar."""
     size: int
-    """Number of values in it, aliases expanded."""
+    """Number of values in it, with aliases expanded."""
 
 
 def parse(text: str, texts: re.Pattern[str] | None = None) -> Parsed:
@@ -63,7 +63,7 @@ def parse(text: str, texts: re.Pattern[str] | None = None) -> Parsed:
         raise ConfigError(f"the package {error.name!r} is missing: {install_hint('config')}") from None
 
     if (invalid := _NOT_TEXT.search(text)) is not None:  # the messages of PyYAML's two parsers differ
-        message = f"holds the character U+{ord(invalid[0]):04X}, which no YAML may have: take it away"
+        message = f"contains the character U+{ord(invalid[0]):04X}, which YAML does not allow: remove it"
         return Parsed(None, 1, [Problem("", message, None, text.count("\n", 0, invalid.start()) + 1)])
     if text.lstrip()[:1] in ("{", "["):
         text = _PAIR.sub(_join_surrogates, text)
@@ -79,7 +79,7 @@ def parse(text: str, texts: re.Pattern[str] | None = None) -> Parsed:
             error.context or "", (since.line, since.column) if since else None, error.problem or "", position
         )
         line, message = explain_error(parser_error, _BREAK.split(text))
-        # The last key is meant if it is on this line, and not one of several in brackets.
+        # The last key is the field if it is on this line, and not one of several in brackets.
         field = reader.path if line == reader.line and "flow" not in parser_error.context else ""
         return Parsed(None, 1, [*reader.problems, Problem(field, message, None, line)])
     return Parsed(data, lines, reader.problems)
@@ -110,7 +110,7 @@ def _join_surrogates(pair: re.Match[str]) -> str:
 
 
 class _FatalError(Exception):
-    """A mistake after which the rest cannot be parsed."""
+    """An error after which the rest cannot be parsed."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -128,7 +128,7 @@ class _Reader:
         """None while the anchored value is being read."""
         self.aliased = 0
         self.path, self.line = "", 0
-        """Of the last key."""
+        """Path and line of the last key."""
         self.Scalar, self.Alias = yaml.ScalarEvent, yaml.AliasEvent
         self.Mapping, self.MappingEnd = yaml.MappingStartEvent, yaml.MappingEndEvent
         self.Sequence, self.SequenceEnd = yaml.SequenceStartEvent, yaml.SequenceEndEvent
@@ -144,7 +144,7 @@ class _Reader:
         self.next()  # the document's end
         following = self.next()
         if type(following) is not self.StreamEnd:
-            message = "'---' begins a second document, and a file has one: put it in a file of its own"
+            message = "'---' starts a second document, and a file must have one: write it in a separate file"
             raise _FatalError(Problem("", message, None, _line(following)))
         return ({} if node.value is None else node.value), (line, node.below)
 
@@ -158,7 +158,7 @@ class _Reader:
         if kind is self.Scalar:
             node = _Node(self.scalar(event, at), None, 1)
         elif depth > MAX_DEPTH:
-            message = f"is nested deeper than {MAX_DEPTH} levels: see that every bracket is closed"
+            message = f"is nested deeper than {MAX_DEPTH} levels: check that every bracket is closed"
             raise _FatalError(Problem("", message, None, _line(event)))
         elif kind is self.Mapping:
             self.check_tag(event, at, "map")
@@ -222,7 +222,7 @@ class _Reader:
         return _Node(data, lines, size)
 
     def key(self, event: Any, at: str, depth: int) -> str | None:
-        """A key as it was written; None, and a problem, for what cannot be one."""
+        """A key in its original spelling; None, and a problem, if it is not a scalar."""
         if type(event) is self.Scalar and (event.value or not event.implicit[0]):
             if event.anchor is not None:
                 self.anchors[event.anchor] = _Node(event.value, None, 1)
@@ -230,8 +230,8 @@ class _Reader:
         node = self.node(event, at, depth + 1)
         if type(event) is self.Alias and isinstance(node.value, str | int | float):
             return str(node.value)
-        what = "nothing" if node.below is None else "a mapping" if isinstance(node.value, dict) else "a list"
-        message = f"a key must be text, not {what}: text that begins with '{{' or '[' is written in quotes"
+        kind = "nothing" if node.below is None else "a mapping" if isinstance(node.value, dict) else "a list"
+        message = f"a key must be text, not {kind}: text that begins with '{{' or '[' must be in quotes"
         self.problems.append(Problem(at, message, None, _line(event)))
         return None
 
@@ -263,7 +263,7 @@ class _Reader:
             return _Node(None, None, 1)
         node = self.anchors[name]
         if node is None:
-            message = f"'*{name}' stands inside of what '&{name}' names, without an end: write the value itself"
+            message = f"'*{name}' is inside the value of '&{name}', which would never end: write the value itself"
             raise _FatalError(Problem(at, message, None, line))
         self.count(node.size, at, line)
         return node
@@ -281,7 +281,7 @@ class _Reader:
         """A few lines of nested aliases can expand beyond any memory."""
         self.aliased += size
         if self.aliased > MAX_ALIASED:
-            message = f"aliases stand for more than {MAX_ALIASED:,} values by now: write fewer of them"
+            message = f"aliases expand to more than {MAX_ALIASED:,} values: write fewer of them"
             raise _FatalError(Problem(at, message, None, line))
         return size
 
@@ -291,8 +291,8 @@ class _Reader:
 
     def wrong_tag(self, event: Any, at: str) -> None:
         tag = event.tag.replace(_TAG, "!!")
-        why = "does not go with this value" if tag.startswith("!!") else "means nothing here"
-        message = f"the tag {tag!r} {why}: take it away, or write all of the value in quotes"
+        reason = "does not match this value" if tag.startswith("!!") else "is not supported"
+        message = f"the tag {tag!r} {reason}: remove it, or write the whole value in quotes"
         self.problems.append(Problem(at, message, None, _line(event)))
 
 

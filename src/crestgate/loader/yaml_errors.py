@@ -1,7 +1,7 @@
 """Explanations of YAML parser errors.
 
-A parser says what it expected; whoever wrote the file needs to know what to write. The same few slips (a tab, a quote
-that is never closed, a `*` without quotes) make up nearly all errors, so those are recognised.
+A parser reports what it expected; the author of the file needs to know what to write. A few mistakes (a tab, an
+unclosed quote, a `*` without quotes) cause nearly all errors, so those are recognised.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["ParserError", "explain_error"]
 
 
 _SECRET = re.compile(r"(?i)://|@.*:|:.*@|pass|pwd|secret|token")
-"""Lines that may hold a password, and are not shown."""
+"""Lines that may contain a password; messages do not show them."""
 
 
 class ParserError(NamedTuple):
@@ -44,15 +44,15 @@ def _explain(error: ParserError, lines: Sequence[str]) -> tuple[int, str]:
     start = error.start or error.at
     here = _rest(lines, error.at)
     if "tab character" in problem or here.startswith("\t"):
-        return line + 1, "a tab where YAML needs spaces: indent with spaces"
+        return line + 1, "a tab where YAML requires spaces: indent with spaces"
     if "quoted scalar" in context and "end of stream" in problem:
         quote = _rest(lines, start)[:1]
-        return start[0] + 1, f"the quote {quote} that begins here is never closed: write another {quote} at the end"
+        return start[0] + 1, f"the quote {quote} is never closed: write another {quote} at the end"
     if "quoted scalar" in context and "Unicode" in problem:
-        return line + 1, "this escape stands for no character: write the character itself"
+        return line + 1, "this escape is not a valid character: write the character itself"
     if "quoted scalar" in context:
         return line + 1, (
-            "a backslash in double quotes begins an escape such as \\n, and this is none that YAML knows: "
+            "unknown escape: a backslash in double quotes starts an escape such as \\n: "
             "write \\\\ for a backslash, or use single quotes"
         )
     special = ("an alias", "an anchor", "a block scalar", "a directive")
@@ -63,20 +63,20 @@ def _explain(error: ParserError, lines: Sequence[str]) -> tuple[int, str]:
     if "mapping values" in problem or "simple key" in context:
         return _colon(error, lines)
     if "entries are not allowed" in problem:
-        return line + 1, "a list's '- ' cannot stand behind something else on a line: begin a new line with it"
+        return line + 1, "the '- ' of a list must be first on its line: start a new line with it"
     if "expected key" in problem or "'-' indicator" in problem or "<block end>" in problem:
         return _misplaced(error, lines)
     if "node content" in problem and not here.strip():
-        return start[0] + 1, "a value is missing at the end of the file: see that every bracket is closed"
+        return start[0] + 1, "a value is missing at the end of the file: check that every bracket is closed"
     if "node content" in problem:
-        return line + 1, f"a value is missing before {here[:1]!r}: write one, or take the {here[:1]!r} away"
+        return line + 1, f"a value is missing before {here[:1]!r}: write one, or remove the {here[:1]!r}"
     if "<document start>" in problem:
-        return line + 1, "there is something after the end of the document ('...'): take the '...' away"
+        return line + 1, "there is text after the end of the document ('...'): remove the '...'"
     return line + 1, f"this is not YAML: {problem}"
 
 
 def _unquoted(text: str, context: str) -> str:
-    if context.endswith("a directive"):  # at the beginning of a line, so a name is meant
+    if context.endswith("a directive"):  # at the start of a line, so it is a name
         name = _as(text.partition(":")[0])
         return f"a name that begins with '%' must be in quotes{name and name + ': …'}"
     return f"a value that begins with {text[:1]!r} must be in quotes{_as(text)}"
@@ -84,10 +84,10 @@ def _unquoted(text: str, context: str) -> str:
 
 def _bracket(error: ParserError, closing: str, lines: Sequence[str]) -> tuple[int, str]:
     opening = "[" if closing == "]" else "{"
-    began, row = (error.start or error.at)[0] + 1, error.at[0]
+    first, row = (error.start or error.at)[0] + 1, error.at[0]
     if not "".join(lines[row:]).strip():
-        return began, f"the '{opening}' that begins here is never closed: write '{closing}' at the end"
-    return row + 1, f"',' or '{closing}' is missing here or just before: the '{opening}' of line {began} is still open"
+        return first, f"the '{opening}' is never closed: write '{closing}' at the end"
+    return row + 1, f"',' or '{closing}' is missing here or just before: the '{opening}' of line {first} is still open"
 
 
 def _colon(error: ParserError, lines: Sequence[str]) -> tuple[int, str]:
@@ -100,26 +100,26 @@ def _colon(error: ParserError, lines: Sequence[str]) -> tuple[int, str]:
     before = lines[row][:column] if row < len(lines) else ""
     if ": " in before:
         value = lines[row].partition(": ")[2].strip()
-        return row + 1, f"a value that holds ': ' must be in quotes{_as(value)}"
+        return row + 1, f"a value that contains ': ' must be in quotes{_as(value)}"
     above = next((number for number in range(row - 1, -1, -1) if lines[number].strip()), row)
-    if (glued := re.match(r"\s*(?:- )?([\w.-]+):\S", lines[above])) is not None:
-        return above + 1, f"a blank is missing after the ':' of {glued[1]!r}: write '{glued[1]}: …'"
+    if (key := re.match(r"\s*(?:- )?([\w.-]+):\S", lines[above])) is not None:
+        return above + 1, f"a space is missing after the ':' of {key[1]!r}: write '{key[1]}: …'"
     return row + 1, (
-        "this line is indented deeper than the one above, which has a value already: indent all fields of a mapping "
+        "this line is indented deeper than the one above, which already has a value: indent all fields of a mapping "
         "alike"
     )
 
 
 def _misplaced(error: ParserError, lines: Sequence[str]) -> tuple[int, str]:
     row, column = error.at
-    began = (error.start or error.at)[0] + 1
+    first = (error.start or error.at)[0] + 1
     line = lines[row] if row < len(lines) else ""
     if line[:column].strip():
-        rest = "something" if _SECRET.search(line) else repr(_shortened(line[column:].strip()))
-        return row + 1, f"{rest} stands behind a value: write the whole value in quotes"
+        rest = "text" if _SECRET.search(line) else repr(_shortened(line[column:].strip()))
+        return row + 1, f"{rest} follows a value: write the whole value in quotes"
     return row + 1, (
-        f"this line does not fit the block that begins at line {began}: indent it like the others, and see that every "
-        "quote and bracket above is closed"
+        f"this line does not fit the block that starts at line {first}: indent it like the others, and check that "
+        "every quote and bracket above is closed"
     )
 
 
@@ -129,7 +129,7 @@ def _rest(lines: Sequence[str], at: tuple[int, int]) -> str:
 
 
 def _as(value: str) -> str:
-    """How to write a value in quotes; not shown if there may be a password in it."""
+    """How to write a value in quotes; empty if it may contain a password."""
     text = re.split(r"\s#|[,\]}]\s*$", value)[0].strip()
     return "" if _SECRET.search(text) else f": write {_shortened(_quoted(text))}"
 

@@ -34,7 +34,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """Who took a lock last, and until when."""
+    """The latest lease of a lock."""
 
     version: int
     holder: str
@@ -87,7 +87,7 @@ class FileLocks(Locks[None]):
 
     @contextmanager
     def guarded(self, lease: Lease) -> Iterator[None]:
-        """Nobody takes the lock while the block runs. A process that is stopped inside the block blocks all others."""
+        """The lock cannot be taken while the block runs. A process that is stopped inside it blocks all others."""
         self.check_open()
         with self._file(lease.name, self.timeout) as file:
             if file is None:
@@ -101,7 +101,7 @@ class FileLocks(Locks[None]):
 
     @contextmanager
     def _file(self, name: str, timeout: float) -> Iterator[int | None]:
-        """The file of a lock, locked; None if another process kept it locked for so many seconds."""
+        """The file of a lock, locked; None if another process keeps it locked for `timeout` seconds."""
         path = self._path(name)
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -148,7 +148,7 @@ def _read(file: int, path: str) -> LockRecord:
         data = os.pread(file, LENGTH, 0).strip(b" \n\0")
         return LockRecord(**json.loads(data)) if data else _FREE  # after a power failure there may be zeros
     except (OSError, ValueError, TypeError):
-        raise StoreError(f"{path}: this is not the record of a lock; remove it if nothing else needs it") from None
+        raise StoreError(f"{path}: this is not a lock record; remove the file if nothing else needs it") from None
 
 
 def _write(file: int, path: str, record: LockRecord) -> None:

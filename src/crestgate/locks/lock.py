@@ -35,11 +35,11 @@ class Locks(ABC, Generic[T]):
 
     @abstractmethod
     def attempt(self, name: str, holder: str, seconds: float) -> int | None:
-        """Take the lock now, for so many seconds; the version of the lease, or None if somebody else holds it."""
+        """Try to take the lock for this long; the version of the lease, or None if the lock is held."""
 
     @abstractmethod
     def release(self, lease: Lease) -> None:
-        """Free the lock, unless it is no longer this lease's."""
+        """Release the lock, unless another lease has it now."""
 
     @abstractmethod
     def guarded(self, lease: Lease) -> AbstractContextManager[T]:
@@ -84,6 +84,6 @@ class Locks(ABC, Generic[T]):
 
 def lease_lost(lease: Lease) -> LeaseLostError:
     return LeaseLostError(
-        f"lock {lease.name!r}: the lease of version {lease.version} ran out and another has taken the lock since, so "
-        "nothing was written; take the lock again, read again, and ask for a longer lease if this happens often"
+        f"lock {lease.name!r}: the lease of version {lease.version} expired and another holder took the lock, so "
+        "nothing was written; take the lock again, read again, and use a longer lease if this happens often"
     )

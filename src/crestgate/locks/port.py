@@ -5,16 +5,16 @@
         with locks.guarded(lease) as transaction:
             ...                                         # write, or LeaseLostError and nothing is written
 
-A lock is held for a lease: a holder that died, or was stopped, keeps the others out for so long at most. Hence a lock
-alone cannot guarantee that nobody else holds it: a holder may be stopped anywhere, and go on after its lease. So
-writes are fenced: each lease has a version, and `guarded` writes only if it is the latest.
+A lock is held for a lease: a holder that died, or was stopped, blocks others no longer than that. Hence a lock alone
+cannot guarantee exclusion: a holder may be stopped anywhere, and continue after its lease. So writes are fenced: each
+lease has a version, and `guarded` writes only if it is the latest.
 
 Exclusion   At most one holder at a time, as long as no holder exceeds its lease. Not fair: waiters poll. Not
             re-entrant: a holder that takes its lock again waits for itself, until TimeoutError.
 Versions    Every lease has a higher version than all before it: at least the one before plus 1, and at least the
             clock in microseconds, so that versions grow even after the record of the one before has expired.
-Writes      `guarded` compares and writes atomically. The version alone decides: an expired lease still writes as long
-            as nobody has taken the lock since.
+Writes      `guarded` compares and writes atomically. Only the version counts: an expired lease still writes if the
+            lock was not taken since.
 Clock       That of the database or Redis server, or this machine's monotonic one: two clocks are never compared.
 Errors      TimeoutError when the lock was not free in time, LeaseLostError when another has taken it since, StoreError
             when the server is unavailable or fails. A StoreError at the end of `guarded` says if the result is unknown.
@@ -40,7 +40,7 @@ MAX_LEASE = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One holding of one lock. `version` grows with every lease; `holder` is a random token."""
+    """One lease of one lock. `version` grows with every lease; `holder` is a random token."""
 
     name: str
     version: int
@@ -54,7 +54,7 @@ class LockService(Protocol[T_co]):
         """Take the lock within `wait` seconds, and release it at the end of the block if it is still held."""
 
     def guarded(self, lease: Lease) -> AbstractContextManager[T_co]:
-        """Commit what the block has written, unless another has taken the lock since: then LeaseLostError."""
+        """Commit the block's writes; LeaseLostError, and nothing is written, if the lock was taken since."""
 
     def close(self) -> None:
         """Close connections. Closing twice is fine; taking a lock afterwards is a StoreClosedError."""

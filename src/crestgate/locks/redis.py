@@ -2,15 +2,15 @@
 
 redis-py's Lock is a key that expires (`SET … NX PX`) and that only its holder deletes. It has no versions. So a new
 holder also writes a record, a hash of version and holder, by a script that first checks that the lock is still its
-own. A guarded write is a transaction (MULTI) that WATCHes the record: Redis executes it only if nobody has taken the
-lock since the record was compared.
+own. A guarded write is a transaction (MULTI) that WATCHes the record: Redis executes it only if the lock was not taken
+since the record was compared.
 
 The record expires 90 days after the lock was last taken; the next version then starts from the server's clock, which
 is higher. In a cluster all keys of one prefix have the same hash tag, `{prefix}`: a transaction cannot span slots, so
-whatever is written under these locks must have it too.
+all keys written under these locks must have it too.
 
-A replica that is promoted may lack the latest leases: two may then hold one lock. Only one of them can write: the
-record on the new master names one holder at most.
+A promoted replica may lack the latest leases, so that two clients hold one lock. Only one of them can write: the record
+on the new master names one holder at most.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ return version
 
 
 class RedisLocks(Locks[Pipeline]):
-    """Locks on a server, a master that Sentinels name, or a cluster."""
+    """Locks on a server, a Sentinel master, or a cluster."""
 
     def __init__(self, client: Redis | RedisCluster, address: str, *, prefix: str) -> None:
         super().__init__(address)
         self.client: Any = client  # untyped: redis-py's types mix sync and async replies
         self.tag = "{" + quoted(prefix) + "}"
-        """Prefix of the keys of the locks, and in a cluster of all that is written under them."""
+        """Prefix of the locks' keys; in a cluster, of all keys that are written under them."""
         self._record_lease = self.client.register_script(_RECORD_LEASE)
         with self._map_errors():
             self.client.ping()
@@ -67,7 +67,7 @@ class RedisLocks(Locks[Pipeline]):
             return int(version) or None  # 0: the lease has expired already
 
     def release(self, lease: Lease) -> None:
-        with self._map_errors(), suppress(LockNotOwnedError):  # it has expired, and may be another's by now
+        with self._map_errors(), suppress(LockNotOwnedError):  # it has expired, and another holder may have it
             self._lock(lease.name).do_release(lease.holder)
 
     @contextmanager
@@ -103,7 +103,7 @@ class RedisLocks(Locks[Pipeline]):
         return node_for_key(self.client, self.tag).pipeline(transaction=True)
 
     def _lock(self, name: str, seconds: float | None = None) -> Lock:
-        key: Any = self._key("lock", name)  # bytes are fine too, whatever Lock's type says
+        key: Any = self._key("lock", name)  # bytes work too, despite Lock's type
         return Lock(self.client, key, timeout=seconds, thread_local=False)
 
     def _key(self, kind: str, name: str) -> bytes:

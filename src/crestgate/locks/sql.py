@@ -2,11 +2,11 @@
 
 Taking a lock is a short transaction: the row is locked, read and rewritten. Nothing in the database stays locked while
 a lock is held, so a holder may die, and its connection break, at any time. A guarded write is a transaction that
-begins by locking the row and comparing the version; so the comparison and the write commit together, and nobody can
-take the lock in between. Rows are never waited for in the database (NOWAIT) but polled, so that every wait ends by its
-timeout.
+begins by locking the row and comparing the version; so the comparison and the write commit together, and the lock
+cannot be taken in between. Row locks are polled (NOWAIT), not waited for in the database, so that every wait ends by
+its timeout.
 
-A row stays for every name that was ever locked.
+Rows are never deleted: there is one for every name that was ever locked.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class SqlLocks(Locks[Connection]):
     def _free(self, connection: Connection, lease: Lease) -> bool:
         rows = self._lock(connection, lease.name)
         if rows and _is_of(rows[0], lease):
-            freed = update(locks).where(locks.c.name == self._name(lease.name)).values(expires_us=rows[0].now)
-            connection.execute(freed)
+            release = update(locks).where(locks.c.name == self._name(lease.name)).values(expires_us=rows[0].now)
+            connection.execute(release)
             connection.commit()
         return True
 
@@ -167,5 +167,5 @@ def _is_of(row: LockRow, lease: Lease) -> bool:
 
 
 def _is_busy(error: DBAPIError) -> bool:
-    """Also when another has just inserted the same row."""
+    """Whether it is a conflict, or another client has just inserted the same row."""
     return isinstance(error, IntegrityError) or is_busy(error)

@@ -6,7 +6,7 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock:
-    """A clock for tests. Give it to a limiter, move it with `advance`, and nothing ever sleeps.
+    """A clock for tests. Pass it to a limiter and move it with `advance`; nothing ever sleeps.
 
     >>> from crestgate import Limiter
     >>> clock = FakeClock(1_700_000_000)
@@ -17,7 +17,7 @@ class FakeClock:
     >>> limiter.check("user:42", "1/minute").allowed
     True
 
-    Whatever would sleep (`acquire`, a leaky bucket's delay) advances it instead.
+    Calls that would sleep (`acquire`, a leaky bucket's delay) advance it instead.
     """
 
     def __init__(self, start_seconds: float = 0.0) -> None:
@@ -32,7 +32,7 @@ class FakeClock:
         return self._ticks
 
     def advance(self, seconds: float) -> None:
-        """Advance by so many seconds (rounded to a microsecond); a negative number steps back."""
+        """Advance by this many seconds (rounded to a microsecond); a negative number steps back."""
         self._ticks += round(seconds * 1_000_000)
 
     def wait(self, seconds: float) -> float:

@@ -125,7 +125,7 @@ class IdempotencyConformance:
             replay = replay_of(decide(store, name, request("key", many, number))[0])
             assert replay.numbers[0][1] == 1000 - sum(range(number + 1)), name
         take(store, many, 1, "a")
-        assert remaining(store, many, "a") == 999, "a record is no counter"
+        assert remaining(store, many, "a") == 999, "a record is not a counter"
         store.close()
 
     def test_record_expires_after_its_ttl(self) -> None:
@@ -225,7 +225,7 @@ class IdempotencyConformance:
         note = bytes(MAX_RECORD_BYTES - record_bytes(0, 20))
         try:
             decide(store, "n", request("key 0", many), request("key 1", many), *group, note=note)
-        except ValueError as error:  # a StoreError would be answered by a failure policy
+        except ValueError as error:  # a failure policy would handle a StoreError
             error_message: str | None = str(error)
         else:
             error_message = None
@@ -255,7 +255,7 @@ class IdempotencyConformance:
             with ThreadPoolExecutor(self.threads) as pool:
                 results = [future.result() for future in [pool.submit(race) for _ in range(self.threads)]]
             assert sum(decided for _, decided in results) == 1
-            assert all(numbers == results[0][0] for numbers, _ in results), "all got the same answer"
+            assert all(numbers == results[0][0] for numbers, _ in results), "all got the same result"
             assert [remaining(store, many, f"key {number}") for number in range(4)] == [100_000 - round_ - 1] * 4
         store.close()
 

@@ -69,7 +69,7 @@ def test_every_mistake_has_file_and_line(run: Run, folder: Path, monkeypatch: py
 
 
 def test_missing_file(run: Run, shell: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = ": there is no such file: write its path as seen from here, or make it\n"
+    expected = ": there is no such file: correct the path, or create the file\n"
     assert run("config", "check") == (2, "", f"crestgate.yaml{expected}")
     assert shell("config", "check", "x.yaml") == (2, "", f"x.yaml{expected}")
     monkeypatch.setenv("CRESTGATE_CONFIG", "y.yaml")

@@ -57,9 +57,9 @@ def test_option_overrides_the_environment(run: Run, settings: list[Settings], mo
         (
             "--grpc",
             "70000",
-            "--grpc: has the port 70000: write one from 1 to 65535, or 0 for any that is free\n",
+            "--grpc: has the port 70000: write one from 1 to 65535, or 0 for any free port\n",
         ),
-        ("--http", "8081", "--http: is the address of server.grpc too: write another port than 8081\n"),
+        ("--http", "8081", "--http: is also the address of server.grpc: write another port than 8081\n"),
     ],
 )
 def test_error_names_the_option(option: str, value: str, expected: str, run: Run, settings: list[Settings]) -> None:

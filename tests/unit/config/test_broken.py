@@ -49,17 +49,17 @@ ENVIRONMENTS = [
     ({"CRESTGATE_PLAN__GOLD": "5/s"}, "CRESTGATE_PLAN__GOLD: unknown variable: did you mean CRESTGATE_PLANS?"),
     (
         {"CRESTGATE_SERVER": "127.0.0.1:80"},
-        "CRESTGATE_SERVER: sets a mapping: set the fields inside of it, such as CRESTGATE_SERVER__HTTP",
+        "CRESTGATE_SERVER: sets a mapping: set its fields, such as CRESTGATE_SERVER__HTTP",
     ),
-    ({"CRESTGATE_STORE__URL": "x"}, "CRESTGATE_STORE__URL: 'store' has no fields inside: set CRESTGATE_STORE"),
+    ({"CRESTGATE_STORE__URL": "x"}, "CRESTGATE_STORE__URL: 'store' has no fields: set CRESTGATE_STORE"),
     (
         {"CRESTGATE_RULES__0__LIMIT": "5"},
-        "CRESTGATE_RULES__0__LIMIT: sets a part of a list: set all of it, as CRESTGATE_RULES=[…], or write "
+        "CRESTGATE_RULES__0__LIMIT: sets a part of a list: set the whole list, as CRESTGATE_RULES=[…], or write "
         "it in a file",
     ),
     (
         {"CRESTGATE_PLANS__": "5/s"},
-        "CRESTGATE_PLANS__: a name is missing between or after '__': write it, or take the '__' away",
+        "CRESTGATE_PLANS__: a name is missing between or after '__': write it, or remove the '__'",
     ),
     (
         {"CRESTGATE_STORE": "redis://crestgate:hunter2@localhost:port"},
@@ -68,7 +68,7 @@ ENVIRONMENTS = [
     ),
     (
         {"CRESTGATE_STORE": "[redis://one, redis://two"},
-        "CRESTGATE_STORE: store: the '[' that begins here is never closed: write ']' at the end",
+        "CRESTGATE_STORE: store: the '[' is never closed: write ']' at the end",
     ),
     (
         {"CRESTGATE_MODE": "servce"},
@@ -85,7 +85,7 @@ ENVIRONMENTS = [
     ({"CRESTGATE_PORT": "8080"}, "CRESTGATE_PORT: unknown variable: did you mean CRESTGATE_STORE?"),
     (
         {"CRESTGATE_STORE": "[redis://\udcff]"},
-        "CRESTGATE_STORE: store: holds the character U+DCFF, which no YAML may have: take it away",
+        "CRESTGATE_STORE: store: contains the character U+DCFF, which YAML does not allow: remove it",
     ),
     (
         {"CRESTGATE_SERVER__HTTP": "8080"},
@@ -94,7 +94,7 @@ ENVIRONMENTS = [
     ),
     (
         {"CRESTGATE_SERVER__HTTP": "127.0.0.1:8081"},
-        "CRESTGATE_SERVER__HTTP: server.http: is the address of server.grpc too: write another port than 8081",
+        "CRESTGATE_SERVER__HTTP: server.http: is also the address of server.grpc: write another port than 8081",
     ),
     (
         {"CRESTGATE_RULES": "[{rule_id: all, dimension: ip, limit: many, window_seconds: 60}]"},
@@ -106,7 +106,7 @@ ENVIRONMENTS = [
     ),
     (
         {"CRESTGATE_INCLUDE": "none.yaml"},
-        "CRESTGATE_INCLUDE: include: there is no file or folder 'none.yaml': make it, or mend the path",
+        "CRESTGATE_INCLUDE: include: there is no file or folder 'none.yaml': create it, or correct the path",
     ),
     (
         {"CRESTGATE_DEFAULT_POLICY__REFILL_RATE": "0"},

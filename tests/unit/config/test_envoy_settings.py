@@ -89,7 +89,10 @@ MISTAKES = [
     ("envoy: [envoy.d]\n", "envoy: must be a mapping with config, negative_hits, x_ratelimit, not a list"),
     ("envoy: {config: 5}\n", "envoy.config: must be text, not 5: write it in quotes, '5'"),
     ("envoy: {config: ''}\n", "envoy.config: must not be empty: write a text, or leave it out"),
-    ("envoy: {config: no.yaml}\n", "envoy.config: there is no file or folder 'etc/no.yaml': make it, or mend the path"),
+    (
+        "envoy: {config: no.yaml}\n",
+        "envoy.config: there is no file or folder 'etc/no.yaml': create it, or correct the path",
+    ),
     (
         "envoy: {config: empty}\n",
         "envoy.config: there is no *.yaml or *.yml file in 'etc/empty': put one there for each domain",
@@ -107,11 +110,12 @@ def test_mistake_in_the_environment_names_the_variable() -> None:
     with pytest.raises(ValidationError) as raised:
         load_settings(None, {VARIABLE: "no.d"})
     assert (
-        str(raised.value) == f"{VARIABLE}: envoy.config: there is no file or folder 'no.d': make it, or mend the path"
+        str(raised.value)
+        == f"{VARIABLE}: envoy.config: there is no file or folder 'no.d': create it, or correct the path"
     )
     with pytest.raises(ValidationError) as raised:
         load_settings(None, {"CRESTGATE_ENVOY": "etc/envoy.d"})
-    assert str(raised.value) == f"CRESTGATE_ENVOY: sets a mapping: set the fields inside of it, such as {VARIABLE}"
+    assert str(raised.value) == f"CRESTGATE_ENVOY: sets a mapping: set its fields, such as {VARIABLE}"
 
 
 def test_included_file_has_no_envoy_section() -> None:

@@ -208,25 +208,25 @@ def test_every_field_of_a_section_has_a_variable() -> None:
 
 VARIABLES = [
     ("SERVER__WORKER", "4", "unknown variable: did you mean CRESTGATE_SERVER__WORKERS?"),
-    ("SERVER__TLS", "x", "sets a mapping: set the fields inside of it, such as CRESTGATE_SERVER__TLS__CERTIFICATE"),
+    ("SERVER__TLS", "x", "sets a mapping: set its fields, such as CRESTGATE_SERVER__TLS__CERTIFICATE"),
     ("SERVER__TLS__CERT", "x", "unknown variable: did you mean CRESTGATE_SERVER__TLS__CERTIFICATE?"),
     ("SERVER__HTTP__PORT", "80", "unknown variable: did you mean CRESTGATE_SERVER__HTTP?"),
     ("SERVER__LIMITS__READS__X", "5", "unknown variable: did you mean CRESTGATE_SERVER__LIMITS__READS?"),
-    ("LOGS", "debug", "sets a mapping: set the fields inside of it, such as CRESTGATE_LOGS__LEVEL"),
-    ("PRESSURE", "x", "sets a mapping: set the fields inside of it, such as CRESTGATE_PRESSURE__WEBHOOK"),
+    ("LOGS", "debug", "sets a mapping: set its fields, such as CRESTGATE_LOGS__LEVEL"),
+    ("PRESSURE", "x", "sets a mapping: set its fields, such as CRESTGATE_PRESSURE__WEBHOOK"),
     (
         "DEPRECATED__0__PATH",
         "/x",
-        "sets a part of a list: set all of it, as CRESTGATE_DEPRECATED=[…], or write it in a file",
+        "sets a part of a list: set the whole list, as CRESTGATE_DEPRECATED=[…], or write it in a file",
     ),
     ("SERVER__WORKERS", "many", "server.workers: must be a whole number from 1 to 512, not 'many'"),
     ("SERVER__INSECURE", "1", "server.insecure: must be true or false, not 1"),
     ("LOGS__LEVEL", "true", "logs.level: must be one of debug, info, warning, error, not 'true'"),
-    ("SERVER__TLS__KEY", "none.key", "server.tls.certificate: is missing: write the path of a file in PEM form"),
+    ("SERVER__TLS__KEY", "none.key", "server.tls.certificate: is missing: write the path of a file in PEM format"),
     (
         "PRESSURE__WEBHOOK",
         "[hunter2]",
-        "pressure.webhook: is no URL that can be posted to: write one such as https://example.org/pressure",
+        "pressure.webhook: is not an HTTP URL: write one such as https://example.org/pressure",
     ),
 ]
 

@@ -269,7 +269,7 @@ def test_all_errors_are_reported_in_order(write: Write) -> None:
         "more/one.yaml:4: rules[0].dimension",
         "more/one.yaml:4: rules[0].limit",
         "more/one.yaml:4: rules[0].window_seconds",
-        "more/two.yaml:1: the quote ' that begins here is never closed",
+        "more/two.yaml:1: the quote ' is never closed",
         "CRESTGATE_ON_STORE_ERROR: on_store_error",
         "CRESTGATE_STOR: unknown variable",
     ]
@@ -277,7 +277,7 @@ def test_all_errors_are_reported_in_order(write: Write) -> None:
 
 def test_unreadable_files_are_reported(write: Write) -> None:
     write("", "folder/x.yaml")
-    assert messages("none.yaml") == ["none.yaml: there is no such file: write its path as seen from here, or make it"]
+    assert messages("none.yaml") == ["none.yaml: there is no such file: correct the path, or create the file"]
     assert messages("folder", {"CRESTGATE_MODE": "x"}) == [
         "CRESTGATE_MODE: mode: must be one of service, embedded, not 'x'",
         "folder: is a folder: name the file with the settings",

@@ -63,11 +63,11 @@ def test_grpc_client_ca(folder: Path, signers: str, monkeypatch: pytest.MonkeyPa
     assert load("one.pem", "one.key", signers) == Tls("one.pem", "one.key", signers)
 
 
-NO_CERTIFICATE = "holds no certificate: write the path of one in PEM form"
-NO_KEY = "holds no private key: write the path of one in PEM form"
+NO_CERTIFICATE = "contains no certificate: write the path of one in PEM format"
+NO_KEY = "contains no private key: write the path of one in PEM format"
 MISTAKES = [
-    ("one.pem", "other.key", "key: 'other.key' is not the key of 'one.pem': write the one that it was made with"),
-    ("one.pem", "locked.key", "key: 'locked.key' is locked with a password: write the path of a key without one"),
+    ("one.pem", "other.key", "key: 'other.key' is not the key of 'one.pem': write the path of the matching key"),
+    ("one.pem", "locked.key", "key: 'locked.key' is encrypted: write the path of a key without a password"),
     ("one.pem", "one.pem", f"key: 'one.pem' {NO_KEY}"),
     ("one.pem", "text.pem", f"key: 'text.pem' {NO_KEY}"),
     ("one.pem", "empty.pem", f"key: 'empty.pem' {NO_KEY}"),
@@ -76,12 +76,13 @@ MISTAKES = [
     ("text.pem", "one.key", f"certificate: 'text.pem' {NO_CERTIFICATE}"),
     ("empty.pem", "one.key", f"certificate: 'empty.pem' {NO_CERTIFICATE}"),
     ("cut.pem", "one.key", f"certificate: 'cut.pem' {NO_CERTIFICATE}"),
-    ("none.pem", "one.key", "certificate: there is no file 'none.pem': make it, or mend the path"),
+    ("none.pem", "one.key", "certificate: there is no file 'none.pem': create it, or correct the path"),
     ("one.pem", ".", "key: '.' is a folder: name the file in it"),
     (
         "one.pem/x",
         "one.key",
-        "certificate: 'one.pem/x' cannot be read (Not a directory): let the service read it, or mend the path",
+        "certificate: 'one.pem/x' cannot be read (Not a directory): give the service read permission, "
+        "or correct the path",
     ),
 ]
 
@@ -104,7 +105,7 @@ def test_both_errors_are_reported(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 OF_SIGNERS = [
-    ("none.pem", "there is no file 'none.pem': make it, or mend the path"),
+    ("none.pem", "there is no file 'none.pem': create it, or correct the path"),
     (".", "'.' is a folder: name the file in it"),
     *((f"{name}.pem", f"'{name}.pem' {NO_CERTIFICATE}") for name in ("text", "empty", "cut", "revoked")),
     ("one.key", f"'one.key' {NO_CERTIFICATE}"),

@@ -91,15 +91,15 @@ def test_empty_folder_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / ".hidden.yaml").write_text("domain: shop\n")
     (tmp_path / "notes.txt").write_text("domain: shop\n")
     (tmp_path / "below.yaml").mkdir()
-    message = "there is no *.yaml or *.yml file in this folder: put one there for each domain, or mend the path"
+    message = "there is no *.yaml or *.yml file in this folder: put one there for each domain, or correct the path"
     assert messages(tmp_path) == [f"{tmp_path}: {message}"]
 
 
 def test_missing_path_is_a_problem(tmp_path: Path) -> None:
     missing = tmp_path / "none.yaml"
-    assert messages(missing) == [f"{missing}: there is no such file or folder: make it, or mend the path"]
+    assert messages(missing) == [f"{missing}: there is no such file or folder: create it, or correct the path"]
     (tmp_path / "gone.yaml").symlink_to("nowhere")
-    assert messages(tmp_path) == ["gone.yaml: there is no such file: write its path as seen from here, or make it"]
+    assert messages(tmp_path) == ["gone.yaml: there is no such file: correct the path, or create the file"]
 
 
 def test_single_file_may_have_any_name(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_history_and_rules_share_a_database(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["memory://", "rules.yaml", "", "shared://counters", "http://user:secret@host/"])
 def test_urls_without_a_database(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"usage cannot be kept at '.*': .*write the URL of a database") as caught:
+    with pytest.raises(ConfigError, match=r"usage cannot be stored in '.*': .*write the URL of a database") as caught:
         open_history(url)
     assert "secret" not in str(caught.value)
 

@@ -262,12 +262,12 @@ def test_merge_expansion_is_bounded(file: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- "])
 def test_nesting_is_bounded(file: Path, opening: str) -> None:
     (problem,) = read(file, opening * 100_000).problems
-    assert problem.message == "is nested deeper than 64 levels: see that every bracket is closed"
+    assert problem.message == "is nested deeper than 64 levels: check that every bracket is closed"
 
 
 def test_several_documents(file: Path) -> None:
     assert messages(read(file, "---\na: 1\n---\nb: 2\n")) == [
-        "rules.yaml:3: '---' begins a second document, and a file has one: put it in a file of its own"
+        "rules.yaml:3: '---' starts a second document, and a file must have one: write it in a separate file"
     ]
     assert read(file, "---\na: 1\n...\n").data == {"a": 1}
 
@@ -278,11 +278,11 @@ def test_unreadable_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     os.mkfifo("pipe")
     os.symlink("circle", "circle")
     assert [str(read_document(path).problems[0]) for path in ("none", "folder", "pipe", "circle", "folder/none/x")] == [
-        "none: there is no such file: write its path as seen from here, or make it",
+        "none: there is no such file: correct the path, or create the file",
         "folder: is a folder: name a file in it",
-        "pipe: is no ordinary file: save what it holds as one, and name that",
+        "pipe: is not a regular file: save its contents as one, and name that",
         "circle: cannot be read: Too many levels of symbolic links",
-        "folder/none/x: there is no such file: write its path as seen from here, or make it",
+        "folder/none/x: there is no such file: correct the path, or create the file",
     ]
     assert read_document("a\0b").problems[0].message == "cannot be read: embedded null byte"
     assert (stamp_of("a\0b"), digest_of("a\0b"), stamp_of("none"), digest_of("folder")) == (None, None, None, None)
@@ -295,7 +295,7 @@ def test_file_without_read_permission(file: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(builtins, "open", refuse)
     document = read_document(str(file))
     monkeypatch.undo()
-    assert messages(document) == ["rules.yaml: may not be read: give this process leave to read it"]
+    assert messages(document) == ["rules.yaml: permission denied: give this process read permission"]
 
 
 def test_file_too_large(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,10 +309,10 @@ def test_file_too_large(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a: 1\nb: \xff\n", "rules.yaml:2: the byte 0xff is no UTF-8: save the file as UTF-8"),
-        ("a: 1\n".encode("utf-16"), "rules.yaml:1: the byte 0xff is no UTF-8: save the file as UTF-8"),
-        (b"a: 1\n\nb: \x00\n", "rules.yaml:3: holds the character U+0000, which no YAML may have: take it away"),
-        (b"a: \x1b[1m\n", "rules.yaml:1: holds the character U+001B, which no YAML may have: take it away"),
+        (b"a: 1\nb: \xff\n", "rules.yaml:2: the byte 0xff is not UTF-8: save the file as UTF-8"),
+        ("a: 1\n".encode("utf-16"), "rules.yaml:1: the byte 0xff is not UTF-8: save the file as UTF-8"),
+        (b"a: 1\n\nb: \x00\n", "rules.yaml:3: contains the character U+0000, which YAML does not allow: remove it"),
+        (b"a: \x1b[1m\n", "rules.yaml:1: contains the character U+001B, which YAML does not allow: remove it"),
     ],
 )
 def test_invalid_characters(file: Path, content: bytes, message: str) -> None:

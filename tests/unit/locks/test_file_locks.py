@@ -141,7 +141,7 @@ def test_empty_file_is_a_free_lock(locks: FileLocks, file: Path, found: bytes) -
 @pytest.mark.parametrize("found", [b"something", b"{}", b"[1]", b'{"version": 1}', b"\xff" * 300])
 def test_foreign_file_is_refused(locks: FileLocks, file: Path, found: bytes) -> None:
     file.write_bytes(found)
-    with pytest.raises(StoreError, match=r"client%3A42.lock: this is not the record of a lock"), locks.hold(NAME):
+    with pytest.raises(StoreError, match=r"client%3A42.lock: this is not a lock record"), locks.hold(NAME):
         pass
     assert file.read_bytes() == found
 

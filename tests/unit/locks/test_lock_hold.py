@@ -98,6 +98,6 @@ def test_lease_lost_message_names_the_remedy() -> None:
     assert isinstance(error, LeaseLostError)
     assert isinstance(error, CrestgateError)
     assert str(error) == (
-        "lock 'client:42': the lease of version 7 ran out and another has taken the lock since, so nothing was "
-        "written; take the lock again, read again, and ask for a longer lease if this happens often"
+        "lock 'client:42': the lease of version 7 expired and another holder took the lock, so nothing was "
+        "written; take the lock again, read again, and use a longer lease if this happens often"
     )

@@ -142,7 +142,7 @@ def _included(
         files.states.setdefault(path, state)  # what was read already is as it was then
         files.included.append(path)
         if state is None:
-            message = f"there is no file or folder {redact_url(path)!r}: make it, or mend the path"
+            message = f"there is no file or folder {redact_url(path)!r}: create it, or correct the path"
             files.problems.append(main.locate(Problem(field_path, message)))
             continue
         named = isinstance(state, Stamp)
