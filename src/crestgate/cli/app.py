@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
             return _report_error(error)
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
-        except (BrokenPipeError, SystemExit):  # the reader of stdout has gone; typer would exit
+        except (BrokenPipeError, SystemExit):  # stdout was closed by its reader; typer would exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return PIPE_CLOSED
         except Exception as error:  # noqa: BLE001 - no traceback, whatever it is
@@ -103,7 +103,7 @@ def _report_error(error: CrestgateError) -> int:
 
 
 def _report_unexpected(error: Exception) -> int:
-    """A usage error that typer has found, or a bug."""
+    """Report a usage error found by typer, or a bug."""
     message = getattr(error, "format_message", None)
     if message is None:
         if sys.flags.dev_mode:

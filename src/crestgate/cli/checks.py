@@ -268,11 +268,11 @@ def _check_usage(command: CheckCommand) -> None:
         raise ConfigError("write a KEY with --limit, or a request (--user, --ip, …), not both")
     if (command.limits or command.plans) and command.key is None:
         option, value = ("limit", "10/min") if command.limits else ("plan", "gold")
-        raise ConfigError(f"--{option} goes with a KEY: crestgate check user:42 --{option} {value}")
+        raise ConfigError(f"--{option} requires a KEY: crestgate check user:42 --{option} {value}")
     for plan in filter(is_notation, command.plans):
         raise ConfigError(f"--plan names a plan, and {plan!r} is a limit: write --limit {plan!r}")
     if command.key is not None and not command.limits and not command.plans and command.service is None:
-        raise ConfigError("which limit? Write --limit 10/min, or --key KEY for the policy of a key")
+        raise ConfigError("a KEY requires a limit: write --limit 10/min, or --key KEY for the policy of a key")
     if command.key is None and not has_context:
         raise ConfigError("nothing to check: write a KEY with --limit, or a request: --user, --ip, --path, …")
 
@@ -343,7 +343,7 @@ def _catalog(settings: Settings, rules_store: str | None) -> Iterator[Catalog]:
 
 @contextmanager
 def _editor(rules_store: str | None) -> Iterator[Editor | None]:
-    """For the audit log of a reset, if there is a rule database."""
+    """Editor for the audit log of a reset, if there is a rule database."""
     if rules_store is None or "://" not in rules_store:
         yield None
         return

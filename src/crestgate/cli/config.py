@@ -36,19 +36,19 @@ def check(
     file: Annotated[
         str | None, typer.Argument(metavar="FILE", help="The settings [CRESTGATE_CONFIG, else crestgate.yaml].")
     ] = None,
-    connect: Annotated[bool, typer.Option("--connect", help="Also reach the store and the rules store.")] = False,
+    connect: Annotated[bool, typer.Option("--connect", help="Also connect to the store and the rules store.")] = False,
 ) -> None:
     """Validate a configuration, and print a summary, or every error with its file and line.
 
-    `crestgate serve` starts with what is valid here, if it can reach its stores and bind its addresses. Nothing is
-    connected to or created, unless --connect is given.
+    `crestgate serve` starts with a valid configuration, if it can reach its stores and bind its addresses. Without
+    --connect, nothing is connected to or created.
     """
     path = config_path(file) or DEFAULT_CONFIG
     settings = load_settings_for(path)
     if settings.mode == "service":
         check_packages()
         settings = check_settings(settings, os.environ)
-    print_line(f"{path}: ", Cell("fine", "bold green"))
+    print_line(f"{path}: ", Cell("valid", "bold green"))
     for name, value in _summary(path, settings):
         print_line(f"  {name:<14}  {value}")
     if connect and not _connect_all(settings):
@@ -86,12 +86,12 @@ def _connect_all(settings: Settings) -> bool:
     if settings.mode == "embedded" or settings.store_is_set or has_default_store():
         results.append(_report("store", lambda: _connect_store(settings)))
     else:
-        print_line("  store: made at the first start")
+        print_line("  store: created at the first start")
     url = settings.rules_store
     if url is not None and (url != default_rules_url() or has_default_rules()):
         results.append(_report("rules_store", lambda: _connect_rules(settings, url)))
     elif settings.mode == "service":
-        print_line("  rules_store: made at the first start")
+        print_line("  rules_store: created at the first start")
         results.append(_report("server", lambda: _check_keys(settings, {}), ""))
     return all(results)
 
@@ -105,14 +105,14 @@ def _check_keys(settings: Settings, keys: Mapping[str, Mapping[str, Any]]) -> st
     return ""
 
 
-def _report(name: str, connect: Callable[[], str], fine: str = "reached") -> bool:
+def _report(name: str, connect: Callable[[], str], success: str = "reached") -> bool:
     try:
         detail = connect()
     except CrestgateError as error:
         print_error(f"{name}: {error}")
         return False
-    if fine:
-        print_line(f"  {name}: ", Cell(fine, "green"), f", {detail}" if detail else "")
+    if success:
+        print_line(f"  {name}: ", Cell(success, "green"), f", {detail}" if detail else "")
     return True
 
 

@@ -39,12 +39,12 @@ def _configured(config: str | None) -> list[str]:
 
 
 def _databases(urls: list[str]) -> list[str]:
-    """The URLs without duplicates. ConfigError for a URL of something else."""
+    """The URLs without duplicates. ConfigError for a URL that is not a SQL database."""
     for url in urls:
         if not _is_sql(url):
             names = ", ".join(f"{scheme}://" for scheme in SQL_SCHEMES)
             raise ConfigError(
-                f"store URL {redact_url(url)!r} names no SQL database, so there are no tables: write {names}"
+                f"store URL {redact_url(url)!r} is not a SQL database, so it has no tables: write {names}"
             )
     by_address: dict[str, str] = {}
     for url in urls:
@@ -69,5 +69,5 @@ def _upgrade(url: str) -> str:
     if before == VERSION:
         return f"{driver.name}: the schema is at version {VERSION} already"
     if before:
-        return f"{driver.name}: the schema was brought from version {before} to {VERSION}"
-    return f"{driver.name}: the tables were made, schema version {VERSION}"
+        return f"{driver.name}: the schema was upgraded from version {before} to {VERSION}"
+    return f"{driver.name}: the tables were created, schema version {VERSION}"

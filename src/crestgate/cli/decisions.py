@@ -20,12 +20,12 @@ COLUMNS = (
     ),
     *(Column("retry after", drop_order=3), Column("delay", drop_order=2), Column("state", drop_order=1)),
 )
-"""The first to drop are those that the line above the table repeats."""
+"""Columns that repeat the line above the table are dropped first."""
 _STYLES = {"warning": "yellow", "throttled": "red"}
 
 
 def decision_data(decision: Decision) -> dict[str, Any]:
-    """A decision as the HTTP API has it. Without a limit, numbers are null."""
+    """A decision in the format of the HTTP API. Without a limit, numbers are null."""
     data = _part_data(decision)
     if len(decision.parts) > 1:
         data["parts"] = [_part_data(part) for part in decision.parts]
@@ -52,7 +52,7 @@ def _part_data(decision: Decision) -> dict[str, Any]:
 
 
 def print_decision(data: Mapping[str, Any], *, would: bool) -> None:
-    """A decision as the HTTP API has it: a line, and a table of its limits."""
+    """Print a decision in the format of the HTTP API: a line, and a table of its limits."""
     verdict = Cell("allowed", "bold green") if data["allowed"] else Cell("denied", "bold red")
     print_line("would be " if would else "", verdict, _explanation(data))
     parts = data.get("parts") or ([data] if data.get("rule") is not None else [])
@@ -72,8 +72,8 @@ def _explanation(data: Mapping[str, Any]) -> str:
     if retry_after is not None:
         return f" by {rule}: retry after {format_duration(retry_after)}"
     if reason == "blocked":
-        return f" by {rule}: it lets nothing pass"
-    return f" by {rule}: more than it ever lets pass at once"
+        return f" by {rule}: it blocks all requests"
+    return f" by {rule}: the cost is above its maximum"
 
 
 def _row(name: str, part: Mapping[str, Any]) -> list[str | Cell]:

@@ -1,6 +1,6 @@
 """`crestgate keys`: create, list and revoke the API keys of a service, in its rule database.
 
-No service needs to run: the first key is created so, too. Running ones see a change within a second.
+No service needs to be running, so the first key is created this way, too. Running ones see a change within a second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LAST_US = 253_402_300_799_000_000
 """The last second of the year 9999, the latest timestamp that can be formatted."""
 _DURATION = re.compile(r"(\d{1,9})\s*([a-zA-Z]+)")
 
-keys_app = command_group("Make, list and revoke the keys of a service.")
+keys_app = command_group("Create, list and revoke the keys of a service.")
 
 KeyStoreOption = Annotated[
     str | None,
@@ -52,9 +52,9 @@ KeyStoreOption = Annotated[
 
 @keys_app.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for people: ci, grafana, alice.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A descriptive name: ci, grafana, alice.")],
     scope: Annotated[
-        str, typer.Option("--scope", metavar="SCOPE", help="check; read: also look at rules; write: also change them.")
+        str, typer.Option("--scope", metavar="SCOPE", help="check; read: also read rules; write: also change them.")
     ] = "check",
     expires: Annotated[
         str | None, typer.Option("--expires", metavar="WHEN", help="90d, 12h, or a date such as 2030-01-31 [never].")
@@ -114,7 +114,7 @@ def revoke(
             if not named:
                 raise
             ids = f"the id {named[0]}" if len(named) == 1 else f"the ids {', '.join(named)}"
-            raise NotFoundError(f"{error}: the key that is called so has {ids}") from None
+            raise NotFoundError(f"{error}: the key with this name has {ids}") from None
     print_line(Cell("revoked", "red"), f"  key {escape_control(key_id)}")
 
 
@@ -124,7 +124,7 @@ def _open(rules_store: str | None, config: str | None, *, create: bool = False) 
     if not rules_store and os.environ.get("CRESTGATE_URL", "").strip():
         _check_database_is_here(url, config)
     if "://" not in url:
-        raise ReadOnlyError(f"keys are not kept in files such as {url}: name a rule database with --rules-store URL")
+        raise ReadOnlyError(f"keys are not stored in files such as {url}: name a rule database with --rules-store URL")
     repository = open_rules(url, _create_database if create else _refuse_missing)
     try:
         yield repository
@@ -136,7 +136,7 @@ def _check_database_is_here(url: str, config: str | None) -> None:
     """CRESTGATE_URL may name a service elsewhere: a key in a new database of this folder would be unknown there."""
     if not (config or os.environ.get("CRESTGATE_CONFIG") or url != default_rules_url() or has_default_rules()):
         raise ConfigError(
-            "keys are made where the service's rule database is: run this in the folder of the service, or with its "
+            "keys are created in the service's rule database: run this in the folder of the service, or with its "
             "--config; CRESTGATE_URL is not used"
         )
     print_error(f"CRESTGATE_URL is not used: these are the keys in {redact_url(url)}")
@@ -148,45 +148,45 @@ def _create_database(path: str, url: str) -> Repository:
     try:
         os.makedirs(folder or ".", mode=0o700, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"cannot make the folder of {path}: {error.strerror}") from error
+        raise StoreError(f"cannot create the folder of {path}: {error.strerror}") from error
     repository = open_repository(url)
-    print_error(f"made SQLite file {path}", prefix="")
+    print_error(f"created SQLite file {path}", prefix="")
     return repository
 
 
 def _refuse_missing(path: str, _url: str) -> Repository:
     raise ConfigError(
         f"SQLite file {path}: there is no such file, so there are no keys yet: name the database of the service with "
-        "--rules-store URL, or make a key with `crestgate keys create NAME`"
+        "--rules-store URL, or create a key with `crestgate keys create NAME`"
     )
 
 
 def _parse_expiry(text: str, now_us: int) -> int:
     """The expiry of a key: a duration from now, a date (its start, in UTC), or a timestamp."""
     duration = _DURATION.fullmatch(text.strip())
-    moment_us = None
+    at_us = None
     if duration is not None:
         try:
-            moment_us = now_us + int(duration[1]) * Limit.parse(f"1/{duration[2]}").period_us
+            at_us = now_us + int(duration[1]) * Limit.parse(f"1/{duration[2]}").period_us
         except ConfigError:  # unknown unit
-            moment_us = None
+            at_us = None
     else:
-        moment_us = _date(text.strip())
-    if moment_us is None or moment_us > LAST_US:
+        at_us = _date(text.strip())
+    if at_us is None or at_us > LAST_US:
         raise ConfigError(
-            "--expires is a span such as 90d or 12h, a date such as 2030-01-31, or a moment such as "
+            "--expires is a duration such as 90d or 12h, a date such as 2030-01-31, or a timestamp such as "
             f"2030-01-31T12:00:00Z, not {text!r}"
         )
-    if moment_us <= now_us:
-        raise ConfigError(f"--expires {text} is over already: the key would open nothing")
-    return moment_us
+    if at_us <= now_us:
+        raise ConfigError(f"--expires {text} is in the past")
+    return at_us
 
 
 def _date(text: str) -> int | None:
     fields = Fields({"at": text}, "", Problems(), ("at",))
-    moment_us = read_timestamp(fields, "at")
-    if moment_us is not None:
-        return moment_us
+    at_us = read_timestamp(fields, "at")
+    if at_us is not None:
+        return at_us
     try:
         day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:

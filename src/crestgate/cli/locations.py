@@ -49,7 +49,7 @@ DEFAULT_CONFIG = "crestgate.yaml"
 
 ConfigOption = Annotated[
     str | None,
-    typer.Option("--config", "-c", metavar="FILE", help="Settings [CRESTGATE_CONFIG, else ./crestgate.yaml if there]."),
+    typer.Option("--config", "-c", metavar="FILE", help="Settings [CRESTGATE_CONFIG, else ./crestgate.yaml, if any]."),
 ]
 StoreOption = Annotated[
     str | None, typer.Option("--store", metavar="URL", help="Store of the counters [CRESTGATE_STORE, else settings].")
@@ -100,15 +100,15 @@ def load_settings_for(option: str | None) -> Settings:
 
 
 def store_url(option: str | None, settings: Settings) -> str | tuple[str, ...]:
-    """The store of the counters: by default a file in this folder. Memory is refused: it ends with the command."""
+    """The store of the counters: by default a file in this folder. Memory is refused: it is lost at exit."""
     if not option and not settings.store_is_set:
         make_default_folder("name a store with --store URL")
         return default_store_url()
     store = option or settings.store
     if isinstance(store, str) and store.lower().startswith(DEFAULT_STORE):
         raise ConfigError(
-            "which store? Write --store URL, or set CRESTGATE_STORE: counters in memory:// would be forgotten at once, "
-            "when this command ends"
+            "which store? Write --store URL, or set CRESTGATE_STORE: counters in memory:// are lost when "
+            "this command ends"
         )
     return store
 
@@ -127,7 +127,7 @@ def default_rules_store(settings: Settings) -> str | None:
 def refuse_missing(path: str, url: str) -> Repository:
     """Default `if_missing`: a command that only reads does not create a database, which would hide a mistyped name."""
     raise ConfigError(
-        f"SQLite file {path}: there is no such file: correct its name, or make it with `crestgate rules apply` or "
+        f"SQLite file {path}: there is no such file: correct its name, or create it with `crestgate rules apply` or "
         f"`crestgate db upgrade --rules-store '{redact_url(url)}'`"
     )
 
@@ -144,18 +144,18 @@ def open_rules_for(
         repository = open_rules(url, if_missing)
     else:
         assert settings is not None
-        repository = _unnamed_rules(settings, if_missing)
+        repository = _default_rules(settings, if_missing)
     try:
         yield repository
     finally:
         repository.close()
 
 
-def _unnamed_rules(settings: Settings, if_missing: Callable[[str, str], Repository]) -> Repository:
+def _default_rules(settings: Settings, if_missing: Callable[[str, str], Repository]) -> Repository:
     url = default_rules_store(settings)
     if url is not None:
         if settings.rules_store is None and settings.files.records:
-            print_error(f"{settings.rule_files().title} are not among these: --rules-store FILE looks at them")
+            print_error(f"{settings.rule_files().title} are not included: use --rules-store FILE to list them")
         return open_rules(url, if_missing)
     if if_missing is not refuse_missing and not settings.files.records:
         return open_rules(default_rules_url(), if_missing)
@@ -163,7 +163,7 @@ def _unnamed_rules(settings: Settings, if_missing: Callable[[str, str], Reposito
         return settings.rule_files()
     raise ConfigError(
         "which rules? Write --rules-store URL, set CRESTGATE_RULES_STORE, or name settings with --config FILE: there "
-        "is no ./.crestgate/rules.db here, which `crestgate serve` makes"
+        "is no ./.crestgate/rules.db here, which `crestgate serve` creates"
     )
 
 

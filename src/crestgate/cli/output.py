@@ -51,7 +51,7 @@ class Column(NamedTuple):
 
 
 def print_line(*cells: str | Cell) -> None:
-    """On stdout."""
+    """Print a line on stdout."""
     console = _console()
     parts = [cell if isinstance(cell, Cell) else Cell(cell) for cell in cells]
     if not console.is_terminal:
@@ -61,7 +61,7 @@ def print_line(*cells: str | Cell) -> None:
 
 
 def print_error(message: str, prefix: str = "crestgate: ") -> None:
-    """One line on stderr. Indented lines are left out: they draw a picture below the first."""
+    """One line on stderr. Indented lines are omitted: they only illustrate the first."""
     lines = [line for line in message.splitlines() if not line.startswith(" ")]
     _write(sys.stderr, prefix + escape_control(" ".join(lines)))
 
@@ -111,7 +111,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]])
         table.add_column(columns[index].title, overflow="fold", no_wrap=not columns[index].wraps, width=width)
     for row in cells:
         table.add_row(*(Text(row[index].text, row[index].style) for index in widths))
-    # rich would cut what does not fit, and half a number is a wrong one.
+    # rich would truncate what does not fit, and a truncated number is wrong.
     console.width = max(console.width, _total_width(widths.values()))
     console.print(table)
     if omitted:
@@ -137,15 +137,15 @@ def _fit_columns(
         omitted.append(columns[index].title)
     for minimum in (WIDE, NARROW):
         while _total_width(widths.values()) > width:
-            folding = [index for index, size in widths.items() if columns[index].wraps and size > minimum]
-            if not folding:
+            wrapping = [index for index, size in widths.items() if columns[index].wraps and size > minimum]
+            if not wrapping:
                 break
-            widths[max(folding, key=lambda index: widths[index])] -= 1
+            widths[max(wrapping, key=lambda index: widths[index])] -= 1
     return widths, omitted
 
 
 def _total_width(widths: Iterable[int]) -> int:
-    """Of columns side by side."""
+    """Width of columns with the gaps between them."""
     return sum(width + GAP for width in widths) - GAP
 
 

@@ -1,6 +1,6 @@
 """HTTP client of a running service: `--url`, or CRESTGATE_URL.
 
-Its problem documents become the exceptions that the same mistake raises without a service, so that messages and exit
+Its problem documents become the exceptions that the same error raises without a service, so that messages and exit
 codes are the same. The key is sent to the given address and nowhere else: redirects are errors.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["ServiceClient", "remote_service"]
 TIMEOUT = 10.0
 """Seconds for a connection, and for each read."""
 MAX_BYTES = 64 * 1024 * 1024
-MAKE_KEY = "to make a key, run `crestgate keys create NAME --scope read` on the service's machine, in its folder"
+MAKE_KEY = "to create a key, run `crestgate keys create NAME --scope read` on the service's machine, in its folder"
 EXAMPLE = "http://127.0.0.1:8080"
 _ERRORS: Mapping[int, type[CrestgateError]] = {404: NotFoundError, 409: ConflictError, 412: StaleVersionError}
 
@@ -82,12 +82,12 @@ class ServiceClient:
         except URLError as error:
             raise StoreError(f"{self.title} cannot be reached: {_reason(error.reason)}") from None
         except (OSError, http.client.HTTPException) as error:
-            raise StoreError(f"{self.title} did not answer: {_reason(error)}") from None
+            raise StoreError(f"{self.title} did not respond: {_reason(error)}") from None
         if status == 204:
             return {}
         document = _parse(text)
         if document is None:
-            raise self.unexpected("what it answered is no JSON object")
+            raise self.unexpected("its response is not a JSON object")
         return document
 
     def _raise_error(self, error: HTTPError) -> NoReturn:
@@ -98,7 +98,7 @@ class ServiceClient:
             problem = None
         detail = None if problem is None else problem.get("detail")
         if not isinstance(detail, str):
-            raise self.unexpected(f"it answered {error.code} {error.reason}") from None
+            raise self.unexpected(f"it responded {error.code} {error.reason}") from None
         status = error.code
         kind = _ERRORS.get(status)
         if kind is not None:
@@ -115,7 +115,7 @@ def remote_service(url: str | None, token: str | None, **local_options: str | No
     """The service of --url, else of CRESTGATE_URL unless an option names a local store or file."""
     others = [f"--{name.replace('_', '-')}" for name, value in local_options.items() if value]
     if url and others:
-        raise ConfigError(f"--url asks a service, which has stores and settings of its own: leave {others[0]} out")
+        raise ConfigError(f"--url uses a service, which has its own stores and settings: leave {others[0]} out")
     address = url or ("" if others else os.environ.get("CRESTGATE_URL", "").strip())
     if not address:
         if token:
@@ -129,7 +129,7 @@ def _key(option: str | None) -> str | None:
     token = (option or os.environ.get("CRESTGATE_ADMIN_KEY", "")).strip()
     if not token.isascii() or not token.isprintable() or " " in token:
         where = "--token" if option else "CRESTGATE_ADMIN_KEY"
-        raise ConfigError(f"{where} is no key: a key is of ASCII letters, digits and signs, without blanks")
+        raise ConfigError(f"{where} is not a key: a key is printable ASCII without spaces")
     return token or None
 
 
@@ -141,12 +141,12 @@ def _check_url(url: str) -> str:
     except ValueError:
         parts, port = urlsplit(""), 0
     if "@" in parts.netloc:
-        raise ConfigError("the URL of a service has no user and no password: set CRESTGATE_ADMIN_KEY to its key")
+        raise ConfigError("the URL of a service must not have a user or password: set CRESTGATE_ADMIN_KEY to its key")
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.fragment:
-        given = url if "@" not in url and url.isprintable() else "what was given"
-        raise ConfigError(f"the URL of a service is one such as {EXAMPLE}, not {given!r}")
+        given = url if "@" not in url and url.isprintable() else "this text"
+        raise ConfigError(f"the URL of a service must be such as {EXAMPLE}, not {given!r}")
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError(f"the URL of a service is of ASCII characters without blanks, such as {EXAMPLE}")
+        raise ConfigError(f"the URL of a service must be ASCII without spaces, such as {EXAMPLE}")
     return url.rstrip("/")
 
 
@@ -160,6 +160,6 @@ def _parse(text: bytes) -> dict[str, Any] | None:
 
 def _reason(error: object) -> str:
     if isinstance(error, TimeoutError):
-        return f"no answer within {TIMEOUT:g} s"
+        return f"no response within {TIMEOUT:g} s"
     reason = error.strerror if isinstance(error, OSError) else None
     return reason or str(error) or type(error).__name__

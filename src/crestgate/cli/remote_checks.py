@@ -34,7 +34,7 @@ def request_body(key: str | None, plans: Sequence[str], context: RequestContext,
     if policy_key is None:
         return {"context": request, **body}
     if request:
-        raise ConfigError("a service takes a key by itself: leave --key out, or the rest of the request")
+        raise ConfigError("a service accepts a key alone: leave out --key, or the other request options")
     return {"key": policy_key, **body}
 
 
@@ -45,7 +45,7 @@ def decide_remotely(service: ServiceClient, op: Op, body: Mapping[str, Any]) -> 
         isinstance(data.get(name) or [], list) and all(map(_is_decision, data.get(name) or []))
         for name in ("parts", "shadows")
     ):
-        raise service.unexpected("its answer is no decision")
+        raise service.unexpected("its response is not a decision")
     return data
 
 
@@ -53,7 +53,7 @@ def reset_remotely(service: ServiceClient, body: Mapping[str, Any]) -> list[tupl
     """The counters that a service has reset, by key and name."""
     counters = service.post(ENDPOINTS[Op.RESET], body).get("reset")
     if not isinstance(counters, list) or not all(isinstance(counter, dict) for counter in counters):
-        raise service.unexpected("its answer does not say what was reset")
+        raise service.unexpected("its response does not list the reset counters")
     return [(str(counter.get("key")), str(counter.get("rule"))) for counter in counters]
 
 

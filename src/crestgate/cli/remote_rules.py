@@ -1,8 +1,8 @@
 """Rules of a running service, by its HTTP API, for `crestgate rules`.
 
 Where a database has one transaction, this makes a call for each rule, in an order that frees a slot before it is taken:
-deletions, changes, additions. Each call is atomic, and names the version that was compared; if one fails, those before
-it stay, and the command can be run again.
+deletions, changes, additions. Each call is atomic, and names the version that was compared; if one fails, the writes
+before it remain, and the command can be run again.
 
 Rules and plans can be written through a service. Tiers and defaults are written to its database.
 """
@@ -56,7 +56,7 @@ class ServiceRules:
     def list(self, kind: Kind, *, prefix: str = "", after: str = "", limit: int = PAGE) -> Sequence[Record]:
         if kind not in WRITABLE:
             raise ConfigError(
-                f"a service lists rules and plans, but no {kind}s: ask its database, by --rules-store URL"
+                f"a service lists rules and plans, but no {kind}s: use its database, with --rules-store URL"
             )
         path, name = (RULES, "rules") if kind == "rule" else (PLANS, "plans")
         found: list[Record] = []
@@ -81,7 +81,7 @@ class ServiceRules:
         refused = next((record for record in wanted if record.kind not in WRITABLE), None)
         if refused is not None:
             raise ConfigError(
-                f"{refused.kind} {refused.id!r} cannot be written through a service, which takes rules, plans, "
+                f"{refused.kind} {refused.id!r} cannot be written through a service, which accepts rules, plans, "
                 "policies and clients: write it to its database with --rules-store URL"
             )
         difference = compare(self, wanted)
@@ -105,11 +105,11 @@ class ServiceRules:
         except CrestgateError as error:
             if not done:
                 raise
-            message = f"{error} ({done} of {total} were written before it, and stay; run it again once it is corrected)"
+            message = f"{error} ({done} of {total} were already written; correct it and run it again)"
             raise (ConfigError if isinstance(error, ValidationError) else type(error))(message) from None
 
     def delete_all(self, rule_ids: Iterable[str]) -> None:
-        """NotFoundError, and none is deleted, if one is not there to begin with."""
+        """NotFoundError, and none is deleted, if one does not exist."""
         found = [self._get_rule(rule_id) for rule_id in dict.fromkeys(rule_ids)]
         for record in found:
             self._service.delete(_path("rule", record.id), record.version)
@@ -125,10 +125,10 @@ class ServiceRules:
             self._service.post(POLICIES, {"key": policy.key, **policy.numbers()})
 
     def _page(self, kind: Kind, path: str, name: str, after: str) -> Sequence[Record]:
-        ended = {"expired": "true"} if kind == "rule" else {}  # as a database lists them
-        found = self._service.get(path, limit=PAGE, after=after, **ended).get(name)
+        filters = {"expired": "true"} if kind == "rule" else {}  # as a database lists them
+        found = self._service.get(path, limit=PAGE, after=after, **filters).get(name)
         if not isinstance(found, list):
-            raise self._service.unexpected(f"its answer has no {name}")
+            raise self._service.unexpected(f"its response has no {name}")
         return [self._record(kind, data) for data in found]
 
     def _get_rule(self, rule_id: str) -> Record:
@@ -140,7 +140,7 @@ class ServiceRules:
     def _record(self, kind: Kind, data: Any) -> Record:
         """A rule or plan of the API as a record."""
         if not isinstance(data, dict):
-            raise self._service.unexpected(f"what it calls a {kind} is none")
+            raise self._service.unexpected(f"it returned an invalid {kind}")
         if kind == "plan":
             record = Record("plan", str(data.get("name")), 1, {"limits": data.get("limits")}, 1, 1)
             plan_of(record)  # raises if it is invalid

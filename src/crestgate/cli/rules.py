@@ -62,7 +62,7 @@ COLUMNS = (
     ),
 )
 
-rules_app = command_group("Look at rules, and change them.")
+rules_app = command_group("List and change rules.")
 
 FilesOption = Annotated[
     list[str], typer.Option("--file", "-f", metavar="FILE", help="Rules in YAML or JSON; a file or folder; repeatable.")
@@ -110,7 +110,7 @@ def list_rules(
     if as_json and as_yaml:
         raise ConfigError("--json or --yaml, not both")
     if everything and (not as_yaml or dimension or mode):
-        raise ConfigError("--all goes with --yaml, and with neither --dimension nor --mode")
+        raise ConfigError("--all requires --yaml, and excludes --dimension and --mode")
     with _open_editor(rules_store, config, url, token) as (editor, repository):
         rules = [
             rule for rule in editor.rules() if wanted in (None, rule.dimension) and wanted_mode in (None, rule.mode)
@@ -159,7 +159,7 @@ def apply(
 ) -> None:
     """Write the contents of files: rules, plans, tiers, policies, clients, strategies. All of it, or nothing.
 
-    A service (--url) is told of them one by one, and takes no tiers and defaults.
+    Through a service (--url) they are written one by one. A service does not accept tiers and defaults.
     """
     records = _read(file)
     with _open_editor(rules_store, config, url, token, _empty_repository if dry_run else _create_database) as (
@@ -230,15 +230,15 @@ def _open_editor(
 ) -> Iterator[tuple[RuleEditor, RuleSource]]:
     service = remote_service(url, token, rules_store=rules_store, config=config)
     if service is not None:
-        served = ServiceRules(service)
-        yield served, served
+        service_rules = ServiceRules(service)
+        yield service_rules, service_rules
         return
     with open_rules_for(rules_store, config, if_missing) as repository:
         yield Editor(repository, actor()), repository
 
 
 class EmptyRepository(FileRepository):
-    """Stands for a database that does not exist, in a dry run."""
+    """Replaces a database that does not exist, in a dry run."""
 
     def __init__(self, title: str) -> None:
         super().__init__([])
@@ -250,7 +250,7 @@ class EmptyRepository(FileRepository):
 
 
 def _empty_repository(path: str, _url: str) -> Repository:
-    print_line(Cell("would be made", "green"), f"    SQLite file {escape_control(path)}")
+    print_line(Cell("would be created", "green"), f"  SQLite file {escape_control(path)}")
     return EmptyRepository(f"SQLite file {path}")
 
 
@@ -258,7 +258,7 @@ def _create_database(path: str, url: str) -> Repository:
     if url == default_rules_url():
         make_default_folder("name a rule database with --rules-store URL")
     repository = open_repository(url)
-    print_line(Cell("made", "green"), f"     SQLite file {escape_control(path)}")
+    print_line(Cell("created", "green"), f"  SQLite file {escape_control(path)}")
     return repository
 
 
@@ -277,7 +277,7 @@ def _with_suggestion(rule_ids: Sequence[str], repository: RuleSource) -> Iterato
 
 
 def _read(files: Sequence[str]) -> Sequence[Record]:
-    """All records of some files; ValidationError has all mistakes with file and line."""
+    """All records of some files; ValidationError has all errors with file and line."""
     read, _ = read_rule_files(files)
     if read.problems:
         raise ValidationError(read.problems)
@@ -308,7 +308,7 @@ def _one_of(option: str, value: str, names: Sequence[str]) -> str:
 
 
 def _confirm_deletion(rules: Sequence[Record], repository: RuleSource) -> None:
-    """On a terminal; elsewhere --yes is needed."""
+    """Ask on a terminal; elsewhere --yes is required."""
     if not sys.stdin.isatty():
         raise ConfigError(
             f"--prune would delete {_count_rules(len(rules))} not in the files: add --yes, or look with --dry-run"
@@ -356,7 +356,7 @@ def _print_applied(difference: Difference, prune: bool, dry_run: bool, title: st
         print_line(Cell(f"{would}deleted", "red"), f"  {_name(record)}")
     numbers = [(len(difference.added), "added"), (len(difference.changed), "changed"), (len(deleted), "deleted")]
     counts = [f"{number} {word}" for number, word in numbers if number or word != "deleted"]
-    nothing = "; a dry run, nothing was written" if dry_run else ""
+    nothing = "; dry run, nothing was written" if dry_run else ""
     print_line(f"{title}: {', '.join(counts)}, {len(difference.same)} unchanged{nothing}")
 
 

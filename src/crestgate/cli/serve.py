@@ -55,7 +55,7 @@ def serve(
 
     settings = _settings(config, {"--http": http, "--grpc": grpc})
     if settings.mode != "service":
-        raise ConfigError("mode: embedded is for programs that have the limiter inside: write service, or leave it out")
+        raise ConfigError("mode: embedded is for programs that embed the limiter: write service, or leave it out")
     server = settings.server
     server = replace(server, workers=workers or server.workers, insecure=insecure or server.insecure)
     run(replace(settings, server=server), os.environ, _print_now)
@@ -82,7 +82,7 @@ def _settings(config: str | None, options: Mapping[str, str | None]) -> Settings
     try:
         return load_settings(config_path(config), {**os.environ, **overrides})
     except ValidationError as error:
-        raise ValidationError([_named(problem, names) for problem in error.problems]) from None
+        raise ValidationError([_with_option_name(problem, names) for problem in error.problems]) from None
 
 
 def _address(option: str) -> str:
@@ -90,7 +90,7 @@ def _address(option: str) -> str:
     return f"{LOOPBACK}:{option}" if option.isascii() and option.isdigit() else option
 
 
-def _named(problem: Problem, names: Mapping[str, str]) -> Problem:
+def _with_option_name(problem: Problem, names: Mapping[str, str]) -> Problem:
     option = names.get(problem.file or "")
     return problem if option is None else Problem(option, problem.message)
 

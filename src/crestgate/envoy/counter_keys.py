@@ -9,8 +9,8 @@ and a pattern of the same text. A key that is too long for a store ends in a dig
 refused: a long header must not circumvent a limit. No other key can look like that, since all entries have a `=` or a
 `~`.
 
-Operators see the keys of counters, and everybody who reads metrics sees labels. So for an entry whose name suggests a
-secret (`api_key`, `authorization`, `x-auth-token`, …) both have a digest of the value.
+Operators see counter keys, and readers of metrics see labels. So for an entry whose name suggests a secret
+ (`api_key`, `authorization`, `x-auth-token`, …) both have a digest of the value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 SHORT_KEY: Final = MAX_KEY_BYTES // 4
-"""Characters, of which none has more than four bytes."""
+"""Characters that always fit: each has at most four bytes."""
 DIGEST: Final = "|sha256:"
 _HEAD: Final = MAX_KEY_BYTES - len(DIGEST) - 64
 _SECRET: Final = re.compile(r"(?i)api[-_.]?key|authorization|cookie|credential|passw|secret|session|token")

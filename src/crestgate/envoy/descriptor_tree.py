@@ -53,14 +53,14 @@ class Node:
         self.value_in_label = False
         """Whether labels have the request's value here."""
         self.detailed = False
-        """Whether labels have all values of a request that ends here."""
+        """Whether labels have all values of a request that ends at this node."""
         self.runtime = False
-        """Whether the label of a request that ends here is not that of the limit."""
+        """Whether the label of a request that ends at this node differs from that of the limit."""
 
 
 @final
 class Wildcard:
-    """A value with `*` in it: each stands for any run of characters, also for none."""
+    """A value with `*` in it: each matches any characters, or none."""
 
     __slots__ = ("first", "last", "middles", "min_length", "node")
 
@@ -93,7 +93,7 @@ class Branch:
 
     def __init__(self) -> None:
         self.exact: dict[str, Node] = {}
-        """By the value as written, also those with wildcards: a request may have just that value."""
+        """By the value as written, including those with wildcards: a request may have exactly that value."""
         self.wild: list[Wildcard] = []
         """In the order of the file."""
         self.bare: Node | None = None
@@ -114,7 +114,7 @@ def domain_node(domain: str) -> Node:
 
 
 def add_node(parent: Node, key: str, value: str, shares: bool, value_in_label: bool, detailed: bool) -> Node:
-    """Add the node of a descriptor. An empty value is none."""
+    """Add the node of a descriptor. An empty value means any value."""
     wild = WILD in value
     if not value:
         node = Node(key, entry_part(key, False), False, parent)

@@ -1,7 +1,7 @@
 # mypyc: compile
 """Reads RateLimitRequests: the limits that their descriptors match, and the hits of each.
 
-A limit is left out where another one of the same request replaces it by name, also one that is unlimited itself.
+A limit is omitted if another one of the same request replaces it by name, even an unlimited one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = [
 ]
 
 MAX_DESCRIPTORS: Final = 250
-"""All of them are decided in one step, and everybody else waits for it."""
+"""They are decided in one step, which delays all other requests."""
 MAX_ENTRIES: Final = 10_000
-"""Of all descriptors of a request. A message of the maximum size has room for many more, and everybody else would wait
-while they are read."""
+"""Of all descriptors of a request. A message of the maximum size could have many more, and reading them would delay all
+other requests."""
 MAX_RESET: Final = 100
 """Descriptors whose counters are reset in one call. Each has an audit entry."""
 DESCRIPTORS: Final = Repeated(2, "descriptors", MAX_DESCRIPTORS, "send fewer")
@@ -78,9 +78,7 @@ def check_size(descriptors: Sequence[Any], max_count: int) -> None:
         entries += len(descriptors[index].entries or ())
         if entries > MAX_ENTRIES:
             field = f"descriptors[{index}].entries"
-            raise InvalidRequestError(
-                field, f"with these the request has more than {MAX_ENTRIES:,} entries: send fewer"
-            )
+            raise InvalidRequestError(field, f"the request has more than {MAX_ENTRIES:,} entries: send fewer")
 
 
 def _override(
@@ -102,7 +100,7 @@ def _check(message: Any, matches: Sequence[Match | None], hits: Sequence[int], r
             check.add_unlimited(NO_LIMIT)
             continue
         algorithm = limit.algorithm
-        if algorithm is None:  # also where it is replaced
+        if algorithm is None:  # also if it is replaced
             check.add_unlimited(NOT_LIMITED)
             continue
         if limit.name and limit.name in replaced:
@@ -111,7 +109,7 @@ def _check(message: Any, matches: Sequence[Match | None], hits: Sequence[int], r
         if hits[position] < 0 and algorithm.keeps_log:
             raise InvalidRequestError(
                 f"descriptors[{position}].is_negative_hits",
-                f"nothing can be given back to {limit.label}, since {algorithm.limit.algorithm} keeps single requests: "
+                f"hits cannot be given back to {limit.label}: {algorithm.limit.algorithm} logs single requests; "
                 "use another algorithm for it",
             )
         kind = SHADOW if limit.shadow else QUOTA if limit.quota else BINDS

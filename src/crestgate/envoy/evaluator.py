@@ -1,5 +1,5 @@
 # mypyc: compile
-"""Decides RateLimitRequests by the descriptors of the moment, whatever protocol they come by."""
+"""Decides RateLimitRequests by the current descriptors, for any protocol."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["DescriptorEvaluator", "RateLimitVerdict"]
 
 MAX_CACHED: Final = 4096
-"""Requests that are cached by their bytes: few proxies send new ones all the time."""
+"""Requests that are cached by their bytes: proxies repeat most of them."""
 MAX_CACHED_BYTES: Final = 1024
-"""Of one such request."""
+"""Maximum size of a cached request."""
 MAX_CACHED_MEMBERS: Final = 8
-"""Of one such request: each takes as much memory as a small request."""
+"""Maximum counters of a cached request: each takes as much memory as a small request."""
 MAX_VALUE_LABELS: Final = 500
-"""Labels with values of requests in them (`detailed_metric`, `value_to_metric`). Beyond it limits are counted under
-their own: a flood of values would else push all other labels out of the metrics, which are bounded."""
+"""Labels with values of requests in them (`detailed_metric`, `value_to_metric`). Above it, limits are counted under
+their own label: otherwise a flood of values would evict all other labels from the metrics, which are bounded."""
 MAX_LOGGED_DOMAINS: Final = 20
 """Unknown domains that are logged, each once."""
 MAX_DOMAIN: Final = 100
@@ -60,7 +60,7 @@ class DescriptorEvaluator:
         self.fail_local = self.failure.policy == "local"
         self._domains: Domains | None = None
         self.cache: dict[bytes, RateLimitCheck] = BoundedCache(MAX_CACHED)
-        """Requests by their bytes, as these domains mean them."""
+        """Prepared requests by their bytes, for the current domains."""
         self.value_labels: set[str] = set()
         self._unknown_domains: set[str] = set()
 
@@ -112,7 +112,7 @@ class DescriptorEvaluator:
         return self.limiter.prepare_counters(Op.RESET, list(members.values()))
 
     def try_decide(self, check: RateLimitCheck) -> RateLimitVerdict | None:
-        """The verdict, if a local store answers without waiting; None when it does not, and nothing was done."""
+        """The verdict, if a local store responds without waiting; else None, and nothing was done."""
         pending = check.pending
         if pending is not None:
             taken = try_decide(self.backend, [pending])
@@ -131,8 +131,8 @@ class DescriptorEvaluator:
         return self._with_pressure(check, decisions), check.is_over(decisions)
 
     async def decide(self, check: RateLimitCheck) -> RateLimitVerdict:
-        """The verdict. All limits are decided in one step; what is given back follows in a second one, which is
-        completed also if the caller is cancelled."""
+        """The verdict. All limits are decided in one step; give-backs follow in a second one, which is completed
+        even if the caller is cancelled."""
         limiter = self.limiter
         outcomes: Sequence[Outcome] = ()
         if check.request is not None:
@@ -160,7 +160,7 @@ class DescriptorEvaluator:
         return [replies.get(index, outcome) for index, outcome in enumerate(outcomes)]
 
     def _with_pressure(self, check: RateLimitCheck, decisions: Sequence[Decision]) -> list[Decision]:
-        """The decisions with their pressure states. Shadows have none, as those of rules."""
+        """The decisions with their pressure states. Shadow limits have none, as shadow rules."""
         pressure = self.pressure
         takes = check.request is not None and check.request.op is Op.TAKE
         annotated: list[Decision] = []
@@ -176,7 +176,7 @@ class DescriptorEvaluator:
         return annotated
 
     def _log_unknown_domain(self, domain: str) -> None:
-        """A proxy that sends a wrong domain is not limited, and nobody would notice."""
+        """Log it: a proxy that sends a wrong domain is silently not limited."""
         if domain not in self._unknown_domains and len(self._unknown_domains) < MAX_LOGGED_DOMAINS:
             self._unknown_domains.add(domain)
             _log.warning("unknown Envoy domain %s: no file of envoy.config has it", repr(domain[:MAX_DOMAIN]))

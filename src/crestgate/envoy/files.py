@@ -1,7 +1,7 @@
 """Reads descriptor files: one file, or all files of a folder, each a domain. All problems are reported together.
 
 A folder means its *.yaml and *.yml files, sorted by name, without hidden files and subfolders. So a mounted ConfigMap
-works as it is: its files are links through a hidden one, which is switched when it changes.
+works: its files are links through a hidden folder, which is switched when it changes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class DescriptorFiles:
     problems: list[Problem] = field(default_factory=list)
     """In the order of the files."""
     states: dict[str, PathState] = field(default_factory=dict)
-    """Of the path and of every file, when they were read."""
+    """States of the path and of every file when they were read."""
     digests: dict[str, bytes | None] = field(default_factory=dict)
-    """Of the contents of every file that was read."""
+    """Digest of each file that was read."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Settings are pickled for every worker."""
@@ -60,7 +60,7 @@ def read_descriptor_files(path: str) -> DescriptorFiles:
     if state is None:
         files.problems.append(Problem("", "there is no such file or folder: create it, or correct the path", path))
     if state == ():
-        message = "there is no *.yaml or *.yml file in this folder: put one there for each domain, or correct the path"
+        message = "there is no *.yaml or *.yml file in this folder: add one for each domain, or correct the path"
         files.problems.append(Problem("", message, path))
     roots: dict[str, Node] = {}
     files_by_domain: dict[str, str] = {}
@@ -88,7 +88,7 @@ def path_state(path: str) -> PathState:
     try:
         with os.scandir(path) as entries:
             names = [entry.name for entry in entries if entry.name.endswith(ENDINGS) and not _is_ignored(entry)]
-    except (OSError, ValueError):  # no folder, in nearly all cases
+    except (OSError, ValueError):  # usually not a folder
         return stamp_of(path)
     return tuple(sorted(names))
 

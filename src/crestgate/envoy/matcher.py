@@ -1,10 +1,10 @@
 # mypyc: compile
-"""Matches the descriptors of requests to limits and counter keys. It runs for every descriptor, so it creates nothing
-but its result.
+"""Matches the descriptors of requests to limits and counter keys. It runs for every descriptor, so it allocates only
+its result.
 
-A request's entries are matched one level at a time: the descriptor with just this key and value, else the first one
-with a wildcard that fits, in the order of the file, else the one with this key alone. That choice is never taken back.
-A limit counts if it stands where the entries end; what is above or below it does not matter.
+A request's entries are matched one level at a time: the descriptor with exactly this key and value, else the first
+matching wildcard, in the order of the file, else the one with this key and no value. There is no backtracking. A limit
+applies if it is at the level where the entries end; limits above or below do not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["DescriptorLimit", "Domains", "Match"]
 
 BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
 MAX_OVERRIDES: Final = 1024
-"""Limits that requests brought along and that are at hand. When there are more, all are made again."""
+"""Cached overrides of requests. When there are more, all are compiled again."""
 
 
 @final
@@ -88,9 +88,9 @@ class Domains:
     def override(
         self, domain: str, entries: Sequence[tuple[str, str]], requests_per_unit: int, unit: int
     ) -> Match | None:
-        """The limit that a request brings along, in place of the configured one: with the same counter if it is for
-        the same period, and a window; buckets have one of their own for each number. None for a domain that is not
-        known. ValueError for what is no limit."""
+        """The limit in a request, instead of the configured one: with the same counter if it is a window of the same
+        period; buckets have a separate counter for each number. None for an unknown domain. ValueError for an invalid
+        limit."""
         root = self.roots.get(domain)
         if root is None:
             return None
@@ -100,7 +100,7 @@ class Domains:
             raise ValueError(f"requests_per_unit must be a whole number from 0 to {MAX_REQUESTS}")
         configured = self.match(domain, entries)
         if configured is None:
-            label = f"{root.label}.override"  # nothing of the entries: else callers could make up labels
+            label = f"{root.label}.override"  # without the entries: else callers could create any label
             algorithm = DEFAULT_ALGORITHM
             key = root.part + "".join([entry_part(key, False) + _part(key, value) for key, value in entries])
             if len(key) > SHORT_KEY:
@@ -112,13 +112,13 @@ class Domains:
             key = configured.key
         limit = self._overrides.get((label, algorithm, requests_per_unit, unit))
         if limit is None:
-            limit = self._made(label, algorithm, requests_per_unit, unit)
+            limit = self._compile_override(label, algorithm, requests_per_unit, unit)
         return Match(limit, key, label)
 
-    def _made(self, label: str, algorithm: str, requests_per_unit: int, unit: int) -> DescriptorLimit:
+    def _compile_override(self, label: str, algorithm: str, requests_per_unit: int, unit: int) -> DescriptorLimit:
         seconds = UNIT_NUMBERS[unit]
         try:
-            # A bucket that is filled under a much higher limit drains at once, for all who count on it.
+            # A shared bucket that is filled under a much higher limit would be exhausted for all others.
             steps, _ = compile_limit(requests_per_unit, seconds, algorithm, label, apart=algorithm in BUCKETS)
         except ConfigError:  # more than this algorithm counts exactly
             steps, _ = compile_limit(requests_per_unit, seconds, DEFAULT_ALGORITHM, label, apart=True)

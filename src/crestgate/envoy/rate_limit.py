@@ -1,7 +1,7 @@
-"""One `rate_limit` of the YAML, compiled once.
+"""One compiled `rate_limit` of the YAML.
 
 The counter is named by its period alone (`envoy:60`): a changed count keeps what was used, a changed period starts
-anew, and a limit that a request brings along shares the counter of a configured one of the same period.
+a new counter, and an override in a request shares the counter of a configured one of the same period.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from crestgate.core.limit import Limit
 __all__ = ["DEFAULT_ALGORITHM", "MAX_REQUESTS", "UNITS", "UNIT_NUMBERS", "DescriptorLimit", "compile_limit"]
 
 DEFAULT_ALGORITHM: Final = "fixed_window"
-"""That of envoyproxy/ratelimit. Rules have another default."""
+"""The algorithm of envoyproxy/ratelimit. Rules have another default."""
 MAX_REQUESTS: Final = 2**32 - 1
-"""The largest number of the protocol."""
+"""The maximum of the protocol."""
 UNITS: Final[dict[str, int]] = {
     "second": 1,
     "minute": 60,
@@ -52,7 +52,7 @@ class DescriptorLimit:
     """Its name in metrics and headers: the path to it in the YAML, `messaging.message_type_marketing.to_number`. Never
     with values of a request."""
     name: str = ""
-    """By which another limit can replace it; empty where it has none."""
+    """The name by which another limit can replace it; may be empty."""
     replaces: frozenset[str] = frozenset()
     shadow: bool = False
     quota: bool = False
@@ -65,8 +65,8 @@ class DescriptorLimit:
 def compile_limit(
     requests: int, seconds: int, algorithm: str, label: str, burst: int | None = None, apart: bool = False
 ) -> tuple[Algorithm, int]:
-    """A limit's algorithm, and the number of its unit. ConfigError for what cannot be counted exactly. `apart` if it
-    has a counter of its own, which no limit with another number shares.
+    """A limit's algorithm, and the number of its unit. ConfigError if it cannot be counted exactly. `apart` if its
+    counter is not shared with limits of another number.
 
     >>> algorithm, unit = compile_limit(5, 86_400, "fixed_window", "messaging.to_number")
     >>> algorithm.name, algorithm.label, unit

@@ -1,8 +1,8 @@
 """Per-process cache of the limits on Envoy's descriptors, refreshed by a background thread.
 
-The files are read at the start, which fails when they have mistakes. From then on a thread reads them when they have
-changed (loader/file_reloader.py). The limits are swapped as a whole: no request ever sees half of a change. A reading
-with mistakes changes nothing: the previous limits stay in force, and that is logged and counted.
+The files are read at the start, which fails if they have errors. From then on a thread reloads them when they change
+(loader/file_reloader.py). The limits are swapped as a whole: no request ever sees half of a change. If a reload fails,
+the previous limits stay in force, and the failure is logged and counted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ RELOAD_MESSAGES = ReloadMessages(
 
 
 class Descriptors:
-    """The descriptors of a file, or of a folder of files. `current` is always one whole reading."""
+    """The descriptors of a file, or of a folder of files. `current` is always a complete snapshot."""
 
     current: Domains
 
     def __init__(
         self, path: str, refresh_seconds: float = REFRESH_SECONDS, files: DescriptorFiles | None = None
     ) -> None:
-        """ValidationError has all mistakes. `files` is what was read already, if it was."""
+        """ValidationError has all errors. `files` are the files if they are already read."""
         files = read_descriptor_files(path) if files is None else files
         if files.problems:
             raise ValidationError(files.problems)
@@ -56,7 +56,7 @@ class Descriptors:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the files now; None while they can be read."""
+        """The current errors of the files; None while they are valid."""
         return self.background.problem
 
     def refresh(self) -> bool:
@@ -69,7 +69,7 @@ class Descriptors:
         self.background.wake()
 
     def close(self) -> None:
-        """End the thread. The limits known so far stay in force."""
+        """End the thread. The current limits stay in force."""
         self.background.close()
 
     def _load(self) -> Reloaded | None:

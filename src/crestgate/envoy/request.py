@@ -1,8 +1,8 @@
 # mypyc: compile
-"""What a RateLimitRequest means for the store, without the I/O: its counters, their costs, and what the outcomes say.
+"""The store request of a RateLimitRequest, without I/O: its counters, their costs, and the evaluation of outcomes.
 
-All limits that the descriptors of one request match are one store request, all or nothing. Three kinds of limits do not
-fit into that by themselves:
+All limits that the descriptors of one request match are one store request, all or nothing. Three kinds of limits need
+more than that:
 
 Looks       (hits of 0) take nothing, and deny when nothing is left. Where all descriptors look, it is a PEEK of what
             the next request would take. Beside others a look is a member of cost 0, which the store always admits; if
@@ -15,9 +15,9 @@ Give-backs  (negative hits) need the tick that the store is at, which a member o
             request is allowed, and no counter gets back more than was used of it. A log of single requests cannot tell
             which of them is meant, so its limits refuse negative hits.
 
-Where the store does not answer, its failure policy does, which looks at limits that bind and lets others pass. But
-quotas deny under `closed` (`decisions`); and under `local` they and give-backs are counted by the local fallback
-(`undecided`), to which is given back as to the store.
+If the store is unavailable, its failure policy decides binding limits, and lets others pass. But quotas deny under
+`closed` (`decisions`); and under `local` they and give-backs are counted by the local fallback (`undecided`), which
+also gets give-backs, as the store does.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ __all__ = ["BINDS", "GIVES_BACK", "QUOTA", "SHADOW", "RateLimitCheck"]
 BINDS: Final = 0
 """A limit that denies the request when it is over."""
 QUOTA: Final = 1
-"""One of several that deny it when all of them are over."""
+"""A limit that denies the request only if all quotas are over."""
 SHADOW: Final = 2
-"""One that never denies it."""
+"""A limit that never denies the request."""
 GIVES_BACK: Final = 3
-"""Something is given back to this one."""
+"""A limit that gets hits back."""
 CLOSED: Final = Detail("fail_closed", None, NORMAL, None)
 
 
 @final
 class RateLimitCheck:
-    """One RateLimitRequest, prepared once for as often as it comes: it never changes."""
+    """A prepared RateLimitRequest, immutable and reused when the same request is repeated."""
 
     __slots__ = (
         "amounts",
@@ -86,21 +86,21 @@ class RateLimitCheck:
         self.kinds: list[int] = []
         self.looks: list[bool] = []
         self.amounts: list[int] = []
-        """What is given back."""
+        """Hits to give back."""
         self.labels: list[str] = []
         self.quotas = 0
         self.checks = 1
-        """What it counts for against the ceiling of checks: one for each counter, and one at least."""
+        """Its count against the ceiling of checks: one for each counter, at least one."""
         self.request: Request | None = None
         """None without limits."""
         self.pending: PendingCheck | None = None
-        """The same check for the limiter, if it is the simplest: one member that binds, and may fit."""
+        """The same check for the limiter, if it is `single`."""
         self.single = False
-        """Whether it is that simple."""
+        """Whether it is the simplest check: one binding member, whose cost can fit."""
         self.settles = False
         """Whether something may have to be given back in a second step."""
         self.message: Any = None
-        """The RateLimitRequest, where dynamic metadata may have to quote it."""
+        """The RateLimitRequest, if dynamic metadata may need it."""
 
     def add_unlimited(self, status: bytes) -> None:
         """Add a descriptor without a limit."""
@@ -118,8 +118,8 @@ class RateLimitCheck:
         self.labels.append(match.label)
 
     def merge(self, index: int, algorithm: Algorithm, hits: int, kind: int, at: str) -> None:
-        """Add a descriptor with the counter of another one: it is charged once, with all hits. Of two limits, as an
-        override in the request may make them, the lower one decides."""
+        """Add a descriptor with the counter of another one: it is charged once, with all hits. Of two limits,
+        which an override in the request may cause, the lower one decides."""
         member = self.members[index]
         if (hits < 0 and member.cost) or (hits > 0 and self.amounts[index]):
             raise InvalidRequestError(
@@ -165,7 +165,7 @@ class RateLimitCheck:
 
     def undecided(self, outcomes: Sequence[Outcome]) -> tuple[Request | None, list[int]]:
         """A request for the members that the store did not decide, and that pass since they do not bind; and their
-        indexes. Nothing is taken where another limit denies."""
+        indexes. Nothing is taken if another limit denies."""
         indexes = [index for index, outcome in enumerate(outcomes) if outcome.decision.reason == "fail_open"]
         if not indexes or self.request is None:
             return None, []
@@ -174,14 +174,14 @@ class RateLimitCheck:
         return Request(Op.PEEK if denied else self.request.op, [members[index] for index in indexes]), indexes
 
     def decisions(self, outcomes: Sequence[Outcome], fail_closed: bool) -> list[Decision]:
-        """The decision of each member. `fail_closed` if what a store cannot decide is denied: the failure policy itself
-        lets quotas pass, since they do not bind."""
+        """The decision of each member. `fail_closed` if undecided checks are denied: the failure policy itself lets
+        quotas pass, since they do not bind."""
         decisions: list[Decision] = []
         takes = self.request is not None and self.request.op is Op.TAKE
         for index, outcome in enumerate(outcomes):
             decision = outcome.decision
             if takes and self.looks[index] and decision.allowed and not decision.remaining:
-                # When the next one would fit is not known here; when all of it is there again, it does.
+                # When the next hit would fit is not known here; it does after the full reset.
                 decision = Decision(decision.algorithm, False, 0, decision.reset_us, decision.reset_us, decision.detail)
             elif fail_closed and self.kinds[index] == QUOTA and decision.reason == "fail_open":
                 decision = Decision(decision.algorithm, False, 0, RETRY_CLOSED_US, RETRY_CLOSED_US, CLOSED)
@@ -203,8 +203,8 @@ class RateLimitCheck:
     def give_back(
         self, outcomes: Sequence[Outcome], over: bool, reason: str = "ok"
     ) -> tuple[Request | None, list[int]]:
-        """A request that gives back: all that was taken for a request that is denied after all, or its negative hits.
-        And the indexes of its members: those that were decided for this reason, `ok` by the store, `fallback` by the
+        """A give-back request: all that was taken for a request that is denied in the end, or its negative hits. And
+        the indexes of its members: those that were decided for this reason, `ok` by the store, `fallback` by the
         local fallback. Of all others nothing was taken."""
         members = self.members
         back: list[Member] = []

@@ -4,7 +4,7 @@
 Its fields are few and most of their bytes are always the same: the limit, the names of headers. So they are encoded
 once, and a response is built from them and a few numbers, in a third of the time that a message object takes to be
 filled and serialized. The wire format of protobuf is a tag, (field number * 8 + kind), before each value:
-kind 0 for numbers, kind 2 for what has a length.
+kind 0 for numbers, kind 2 for values with a length.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MAX_UINT32: Final = 2**32 - 1
 OK: Final = b"\x08\x01"
 OVER_LIMIT: Final = b"\x08\x02"
 NO_LIMIT: Final = b"\x12\x02\x08\x01"
-"""The status of a descriptor that no limit is for."""
+"""The status of a descriptor without a limit."""
 NOT_LIMITED: Final = b"\x12\x08\x08\x01\x18\xff\xff\xff\xff\x0f"
-"""The status of one that is unlimited: as much as there can be is left."""
+"""The status of an unlimited descriptor: the maximum remains."""
 SECOND_US: Final = 1_000_000
 _SHORT: Final = [bytes([number]) for number in range(128)]
 
@@ -78,12 +78,12 @@ def encode_response(
 
 
 def _status(limit: bytes, decision: Decision, over: bool) -> bytes:
-    """The status of a descriptor: `over` if it is a reason why the request is denied."""
+    """The status of a descriptor: `over` if it denies the request."""
     left = decision.remaining
     until = decision.reset_us
     if over:
         wait = decision.wait_us
-        # A request that never passes is no better off before the counter resets, nor in less than a period.
+        # A request that can never pass waits until the counter resets, at least a period.
         until = wait if wait is not None else until or decision.algorithm.limit.period_us
     seconds = -(-until // SECOND_US)
     data = (OVER_LIMIT if over else OK) + limit

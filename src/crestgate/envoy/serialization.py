@@ -1,4 +1,4 @@
-"""Pickles descriptors as rows of plain values: settings are sent to every worker, and compiled classes have no pickle.
+"""Pickles descriptors as rows of plain values: every worker gets the settings, and compiled classes have no pickle.
 
 A row is a descriptor; those of its parents come before it.
 """

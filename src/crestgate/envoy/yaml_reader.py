@@ -1,4 +1,4 @@
-"""The YAML of envoyproxy/ratelimit, read as it is: a file is a domain and its descriptors, which nest.
+"""Reads the YAML of envoyproxy/ratelimit: a file is a domain and its descriptors, which nest.
 
 domain: messaging
 descriptors:
@@ -8,8 +8,8 @@ descriptors:
       - key: to_number
         rate_limit: {unit: day, requests_per_unit: 5}
 
-`rate_limit` has three fields of our own: `algorithm`, `burst` and `unit_multiplier`. What the reference ignores without
-a word (a field in the wrong place, say) is told instead.
+`rate_limit` has three additional fields: `algorithm`, `burst` and `unit_multiplier`. What the reference silently
+ignores (such as a field at the wrong level) is an error here.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ DESCRIPTOR = (
     *("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric"),
     *("share_threshold", "metadata"),
 )
-OURS = ("algorithm", "burst", "unit_multiplier")
+EXTENSIONS = ("algorithm", "burst", "unit_multiplier")
 TEXTS = re.compile(r"domain|(?:descriptors\[[0-9]+\]\.)+(?:key|value|rate_limit\.(?:name|replaces\[[0-9]+\]\.name))")
-"""Paths whose values are text however they are written: `value: 5` and `value: 1.10` are just these characters."""
+"""Paths whose values are always text: `value: 5` and `value: 1.10` are these characters."""
 MAX_BYTES = 1024
-_YES = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}
-"""What YAML 1.1 also reads as true and false."""
+_BOOLEANS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}
+"""Other booleans of YAML 1.1."""
 
 
 def read_domain(document: Document, problems: Problems) -> Node | None:
     """The domain of one file; None if it names none."""
     if not document.data and not document.problems and isinstance(document.data, dict):
-        problems.add("", "is empty: write 'domain: …' and 'descriptors: …', or take the file away")
+        problems.add("", "is empty: write 'domain: …' and 'descriptors: …', or remove the file")
         return None
     if document.problems and not document.data:
         return None
     fields = Fields(document.data, "", problems, ROOT)
-    domain = _text(fields, "domain", "the name that requests come with") if fields.is_mapping else ""
+    domain = _text(fields, "domain", "the name that requests have") if fields.is_mapping else ""
     root = domain_node(domain)
     _read_level(fields, root, document)
     return root if domain else None
@@ -64,13 +64,13 @@ def _read_level(fields: Fields, parent: Node, document: Document) -> None:
         key = _text(inner, "key", "the key that requests have")
         value = _text(inner, "value")
         if WILD in key:
-            inner.report("key", f"has a {WILD!r}, which stands for any text in a value only: write the whole key")
+            inner.report("key", f"has a {WILD!r}, which is a wildcard only in values: write the whole key")
         first = paths.setdefault((key, value), path)
         if key and first != path:
-            inner.report("value" if value else "key", _duplicate_domain(first, document))
+            inner.report("value" if value else "key", _duplicate_descriptor(first, document))
         shares = _flag(inner, "share_threshold")
         if shares and WILD not in value:
-            inner.report("share_threshold", f"is for a value with a {WILD!r} in it, such as 'files/*': take it away")
+            inner.report("share_threshold", f"is for a value with a {WILD!r} in it, such as 'files/*': remove it")
         node = add_node(parent, key, value, shares, _flag(inner, "value_to_metric"), _flag(inner, "detailed_metric"))
         node.limit = _read_limit(inner, path_of(node))
         _read_level(inner, node, document)
@@ -91,9 +91,9 @@ def _read_limit(descriptor: Fields, label: str) -> DescriptorLimit | None:
     before = len(fields.problems.entries)
     requests: int = fields.integer("requests_per_unit", 0, required=not unlimited, maximum=MAX_REQUESTS)
     if unlimited:
-        for field in ("unit", *OURS):
+        for field in ("unit", *EXTENSIONS):
             if fields.has(field):
-                fields.report(field, "is not for a limit that is unlimited: take it away, or 'unlimited'")
+                fields.report(field, "is not allowed for an unlimited limit: remove it, or 'unlimited'")
         return DescriptorLimit(None, label, name, replaces, shadow, quota, 0, 0, metadata)
     seconds = UNITS[fields.choice("unit", UNITS, "second", required=True)]
     seconds *= fields.integer("unit_multiplier", 1, minimum=1, maximum=MAX_SAFE_INTEGER // 1_000_000 // seconds)
@@ -113,11 +113,11 @@ def _burst(fields: Fields, algorithm: str) -> int | None:
     if not fields.has("burst"):
         return None
     if not ALGORITHMS[algorithm].takes_burst:
-        having = join_names(name for name, kind in ALGORITHMS.items() if kind.takes_burst)
-        fields.report("burst", f"{algorithm} has none: take it away, or write 'algorithm:' with one of {having}")
+        supported = join_names(name for name, kind in ALGORITHMS.items() if kind.takes_burst)
+        fields.report("burst", f"{algorithm} has none: remove it, or write 'algorithm:' with one of {supported}")
         return None
     if fields.values.get("requests_per_unit") == 0:
-        fields.report("burst", "a limit of 0 blocks everything and takes no burst: take it away")
+        fields.report("burst", "a limit of 0 blocks everything and has no burst: remove it")
         return None
     burst: int | None = fields.integer("burst", None, minimum=1, maximum=MAX_REQUESTS)
     return burst
@@ -131,7 +131,7 @@ def _replaces(fields: Fields, name: str) -> frozenset[str]:
             continue
         other = _text(inner, "name", "the name of the limit that this one replaces")
         if other and other == name:
-            inner.report("name", f"{describe(name)} is the name of this limit itself: write that of another")
+            inner.report("name", f"{describe(name)} is the name of this limit: write another name")
         names.append(other)
     return frozenset(names)
 
@@ -167,8 +167,8 @@ def _text(fields: Fields, name: str, wanted: str = "") -> str:
 
 def _flag(fields: Fields, name: str) -> bool:
     value = fields.values.get(name)
-    if isinstance(value, str) and value.lower() in _YES:
-        return _YES[value.lower()]
+    if isinstance(value, str) and value.lower() in _BOOLEANS:
+        return _BOOLEANS[value.lower()]
     return fields.boolean(name, False)
 
 
@@ -183,7 +183,7 @@ def _fields(
     return Fields(rest, path, problems, known)
 
 
-def _duplicate_domain(first: str, document: Document) -> str:
+def _duplicate_descriptor(first: str, document: Document) -> str:
     line = document.locate(Problem(first, "")).line
     where = "above" if line is None else f"at line {line}"
-    return f"this key and value are written already {where}: keep one of the two, or write another value"
+    return f"this key and value are already defined {where}: keep one of the two, or write another value"

@@ -1,4 +1,4 @@
-"""Rules: who is limited to what, where rules are stored, and how a program changes them.
+"""Rules: their definition, storage and editing.
 
 repository = open_repository("sqlite:///rules.db")
 editor = Editor(repository, Actor("deploy"))

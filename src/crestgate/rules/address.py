@@ -1,7 +1,7 @@
-"""IP addresses as subjects: one caller, one spelling.
+"""IP addresses as subjects, in one spelling per caller.
 
-An IPv4 address that is written as an IPv6 one is the IPv4 address. An IPv6 address stands for its /64 network, since
-that is what one customer is given at least: whoever has 2^64 addresses must not have as many quotas.
+An IPv4-mapped IPv6 address becomes the IPv4 address. An IPv6 address becomes its /64 network, the smallest network that
+providers assign: one customer with 2^64 addresses must not have as many quotas.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Per-process rule cache, refreshed by background threads.
 
-A catalog reads its sources at the start, and from then on each in a thread of its own: every second, and at once when
-the source notifies of a change. The rules are one rule set, which is swapped as a whole, so no request ever sees half
-of a change. A source that is unavailable, or whose rules are invalid, changes nothing: the previous rules stay in
+A catalog reads its sources at the start, and from then on each in a thread of its own: every second, and immediately
+when the source notifies of a change. The rules are one rule set, which is swapped as a whole, so no request ever sees
+half of a change. A source that is unavailable, or whose rules are invalid, changes nothing: the previous rules stay in
 force, and the failure is logged and counted. It does not delay the other sources.
 
 Sources are given in ascending precedence: where two have a rule of the same id, or two equally specific rules for one
@@ -66,12 +66,12 @@ class Catalog:
 
     @property
     def failures(self) -> int:
-        """How often a source could not be read."""
+        """Number of failed reads, over all sources."""
         return sum(refresh.failures for refresh in self._refreshes)
 
     @property
     def problem(self) -> str | None:
-        """The errors of all sources now; None while all can be read."""
+        """The current errors of all sources; None while all can be read."""
         return "\n".join(refresh.problem for refresh in self._refreshes if refresh.problem is not None) or None
 
     def refresh(self) -> bool:
@@ -80,7 +80,7 @@ class Catalog:
         return any(changed)
 
     def accept_only(self, check: Callable[[Rule], None]) -> None:
-        """Validate every rule with this check, those that are loaded and those to come: ConfigError refuses one."""
+        """Validate all rules with this check, now and in later loads. It raises ConfigError to refuse a rule."""
         for state in self.states:
             for rule in state.snapshot.rules.values():
                 check(rule)

@@ -1,5 +1,5 @@
 # mypyc: compile
-"""A rule compiled for resolving: what every request needs of it, precomputed."""
+"""A rule compiled for resolving, with all that requests need precomputed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class CompiledRule:
         self.rule = rule
         self.dimension = rule.dimension
         self.dimensions: tuple[str, ...] = (rule.dimension,)
-        """Of a request that it alone applies to."""
+        """The dimensions of a request to which only this rule applies."""
         self.on_store_error: str | None = rule.on_store_error
         self.method: str | None = None if rule.method == ANY else rule.method
         self.tier: str | None = None if rule.tier == ANY else rule.tier
         self.expires_us: int | None = rule.expires_us
         self.subject: str | None = None if rule.identifier == ANY else f"{rule.dimension}:{rule.identifier}"
-        """The one that it is for; None when it is for all of its dimension."""
+        """The subject that it is for; None if it is for all of its dimension."""
         self.shadow = rule.mode == "shadow"
         self.counter: str = rule.counter
-        # How specific it is within its slot: an exact identifier, then a tier; what ends wins over what does not; and
-        # of two that are equal in all that, the one whose source has the higher precedence.
+        # Specificity within its slot: an exact identifier, then a tier, then an expiry. Between equals, the source with
+        # the higher precedence wins.
         specific = 4 * (self.subject is not None) + 2 * (self.tier is not None) + (rule.expires_us is not None)
         self.rank: int = MAX_SOURCES * specific + precedence
         self.order = (DIMENSION_NAMES.index(rule.dimension), pattern, rule.method, rule.window_seconds)

@@ -1,6 +1,6 @@
 """Diff between records, usually those of files, and a repository, and the edits that apply it.
 
-Rules are compared with their defaults filled in. A policy's number is given by the repository: an existing policy
+Rules are compared with their defaults filled in. A policy's number is assigned by the repository: an existing policy
 keeps its own, wherever it is in a file, and a new one gets the next.
 """
 
@@ -33,15 +33,15 @@ class Difference:
 
     added: Sequence[Record]
     changed: Sequence[tuple[Record, Record]]
-    """Each before and after."""
+    """Pairs of before and after."""
     same: Sequence[Record]
     other: Sequence[Record]
-    """Rules that only the repository has. Its other tiers, plans, defaults and keys are left alone."""
+    """Rules that only the repository has. Its other tiers, plans, defaults and keys are not changed."""
     numbers: Edit | None = None
-    """Stores the number of the last policy, if new ones are among them."""
+    """The edit that stores the last policy number, if policies were added."""
 
     def edits(self, *, prune: bool = False) -> list[Edit]:
-        """The edits, which fail if somebody else writes first; with `prune`, other rules are deleted."""
+        """The edits, which fail after a concurrent write; with `prune`, other rules are deleted."""
         edits = [_edit(record, 0) for record in self.added]
         edits += [_edit(new, old.version) for old, new in self.changed]
         if self.numbers is not None:
@@ -102,7 +102,7 @@ def _normalised(record: Record) -> Mapping[str, Any]:
 
 
 def _numbered(record: Record, old: Record | None, last: int) -> tuple[Record, int]:
-    """The record with the number that it has, or is to have, if it is a policy's; and the last number given."""
+    """The record, with its existing or new number if it is a policy; and the last number assigned."""
     rule = rule_of(record) if record.kind == "rule" else None
     if rule is None or rule.origin is None or policy_of(rule) is None:
         return record, last

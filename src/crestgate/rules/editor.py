@@ -28,18 +28,18 @@ from crestgate.rules.rule import ANY, MAX_TIER_BYTES, Rule, is_tier
 __all__ = ["Difference", "Editor", "all_records"]
 
 MAX_ATTEMPTS = 10
-"""To number a new policy while others do the same."""
+"""Attempts to number a new policy while other writers do the same."""
 MAX_OVERRIDE_SECONDS = 10**10
-"""Some three centuries, so that its end can be represented."""
-RULE = "a rule, which Rule.read({'name': 'Orders', 'dimension': 'user', 'limit': 100, 'window_seconds': 60}) makes"
-POLICY = "a policy, as Policy('user:42', capacity=100, refill_rate=10)"
-CLIENT_LIMIT = "a sequence of limits, as [ClientLimit('acme', 'DEFAULT', 'GLOBAL', 'MIN', 100)]"
+"""About 300 years, so that its end can be represented."""
+RULE = "a rule, such as Rule.read({'name': 'Orders', 'dimension': 'user', 'limit': 100, 'window_seconds': 60})"
+POLICY = "a policy, such as Policy('user:42', capacity=100, refill_rate=10)"
+CLIENT_LIMIT = "a sequence of limits, such as [ClientLimit('acme', 'DEFAULT', 'GLOBAL', 'MIN', 100)]"
 
 _log = logging.getLogger("crestgate")
 
 
 class Editor:
-    """Writes to a repository in the name of an actor. `locks` are needed only where several write at once."""
+    """Writes to a repository in the name of an actor. `locks` are needed only for concurrent writers."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Editor:
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         on_write: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_write` is called after each write: where others have to be notified of it."""
+        """`on_write` is called after each write, to notify others of it."""
         self._repository = repository
         self._actor = actor
         self._locks = locks
@@ -65,20 +65,20 @@ class Editor:
         return rule_of(self._get("rule", rule_id))
 
     def create(self, rule: Rule) -> Rule:
-        """Add a rule. ConflictError when there is one of its id, or one as specific in its slot."""
+        """Add a rule. ConflictError if its id exists, or an equally specific rule in its slot."""
         _check_is(rule, Rule, RULE)
-        return self._put(_readable(rule, expected=0))
+        return self._put(_checked_edit(rule, expected=0))
 
     def replace(self, rule: Rule, expected: int | None = None) -> Rule:
-        """Replace a rule; StaleVersionError unless it has the expected version, NotFoundError when there is none."""
+        """Replace a rule; StaleVersionError unless it has the expected version, NotFoundError if there is none."""
         _check_is(rule, Rule, RULE)
-        return self._put(_readable(rule, self._get("rule", rule.rule_id).version if expected is None else expected))
+        return self._put(_checked_edit(rule, self._get("rule", rule.rule_id).version if expected is None else expected))
 
     def delete(self, rule_id: str, expected: int | None = None) -> None:
         self._write([Edit("rule", rule_id, None, expected)])
 
     def delete_all(self, rule_ids: Iterable[str]) -> None:
-        """Delete several rules in one write; NotFoundError, and none is deleted, if one is not there."""
+        """Delete several rules in one write; NotFoundError, and none is deleted, if one does not exist."""
         self._write([Edit("rule", rule_id, None) for rule_id in dict.fromkeys(rule_ids)])
 
     def difference(self, records: Iterable[Record]) -> Difference:
@@ -86,9 +86,9 @@ class Editor:
         return compare(self._repository, records)
 
     def apply(self, difference: Difference, *, prune: bool = False) -> None:
-        """Carry out a difference, in one write; with `prune`, delete the other rules, too.
+        """Apply a difference in one write; with `prune`, delete the other rules, too.
 
-        StaleVersionError when somebody else wrote since it was found: nothing was written then.
+        StaleVersionError, and nothing is written, if a record was changed since it was compared.
         """
         edits = difference.edits(prune=prune)
         if not edits:
@@ -96,15 +96,13 @@ class Editor:
         try:
             self._write(edits)
         except (ConflictError, NotFoundError, StaleVersionError) as error:
-            # A record was created or deleted meanwhile: then it is no error of the caller.
+            # A record was created or deleted meanwhile: not an error of the caller.
             if isinstance(error, StaleVersionError) or any(self._version(edit) != edit.expected for edit in edits):
-                raise StaleVersionError(
-                    f"somebody else wrote at the same time ({error}): nothing was written; try again"
-                ) from None
+                raise StaleVersionError(f"concurrent write ({error}): nothing was written; try again") from None
             raise
 
     def set_tier(self, user: str, tier: str | None) -> None:
-        """Put a user into a tier; None takes it out of any."""
+        """Set the tier of a user; None removes it."""
         if not isinstance(user, str) or not user:
             raise ConfigError(f"the user must be text of at least one character, not {describe(user)}", field="user")
         if tier is not None and not is_tier(tier):
@@ -114,19 +112,22 @@ class Editor:
         self._write([Edit("tier", user, None if tier is None else {"tier": tier})])
 
     def override(self, user: str, base: Rule, limit: int, seconds: float) -> Rule:
-        """Give one user another limit in the slot of a rule, for so long. The counters are kept."""
+        """Override the limit of one user in the slot of a rule, for so many seconds. The counters are kept."""
         _check_is(base, Rule, "the rule itself: editor.override('bob', editor.rule('orders'), 500, 3600)")
         if base.dimension != "user":
             raise ConfigError(
-                f"rule {base.rule_id!r} is of dimension {base.dimension}: only a user's is overridden so", field="base"
+                f"rule {base.rule_id!r} is of dimension {base.dimension}: only user rules can be overridden",
+                field="base",
             )
         if base.mode == "disabled":
-            raise ConfigError(f"rule {base.rule_id!r} is disabled, and limits nobody: enable it first", field="base")
+            raise ConfigError(f"rule {base.rule_id!r} is disabled: enable it first", field="base")
         if user == ANY:
-            raise ConfigError("an override is for one user: to change the limit of all, change the rule", field="user")
+            raise ConfigError(
+                "an override is for one user: to change the limit for all users, change the rule", field="user"
+            )
         if not 0 < seconds <= MAX_OVERRIDE_SECONDS:
             raise ConfigError(
-                f"an override lasts a number of seconds above 0, {MAX_OVERRIDE_SECONDS} at most, not {seconds}",
+                f"an override must last more than 0 seconds, {MAX_OVERRIDE_SECONDS} at most, not {seconds}",
                 field="seconds",
             )
         rule = replace(
@@ -134,16 +135,16 @@ class Editor:
             rule_id=derived_id("override", user, base.counter),
             name=f"override of {base.rule_id} for {shorten(user)}",
             identifier=user,
-            tier=base.tier if base.identifier == user else ANY,  # as specific as what it is to win over, at least
+            tier=base.tier if base.identifier == user else ANY,  # at least as specific as the base
             limit=limit,
             burst=_scaled_burst(base, limit),
             origin=None,
             expires_us=self._now_us() + round(seconds * 1_000_000),
         )
-        return self._put(_readable(rule))
+        return self._put(_checked_edit(rule))
 
     def put_plan(self, name: str, limits: object, *, create: bool | None = None) -> tuple[str, ...]:
-        """Write a plan: a new one, one that is there, or (None) whichever."""
+        """Write a plan: `create` a new one, replace an existing one, or (None) either."""
         read = read_plan(name, limits)
         expected = None if create is None else 0 if create else self._get("plan", name).version
         self._write([Edit("plan", name, {"limits": list(read)}, expected)])
@@ -168,28 +169,28 @@ class Editor:
             made = replace(policy, id=number)
             last = Edit("default", POLICY_IDS, {"last": number}, counted.version if counted is not None else 0)
             try:
-                self._write([_readable(made.rule(), expected=0), last])
+                self._write([_checked_edit(made.rule(), expected=0), last])
             except (StaleVersionError, ConflictError):
                 there = self._repository.get("rule", policy.rule_id)
                 if there is not None and policy_of(rule_of(there)) is None:
                     raise ConflictError(
-                        f"rule {policy.rule_id!r} is no policy: delete it, or change it as a rule"
+                        f"rule {policy.rule_id!r} is not a policy: delete it, or change it as a rule"
                     ) from None
                 if there is not None:
                     raise ConflictError(f"there is a policy for key {policy.key!r} already: change that one") from None
                 if self._repository.get("default", POLICY_IDS) == counted:
-                    raise  # it is not the number: a rule that is no policy has its place
-                continue  # somebody else took the number
+                    raise  # not the number: a rule that is not a policy has its slot
+                continue  # another writer took the number
             return made
         raise StaleVersionError(
-            f"a policy for key {policy.key!r} could not be numbered: too many are made at once; try again"
+            f"a policy for key {policy.key!r} could not be numbered: too many concurrent writes; try again"
         )
 
     def replace_policy(self, policy: Policy) -> Policy:
-        """Replace a policy; it keeps its number. NotFoundError when there is none."""
+        """Replace a policy; it keeps its number. NotFoundError if there is none."""
         _check_is(policy, Policy, POLICY)
         made = replace(policy, id=self.policy(policy.key).id)
-        self._put(_readable(made.rule()))
+        self._put(_checked_edit(made.rule()))
         return made
 
     def delete_policy(self, key: str) -> None:
@@ -207,13 +208,13 @@ class Editor:
         for limit in limits:
             _check_is(limit, ClientLimit, CLIENT_LIMIT)
             if limit.client != client:
-                raise ConfigError(f"the limits of client {client!r} are written, and one is of {limit.client!r}")
+                raise ConfigError(f"all limits must be of client {client!r}, and one is of {limit.client!r}")
         with self._client_lock(client):
-            self._repository.write([_readable(limit.rule()) for limit in limits], self._actor)
+            self._repository.write([_checked_edit(limit.rule()) for limit in limits], self._actor)
         self._on_write()
 
     def delete_client_limits(self, client: str, names: Sequence[tuple[str, str]]) -> None:
-        """Delete limits of a client, by type and name; NotFoundError, and none is deleted, if one is not there."""
+        """Delete limits of a client, by type and name; NotFoundError, and none is deleted, if one does not exist."""
         with self._client_lock(client):
             existing = {(limit.limit_type, limit.limit_name): limit for limit in self.client_limits(client)}
             missing = [name for name in names if name not in existing]
@@ -248,12 +249,12 @@ class Editor:
         try:
             self.note(action if done else f"{action} failed", *subjects)
         except CrestgateError as error:
-            _log.error("audit log: cannot write that a %s was %s: %s", action, "done" if done else "not done", error)
+            _log.error("audit log: cannot record that a %s was %s: %s", action, "done" if done else "not done", error)
 
     @contextmanager
     def resetting(self, *subjects: str) -> Iterator[None]:
-        """Reset counters inside this block. The audit log has the request before it is tried, and then the outcome:
-        what is not in the log was not tried, even if the process is killed in between."""
+        """Reset counters inside this block. The audit log has an entry for the request before it is tried, and one
+        for the outcome: what is not in the log was not tried, even if the process is killed in between."""
         self.note("reset requested", *subjects)
         try:
             yield
@@ -289,16 +290,16 @@ class Editor:
 
 def _check_is(given: object, wanted: type, instead: str) -> None:
     if not isinstance(given, wanted):
-        raise TypeError(f"give {instead}; not {type(given).__name__}")
+        raise TypeError(f"must be {instead}, not {type(given).__name__}")
 
 
-def _readable(rule: Rule, expected: int | None = None) -> Edit:
-    """The edit that writes a rule; ValidationError for one that could not be read back, and would block the others."""
+def _checked_edit(rule: Rule, expected: int | None = None) -> Edit:
+    """The edit that writes a rule; ValidationError if it could not be read back, which would block all other rules."""
     return edit_of(Rule.read(rule.body()), expected)
 
 
 def _scaled_burst(base: Rule, limit: object) -> int | None:
-    """A burst in proportion to the limit, as the base has it: a higher limit must not have a smaller burst."""
+    """The burst of the base, scaled with the limit: a higher limit must not have a smaller burst."""
     if base.burst is None or not base.limit or not isinstance(limit, int) or not limit:
         return None
     return max(-(-base.burst * limit // base.limit), 1)
@@ -306,9 +307,9 @@ def _scaled_burst(base: Rule, limit: object) -> int | None:
 
 @contextmanager
 def _held(locks: LockService[Any], name: str) -> Iterator[None]:
-    """Hold a lock. A timeout is StaleVersionError: no error of the caller."""
+    """Hold a lock. A timeout is a StaleVersionError: not an error of the caller."""
     try:
         with locks.hold(name):
             yield
     except TimeoutError as error:
-        raise StaleVersionError(f"somebody else is changing the same: {error}; try again") from None
+        raise StaleVersionError(f"concurrent write: {error}; try again") from None

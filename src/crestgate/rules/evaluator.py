@@ -1,8 +1,8 @@
 # mypyc: compile
-"""Turns requests into checks, by the rules of a catalog as they are at that moment.
+"""Turns requests into checks, by the current rules of a catalog.
 
-All rules that apply to a request are one store request, with a member for each: those that bind are all or nothing,
-and shadow rules are decided beside them. `RemoteRuleEvaluator` is for stores with rules of their own.
+All rules that apply to a request are one store request, with a member for each: binding rules are all or nothing,
+and shadow rules are decided independently. `RemoteRuleEvaluator` is for stores with rules of their own.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class RuleEvaluator:
         for shadow in shadows:
             if not shadow.allowed:
                 with self._lock:
-                    if shadow.name not in self.shadow_denials:  # drop rules that are gone, so that it is bounded
+                    if shadow.name not in self.shadow_denials:  # drop deleted rules, so that it is bounded
                         rules = self._rules.current.rules
                         self.shadow_denials = {name: n for name, n in self.shadow_denials.items() if name in rules}
                     self.shadow_denials[shadow.name] = self.shadow_denials.get(shadow.name, 0) + 1
 
     def _check_support(self, rule: Rule) -> None:
-        """Refuse a rule whose algorithm the store cannot decide by; each algorithm is checked once."""
+        """Refuse a rule whose algorithm the store does not support; each algorithm is checked once."""
         if rule.algorithm not in self._supported:
             self._backend.check_support(build(rule.compiled(), rule.counter))
             self._supported.add(rule.algorithm)
@@ -104,18 +104,18 @@ class RemoteRuleEvaluator:
 
     def prepare(self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0) -> PendingCheck:
         """The check of a request. Bad input is a ValueError."""
-        stand_in = self._store.rules_for(context_fields(context))
-        assert stand_in is not None
-        stand_in.cost = whole_cost(cost)
-        check_input("-", stand_in.cost)
-        return PendingCheck(self._backend.pressure, op, [stand_in])
+        member = self._store.rules_for(context_fields(context))
+        assert member is not None
+        member.cost = whole_cost(cost)
+        check_input("-", member.cost)
+        return PendingCheck(self._backend.pressure, op, [member])
 
     def policy_key(self, context: ContextFields, route: str) -> str | None:
         return None
 
 
 class CatalogPlans(Mapping[str, tuple[str, ...]]):
-    """The plans of a catalog as they are at each moment."""
+    """The current plans of a catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog

@@ -1,4 +1,4 @@
-"""The port of rule storage: what every repository does and guarantees.
+"""The port of rule storage: the operations and guarantees of every repository.
 
 It stores *records*: a kind (`rule`, `tier`, `plan`, `default`, `key`), an id, and a body of plain data, which it does
 not interpret. Every write has a *revision*, incremented by each write of this prefix; every record has the revision of
@@ -6,7 +6,7 @@ its last change, and a *version*, which counts its own changes. It also stores t
 
 Atomicity   A write is all of its edits, their audit entries and the new revision, or nothing. `changes` sees a write
             whole or not at all. `plan_write` decides what an edit may do, in one place for all repositories.
-Order       Writes are serialized: who has seen a revision has seen all before it.
+Order       Writes are serialized: a reader that has seen a revision has seen all before it.
 Versions    An edit names the version that it has seen; StaleVersionError, and nothing is written, if it has changed.
 Uniqueness  At most one record has a unique key, unless the others have expired: ConflictError.
 Clock       Timestamps are those of the database or the server, in microseconds since the epoch.
@@ -73,7 +73,7 @@ class Edit:
     unique_key: str | None = None
     """No other record may have it at the same time."""
     expires_us: int | None = None
-    """From then on its unique key is free; the record is removed a day later."""
+    """When it expires: from then on its unique key is free. The record is removed a day later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who writes, and from where."""
+    """The author of a write, and its address."""
 
     name: str
     address: str = ""
@@ -97,16 +97,16 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who did what to what, when, from where; how it was before, and after."""
+    """One action: its actor, address, time and subject, and the record before and after it."""
 
     at_us: int
     actor: str
     address: str
     action: str
-    """`create`, `update`, `delete`, `expire` (by Crestgate itself). Of what is done to counters two entries: before
-    it is tried `reset requested`, and then `reset`, or `reset failed`; likewise `charge` and `give_back`."""
+    """`create`, `update`, `delete`, `expire` (by Crestgate itself). Actions on counters have two entries: `reset
+    requested` before it is tried, then `reset` or `reset failed`; likewise `charge` and `give_back`."""
     subject: str
-    """The kind and the id: `rule:orders-per-user`, `tier:alice`; for a reset, whatever was reset."""
+    """The kind and the id: `rule:orders-per-user`, `tier:alice`; for a reset, the subject of the counters."""
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
     id: str = ""
@@ -116,7 +116,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """Which entries to return, the newest first."""
+    """Filter and page of audit entries, the newest first."""
 
     actor: str | None = None
     subject: str | None = None
@@ -128,11 +128,11 @@ class AuditQuery:
 
 
 class Source(Protocol):
-    """The reading half: what a catalog needs of a repository."""
+    """The read interface of a repository, for catalogs."""
 
     @property
     def title(self) -> str:
-        """What it is and where, for messages; without any password."""
+        """Its type and location, for messages; without any password."""
 
     def changes(self, since: int) -> Changes | None:
         """The changes since this revision (0: everything); None if there are none."""
@@ -140,7 +140,7 @@ class Source(Protocol):
     def listen(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever something may have changed, as far as the repository is notified.
 
-        After a lost connection it is called once, for what may have been missed.
+        After a lost connection it is called once, because changes may have been missed.
         """
 
     def close(self) -> None:
@@ -149,10 +149,10 @@ class Source(Protocol):
 
 @runtime_checkable
 class Reloadable(Protocol):
-    """A source that reads its files only when they seem to have changed, and can be told to read them anyway."""
+    """A source that reads its files only when they seem to have changed, and can be forced to read them."""
 
     def reload(self) -> None:
-        """Read again at the next `changes`. Only sets a mark, so a signal handler may call it."""
+        """Read again at the next `changes`. Only sets a flag, so a signal handler may call it."""
 
 
 class Lookup(Protocol):
@@ -162,8 +162,8 @@ class Lookup(Protocol):
         """One record, or None."""
 
     def list(self, kind: Kind, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Record]:
-        """Records in the order of their ids (as UTF-8 bytes), those whose id begins with `prefix`, from behind
-        `after` on."""
+        """Records in the order of their ids (as UTF-8 bytes), with ids that begin with `prefix` and come
+        after `after`."""
 
 
 class Repository(Source, Lookup, Protocol):
@@ -173,8 +173,8 @@ class Repository(Source, Lookup, Protocol):
         """Write all of the edits, or none: the records after the write, None where one was deleted."""
 
     def note(self, actor: Actor, action: str, *subjects: str) -> None:
-        """Add audit entries for something that was done elsewhere, such as the reset of counters: one for each of its
-        subjects, all of them or none."""
+        """Add audit entries for an action outside of this repository, such as a reset of counters: one for each
+        subject, all or none."""
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         """Entries of the audit log, the newest first."""

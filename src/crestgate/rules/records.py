@@ -1,12 +1,12 @@
 """Conversion of rules, tiers, plans and defaults to and from the records that a repository stores.
 
-rule      by its rule_id            the rule, without what the repository itself knows
+rule      by its rule_id            the rule, without the fields that the repository sets
 tier      by the user               {"tier": "premium"}
 plan      by its name               {"limits": ["10/second burst 20", "5000/day"]}
 default   "policy"                  a policy without its key: for keys without one
           "client_limits"           {"limits": ["100/minute"]}: for clients that are not configured
           "policy_key"              {"parts": ["user", "route"]}: which key's policy joins the chain of a request
-          "policy_ids"              {"last": 7}: the number of the last policy that was made
+          "policy_ids"              {"last": 7}: the number of the last policy that was created
 key       by its key_id             of the service: see service/auth/keys.py
 """
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 POLICY_IDS = "policy_ids"
-"""The default that counts the policies' numbers."""
+"""The id of the default record that has the last policy number."""
 
 
 def rule_of(record: Record) -> Rule:
@@ -74,7 +74,7 @@ def tier_of(record: Record) -> str:
 
 
 def last_number_of(record: Record | None) -> int:
-    """The number of the last policy that was made, by the record of `POLICY_IDS`; 0 if there is none."""
+    """The number of the last policy that was created, by the record of `POLICY_IDS`; 0 if there is none."""
     last = 0 if record is None else record.body.get("last")
     if not isinstance(last, int) or isinstance(last, bool) or last < 0:
         raise ValidationError(
@@ -88,14 +88,14 @@ def plan_of(record: Record) -> tuple[str, ...]:
 
 
 def read_plan(name: str, limits: object) -> tuple[str, ...]:
-    """A plan's limits, each in its canonical notation; ConfigError says what is wrong."""
+    """A plan's limits, each in its canonical notation; ConfigError if it is invalid."""
     items = _items(limits)
     Resolver({name: items})  # raises for an invalid name
     return tuple([str(limit) for item in items for limit in Limit.parse_chain(item)])
 
 
 def read_limits(limits: object) -> tuple[str, ...]:
-    """The same, whatever the plan is called."""
+    """As `read_plan`, without the name of a plan."""
     found = [limit for item in _items(limits) for limit in Limit.parse_chain(item)]
     for limit in found:
         build(limit, str(limit))  # raises for limits that no algorithm can count

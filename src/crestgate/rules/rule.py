@@ -1,9 +1,9 @@
-"""A rule: a limit and whom it is for. Policies, strategies and client limits are rules, too.
+"""A rule: a limit, and the subjects and requests it is for. Policies, strategies and client limits are rules, too.
 
 `Rule.read` validates a rule, and reports all errors in it. Rules compete within a *slot*: dimension, pattern, method
 and window. Counters are named by the slot, never by the rule, so a new tier or an override keeps the usage.
 
-`RULE_SPECS` declares the fields: what is read, stored, answered and documented comes from there.
+`RULE_SPECS` declares the fields: reading, storage, responses and documentation are derived from it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Rule:
     expires_us: int | None = None
     """When it expires, in microseconds since the epoch: `expires_at` in JSON and YAML."""
     origin: Mapping[str, Any] | None = field(default=None, hash=False)
-    """The policy or client limit that it was written as, so that it can be answered as one."""
+    """The policy or client limit that it was written as, so that it can be returned as one."""
     created_us: int | None = field(default=None, compare=False)
     updated_us: int | None = field(default=None, compare=False)
     version: int = field(default=0, compare=False)
@@ -96,21 +96,21 @@ class Rule:
 
     @classmethod
     def read(cls, data: object, at: str = "", problems: Problems | None = None) -> Rule | None:
-        """The rule that plain data says. Mistakes are added to `problems`, and then there is none; without
-        `problems` they are raised, as ValidationError.
+        """Read a rule from plain data. None if it is invalid, with the errors added to `problems`; without `problems`
+        they are raised as ValidationError.
 
         >>> Rule.read({"name": "Orders per user", "dimension": "USER", "limit": 100, "window_seconds": 60}).rule_id
         'orders-per-user'
         """
-        noted = Problems() if problems is None else problems
-        before = len(noted.entries)
-        rule = _read(data, at, noted)
+        found = Problems() if problems is None else problems
+        before = len(found.entries)
+        rule = _read(data, at, found)
         if problems is None:
-            noted.raise_any()
-        return rule if len(noted.entries) == before else None
+            found.raise_any()
+        return rule if len(found.entries) == before else None
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data, for JSON and YAML; `Rule.read` gives the same rule again."""
+        """As plain data, for JSON and YAML; `Rule.read` reads the same rule from it."""
         data = {spec.name: getattr(self, ATTRIBUTES.get(spec.name, spec.name)) for spec in RULE_SPECS}
         for name in ATTRIBUTES:
             data[name] = format_timestamp(data[name])
@@ -141,13 +141,13 @@ class Rule:
         if len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES:
             return name
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-        return f"{kind}|{self.dimension}|{self.method}|{window}|*sha256:{digest}"  # which no pattern is
+        return f"{kind}|{self.dimension}|{self.method}|{window}|*sha256:{digest}"  # no pattern looks like this
 
     @property
     def unique_key(self) -> str | None:
         """Only one rule can have it: the slot, and how specific the rule is in it. None for a disabled rule.
 
-        A rule that expires has another one than a rule that does not, and wins while it lasts.
+        A rule that expires has a different key from one that does not, and wins until it expires.
         """
         if self.mode == "disabled":
             return None
@@ -161,7 +161,7 @@ class Rule:
 
 @lru_cache(maxsize=1024)
 def _limit(count: int, seconds: float, burst: int | None, algorithm: str) -> Limit:
-    """Cached, because most of many rules have one of a few limits."""
+    """Cached: many rules share a few limits."""
     return Limit(count, seconds, burst, algorithm)
 
 
@@ -217,7 +217,7 @@ def _read_rule_id(fields: Fields, spec: FieldSpec) -> str:
     given: str | None = fields.text(spec.name, None, maximum=MAX_ID_BYTES)
     if given is not None:
         if given != given.strip() or not given.isprintable():
-            fields.report(spec.name, "must not begin or end with a blank, nor hold a line break or the like")
+            fields.report(spec.name, "must not begin or end with a space, nor have line breaks or control characters")
         return given
     name = fields.values.get("name")
     if fields.has(spec.name) or not isinstance(name, str) or not name:
@@ -242,11 +242,11 @@ def _read_limit(fields: Fields, spec: FieldSpec) -> int:
     value = fields.values.get(spec.name)
     if isinstance(value, str):
         try:
-            meant = Limit.parse(value)
+            parsed = Limit.parse(value)
         except ConfigError:
             pass
         else:
-            instead = f"write limit: {meant.count}, window_seconds: {_seconds_text(float(meant.period))}"
+            instead = f"write limit: {parsed.count}, window_seconds: {_seconds_text(float(parsed.period))}"
             fields.report(spec.name, f"must be a number, not {value!r}: {instead}")
             return 0
     count: int = fields.integer(spec.name, required=True)
@@ -272,12 +272,12 @@ def _read_method(fields: Fields, spec: FieldSpec) -> str:
 
 def _read_origin(fields: Fields, spec: FieldSpec) -> Mapping[str, Any] | None:
     value: Mapping[str, Any] | None = DATA.read(fields, spec)
-    # No policy or client limit nests deeper; what does could not even be compared.
+    # No policy or client limit nests deeper.
     return value if _nests(value) <= ORIGIN_DEPTH else None
 
 
 def _nests(value: object, level: int = 0) -> int:
-    """How deep a value nests, as far as that matters."""
+    """Nesting depth of a value, counted up to just above ORIGIN_DEPTH."""
     if level > ORIGIN_DEPTH or not isinstance(value, Mapping | list | tuple):
         return level
     inner = value.values() if isinstance(value, Mapping) else value
@@ -285,17 +285,17 @@ def _nests(value: object, level: int = 0) -> int:
 
 
 TEXT = text()
-COMPUTED_TEXT = "Set by Crestgate, and ignored when it is written."
+COMPUTED_TEXT = "Set by Crestgate, ignored in requests."
 RULE_SPECS = (
-    FieldSpec("rule_id", replace(TEXT, read=_read_rule_id), "Made from the name when absent."),
-    FieldSpec("name", TEXT, "For people; the rule_id when absent."),
+    FieldSpec("rule_id", replace(TEXT, read=_read_rule_id), "Derived from the name when absent."),
+    FieldSpec("name", TEXT, "Display name; the rule_id when absent."),
     FieldSpec(
         "dimension",
         replace(choice(DIMENSION_NAMES), read=_read_dimension),
-        "Whom it limits. Any case will do; `API_KEY` is `apikey`.",
+        "What it limits. Case does not matter; `API_KEY` is `apikey`.",
         required=True,
     ),
-    FieldSpec("identifier", TEXT, "One of that dimension, or `*` for everybody.", default=ANY),
+    FieldSpec("identifier", TEXT, "One of that dimension, or `*` for all.", default=ANY),
     FieldSpec(
         "endpoint_pattern",
         replace(TEXT, read=_read_pattern),
@@ -303,34 +303,34 @@ RULE_SPECS = (
         default=EVERY,
     ),
     FieldSpec("method", replace(TEXT, read=_read_method), "GET, POST, …, or `*`.", default=ANY),
-    FieldSpec("tier", text(MAX_TIER_BYTES), "Of the user, or `*`.", default=ANY),
+    FieldSpec("tier", text(MAX_TIER_BYTES), "The user's tier, or `*`.", default=ANY),
     FieldSpec(
         "algorithm",
         choice(ALGORITHMS, ALIASES, closed=False),
         "`sliding_window_counter` by default, also spelled `sliding_window`.",
         default=DEFAULT_RULE_ALGORITHM,
     ),
-    FieldSpec("limit", replace(whole(), read=_read_limit), "How many in the window; 0 blocks.", required=True),
-    FieldSpec("window_seconds", SECONDS, "How long the window is.", required=True),
-    FieldSpec("burst", whole(minimum=1), "Of buckets and gcra; the limit by default.", nullable=True),
+    FieldSpec("limit", replace(whole(), read=_read_limit), "Maximum in the window; 0 blocks.", required=True),
+    FieldSpec("window_seconds", SECONDS, "Length of the window.", required=True),
+    FieldSpec("burst", whole(minimum=1), "For buckets and gcra; the limit by default.", nullable=True),
     FieldSpec("mode", choice(MODES), "`enforce` by default; `shadow` only counts.", default="enforce"),
-    FieldSpec("on_store_error", choice(POLICIES), "The service's own by default.", nullable=True),
-    FieldSpec("expires_at", TIMESTAMP, "When it ends: RFC 3339, or unix seconds.", nullable=True),
+    FieldSpec("on_store_error", choice(POLICIES), "The service's setting by default.", nullable=True),
+    FieldSpec("expires_at", TIMESTAMP, "When it expires: RFC 3339, or unix seconds.", nullable=True),
     FieldSpec("created_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
     FieldSpec("updated_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
-    FieldSpec("version", whole(), f"{COMPUTED_TEXT} Send If-Match.", computed=True),
+    FieldSpec("version", whole(), f"{COMPUTED_TEXT} Send it in If-Match.", computed=True),
     FieldSpec(
         "origin",
         replace(DATA, read=_read_origin),
-        "Set by Crestgate: what a policy or a client's limit was given, where the rule is one.",
+        "Set by Crestgate: the policy or client limit that the rule was written as.",
         nullable=True,
     ),
 )
-"""The declaration of a rule: what is read, stored and answered, in the order in which it is shown."""
+"""The declaration of a rule: the fields that are read, stored and returned, in the order of output."""
 RULE_FIELDS = tuple(spec.name for spec in RULE_SPECS)
 COMPUTED = frozenset(spec.name for spec in RULE_SPECS if spec.computed)
 ATTRIBUTES = {"expires_at": "expires_us", "created_at": "created_us", "updated_at": "updated_us"}
-"""Fields that are timestamps, and the attributes of a Rule that have them in microseconds."""
+"""Timestamp fields, and the attributes of a Rule that have them in microseconds."""
 EXAMPLE = {
     "name": "Orders per user",
     "dimension": "user",
@@ -341,10 +341,10 @@ EXAMPLE = {
 
 
 def rule_body_schema() -> dict[str, Any]:
-    """The JSON schema of a rule as it is written."""
-    return written_schema(RULE_SPECS, "A rule as it is written. What is left out has its default.", EXAMPLE)
+    """The JSON schema of a rule in a request."""
+    return written_schema(RULE_SPECS, "A rule in a request. Omitted fields have their defaults.", EXAMPLE)
 
 
 def rule_schema() -> dict[str, Any]:
-    """The JSON schema of a rule as it is answered."""
-    return shown_schema(RULE_SPECS, "A rule as it is.", optional=["origin"])
+    """The JSON schema of a rule in a response."""
+    return shown_schema(RULE_SPECS, "A rule in a response.", optional=["origin"])

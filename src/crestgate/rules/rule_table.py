@@ -11,13 +11,13 @@ from crestgate.rules.rule import ANY
 __all__ = ["CachedMatch", "RequestShape", "RuleTable"]
 
 RequestShape = tuple[str | None, str | None, str, int]
-"""What the winners depend on, as long as no rule is for one exact caller: path, method and tier, and which dimensions
-the request has a value of, one bit for each."""
+"""Cache key, valid while no rule is for an exact caller: path, method, tier, and a bit for each dimension that the
+request has a value of."""
 
 
 @final
 class RuleTable:
-    """The rules of one pattern. Immutable once in use; `owner` as in the trie."""
+    """The rules of one pattern. Immutable once in use; `owner` has the same meaning as in the trie."""
 
     __slots__ = ("exact", "owner", "shared")
 
@@ -60,7 +60,7 @@ class RuleTable:
 
 @final
 class CachedMatch:
-    """The rules that apply to requests of one shape, unless one of the callers has a rule of its own."""
+    """The rules that apply to requests of one shape, unless a rule is for one of their exact subjects."""
 
     __slots__ = ("exact", "path", "winners")
 
@@ -70,7 +70,7 @@ class CachedMatch:
         self.path = path
         """Normalised."""
         self.exact = exact
-        """The rules for exact subjects that the request must not be one of."""
+        """Rules for exact subjects: the match is only valid for requests without any of these subjects."""
         self.winners = winners
 
     def holds_for(self, keys: dict[str, str]) -> bool:

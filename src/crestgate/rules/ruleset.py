@@ -1,11 +1,11 @@
 # mypyc: compile
 """An immutable set of rules, and the resolver that finds those that apply to a request.
 
-`edited` gives the next rule set, which shares with this one all that stayed the same. So a request sees one set from
+`edited` returns a new rule set, which shares all unchanged parts with this one. So a request sees one set from
 beginning to end, and a change of one rule among 100,000 costs about as much as among ten.
 
 Rules are found by path first (trie.py), then by subject: per pattern, the rules for one exact subject by that
-subject, and those for everybody by dimension and tier. Of those that apply, the most specific of each slot wins.
+subject, and those for all subjects by dimension and tier. Of those that apply, the most specific of each slot wins.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _IDENTIFIED: Final = [(1 << number, one.attribute or "", one.name) for number, o
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What applies where no rule does."""
+    """Limits that apply where no rule does."""
 
     policy: Rule = field(default_factory=DEFAULT_POLICY.default_rule)
-    """Of keys that have no policy."""
+    """For keys without a policy."""
     client: tuple[Rule, ...] = field(default_factory=lambda: tuple(client_defaults(DEFAULT_CLIENT_LIMITS)))
-    """Of clients that nobody has configured."""
+    """For clients that are not configured."""
     policy_key: tuple[str, ...] = ()
-    """What the key is made of whose policy joins the chain of a request that names none."""
+    """Parts of the policy key of a request that names none."""
 
 
 def client_defaults(limits: Iterable[str]) -> list[Rule]:
@@ -81,19 +81,19 @@ class RuleSet:
         defaults: Defaults,
     ) -> None:
         self.rules = rules
-        """By rule_id, also those that are disabled or have ended."""
+        """By rule_id, including disabled and expired ones."""
         self.entries = entries
         self.trie = trie
         self.names = names
         """Tables by the name of an API, and that of `*`."""
         self.every = names.get(EVERY)
         self.clients = clients
-        """The rules of each client that was configured. Shadow rules configure nobody: they never displace."""
+        """The rules of each configured client. Shadow rules do not count: they never replace the defaults."""
         self.tiers = tiers
         self.plans = plans
         self.defaults = defaults
         self.cache: dict[RequestShape, CachedMatch] = BoundedCache(MAX_CACHED)
-        """Earlier results, by the shape of the requests. Bounded, whatever paths come."""
+        """Earlier results, by the shape of the requests. Bounded, whatever paths are requested."""
         self.default_policy = CompiledRule(defaults.policy, EVERY)
         self.default_clients = [CompiledRule(rule, EVERY) for rule in defaults.client]
 
@@ -111,8 +111,8 @@ class RuleSet:
         plans: Mapping[str, tuple[str, ...]] | None = None,
         defaults: Defaults | None = None,
     ) -> RuleSet:
-        """The rule set after a change. `precedence` is that of a rule's source, by rule_id (0 by default): the
-        highest wins where two are equally specific. `tiers`, `plans` and `defaults` replace those of this one."""
+        """The rule set after a change. `precedence` is that of a rule's source, by rule_id (0 by default): of
+        equally specific rules, the highest wins. `tiers`, `plans` and `defaults` replace those of this one."""
         edit = _RuleSetEdit(self)
         for rule_id in deletes:
             edit.remove(rule_id)
@@ -131,19 +131,19 @@ class RuleSet:
         )
 
     def knows_client(self, client: str, now_us: int) -> bool:
-        """Whether a client was configured, by a rule that has not ended."""
+        """Whether a client is configured by a rule that has not expired."""
         entries = self.clients.get(client)
         return entries is not None and any(e.expires_us is None or e.expires_us > now_us for e in entries)
 
     def tier_of(self, context: ContextFields) -> str:
-        """The request's tier: its own, else its user's, else that of everybody."""
-        given: Any = context  # whose fields may hold anything, whatever its types say
+        """The request's tier: its own, else its user's, else the default."""
+        given: Any = context  # its fields may have any type at runtime
         if given.tier is not None:
             return check_text("tier", given.tier)
         return DEFAULT_TIER if given.user is None else self.tiers.get(check_text("user", given.user), DEFAULT_TIER)
 
     def resolve(self, context: ContextFields, now_us: int) -> list[ResolvedRule]:
-        """The rules that apply and win, in the order of the chain; shadow rules among them, which do not bind."""
+        """The rules that apply and win, in the order of the chain, including shadow rules, which do not bind."""
         given: Any = context
         raw = None if given.path is None else check_text("path", given.path)
         method = None if given.method is None else check_text("method", given.method).upper()
@@ -160,7 +160,7 @@ class RuleSet:
     def find(
         self, context: ContextFields, now_us: int, subjects: dict[str, str], shape: RequestShape
     ) -> list[ResolvedRule]:
-        """As `resolve`, without the cache; what holds for all callers of this shape is cached."""
+        """As `resolve`, without reading the cache; results that are valid for all callers of this shape are cached."""
         raw, method, tier, _ = shape
         spellings = [] if raw is None else readings(raw)
         path = spellings[0] if spellings else raw
@@ -175,8 +175,8 @@ class RuleSet:
                     cacheable = False
                     _compete(best, found, tier, method, now_us)
                 by_tier = table.shared.get(dimension, _NONE)
-                for whose in (ANY, tier):
-                    found = by_tier.get(whose)
+                for table_tier in (ANY, tier):
+                    found = by_tier.get(table_tier)
                     if found is not None and not _compete(best, found, tier, method, now_us):
                         cacheable = False
         if context.client is not None:
@@ -201,7 +201,7 @@ class RuleSet:
             self.cache[shape] = match
 
     def for_user(self, user: str, now_us: int) -> list[ResolvedRule]:
-        """The rules of dimension `user` that win for a user, on whichever path and method; shadow rules among them."""
+        """The rules of dimension `user` that win for a user, on any path and method, including shadow rules."""
         subject = "user:" + check_text("user", user)
         tier = self.tiers.get(user, DEFAULT_TIER)
         best: dict[str, CompiledRule] = {}
@@ -213,7 +213,7 @@ class RuleSet:
         return chosen
 
     def tables(self, path: str | None, spellings: list[str]) -> list[RuleTable]:
-        """The rules of every pattern that matches a path as it came, in any of its readings, which are these."""
+        """The rules of every pattern that matches a path, or any of its spellings."""
         found: list[RuleTable] = [] if self.every is None else [self.every]
         if path is None:
             return found
@@ -228,11 +228,11 @@ class RuleSet:
         return found
 
     def keys(self, context: ContextFields, path: str | None) -> dict[str, str]:
-        """Whom a request stands for: the subject of each dimension that it has a value of."""
+        """The subjects of a request: one for each dimension that it has a value of."""
         return self.completed(identified(context)[0], path)
 
     def completed(self, subjects: dict[str, str], path: str | None) -> dict[str, str]:
-        """These subjects with those that every request with this path has, and with its policy key."""
+        """These subjects, with those that every request with this path has, and with its policy key."""
         if self.defaults.policy_key and "key" not in subjects:
             key = self.policy_key(subjects, path)
             if key is not None:
@@ -243,21 +243,21 @@ class RuleSet:
         return subjects
 
     def policy_key(self, subjects: dict[str, str], path: str | None) -> str | None:
-        """The key of a request that names none, if one is to be made: `user:123|route:/v1/pay`."""
+        """The policy key of a request that names none, if it is configured: `user:123|route:/v1/pay`."""
         parts = self.defaults.policy_key
         if not parts:
             return None
         made = [subject for dimension, subject in subjects.items() if dimension in parts]
         if "route" in parts and path is not None:
             made.append("route:" + path)
-        if len(parts) > 1:  # what joins them is escaped in them, or two requests could make one key
+        if len(parts) > 1:  # escape the separator, or two requests could have one key
             made = [part.replace("%", "%25").replace("|", "%7C") for part in made]
         return "|".join(made) if made else None
 
 
 @final
 class _RuleSetEdit:
-    """The parts of the next rule set, as far as they differ."""
+    """The changed parts of the next rule set."""
 
     def __init__(self, old: RuleSet) -> None:
         self.rules = dict(old.rules)
@@ -295,7 +295,7 @@ class _RuleSetEdit:
                 del self.clients[client]
 
     def table(self, pattern: Pattern) -> RuleTable:
-        """The pattern's table, as one that may be changed."""
+        """The pattern's table, copied if it is shared, so that it may be changed."""
         number = self.trie.number
         old = self.names.get(pattern.key) if pattern.segments is None else self.trie.get(pattern)
         if old is None:
@@ -312,8 +312,8 @@ class _RuleSetEdit:
 
 
 def identified(context: ContextFields) -> tuple[dict[str, str], int]:
-    """The subjects of a request by dimension, as far as the request itself names them, and a bit for each of them."""
-    given: Any = context  # whose fields may hold anything, whatever its types say
+    """The subjects that a request itself names, by dimension, and a bit for each of them."""
+    given: Any = context  # its fields may have any type at runtime
     found: dict[str, str] = {}
     present = 0
     for bit, attribute, dimension in _IDENTIFIED:
@@ -326,20 +326,20 @@ def identified(context: ContextFields) -> tuple[dict[str, str], int]:
 
 
 def _is_policy(entry: CompiledRule) -> bool:
-    """Whether a rule is the policy of a key, of this one or of all, and binds."""
+    """Whether a rule is a binding policy, of one key or of all."""
     return entry.dimension == "key" and not entry.shadow
 
 
 def _configures(entry: CompiledRule) -> bool:
-    """Whether a rule makes a client a known one."""
+    """Whether a rule makes a client a configured one."""
     return entry.dimension == "client" and entry.subject is not None and not entry.shadow
 
 
 def _compete(
     best: dict[str, CompiledRule], entries: list[CompiledRule], tier: str, method: str | None, now_us: int
 ) -> bool:
-    """Let rules that are for this subject compete for their slots, as far as they apply. Whether the result can be
-    cached: none of them ends."""
+    """Let the rules of a subject that apply compete for their slots. Returns whether the result can be cached: none of
+    them expires."""
     cacheable = True
     for entry in entries:
         if entry.expires_us is not None:
@@ -357,12 +357,12 @@ def _compete(
 
 
 def _ends_sooner(entry: CompiledRule, rival: CompiledRule) -> bool:
-    """Of two that end and are equally specific (they come from two sources) the one wins that lasts less long."""
+    """Of two equally specific rules that expire (from two sources), the one that expires first wins."""
     return entry.expires_us is not None and rival.expires_us is not None and entry.expires_us < rival.expires_us
 
 
 def counter_key(entry: CompiledRule, keys: dict[str, str]) -> str:
-    """The key of a rule's counter for a request with these subjects. No subject begins as a digest does."""
+    """The key of a rule's counter for a request with these subjects. No subject looks like a digest."""
     key = keys[entry.dimension]
     if entry.dimension == "api" and entry.api is not None:
         key = entry.api

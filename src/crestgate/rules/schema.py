@@ -1,8 +1,7 @@
-"""Declared fields: from one declaration come the reader, its error messages, and the JSON schema for OpenAPI.
+"""Declared fields: the reader, its error messages and the JSON schema for OpenAPI come from one declaration.
 
-A declaration says how a field is written (its kind, its bounds), what it means when it is left out, and what it is
-for. `read` notes everything that is wrong, as `loader.fields` does; `written_schema` describes what may be written,
-`shown_schema` what is answered.
+A declaration has the kind of a field, its bounds, its default and its description. `read` reports all errors, as
+`loader.fields` does; `written_schema` is the schema of requests, `shown_schema` that of responses.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ class FieldSpec:
     description: str = ""
     required: bool = False
     default: Any = None
-    """What it is when it is left out."""
+    """Its value when it is omitted."""
     nullable: bool = False
-    """Whether it may be null in an answer."""
+    """Whether it may be null in a response."""
     computed: bool = False
-    """Whether Crestgate itself sets it: what somebody writes there is ignored."""
+    """Whether Crestgate sets it: in requests it is ignored."""
 
     def read(self, fields: Fields) -> Any:
         return self.kind.read(fields, self)
@@ -51,7 +50,7 @@ class FieldSpec:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a value is read, and its JSON schema, as it is written and (unless that is the same) as it is answered."""
+    """How a value is read, and its JSON schema in requests and (if it differs) in responses."""
 
     read: Callable[[Fields, FieldSpec], Any]
     written: Callable[[], Schema]
@@ -78,7 +77,7 @@ def whole(minimum: int = 0, maximum: int = MAX_INTEGER) -> Kind:
 
 
 def choice(choices: Iterable[str], aliases: Mapping[str, str] | None = None, *, closed: bool = True) -> Kind:
-    """One of a few words, in any case. Unless `closed`, programs can add others, and an answer may have any."""
+    """One of a few words, in any case. Unless `closed`, programs can add others, and a response may have any."""
 
     def read(fields: Fields, spec: FieldSpec) -> Any:
         value = fields.values.get(spec.name)
@@ -114,12 +113,12 @@ TIMESTAMP = Kind(
     lambda: {"anyOf": [{"type": "string"}, {"type": "number"}]},
     {"type": "string", "format": "date-time"},
 )
-"""Microseconds since the epoch; written and shown as RFC 3339."""
+"""Microseconds since the epoch; RFC 3339 in requests and responses."""
 DATA = Kind(_read_data, lambda: {"type": "object", "additionalProperties": True})
 
 
 def written_schema(specs: Iterable[FieldSpec], description: str, example: Mapping[str, Any] | None = None) -> Schema:
-    """The JSON schema of what may be written. A field that is not required may also be null."""
+    """The JSON schema of a request. A field that is not required may also be null."""
     properties: Schema = {}
     for spec in specs:
         schema = {} if spec.computed else spec.kind.written()
@@ -130,15 +129,15 @@ def written_schema(specs: Iterable[FieldSpec], description: str, example: Mappin
 
 
 def shown_schema(specs: Iterable[FieldSpec], description: str, optional: Iterable[str] = ()) -> Schema:
-    """The JSON schema of an answer, which has all fields except, at times, those that are `optional`."""
+    """The JSON schema of a response. It always has all fields, except the `optional` ones."""
     properties: Schema = {}
-    left_out = set(optional)
+    omitted = set(optional)
     for spec in specs:
         schema = spec.kind.written() if spec.kind.shown is None else spec.kind.shown
         if spec.nullable:
             schema = {"anyOf": [schema, {"type": "null"}]}
         properties[spec.name] = _described(schema, spec)
-    return _object(properties, [name for name in properties if name not in left_out], description, None)
+    return _object(properties, [name for name in properties if name not in omitted], description, None)
 
 
 def _described(schema: Schema, spec: FieldSpec) -> Schema:

@@ -30,7 +30,7 @@ class Loaded:
         self.plans: dict[str, tuple[str, ...] | None] = {}
         self.defaults: dict[str, Record | None] = {}
         self.keys: dict[str, Mapping[str, Any] | None] = {}
-        """As stored: an invalid API key admits nobody, and keeps no rule from being used."""
+        """As stored: an invalid API key is not accepted, and does not affect the rules."""
         for kind, record_id in changes.deleted:
             if kind == "rule":
                 self.rules[record_id] = None
@@ -52,13 +52,13 @@ class Loaded:
             elif record.kind == "key":
                 self.keys[record.id] = record.body
             else:
-                defaults_of({record.id: record})  # raises for what cannot be used
+                defaults_of({record.id: record})  # raises if it is invalid
                 self.defaults[record.id] = record
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSnapshot:
-    """All records of a source. Immutable; `after` gives the next one."""
+    """All records of a source. Immutable; `after` returns the next one."""
 
     revision: int = 0
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -91,11 +91,11 @@ class SourceState:
         self.source = source
         self.snapshot = SourceSnapshot()
         self.checks: list[Callable[[Rule], None]] = []
-        """Each limiter adds one: it can only decide by what its own store supports."""
+        """Each limiter adds one: it can only use what its own store supports."""
         self.full_reload = False
-        """Whether the next read is to be of everything, changed or not."""
+        """Whether the next read is of everything, changed or not."""
         self.lost = False
-        """Whether the source was found empty, or at an older revision, since when nothing less than before is taken."""
+        """Whether the source was found empty, or at an older revision; until it is back, it is not used."""
 
     def read(self) -> Loaded | None:
         """The changes since the snapshot, if any. Does not change the snapshot."""
@@ -114,7 +114,7 @@ class SourceState:
                 self.source.reload()
         changes = self.source.changes(since)
         if changes is None and since < self.snapshot.revision:
-            changes = Changes(0, True, ())  # everything was requested, and there is nothing any more
+            changes = Changes(0, True, ())  # everything was requested, and the source is empty now
         if changes is None:
             return None
         self.lost = changes.revision < self.snapshot.revision and (self.lost or not changes.revision) and not everything
@@ -162,7 +162,7 @@ def defaults_of(records: Mapping[str, Record]) -> Defaults:
     try:
         return Defaults(
             _default_policy(policy) if policy is not None else built_in.policy,
-            tuple(client_defaults(_texts(clients, "limits"))) if clients is not None else built_in.client,
+            tuple(client_defaults(_strings(clients, "limits"))) if clients is not None else built_in.client,
             _policy_key(parts) if parts is not None else built_in.policy_key,
         )
     except ValidationError:
@@ -180,13 +180,13 @@ def _default_policy(record: Record) -> Rule:
 
 
 def _policy_key(record: Record) -> tuple[str, ...]:
-    parts = _texts(record, "parts")
+    parts = _strings(record, "parts")
     if not all(part in POLICY_KEY_PARTS for part in parts):
         raise ConfigError(f"policy_key is made of {', '.join(POLICY_KEY_PARTS)}, not {', '.join(parts)}")
     return tuple(parts)
 
 
-def _texts(record: Record, name: str) -> list[str]:
+def _strings(record: Record, name: str) -> list[str]:
     texts = record.body[name]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ConfigError(f"{name} of {record.id} must be a list of texts, not {describe(texts)}")

@@ -30,15 +30,15 @@ def read_timestamp(fields: Fields, name: str) -> int | None:
         return None
     if isinstance(value, str):
         try:
-            moment = datetime.fromisoformat(value)
+            parsed = datetime.fromisoformat(value)
         except ValueError:
-            moment = None
-        if moment is not None and moment.tzinfo is not None:
-            timestamp_us = (moment - _EPOCH) // timedelta(microseconds=1)
+            parsed = None
+        if parsed is not None and parsed.tzinfo is not None:
+            timestamp_us = (parsed - _EPOCH) // timedelta(microseconds=1)
             if 0 <= timestamp_us < (_MAX_SECONDS + 1) * 1_000_000:  # what can be formatted again, in any time zone
                 return timestamp_us
     elif isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_SECONDS:
         return round(value * 1_000_000)
     example = "'2026-01-31T12:00:00Z' (with its time zone) or seconds since 1970"
-    fields.report(name, f"must be a moment such as {example}, not {describe(value)}")
+    fields.report(name, f"must be a timestamp such as {example}, not {describe(value)}")
     return None

@@ -61,7 +61,7 @@ class FakeService:
         if method == "POST":
             made = Rule.read(body)
             if made.rule_id in self.rules:
-                return refusal(409, f"rule {made.rule_id!r} exists already: change it, or take another name")
+                return refusal(409, f"rule {made.rule_id!r} already exists: change it, or use another name")
             return 201, self.put(body).to_data()
         rule = self.rules.get(rule_id)
         if rule is None:

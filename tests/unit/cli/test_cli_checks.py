@@ -109,8 +109,8 @@ def test_json_output_matches_the_http_api(run: Run) -> None:
 @pytest.mark.parametrize(
     ("limit", "cost", "expected"),
     [
-        ("0/hour", 1, "denied by 0/hour: it lets nothing pass"),
-        ("5/hour", 6, "denied by 5/hour: more than it ever lets pass at once"),
+        ("0/hour", 1, "denied by 0/hour: it blocks all requests"),
+        ("5/hour", 6, "denied by 5/hour: the cost is above its maximum"),
     ],
 )
 def test_cost_above_the_limit_is_never_allowed(limit: str, cost: int, expected: str, run: Run) -> None:
@@ -158,7 +158,7 @@ def test_plan_by_option(run: Run, settings: Path) -> None:
         ["7/hour", "yes", "6", "7"], ["gold", "yes", "19", "20"],
     ]  # fmt: skip
     assert run("check", "--plan", "gold").err == (
-        "crestgate: --plan goes with a KEY: crestgate check user:42 --plan gold\n"
+        "crestgate: --plan requires a KEY: crestgate check user:42 --plan gold\n"
     )
     assert run("check", "user:42", "--plan", "7/hour").err == (
         "crestgate: --plan names a plan, and '7/hour' is a limit: write --limit '7/hour'\n"
@@ -269,9 +269,9 @@ def test_reset_without_audit_log_is_not_done(run: Run, settings: Path) -> None:
     ("arguments", "expected"),
     [
         ("check", "nothing to check"),
-        ("check k", "which limit?"),
+        ("check k", "a KEY requires a limit"),
         ("check k --user bob", "not both"),
-        ("check --limit 3/s", "--limit goes with a KEY"),
+        ("check --limit 3/s", "--limit requires a KEY"),
         ("check k -l 3/fortnight", "cannot read limit '3/fortnight': unknown unit 'fortnight'"),
         ("check --user bob", "a request is decided by rules"),
         ("check k -l 3/s --cost -1", "cost must be a whole number from 0"),

@@ -25,7 +25,7 @@ rules:
 default_policy: {capacity: 5}
 """
 SUMMARY = """\
-crestgate.yaml: fine
+crestgate.yaml: valid
   mode            service
   store           redis://user:***@127.0.0.1:1/0, redis://user:***@127.0.0.1:2/0
   on_store_error  closed
@@ -83,7 +83,7 @@ def test_empty_configuration_is_valid(run: Run, folder: Path) -> None:
     assert f"  store           shared://{folder}/.crestgate/counters\n" in out, "the service's default"
     assert f"  rules from      crestgate.yaml, sqlite:///{folder}/.crestgate/rules.db\n" in out
     assert "  in files        nothing\n" in out
-    assert out.endswith("  store: made at the first start\n  rules_store: made at the first start\n")
+    assert out.endswith("  store: created at the first start\n  rules_store: created at the first start\n")
     assert [path.name for path in folder.iterdir()] == ["crestgate.yaml"]
 
 
@@ -175,7 +175,7 @@ def test_connection_failures_are_reported(run: Run, folder: Path) -> None:
     )
     code, out, err = run("config", "check", "--connect")
     assert code == 2
-    assert out.startswith("crestgate.yaml: fine\n")
+    assert out.startswith("crestgate.yaml: valid\n")
     assert [line.split(": ")[:2] for line in err.splitlines()] == [["crestgate", "store"], ["crestgate", "rules_store"]]
 
 

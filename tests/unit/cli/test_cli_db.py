@@ -41,7 +41,7 @@ def output(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 def test_upgrade_creates_the_tables_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "counters.db"
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 0
-    assert output(capsys) == (f"SQLite file {file}: the tables were made, schema version 0001\n", "")
+    assert output(capsys) == (f"SQLite file {file}: the tables were created, schema version 0001\n", "")
     assert main(["db", "upgrade", "--store", f"sqlite:///{file}"]) == 0
     assert output(capsys) == (f"SQLite file {file}: the schema is at version 0001 already\n", "")
     with sqlite3.connect(file) as connection:
@@ -66,7 +66,7 @@ def test_upgrade_runs_the_missing_migrations(
     ):
         Limiter(url)
     assert main(["db", "upgrade", "--store", url]) == 0
-    assert output(capsys)[0].endswith("counters.db: the schema was brought from version 0001 to 0002\n")
+    assert output(capsys)[0].endswith("counters.db: the schema was upgraded from version 0001 to 0002\n")
     with sqlite3.connect(tmp_path / "counters.db") as connection:
         assert connection.execute("SELECT * FROM crestgate_locks").fetchall() == [(b"a", 1, "me", 2, None)]
     Limiter(url).close()
@@ -77,14 +77,14 @@ def test_store_from_the_environment(
 ) -> None:
     monkeypatch.setenv("CRESTGATE_STORE", f"sqlite:///{tmp_path}/counters.db")
     assert main(["db", "upgrade"]) == 0
-    assert "were made" in output(capsys)[0]
+    assert "were created" in output(capsys)[0]
 
 
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
         ("", "which store?"),
-        ("memory://", "names no SQL database"),
+        ("memory://", "is not a SQL database"),
         ("mysql://u:secret@127.0.0.1:1/db", "MySQL at 127.0.0.1:1/db: Can't connect"),
         ("mysql://u:secret@h/db?what=1", "unknown option 'what'"),
         ("sqlite:////no/such/folder/file", "unable to open"),
@@ -128,7 +128,7 @@ def test_rules_store_is_upgraded_too(run: Run, folder: Path) -> None:
     code, out, err = run("db", "upgrade", "--store", "sqlite:///a.db", "--rules-store", "sqlite:///b.db")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        f"SQLite file {folder}/{name}.db: the tables were made, schema version 0001" for name in "ab"
+        f"SQLite file {folder}/{name}.db: the tables were created, schema version 0001" for name in "ab"
     ]
     same = run("db", "upgrade", "--store", "sqlite:///a.db", "--rules-store", "sqlite:///a.db?prefix=other")
     assert same.out == f"SQLite file {folder}/a.db: the schema is at version 0001 already\n", "upgraded once"
@@ -136,7 +136,7 @@ def test_rules_store_is_upgraded_too(run: Run, folder: Path) -> None:
 
 def test_all_databases_of_the_settings_are_upgraded(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "crestgate.yaml").write_text("store: redis://127.0.0.1:1/0\nrules_store: sqlite:///rules.db\n")
-    assert run("db", "upgrade").out == f"SQLite file {folder}/rules.db: the tables were made, schema version 0001\n"
+    assert run("db", "upgrade").out == f"SQLite file {folder}/rules.db: the tables were created, schema version 0001\n"
     monkeypatch.setenv("CRESTGATE_STORE", "[sqlite:///a.db, sqlite:///b.db]")
     assert [line.split(":")[0][-4:] for line in run("db", "upgrade").out.splitlines()] == ["a.db", "b.db", "s.db"]
     (folder / "other.yaml").write_text("rules_store: redis://127.0.0.1:1/0\n")
@@ -144,7 +144,7 @@ def test_all_databases_of_the_settings_are_upgraded(run: Run, folder: Path, monk
     assert run("db", "upgrade", "--config", "other.yaml").out.startswith(f"SQLite file {folder}/c.db: ")
     assert run("db", "upgrade", "--store", "sqlite:///d.db").out.count("\n") == 1, "only the named database"
     monkeypatch.delenv("CRESTGATE_STORE")
-    assert "names no SQL database" in run("db", "upgrade", "--config", "other.yaml").err
+    assert "is not a SQL database" in run("db", "upgrade", "--config", "other.yaml").err
 
 
 @pytest.mark.parametrize(

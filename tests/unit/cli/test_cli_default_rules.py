@@ -53,7 +53,7 @@ def test_database_takes_precedence_over_the_rules_of_the_settings(run: Run, fold
     assert code == 0
     assert "one" in out
     assert "orders" not in out
-    assert "the rules in crestgate.yaml are not among these" in err
+    assert "the rules in crestgate.yaml are not included" in err
     assert "orders" in run("rules", "list", "--rules-store", "crestgate.yaml").out
     assert run("check", "--user", "bob", "--path", "/one").code == 0
     assert run("check", "--user", "bob", "--path", "/one").code == 1

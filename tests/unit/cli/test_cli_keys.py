@@ -40,7 +40,7 @@ def test_create_list_and_revoke_a_key(run: Run, folder: Path) -> None:
     assert (code, token is not None) == (0, True)
     assert token is not None
     assert err == (
-        f"made SQLite file {folder}/rules.db\nkey {token[1]} for 'ci', scope write; its token is shown this once:\n"
+        f"created SQLite file {folder}/rules.db\nkey {token[1]} for 'ci', scope write; its token is shown this once:\n"
     )
     assert find_key(URL, token[0]) == ("ci", "write")
     code, out, err = run("keys", "create", "grafana", "--rules-store", URL)
@@ -83,7 +83,7 @@ def test_default_database_is_that_of_the_service(run: Run, folder: Path) -> None
     assert (code, out) == (2, "")
     assert err == (
         f"crestgate: SQLite file {folder}/.crestgate/rules.db: there is no such file, so there are no keys yet: name "
-        "the database of the service with --rules-store URL, or make a key with `crestgate keys create NAME`\n"
+        "the database of the service with --rules-store URL, or create a key with `crestgate keys create NAME`\n"
     )
     assert list(folder.iterdir()) == [], "listing creates nothing"
     token = run("keys", "create", "first").out.strip()
@@ -113,7 +113,7 @@ def test_keys_are_not_created_for_a_remote_service(
     assert run("keys", *command.split()) == (
         2,
         "",
-        "crestgate: keys are made where the service's rule database is: run this in the folder of the service, or with "
+        "crestgate: keys are created in the service's rule database: run this in the folder of the service, or with "
         "its --config; CRESTGATE_URL is not used\n",
     )
     assert set(folder.rglob("*")) == before
@@ -155,7 +155,7 @@ def test_files_cannot_store_keys(run: Run, folder: Path) -> None:
         code, out, err = run("keys", *command.split(), "--rules-store", "rules.yaml")
         assert (code, out) == (2, "")
         assert err == (
-            "crestgate: keys are not kept in files such as rules.yaml: name a rule database with --rules-store URL\n"
+            "crestgate: keys are not stored in files such as rules.yaml: name a rule database with --rules-store URL\n"
         )
 
 
@@ -199,13 +199,15 @@ def test_key_expires_at_a_timestamp(run: Run) -> None:
 def test_invalid_expiry(run: Run, expires: str, folder: Path) -> None:
     code, out, err = run("keys", "create", "ci", "--expires", expires, "--rules-store", URL)
     assert (code, out) == (2, "")
-    assert err.startswith("crestgate: --expires is a span such as 90d or 12h, a date such as 2030-01-31, or a moment")
+    assert err.startswith(
+        "crestgate: --expires is a duration such as 90d or 12h, a date such as 2030-01-31, or a timestamp"
+    )
     assert list(folder.iterdir()) == [], "nothing is created"
 
 
 @pytest.mark.parametrize("expires", ["0d", "2020-01-31", "2020-01-31T00:00:00Z"])
 def test_expiry_in_the_past(run: Run, expires: str) -> None:
-    err = f"crestgate: --expires {expires} is over already: the key would open nothing\n"
+    err = f"crestgate: --expires {expires} is in the past\n"
     assert run("keys", "create", "ci", "--expires", expires, "--rules-store", URL) == (2, "", err)
 
 
@@ -227,11 +229,11 @@ def test_usage_errors(run: Run) -> None:
 def test_revoke_by_name_suggests_the_id(run: Run) -> None:
     one, two = (json.loads(run("keys", "create", "ci", "--json", "--rules-store", URL).out) for _ in range(2))
     err = run("keys", "revoke", "ci", "--rules-store", URL).err
-    assert err.startswith("crestgate: there is no key 'ci': the key that is called so has the ids ")
+    assert err.startswith("crestgate: there is no key 'ci': the key with this name has the ids ")
     assert one["key_id"] in err
     run("keys", "revoke", one["key_id"], "--rules-store", URL)
     assert run("keys", "revoke", "ci", "--rules-store", URL).err == (
-        f"crestgate: there is no key 'ci': the key that is called so has the id {two['key_id']}\n"
+        f"crestgate: there is no key 'ci': the key with this name has the id {two['key_id']}\n"
     )
 
 

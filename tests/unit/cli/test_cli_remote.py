@@ -63,7 +63,7 @@ def test_denial(run: Run, service: FakeService) -> None:
     assert service.requests[0][2] == {"key": "user:42", "plans": ["gold"], "cost": 1}
     assert run("peek", "user:42").out.startswith("would be denied by gold")
     assert service.requests[1] == ("POST", "/api/v1/quota", {"key": "user:42", "cost": 1})
-    assert run("peek", "user:42").out.startswith("would be denied by gold: it lets nothing pass\n")
+    assert run("peek", "user:42").out.startswith("would be denied by gold: it blocks all requests\n")
 
 
 def test_chain_with_shadows(run: Run, service: FakeService) -> None:
@@ -91,7 +91,7 @@ def test_request_options(run: Run, service: FakeService) -> None:
     code, _, err = run("check", "--key", "user:42", "--user", "bob")
     assert (code, err) == (
         2,
-        "crestgate: a service takes a key by itself: leave --key out, or the rest of the request\n",
+        "crestgate: a service accepts a key alone: leave out --key, or the other request options\n",
     )
 
 
@@ -142,7 +142,7 @@ def test_local_option_overrides_the_service_variable(run: Run, service: FakeServ
         code, _, err = run(*command.split(), "--url", service.url, option, "x")
         assert (code, err) == (
             2,
-            f"crestgate: --url asks a service, which has stores and settings of its own: leave {option} out\n",
+            f"crestgate: --url uses a service, which has its own stores and settings: leave {option} out\n",
         )
 
 
@@ -155,7 +155,7 @@ def test_without_a_key_no_key_is_sent(run: Run, service: FakeService, monkeypatc
     assert code == 2
     assert err == (
         f"crestgate: {service.url}: API key required: send it as `Authorization: Bearer …`, or in X-API-Key (set "
-        "CRESTGATE_ADMIN_KEY; to make a key, run `crestgate keys create NAME --scope read` on the service's machine, "
+        "CRESTGATE_ADMIN_KEY; to create a key, run `crestgate keys create NAME --scope read` on the service's machine, "
         "in its folder)\n"
     )
 
@@ -172,7 +172,7 @@ def test_token_needs_a_url(run: Run) -> None:
 def test_invalid_key_is_refused_and_not_shown(run: Run, service: FakeService, token: str) -> None:
     code, out, err = run("check", "user:42", "--token", token)
     assert (code, out) == (2, "")
-    assert err == "crestgate: --token is no key: a key is of ASCII letters, digits and signs, without blanks\n"
+    assert err == "crestgate: --token is not a key: a key is printable ASCII without spaces\n"
     assert service.requests == []
 
 
@@ -195,7 +195,7 @@ def test_invalid_key_is_refused_and_not_shown(run: Run, service: FakeService, to
 def test_invalid_service_url(run: Run, url: str) -> None:
     code, out, err = run("check", "user:42", "--url", url)
     assert (code, out) == (2, "")
-    assert err == f"crestgate: the URL of a service is one such as http://127.0.0.1:8080, not {url!r}\n"
+    assert err == f"crestgate: the URL of a service must be such as http://127.0.0.1:8080, not {url!r}\n"
 
 
 def test_url_with_a_password_is_refused(run: Run) -> None:
@@ -203,7 +203,7 @@ def test_url_with_a_password_is_refused(run: Run) -> None:
         code, _, err = run("check", "user:42", "--url", url)
         assert (code, err) == (
             2,
-            "crestgate: the URL of a service has no user and no password: set CRESTGATE_ADMIN_KEY to its key\n",
+            "crestgate: the URL of a service must not have a user or password: set CRESTGATE_ADMIN_KEY to its key\n",
         )
 
 
@@ -225,7 +225,7 @@ def test_url_with_a_password_is_refused(run: Run) -> None:
             401,
             "unknown API key",
             "{url}: unknown API key (see CRESTGATE_ADMIN_KEY, or --token; "
-            "to make a key, run `crestgate keys create NAME --scope read` on the service's machine, in its folder)",
+            "to create a key, run `crestgate keys create NAME --scope read` on the service's machine, in its folder)",
         ),
     ],
 )
@@ -241,20 +241,20 @@ def test_error_response_is_printed(run: Run, service: FakeService, status: int, 
 @pytest.mark.parametrize(
     ("status", "body", "expected"),
     [
-        (200, b"<html>hello</html>", "what it answered is no JSON object"),
-        (200, b"[]", "what it answered is no JSON object"),
-        (200, b"[" * 100_000, "what it answered is no JSON object"),
-        (200, b"", "what it answered is no JSON object"),
-        (200, {"hello": "world"}, "its answer is no decision"),
-        (200, {**DECISION, "remaining": "many"}, "its answer is no decision"),
-        (200, {**DECISION, "retry_after": "soon"}, "its answer is no decision"),
-        (200, {**DECISION, "parts": [{}]}, "its answer is no decision"),
-        (200, {**DECISION, "parts": 5}, "its answer is no decision"),
-        (404, b"not here", "it answered 404 Not Found"),
-        (502, b"<html>bad gateway</html>", "it answered 502 Bad Gateway"),
-        (500, {"detail": ["of", "another", "kind"]}, "it answered 500 Internal Server Error"),
-        (302, b"", "it answered 302 Found"),
-        (307, b"", "it answered 307 Temporary Redirect"),
+        (200, b"<html>hello</html>", "its response is not a JSON object"),
+        (200, b"[]", "its response is not a JSON object"),
+        (200, b"[" * 100_000, "its response is not a JSON object"),
+        (200, b"", "its response is not a JSON object"),
+        (200, {"hello": "world"}, "its response is not a decision"),
+        (200, {**DECISION, "remaining": "many"}, "its response is not a decision"),
+        (200, {**DECISION, "retry_after": "soon"}, "its response is not a decision"),
+        (200, {**DECISION, "parts": [{}]}, "its response is not a decision"),
+        (200, {**DECISION, "parts": 5}, "its response is not a decision"),
+        (404, b"not here", "it responded 404 Not Found"),
+        (502, b"<html>bad gateway</html>", "it responded 502 Bad Gateway"),
+        (500, {"detail": ["of", "another", "kind"]}, "it responded 500 Internal Server Error"),
+        (302, b"", "it responded 302 Found"),
+        (307, b"", "it responded 307 Temporary Redirect"),
     ],
 )
 def test_foreign_server_is_reported(run: Run, service: FakeService, status: int, body: Any, expected: str) -> None:

@@ -130,9 +130,7 @@ def test_partial_success_is_reported(
     monkeypatch.setattr(service, "respond", respond)
     code, out, err = run("rules", "apply", "-f", "one.yaml")
     assert (code, out) == (2, "")
-    assert err == (
-        "crestgate: its slot is taken (1 of 3 were written before it, and stay; run it again once it is corrected)\n"
-    )
+    assert err == ("crestgate: its slot is taken (1 of 3 were already written; correct it and run it again)\n")
     assert sorted(service.rules) == ["a"]
 
 
@@ -172,19 +170,19 @@ def test_records_that_the_api_does_not_take(run: Run, service: FakeService, fold
             code, out, err = run("rules", command, "-f", "one.yaml")
             assert (code, out) == (2, "")
             assert err == (
-                f"crestgate: {kind} cannot be written through a service, which takes rules, plans, policies and "
+                f"crestgate: {kind} cannot be written through a service, which accepts rules, plans, policies and "
                 "clients: write it to its database with --rules-store URL\n"
             )
     assert run("rules", "list", "--yaml", "--all").err == (
-        "crestgate: a service lists rules and plans, but no defaults: ask its database, by --rules-store URL\n"
+        "crestgate: a service lists rules and plans, but no defaults: use its database, with --rules-store URL\n"
     )
     assert write_calls(service) == []
 
 
 def test_response_without_rules(run: Run, service: FakeService) -> None:
     for response, expected in (
-        ({"rules": 5}, "its answer has no rules"),
-        ({"rules": [5]}, "what it calls a rule is none"),
+        ({"rules": 5}, "its response has no rules"),
+        ({"rules": [5]}, "it returned an invalid rule"),
     ):
         service.responses = [(200, response)]
         code, _, err = run("rules", "list")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("rules_store")
 def test_all_sections_are_applied_in_one_write(run: Run, folder: Path) -> None:
     assert run("rules", "apply", "-f", "rules.yaml") == (
         0,
-        f"made     SQLite file {folder}/rules.db\n"
+        f"created  SQLite file {folder}/rules.db\n"
         "added    rule orders\n"
         "added    rule trial\n"
         "added    rule strategy:api\n"
@@ -52,7 +52,7 @@ def test_changes_are_printed(run: Run, folder: Path, applied: None) -> None:
     assert run("rules", "apply", "-f", "rules.yaml", "--dry-run").out == (
         "would be changed  rule orders: method * -> GET, limit 3 -> 5\n"
         'would be changed  plan gold: limits ["10/second burst 20"] -> ["10/second"]\n'
-        f"SQLite file {folder}/rules.db: 0 added, 2 changed, 5 unchanged; a dry run, nothing was written\n"
+        f"SQLite file {folder}/rules.db: 0 added, 2 changed, 5 unchanged; dry run, nothing was written\n"
     )
     assert run("rules", "get", "orders", "--json").out.count('"limit": 3') == 1
     code, out, _ = run("rules", "apply", "-f", "rules.yaml")
@@ -164,7 +164,7 @@ def test_concurrent_write(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Editor, "difference", slow)
     code, out, err = run("rules", "apply", "-f", "rules.yaml")
     assert (code, out) == (2, "")
-    assert err.startswith("crestgate: somebody else wrote at the same time")
+    assert err.startswith("crestgate: concurrent write")
     assert err.endswith("nothing was written; try again\n")
     assert err.count("\n") == 1
 

@@ -53,8 +53,8 @@ def test_list_filters(filters: str, ids: list[str], run: Run, applied: None) -> 
         ("--dimension moon", "--dimension is one of user, apikey, client, ip, key, api, global, not 'moon'"),
         ("--mode loud", "--mode is one of enforce, shadow, disabled, not 'loud'"),
         ("--json --yaml", "--json or --yaml, not both"),
-        ("--all", "--all goes with --yaml, and with neither --dimension nor --mode"),
-        ("--all --yaml --mode shadow", "--all goes with --yaml, and with neither --dimension nor --mode"),
+        ("--all", "--all requires --yaml, and excludes --dimension and --mode"),
+        ("--all --yaml --mode shadow", "--all requires --yaml, and excludes --dimension and --mode"),
     ],
 )
 def test_list_without_matches(options: str, expected: str, run: Run, applied: None) -> None:

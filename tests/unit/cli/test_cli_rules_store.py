@@ -27,10 +27,10 @@ def test_files_are_read_and_never_written(run: Run, folder: Path, monkeypatch: p
     assert run("rules", "diff", "-f", "rules.yaml").code == 0
     code, out, err = run("rules", "delete", "orders")
     assert (code, out) == (2, "")
-    assert "crestgate.yaml cannot be written from here: edit the file, which is read again as soon as it changes" in err
+    assert "crestgate.yaml are read-only: edit the file, which is reloaded when it changes" in err
     assert err.count("\n") == 1
     (folder / "one.yaml").write_text("plans: {new: 1/s}\n")
-    assert "cannot be written from here" in run("rules", "apply", "-f", "one.yaml", "--config", "crestgate.yaml").err
+    assert "are read-only" in run("rules", "apply", "-f", "one.yaml", "--config", "crestgate.yaml").err
 
 
 def test_rule_in_a_file_has_no_timestamps(run: Run, folder: Path) -> None:
@@ -73,7 +73,7 @@ def test_settings_name_the_rules_store(run: Run, folder: Path, monkeypatch: pyte
 )
 def test_missing_file_is_not_created(arguments: str, run: Run, folder: Path) -> None:
     expected = (
-        f"crestgate: SQLite file {folder}/ruels.db: there is no such file: correct its name, or make it with "
+        f"crestgate: SQLite file {folder}/ruels.db: there is no such file: correct its name, or create it with "
         "`crestgate rules apply` or `crestgate db upgrade --rules-store 'sqlite:///ruels.db'`\n"
     )
     assert run(*arguments.split(), "--rules-store", "sqlite:///ruels.db") == (2, "", expected)
@@ -83,9 +83,9 @@ def test_missing_file_is_not_created(arguments: str, run: Run, folder: Path) -> 
 def test_missing_file_is_not_created_by_a_dry_run(run: Run, folder: Path) -> None:
     code, out, err = run("rules", "apply", "-f", "rules.yaml", "--dry-run")
     assert (code, err) == (0, "")
-    assert out.startswith(f"would be made    SQLite file {folder}/rules.db\nwould be added    rule orders\n")
+    assert out.startswith(f"would be created  SQLite file {folder}/rules.db\nwould be added    rule orders\n")
     assert out.endswith(
-        f"SQLite file {folder}/rules.db: 7 added, 0 changed, 0 unchanged; a dry run, nothing was written\n"
+        f"SQLite file {folder}/rules.db: 7 added, 0 changed, 0 unchanged; dry run, nothing was written\n"
     )
     assert not (folder / "rules.db").exists()
 
@@ -95,7 +95,7 @@ def test_missing_file_is_not_created_by_a_dry_run(run: Run, folder: Path) -> Non
     [
         ("sqlite://", "name the file"),
         ("sqlite:///:memory:", "name the file"),
-        ("memory://", "rules cannot be kept at 'memory://'"),
+        ("memory://", "rules cannot be stored at 'memory://'"),
         ("redis://u:secret@127.0.0.1:1/0", "127.0.0.1:1"),
         ("mysql://u:secret@127.0.0.1:1/db", "MySQL at 127.0.0.1:1/db"),
         ("nowhere.yaml", "nowhere.yaml: there is no such file"),

@@ -69,7 +69,7 @@ def test_memory_store_is_refused(
     code, out, err = run(command, "k", "-l", "3/s", *option)
     assert (code, out) == (2, "")
     assert err == (
-        "crestgate: which store? Write --store URL, or set CRESTGATE_STORE: counters in memory:// would be forgotten "
-        "at once, when this command ends\n"
+        "crestgate: which store? Write --store URL, or set CRESTGATE_STORE: counters in memory:// are lost when "
+        "this command ends\n"
     )
     assert not (folder / ".crestgate").exists()

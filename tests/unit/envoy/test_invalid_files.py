@@ -51,7 +51,7 @@ def test_all_problems_of_all_files_are_reported_in_order(tmp_path: Path) -> None
     )
     (tmp_path / "a.yml").write_text("descriptors:\n  - key: user\n    rate_limit: {unit: minutes}\n  - value: x\n")
     assert messages(tmp_path) == [
-        "a.yml:1: domain: is missing: write the name that requests come with",
+        "a.yml:1: domain: is missing: write the name that requests have",
         "a.yml:3: descriptors[0].rate_limit.requests_per_unit: is missing: write a whole number from 0 to 4294967295",
         "a.yml:3: descriptors[0].rate_limit.unit: must be one of second, minute, hour, day, week, month, year, "
         "not 'minutes'; did you mean 'minute'?",
@@ -91,7 +91,7 @@ def test_empty_folder_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / ".hidden.yaml").write_text("domain: shop\n")
     (tmp_path / "notes.txt").write_text("domain: shop\n")
     (tmp_path / "below.yaml").mkdir()
-    message = "there is no *.yaml or *.yml file in this folder: put one there for each domain, or correct the path"
+    message = "there is no *.yaml or *.yml file in this folder: add one for each domain, or correct the path"
     assert messages(tmp_path) == [f"{tmp_path}: {message}"]
 
 

@@ -116,7 +116,7 @@ POLICY_ERRORS: list[tuple[object, str]] = [
     ([], "policies[0]: must be a mapping with key, type, capacity, refillRate, windowSeconds, not a list"),
     ({}, "policies[0].key: is missing: write "),
     ({"key": ""}, "policies[0].key: must not be empty"),
-    ({"key": "*"}, "policies[0].key: '*' would be every key: write default_policy instead"),
+    ({"key": "*"}, "policies[0].key: '*' would be every key: use default_policy instead"),
     ({"key": 5}, "policies[0].key: must be text, not 5: write it in quotes, '5'"),
     ({"key": "k", "type": "LEAKY"}, "policies[0].type: must be one of TOKEN_BUCKET, SLIDING_WINDOW, not 'LEAKY'"),
     ({"key": "k", "capacity": 0}, "policies[0].capacity: must be a whole number"),
@@ -252,7 +252,7 @@ def test_client_limit_rejects_invalid_fields(fields: dict[str, Any]) -> None:
 
 
 def test_policy_cannot_apply_to_all_keys() -> None:
-    with pytest.raises(ConfigError, match="would be every key: write default_policy instead"):
+    with pytest.raises(ConfigError, match="would be every key: use default_policy instead"):
         Policy("*").rule()
     assert Policy("*").default_rule().identifier == "*"
 
@@ -333,13 +333,16 @@ def limited(**fields: object) -> dict[str, object]:
 CLIENT_ERRORS: list[tuple[object, str]] = [
     ("acme", "must be a mapping with clientId, limits, not 'acme'"),
     ({"limits": []}, "clientId: is missing: write "),
-    ({"clientId": "*", "limits": []}, "clientId: '*' would be every client: write default_client_limits instead"),
+    ({"clientId": "*", "limits": []}, "clientId: '*' would be every client: use default_client_limits instead"),
     ({"clientId": "acme"}, "limits: is missing: write a list of {limitType, limitName, timeIntervalLimit}"),
     ({"clientId": "acme", "limits": {}}, "limits: must be a list"),
     ({"clientId": "acme", "limits": [5]}, "limits[0]: must be a mapping with limitType, limitName, timeIntervalLimit"),
     (limited(), "limits[0].limitType: is missing: write one of DEFAULT, API, METHOD"),
     (limited(limitType="ALL"), "limits[0].limitType: must be one of DEFAULT, API, METHOD, not 'ALL'"),
-    (limited(limitType="DEFAULT", limitName="x"), "limits[0].limitName: a DEFAULT limit is called GLOBAL, not 'x'"),
+    (
+        limited(limitType="DEFAULT", limitName="x"),
+        "limits[0].limitName: the name of a DEFAULT limit must be GLOBAL, not 'x'",
+    ),
     (limited(limitType="API"), "limits[0].limitName: is missing: write the API's name, or a path pattern"),
     (limited(limitType="API", limitName=5), "limits[0].limitName: must be text, not 5"),
     (limited(limitType="METHOD", limitName=5), "limits[0].limitName: must be text, not 5"),
@@ -358,7 +361,7 @@ CLIENT_ERRORS: list[tuple[object, str]] = [
     ),
     (
         {"clientId": "acme", "limits": [{"limitType": "DEFAULT", "timeIntervalLimit": interval()}] * 2},
-        "limits[1]: says the same limitType and limitName as limits[0]: write each once",
+        "limits[1]: has the same limitType and limitName as limits[0]: write each once",
     ),
 ]
 

@@ -127,9 +127,7 @@ def test_concurrent_writes_are_not_overwritten(meanwhile: str, editor: Editor, r
         other.delete("per-ip")
     else:
         other.apply(other.difference([rule(limit=30)]))
-    with pytest.raises(
-        StaleVersionError, match=r"somebody else wrote at the same time .*: nothing was written; try again"
-    ):
+    with pytest.raises(StaleVersionError, match=r"concurrent write .*: nothing was written; try again"):
         editor.apply(difference)
     assert repository.get("rule", "new") is None
 

@@ -77,7 +77,7 @@ def test_changed_policy_rule_becomes_an_ordinary_rule(editor: Editor) -> None:
     for missing in uses:
         with pytest.raises(NotFoundError, match="there is no policy for key 'a'"):
             missing()
-    with pytest.raises(ConflictError, match="rule 'policy:a' is no policy: delete it, or change it as a rule"):
+    with pytest.raises(ConflictError, match="rule 'policy:a' is not a policy: delete it, or change it as a rule"):
         editor.create_policy(Policy("a"))
     assert editor.rule("policy:a") == changed
 
@@ -129,7 +129,7 @@ def test_clients_do_not_share_limits(editor: Editor, name: str) -> None:
 
 
 def test_clients_are_configured_separately(editor: Editor, repository: MemoryRepository) -> None:
-    with pytest.raises(ConfigError, match="the limits of client 'acme' are written, and one is of 'other'"):
+    with pytest.raises(ConfigError, match="all limits must be of client 'acme', and one is of 'other'"):
         editor.configure_client("acme", [GLOBAL, replace(API, client="other")])
     assert repository.revision == 0
 
@@ -177,9 +177,7 @@ def test_client_is_changed_under_its_lock(repository: MemoryRepository) -> None:
     assert locks.names == ["client:acme"] * 3
     assert held_at_notification == [False] * 3
     locks.busy = True
-    with pytest.raises(
-        StaleVersionError, match="somebody else is changing the same: the lock is held by somebody else; try again"
-    ):
+    with pytest.raises(StaleVersionError, match="concurrent write: the lock is held by somebody else; try again"):
         editor.configure_client("acme", [GLOBAL])
     assert editor.client_limits("acme") == []
 

@@ -18,13 +18,16 @@ LIMIT: Any = {"limitType": "DEFAULT", "timeIntervalLimit": {"timeUnit": "MIN", "
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda editor: editor.create(RULE), r"give a rule, which Rule\.read\(.*\) makes; not dict"),
-        (lambda editor: editor.replace(RULE), r"give a rule, which Rule\.read\(.*\) makes; not dict"),
-        (lambda editor: editor.override("bob", "orders", 5, 60), r"give the rule itself: .*editor\.rule\(.*; not str"),
-        (lambda editor: editor.create_policy(POLICY), r"give a policy, as Policy\(.*\); not dict"),
-        (lambda editor: editor.replace_policy(POLICY), r"give a policy, as Policy\(.*\); not dict"),
-        (lambda editor: editor.configure_client("c", [LIMIT]), r"give a sequence .*\[ClientLimit\(.*\)\]; not dict"),
-        (lambda editor: editor.configure_client("c", LIMIT), r"give a sequence .*\[ClientLimit\(.*\)\]; not str"),
+        (lambda editor: editor.create(RULE), r"must be a rule, such as Rule\.read\(.*\), not dict"),
+        (lambda editor: editor.replace(RULE), r"must be a rule, such as Rule\.read\(.*\), not dict"),
+        (
+            lambda editor: editor.override("bob", "orders", 5, 60),
+            r"must be the rule itself: .*editor\.rule\(.*, not str",
+        ),
+        (lambda editor: editor.create_policy(POLICY), r"must be a policy, such as Policy\(.*\), not dict"),
+        (lambda editor: editor.replace_policy(POLICY), r"must be a policy, such as Policy\(.*\), not dict"),
+        (lambda editor: editor.configure_client("c", [LIMIT]), r"must be a sequence .*\[ClientLimit\(.*\)\], not dict"),
+        (lambda editor: editor.configure_client("c", LIMIT), r"must be a sequence .*\[ClientLimit\(.*\)\], not str"),
     ],
 )
 def test_type_error_names_the_expected_type(call: Callable[[Editor], object], message: str) -> None:

@@ -41,17 +41,17 @@ def test_valid_patterns(text: str, pattern: Pattern) -> None:
 
 
 REFUSED = [
-    ("", "'' is no pattern: a path begins with '/', as in '/api/v1/*'; '*' alone is every path"),
-    ("api*", "'api*' is no pattern: a path begins with '/'"),
-    ("{id}", "'{id}' is no pattern: a path begins with '/'"),
-    ("***", "'***' is no pattern: a path begins with '/'"),
-    ("/api*", "'/api*' has the segment 'api*': '*' and '{name}' stand for a whole segment, as in '/users/{id}/*'"),
-    ("/a/*.json", "'/a/*.json' has the segment '*.json': '*' and '{name}' stand for a whole segment"),
-    ("/a/{id}.json", "has the segment '{id}.json': '*' and '{name}' stand for a whole segment"),
-    ("/a/{id", "has the segment '{id': '*' and '{name}' stand for a whole segment"),
+    ("", "'' is not a pattern: a path begins with '/', as in '/api/v1/*'; '*' alone is every path"),
+    ("api*", "'api*' is not a pattern: a path begins with '/'"),
+    ("{id}", "'{id}' is not a pattern: a path begins with '/'"),
+    ("***", "'***' is not a pattern: a path begins with '/'"),
+    ("/api*", "'/api*' has the segment 'api*': '*' and '{name}' must be a whole segment, as in '/users/{id}/*'"),
+    ("/a/*.json", "'/a/*.json' has the segment '*.json': '*' and '{name}' must be a whole segment"),
+    ("/a/{id}.json", "has the segment '{id}.json': '*' and '{name}' must be a whole segment"),
+    ("/a/{id", "has the segment '{id': '*' and '{name}' must be a whole segment"),
     ("/a/{{id}}", "has the segment '{{id}}'"),
     ("/a/{x/y}", "has the segment '{x'"),
-    ("/a/**/b", "'/a/**/b' has the segment '**': '**' stands at the end only, as in '/users/{id}/*'"),
+    ("/a/**/b", "'/a/**/b' has the segment '**': '**' is only allowed at the end, as in '/users/{id}/*'"),
     ("/a/***", "has the segment '***'"),
 ]
 

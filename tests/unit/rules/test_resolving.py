@@ -91,7 +91,7 @@ def test_long_pattern_has_its_own_name() -> None:
     assert len(names) == 5
     assert all(len(name) <= 200 for name in names)
     digest = one_rule(f"a user on=/{'x' * 1000}").counter.rpartition("|")[2]
-    with pytest.raises(ValidationError, match="is no pattern"):  # so no pattern can collide with it
+    with pytest.raises(ValidationError, match="is not a pattern"):  # so no pattern can collide with it
         one_rule(f"a user on={digest}")
 
 

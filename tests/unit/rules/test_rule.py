@@ -183,8 +183,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rule_id": None}, "rule_id: is missing: write a rule_id such as 'orders-per-user', or a name to make it from"),
     ({"rule_id": 7}, "rule_id: must be text, not 7: write it in quotes, '7'"),
     ({"rule_id": ""}, "rule_id: must not be empty: write a text, or leave it out"),
-    ({"rule_id": " x"}, "rule_id: must not begin or end with a blank, nor hold a line break or the like"),
-    ({"rule_id": "a\nb"}, "rule_id: must not begin or end with a blank, nor hold a line break or the like"),
+    (
+        {"rule_id": " x"},
+        "rule_id: must not begin or end with a space, nor have line breaks or control characters",
+    ),
+    (
+        {"rule_id": "a\nb"},
+        "rule_id: must not begin or end with a space, nor have line breaks or control characters",
+    ),
     ({"rule_id": "r" * 256}, "rule_id: is too long: 255 bytes at most"),
     ({"rule_id": None, "name": "!?"}, "name: '!?' has no letter or digit to make a rule_id from: write a rule_id"),
     ({"name": ["x"]}, "name: must be text, not a list"),
@@ -234,7 +240,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         )
         for network in ("10.0.0.0/24", "10.0.0.0/64", "2001:db8::/48")
     ),
-    ({"endpoint_pattern": "api*"}, "endpoint_pattern: 'api*' is no pattern: a path begins with '/'"),
+    ({"endpoint_pattern": "api*"}, "endpoint_pattern: 'api*' is not a pattern: a path begins with '/'"),
     ({"endpoint_pattern": "/a*"}, "endpoint_pattern: '/a*' has the segment 'a*'"),
     ({"method": "GET POST"}, "method: must be a method such as GET or POST, or '*' for every one, not 'GET POST'"),
     ({"method": "M" * 33}, "method: must be a method such as GET or POST"),
@@ -246,7 +252,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"mode": False}, "mode: must be one of enforce, shadow, disabled, not false"),
     ({"on_store_error": "deny"}, "on_store_error: must be one of open, closed, local, not 'deny'"),
     *(
-        ({"expires_at": wrong}, "expires_at: must be a moment such as '2026-01-31T12:00:00Z' (with its time zone)")
+        ({"expires_at": wrong}, "expires_at: must be a timestamp such as '2026-01-31T12:00:00Z' (with its time zone)")
         for wrong in (
             *("tomorrow", "2026-01-31", "2026-01-31T12:00:00", -1, 1e15, float("nan"), True, ["x"]),
             *("9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"),

@@ -93,16 +93,16 @@ def test_empty_write() -> None:
             put("a", expected=0),
             [record("a")],
             ConflictError,
-            "rule 'a' exists already: change it, or take another name",
+            "rule 'a' already exists: change it, or use another name",
         ),
         (
             put("a", expected=2),
             [record("a", 3)],
             StaleVersionError,
-            "rule 'a' was changed by somebody else: version 2 was read, and it is at 3 now; read it again",
+            "rule 'a' was changed meanwhile: version 2 was read, it is at 3 now; read it again",
         ),
-        (delete("a", 2), [record("a", 3)], StaleVersionError, "version 2 was read, and it is at 3 now"),
-        (put("a", expected=4), [record("a", 3)], StaleVersionError, "version 4 was read, and it is at 3 now"),
+        (delete("a", 2), [record("a", 3)], StaleVersionError, "version 2 was read, it is at 3 now"),
+        (put("a", expected=4), [record("a", 3)], StaleVersionError, "version 4 was read, it is at 3 now"),
     ],
     ids=str,
 )
@@ -125,7 +125,7 @@ def test_kinds_have_separate_ids() -> None:
 
 def test_duplicate_edit_is_refused() -> None:
     for edits in ([put("a"), put("a")], [put("a"), delete("a")]):
-        with pytest.raises(ConflictError, match="a write names one record twice: write each once"):
+        with pytest.raises(ConflictError, match="one write has the same record twice: write each once"):
             plan_edits(edits, record("a"))
 
 

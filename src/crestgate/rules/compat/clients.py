@@ -26,7 +26,7 @@ UNITS = {"SEC": 1, "MIN": 60, "HOUR": 3600, "DAY": 86400}
 TYPES = ("DEFAULT", "API", "METHOD")
 GLOBAL = "GLOBAL"
 MAX_REQUESTS = 2**31 - 1
-FOR_ALL = "'*' would be every client: write default_client_limits instead"
+FOR_ALL = "'*' would be every client: use default_client_limits instead"
 MAX_SEEN = 10_000
 IDLE_US = 3600 * 1_000_000
 
@@ -59,7 +59,7 @@ class ClientLimit:
         return derived_id("client", self.client, self.limit_type, self.limit_name)
 
     def rule(self) -> Rule:
-        """It as a rule."""
+        """The rule of this limit."""
         rule = Rule(
             rule_id=self.rule_id,
             name=f"{self.limit_type} {shorten(self.limit_name)} of client {shorten(self.client)}",
@@ -72,17 +72,17 @@ class ClientLimit:
             algorithm="token_bucket",
             origin={"view": "client", **self.to_data()},
         )
-        rule.compiled()  # raises for what cannot be counted exactly
+        rule.compiled()  # raises if it cannot be counted exactly
         return rule
 
     def _pattern(self) -> str:
-        """A path pattern begins with a slash; everything else is an API's name, whatever characters it has."""
+        """A path pattern begins with a slash; anything else is the name of an API, with any characters."""
         if self.limit_type != "API":
             return ANY
         return self.limit_name if self.limit_name.startswith("/") else name_pattern(self.limit_name)
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data, by the names of the API."""
+        """As plain data, with the field names of the API."""
         return {
             "limitType": self.limit_type,
             "limitName": self.limit_name,
@@ -91,7 +91,7 @@ class ClientLimit:
 
 
 def read_client(data: object, at: str, problems: Problems) -> list[tuple[str, ClientLimit]]:
-    """The limits of `{clientId, limits: […]}`, each with the path to it; errors are added to `problems`."""
+    """The limits of `{clientId, limits: […]}`, each with its field path; errors are added to `problems`."""
     fields = Fields(data, at, problems, ("clientId", "limits"))
     if not isinstance(data, Mapping):
         return []
@@ -110,7 +110,7 @@ def read_client(data: object, at: str, problems: Problems) -> list[tuple[str, Cl
             continue
         earlier = seen.setdefault((limit.limit_type, limit.limit_name), field_path)
         if earlier != field_path:
-            problems.add(field_path, f"says the same limitType and limitName as {earlier}: write each once")
+            problems.add(field_path, f"has the same limitType and limitName as {earlier}: write each once")
         found.append((field_path, limit))
     return found
 
@@ -141,7 +141,7 @@ class SeenClients:
         self._lock = fork_safe_lock()
 
     def see(self, client: str, now_us: int) -> None:
-        """Note a request of a client without limits of its own."""
+        """Record a request of a client that is not configured."""
         with self._lock:
             last = self._last_us
             last[client] = now_us
@@ -165,11 +165,11 @@ def _limit(data: object, at: str, problems: Problems, client: str) -> ClientLimi
     limit_type = fields.choice("limitType", TYPES, required=True)
     name = fields.text("limitName", GLOBAL if limit_type == "DEFAULT" else None)
     if limit_type == "DEFAULT" and name.upper() != GLOBAL:
-        fields.report("limitName", f"a DEFAULT limit is called {GLOBAL}, not {describe(name)}")
+        fields.report("limitName", f"the name of a DEFAULT limit must be {GLOBAL}, not {describe(name)}")
     elif limit_type in ("API", "METHOD") and not fields.has("limitName"):
         what = "the API's name, or a path pattern such as '/web/*'" if limit_type == "API" else "a method such as PUT"
         fields.report("limitName", f"is missing: write {what}")
-    elif name is None:  # which has been reported
+    elif name is None:  # already reported
         pass
     elif limit_type == "API" and name.startswith("/"):
         try:

@@ -3,7 +3,7 @@
     TOKEN_BUCKET     holds `capacity`, refilled at `refillRate` a second
     SLIDING_WINDOW   `capacity` per `windowSeconds`, counted exactly by a log
 
-All three numbers are stored as given, also the one that the type does not use.
+All three numbers are stored as given, including the one that the type does not use.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ TYPES = ("TOKEN_BUCKET", "SLIDING_WINDOW")
 NUMBERS = ("type", "capacity", "refillRate", "windowSeconds")
 POLICY_FIELDS = ("key", *NUMBERS)
 POLICY_KEY_PARTS = (*(dimension.name for dimension in IDENTIFIED if dimension.name != "key"), "route")
-"""What `policy_key` may name, in the order in which a key has them."""
+"""Allowed values of `policy_key`, in the order of the parts of a key."""
 DEFAULT_ID = "default-policy"
-FOR_ALL = "'*' would be every key: write default_policy instead"
+FOR_ALL = "'*' would be every key: use default_policy instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Policy:
         return derived_id("policy", self.key)
 
     def rule(self) -> Rule:
-        """It as a rule."""
+        """The rule of this policy."""
         if self.key == ANY:
             raise ConfigError(f"a policy's key {FOR_ALL}")
         return self._rule(self.rule_id, f"policy of {shorten(self.key)}", self.key)
@@ -84,11 +84,11 @@ class Policy:
             algorithm="token_bucket" if bucket else "sliding_window_log",
             origin={"view": "policy", "id": self.id, **self.numbers()},
         )
-        rule.compiled()  # raises for what cannot be counted exactly
+        rule.compiled()  # raises if it cannot be counted exactly
         return rule
 
     def numbers(self) -> dict[str, Any]:
-        """Type and numbers, by the names of the API."""
+        """Type and numbers, with the field names of the API."""
         return {
             "type": self.type,
             "capacity": self.capacity,
@@ -113,7 +113,7 @@ def read_policy(data: object, at: str, problems: Problems) -> Policy | None:
 
 
 def read_default_policy(data: object, at: str, problems: Problems) -> Policy | None:
-    """The policy of keys that have none: as another, without a key."""
+    """Read the default policy, for keys without one: a policy without a key."""
     before = len(problems.entries)
     return _policy(Fields(data, at, problems, NUMBERS), ANY, before)
 

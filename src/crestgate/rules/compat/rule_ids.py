@@ -14,20 +14,20 @@ MAX_NAME = 100
 
 
 def derived_id(kind: str, *names: str) -> str:
-    """One id for a kind and its names, of any characters; different names never share one.
+    """The id for a kind and its names, of any characters; different names never share one.
 
     >>> derived_id("policy", "user-123"), derived_id("client", "a:b", "API", "/web/test")
     ('policy:user-123', 'client:a%3Ab:API:/web/test')
     """
     quoted = [_quoted(name) for name in names]
-    made = ":".join((kind, *quoted))
-    if len(made) <= MAX_ID_BYTES:
-        return made
-    return f"{kind}:{quoted[0][:MAX_NAME]}:sha256:{sha256(made.encode()).hexdigest()}"
+    joined = ":".join((kind, *quoted))
+    if len(joined) <= MAX_ID_BYTES:
+        return joined
+    return f"{kind}:{quoted[0][:MAX_NAME]}:sha256:{sha256(joined.encode()).hexdigest()}"
 
 
 def derived_id_prefix(kind: str, name: str) -> str:
-    """What all ids of a kind and a first name begin with; those of a few others may, too."""
+    """The common prefix of all ids of a kind and a first name; a few other ids may have it, too."""
     quoted = _quoted(name)
     return f"{kind}:{quoted}:" if len(quoted) <= MAX_NAME else f"{kind}:{quoted[:MAX_NAME]}"
 

@@ -19,7 +19,7 @@ STRATEGIES = tuple(name for name in DIMENSION_NAMES if name != "key")
 
 
 def read_strategies(fields: Fields, section: str = "strategies") -> list[tuple[str, Rule]]:
-    """The rules of the section, each with the path to it; errors are added to the problems."""
+    """The rules of the section, each with its field path; errors are added to the problems."""
     found: list[tuple[str, Rule]] = []
     for field_path, name, data in fields.entries(section):
         dimension = parse_dimension(name)
@@ -43,7 +43,7 @@ def read_strategies(fields: Fields, section: str = "strategies") -> list[tuple[s
 
 
 def rules_for_all(dimension: str, rule_id: str, name: str, *notations: str) -> list[Rule]:
-    """The rules that hold every caller of a dimension to these limits.
+    """Rules with these limits for every caller of a dimension.
 
     >>> [(rule.rule_id, rule.limit, rule.window_seconds) for rule in rules_for_all("ip", "x", "x", "5/s; 100/min")]
     [('x', 5, 1.0), ('x#2', 100, 60.0)]

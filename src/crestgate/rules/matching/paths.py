@@ -1,24 +1,24 @@
 # mypyc: compile
-"""A request's path in the one spelling that rules are matched against, so that another spelling evades none.
+"""Path normalisation: rules are matched against one spelling, so that another spelling does not evade them.
 
-What is done, in this order, and why:
+Steps, in this order, with reasons:
 
     scheme://host   dropped: a request line may carry the whole URL
     ? and #         cut: they end the path
     %41             decoded, until nothing is left to decode (at most `ROUNDS` times, long paths `LONG_ROUNDS`): `%2F`
-                    becomes a `/`, as it does in many servers, and what is spelled twice (`%252F`) reaches where it is
-                    decoded twice
-    NUL             cut: where strings end with it, what follows is not seen
+                    becomes a `/`, as it does in many servers, and some servers decode double encoding (`%252F`)
+                    twice
+    NUL             cut: C strings end with it
     ;params         dropped from each segment: many servers do
     // and .        dropped; `..` drops the segment before it, and nothing at the top
     trailing /      dropped: frameworks serve both, or redirect
 
 Not every server does all of that: to some, `..` or `;x` is the value of a parameter like any other. So a path that has
-anything to be dropped or decoded is matched in three readings (`readings`): normalised, decoded once, and as it came,
-and the rules of all of them apply. Counters know the normalised one.
+anything to be dropped or decoded is matched in three readings (`readings`): normalised, decoded once, and unchanged,
+and the rules of all of them apply. Counters use the normalised one.
 
-Upper and lower case stay apart, as they do in URLs: whoever routes regardless of case writes a rule for each spelling
-that is served. What does not begin with `/` is also the name of an API, and taken literally.
+Paths are case-sensitive, as URLs are: for case-insensitive routing, write a rule for each spelling that is served. Text
+that does not begin with `/` is also the name of an API, and matched literally.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from typing import Final
 __all__ = ["MAX_PATH", "is_clean", "normalise", "readings", "shorten_path"]
 
 MAX_PATH: Final = 8192
-"""Characters of a path that a service takes: hardly a server lets longer ones through."""
+"""Maximum characters of a path in a service: most servers refuse longer ones."""
 ROUNDS: Final = 10
 LONG_PATH: Final = 1024
-"""Characters of a path from which on each round of decoding costs enough that there are fewer."""
+"""Characters of a path above which there are fewer rounds of decoding, because each costs more."""
 LONG_ROUNDS: Final = 3
-"""Rounds of decoding of a path that is longer than that: servers decode once, or twice."""
+"""Rounds of decoding of a longer path: servers decode once or twice."""
 _clean = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/%;?#\0]+)+").fullmatch
 _ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _END: Final = re.compile("[?#]")
@@ -60,8 +60,8 @@ def normalise(path: str) -> str:
 
 
 def shorten_path(path: str) -> str:
-    """A path that a service accepts. A path of any length is matched, and none is an error: one that is too long is
-    normalised and truncated. No pattern is as long as that.
+    """A path that a service accepts. No path is an error: one that is too long is normalised and truncated. No pattern
+    is that long.
 
     >>> shorten_path("/orders"), shorten_path("/" * 10_000 + "orders"), len(shorten_path("/" + "a" * 10_000))
     ('/orders', '/orders', 8192)
@@ -70,14 +70,14 @@ def shorten_path(path: str) -> str:
 
 
 def is_clean(path: str) -> bool:
-    """Whether a path can only be read in one way, as it is."""
+    """Whether a path has only one reading: itself."""
     return _clean(path) is not None
 
 
 def readings(path: str) -> list[str]:
-    """Every path that a server may take this one for, the normalised one first; none for what is only a name.
+    """Every path that a server may read this one as, the normalised one first; empty for an API name.
 
-    What one server drops or decodes, another passes on as the value of a parameter. A rule for either is to apply.
+    What one server drops or decodes, another passes on as the value of a parameter. Rules for either must apply.
 
     >>> readings("/search/%2e%2e/results")
     ['/results', '/search/../results', '/search/%2e%2e/results']
@@ -116,7 +116,7 @@ def _normalised(path: str, bare: str, once: str) -> str:
 
 
 def _bare(path: str) -> str:
-    """Without what is no path: a scheme and a host before it, a query or a fragment behind."""
+    """The path without scheme, host, query and fragment."""
     absolute = _ABSOLUTE.match(path)
     if absolute is not None:
         path = path[absolute.end() :]
@@ -124,12 +124,12 @@ def _bare(path: str) -> str:
 
 
 def _decoded(path: str, rounds: int) -> str:
-    """Escapes decoded as often as this, or until there are none; bytes that are no UTF-8 stay what they are."""
+    """The path decoded up to `rounds` times, until nothing changes; bytes that are not UTF-8 are preserved."""
     if "%" not in path:
         return path
     try:
         data = path.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half a character, which no URL can carry
+    except UnicodeEncodeError:  # a lone surrogate, which no URL can have
         data = _UNENCODABLE.sub("\ufffd", path).encode("utf-8", "surrogateescape")
     for _ in range(rounds):
         further = _unescaped(data)
@@ -140,11 +140,11 @@ def _decoded(path: str, rounds: int) -> str:
 
 
 def _unescaped(data: bytes) -> bytes:
-    """Every escape decoded once, in a few passes of C code: a long path may have thousands of them.
+    """Decode every escape once, in a few passes of C code: a long path may have thousands of them.
 
-    `a2b_qp` does it, whose escapes are `=41`. So each `=`, and each `%` that begins no escape, is escaped first.
+    It uses `a2b_qp`, whose escapes are `=41`. So each `=`, and each `%` that begins no escape, is escaped first.
     """
     data = data.replace(b"=", b"%3D")
-    if b"%%" in data:  # which _STRAY would find as well, but far more slowly
+    if b"%%" in data:  # _STRAY would find it as well, but far more slowly
         data = data.replace(b"%%", b"%25%").replace(b"%%", b"%25%")
     return a2b_qp(_STRAY.sub(b"%25", data).replace(b"%", b"="))

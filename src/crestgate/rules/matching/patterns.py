@@ -2,13 +2,13 @@
 
     *                   every path, every API name, and requests without any
     /api/v1/orders      this path
-    /users/*/orders     one segment in the place of `*`; `{id}` says the same with a name
-    /api/v1/*           this path and all below it: a final `*` (or `**`) stands for the rest, which may be empty
-    getUsers            no path but the name of an API, taken literally
-    =reports/*          the same, for names that would be taken for something else: all behind the `=` is the name
+    /users/*/orders     `*` matches one segment; so does `{id}`, with a name
+    /api/v1/*           this path and all below it: a final `*` (or `**`) matches the rest, which may be empty
+    getUsers            not a path but the name of an API, matched literally
+    =reports/*          the same, for names that look like a path or pattern: all after the `=` is the name
 
 Two spellings of one pattern (`/users/*/orders`, `/users/{id}/orders/`) are one: `key` is the spelling that slots and
-counters know.
+counters use.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ ONE = "{}"
 REST = "*"
 LITERAL = "="
 _NAMED = re.compile(r"\{[^{}/]*\}")
-_HIDDEN = re.compile(r"(?i)%(?:25)*(?:2A|7B|7D)")
+_ENCODED_WILDCARD = re.compile(r"(?i)%(?:25)*(?:2A|7B|7D)")
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern, taken apart."""
+    """A parsed pattern."""
 
     key: str
     segments: tuple[str, ...] | None
-    """What each segment must be: a text, or `ONE` for any; None where it is no path but `*` or a name."""
+    """The text of each segment, or `ONE` for any; None if it is not a path but `*` or a name."""
     rest: bool = False
-    """Whether it goes on below: a final `*`."""
+    """Whether it also matches all paths below: a final `*`."""
 
 
 @lru_cache(maxsize=4096)
 def parse_pattern(text: str) -> Pattern:
-    """Take a pattern apart; ConfigError says what is wrong with it.
+    """Parse a pattern; ConfigError if it is invalid.
 
     >>> parse_pattern("/users/{id}/orders/").key, parse_pattern("/users/*").key
     ('/users/{}/orders', '/users/*')
@@ -56,13 +56,13 @@ def parse_pattern(text: str) -> Pattern:
     if not text or path[0] != "/":
         if not text or any(character in text for character in "*{}="):
             raise ConfigError(
-                f"{text!r} is no pattern: a path begins with '/', as in '/api/v1/*'; '*' alone is every path"
+                f"{text!r} is not a pattern: a path begins with '/', as in '/api/v1/*'; '*' alone is every path"
             )
         return Pattern(text, None)
     if any(character in text for character in "?#"):
-        raise ConfigError(f"{text!r} has a query or a fragment: a pattern is a path alone, as in '/api/v1/*'")
-    if _HIDDEN.search(text):
-        raise ConfigError(f"{text!r} has an encoded '*', '{{' or '}}', and none can be part of a segment's own text")
+        raise ConfigError(f"{text!r} has a query or a fragment: a pattern is only a path, as in '/api/v1/*'")
+    if _ENCODED_WILDCARD.search(text):
+        raise ConfigError(f"{text!r} has an encoded '*', '{{' or '}}', which are not allowed inside of a segment")
     segments = path[1:].split("/")
     rest = segments[-1] in ("*", "**")
     if rest:
@@ -70,13 +70,13 @@ def parse_pattern(text: str) -> Pattern:
     found = [ONE if part == "*" or _NAMED.fullmatch(part) else part for part in segments if part]
     for part in found:
         if part != ONE and any(character in part for character in "*{}"):
-            where = "'**' stands at the end only" if part == "**" else "'*' and '{name}' stand for a whole segment"
+            where = "'**' is only allowed at the end" if part == "**" else "'*' and '{name}' must be a whole segment"
             raise ConfigError(f"{text!r} has the segment {part!r}: {where}, as in '/users/{{id}}/*'")
     return Pattern("/" + "/".join([*found, REST] if rest else found), tuple(found), rest)
 
 
 def name_pattern(name: str) -> str:
-    """The pattern of exactly this name, and its key: the name, after a `=` if it would else be something else.
+    """The pattern of exactly this name, and its key: the name, after a `=` if it would be read as something else.
 
     >>> name_pattern("getUsers"), name_pattern("reports/*")
     ('getUsers', '=reports/*')

@@ -1,12 +1,12 @@
 # mypyc: compile
-"""Which patterns match a path: a trie of segments, walked along the path and never along the rules.
+"""Trie of path segments that finds the patterns that match a path.
 
-A node stands for the segments on the path to it. A literal child is found by its text, and beside it the child for any
-one segment; what a pattern with a final `*` holds is met at each node on the way. So the cost grows with the path
-(and with how many ways of wildcards lead along it), not with how many patterns there are.
+A node is the end of the segments on the path to it. It has literal children by their text, one child for any segment,
+and the value of the pattern with a final `*` that ends there. So the cost grows with the length of the path (and the
+number of wildcard branches along it), not with the number of patterns.
 
-A trie is immutable once in use. `TrieEditor` makes the next one: it copies the nodes on the path to what is changed,
-each once, and shares all others with the trie before (copy on write).
+A trie is immutable once in use. `TrieEditor` builds the next one: it copies the nodes on the path to a change, each
+once, and shares all others with the previous trie (copy on write).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _numbers: Iterator[int] = count(1)
 
 @final
 class Node(Generic[T]):
-    """The end of some segments. `owner` is the edit that made it, and that may still change it."""
+    """The end of some segments. `owner` is the edit that created it, and may still change it."""
 
     __slots__ = ("below", "children", "here", "one", "owner")
 
@@ -34,9 +34,9 @@ class Node(Generic[T]):
         self.children: dict[str, Node[T]] = {}
         self.one: Node[T] | None = None
         self.here: T | None = None
-        """Of the pattern that ends here."""
+        """Value of the pattern that ends here."""
         self.below: T | None = None
-        """Of the pattern that ends here with a `*`: for this path and all below it."""
+        """Value of the pattern that ends here with a `*`: for this path and all below it."""
 
     def copied(self, owner: int) -> Node[T]:
         copy: Node[T] = Node(owner)
@@ -52,27 +52,27 @@ class Node(Generic[T]):
 
 @final
 class Trie(Generic[T]):
-    """What each of the patterns holds, found by path."""
+    """The values of patterns, found by path."""
 
     def __init__(self, root: Node[T] | None = None) -> None:
         self.root: Node[T] = root if root is not None else Node(0)
 
     def matches(self, path: str) -> list[T]:
-        """What the patterns that match a path hold. The path is a normalised one, and begins with a `/`."""
+        """The values of the patterns that match a path, which is normalised and begins with a `/`."""
         found: list[T] = []
         segments = path[1:].split("/") if len(path) > 1 else []
         level: list[Node[T]] = [self.root]
         for segment in segments:
-            following: list[Node[T]] = []
+            next_level: list[Node[T]] = []
             for node in level:
                 if node.below is not None:
                     found.append(node.below)
                 child = node.children.get(segment)
                 if child is not None:
-                    following.append(child)
+                    next_level.append(child)
                 if node.one is not None:
-                    following.append(node.one)
-            level = following
+                    next_level.append(node.one)
+            level = next_level
             if not level:
                 return found
         for node in level:
@@ -85,14 +85,14 @@ class Trie(Generic[T]):
 
 @final
 class TrieEditor(Generic[T]):
-    """Changes to a trie, which stays as it is: `done` gives the one that has them."""
+    """Changes to a trie, which itself does not change: `done` returns the new one."""
 
     def __init__(self, trie: Trie[T]) -> None:
         self.number = next(_numbers)
         self.root = self.own(trie.root)
 
     def get(self, pattern: Pattern) -> T | None:
-        """What a pattern holds."""
+        """The value of a pattern."""
         node: Node[T] | None = self.root
         for segment in pattern.segments or ():
             assert node is not None
@@ -103,11 +103,11 @@ class TrieEditor(Generic[T]):
         return node.below if pattern.rest else node.here
 
     def put(self, pattern: Pattern, value: T | None) -> None:
-        """Let a pattern hold something; None takes it away, and the nodes that nobody else needs."""
+        """Set the value of a pattern; None removes it, and the nodes that are no longer needed."""
         self._put(self.root, pattern.segments or (), 0, pattern.rest, value)
 
     def _put(self, node: Node[T], segments: Sequence[str], depth: int, rest: bool, value: T | None) -> None:
-        """Below a node that this edit owns."""
+        """Set it below a node that this edit owns."""
         if depth == len(segments):
             if rest:
                 node.below = value
@@ -118,14 +118,14 @@ class TrieEditor(Generic[T]):
         child = node.one if segment == ONE else node.children.get(segment)
         if child is None and value is None:
             return
-        mine = Node(self.number) if child is None else self.own(child)
-        self._put(mine, segments, depth + 1, rest, value)
+        owned = Node(self.number) if child is None else self.own(child)
+        self._put(owned, segments, depth + 1, rest, value)
         if segment == ONE:
-            node.one = None if mine.empty() else mine
-        elif mine.empty():
+            node.one = None if owned.empty() else owned
+        elif owned.empty():
             node.children.pop(segment, None)
         else:
-            node.children[segment] = mine
+            node.children[segment] = owned
 
     def own(self, node: Node[T]) -> Node[T]:
         """The node, or its copy that this edit may change."""

@@ -1,1 +1,1 @@
-"""Where rules, tiers and plans are kept: in files, in a database, in Redis. port.py says what each of them promises."""
+"""Repositories of rules, tiers and plans: files, SQL databases, Redis. Their guarantees are in port.py."""

@@ -18,14 +18,14 @@ _EXAMPLES = (
 
 
 def open_repository(url: str) -> Repository:
-    """The repository that a URL names; what is no URL is the path of a file or folder.
+    """The repository of a URL; text that is not a URL is the path of a file or folder.
 
     >>> open_repository("memory://")
     Traceback (most recent call last):
-    crestgate.errors.ConfigError: rules cannot be kept at 'memory://': write sqlite:///rules.db, ...
+    crestgate.errors.ConfigError: rules cannot be stored at 'memory://': write sqlite:///rules.db, ...
     """
     if not isinstance(url, str) or not url:
-        raise ConfigError(f"where rules are kept is given as a URL, such as {_EXAMPLES}, not {url!r}")
+        raise ConfigError(f"the location of rules must be a URL, such as {_EXAMPLES}, not {url!r}")
     scheme, colon, _ = url.partition("://")
     if not colon:
         return _files(url)
@@ -33,7 +33,7 @@ def open_repository(url: str) -> Repository:
         return _sql(Options(url))
     if scheme.lower() in REDIS_SCHEMES:
         return _redis(Options(url))
-    raise ConfigError(f"rules cannot be kept at {redact_url(url)!r}: write {_EXAMPLES}")
+    raise ConfigError(f"rules cannot be stored at {redact_url(url)!r}: write {_EXAMPLES}")
 
 
 def _files(path: str) -> Repository:

@@ -8,7 +8,7 @@ policies                limits of opaque keys:  - {key: user-123, type: TOKEN_BU
 default_policy          for keys without one
 policy_key              which key's policy joins the chain of a request: off, ip, or a list such as [user, route]
 clients                 - {clientId: …, limits: [{limitType, limitName, timeIntervalLimit}]}
-default_client_limits   for clients that nobody has configured: 100/minute, or off
+default_client_limits   for clients that are not configured: 100/minute, or off
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Found = list[tuple[str, Record]]
 
 
 def read_sections(fields: Fields) -> Found:
-    """The records of all sections, each with the path to it; errors are added to the problems."""
+    """The records of all sections, each with its field path; errors are added to the problems."""
     return [
         *_rules(fields),
         *((field_path, record_of(rule)) for field_path, rule in read_strategies(fields)),

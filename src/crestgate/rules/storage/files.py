@@ -1,7 +1,7 @@
-"""Read-only repository of the rules in files, which are read again when they change.
+"""Read-only repository of the rules in files, which are reloaded when they change.
 
-Files with mistakes are an error on every call until they are edited. Until then there is no new revision, and whoever
-has the last one keeps it.
+Files with errors raise on every call until they are corrected. Until then there is no new revision, and readers keep
+the last one.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class FileRepository:
     def __init__(
         self, paths: str | Sequence[str], variables: Sequence[Variable] = (), files: RuleFiles | None = None
     ) -> None:
-        """`variables` are the environment's share of the first file; `files`, what was read already, if it was."""
-        self._named = [paths] if isinstance(paths, str) else list(paths)
+        """`variables` of the environment override the first file; `files` are the files if they are already read."""
+        self._paths = [paths] if isinstance(paths, str) else list(paths)
         # Absolute: a program may change its working directory.
-        absolute = [os.path.abspath(path) for path in self._named]
-        anchored = [_anchored(variable) for variable in variables]
-        self._files = FileReloader(lambda: read_rule_files(absolute, anchored)[0], path_state, files)
+        absolute = [os.path.abspath(path) for path in self._paths]
+        absolute_variables = [_with_absolute_paths(variable) for variable in variables]
+        self._files = FileReloader(lambda: read_rule_files(absolute, absolute_variables)[0], path_state, files)
         self._index: tuple[int, dict[Kind, dict[str, Record]]] = (0, {})
         """The records of one revision, by kind and id."""
 
     @property
     def title(self) -> str:
-        return f"the rules in {', '.join(self._named)}" if self._named else "the rules in the environment"
+        return f"the rules in {', '.join(self._paths)}" if self._paths else "the rules in the environment"
 
     def changes(self, since: int) -> Changes | None:
-        """All records, if they differ from those at this revision. ValidationError while the files cannot be used."""
+        """All records, if they differ from those at this revision. ValidationError while the files are invalid."""
         self._files.refresh()
         revision, files = self._files.latest()
         if since == revision or files is None:
@@ -51,7 +51,7 @@ class FileRepository:
         self._files.force()
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Files do not notify: `changes` looks at them."""
+        """Files do not notify: `changes` checks them."""
 
     def get(self, kind: Kind, record_id: str) -> Record | None:
         return self._by_id(kind).get(record_id)
@@ -74,15 +74,15 @@ class FileRepository:
         """Nothing is held open."""
 
     def _by_id(self, kind: Kind) -> dict[str, Record]:
-        """Of the last reading that could be used."""
+        """The records of the last valid files, by id."""
         try:
             self._files.refresh()
         except ValidationError:
             if not self._files.latest()[0]:
                 raise
         revision, files = self._files.latest()
-        indexed, by_kind = self._index
-        if files is not None and indexed != revision:
+        indexed_revision, by_kind = self._index
+        if files is not None and indexed_revision != revision:
             by_kind = {}
             for record in files.records:
                 by_kind.setdefault(record.kind, {})[record.id] = record
@@ -90,14 +90,12 @@ class FileRepository:
         return by_kind.get(kind, {})
 
     def _read_only(self) -> ReadOnlyError:
-        if not self._named:
-            return ReadOnlyError("these rules are set by the environment and cannot be written: change the variables")
-        return ReadOnlyError(
-            f"{self.title} cannot be written from here: edit the file, which is read again as soon as it changes"
-        )
+        if not self._paths:
+            return ReadOnlyError("these rules are set by the environment and are read-only: change the variables")
+        return ReadOnlyError(f"{self.title} are read-only: edit the file, which is reloaded when it changes")
 
 
-def _anchored(variable: Variable) -> Variable:
+def _with_absolute_paths(variable: Variable) -> Variable:
     if variable.path != (INCLUDE,):
         return variable
     paths = variable.value if isinstance(variable.value, list) else [variable.value]

@@ -1,9 +1,8 @@
 """Rule files: a main file, with or without settings in it, and the files it includes. `read_rule_files` reads all of
-them, and reports all errors at once, at start, for a check or when a file has changed.
+them, and reports all errors together: at the start, for a check, or when a file has changed.
 
-An included file holds sections of rules and nothing else, so that what a service is stands in one file. A folder
-stands for its *.yaml, *.yml and *.json files in the order of their names; hidden ones are left out, and those in
-folders below it. A file that is named twice is read once.
+An included file has only rule sections, so that all settings are in one file. A folder means its *.yaml, *.yml and
+*.json files, sorted by name, without hidden files and subfolders. A file that is named twice is read once.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ SETTINGS = (
     *("store", "rules_store", "on_store_error", "refresh_seconds", "mode", "server"),
     *("headers", "metrics", "logs", "tracing", "pressure", "deprecated", "envoy"),
 )
-"""What a main file may say besides rules. What it means is read elsewhere; here it is known not to be a slip."""
+"""Settings that a main file may have besides rules. They are read by config, and only accepted here."""
 ENDINGS = (".yaml", ".yml", ".json")
 
 
 @dataclass(slots=True)
 class RuleFiles:
-    """The contents of the files, and what detects a change of them."""
+    """The contents of the files, and the states by which changes are detected."""
 
     paths: Sequence[str]
     variables: Sequence[Variable] = field(repr=False)  # one may have a password
     records: list[Record] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     included: list[str] = field(default_factory=list)
-    """What is included, files and folders, by their paths."""
+    """Paths of the included files and folders."""
     states: dict[str, PathState] = field(default_factory=dict)
-    """Every file and folder that was looked at, as it was when it was read."""
+    """Every file and folder that was checked, with its state when it was read."""
     digests: dict[str, bytes | None] = field(default_factory=dict)
-    """Every file that was read, and its contents in short, in the order in which they were read."""
+    """Digest of each file, in the order in which they were read."""
 
 
 class _ReadRecord(NamedTuple):
@@ -56,8 +55,8 @@ class _ReadRecord(NamedTuple):
 
 
 def read_rule_files(paths: Sequence[str], variables: Sequence[Variable] = ()) -> tuple[RuleFiles, Document]:
-    """Read files, what they include, and the environment's share of the first of them; which comes along, for
-    whoever reads the settings in it. Without a file that is an empty one."""
+    """Read files and their includes, with the variables of the environment over the first file. Also returns the first
+    document, for its settings; without files, an empty one."""
     files = RuleFiles(paths, variables)
     found: list[_ReadRecord] = []
     mains: list[Document] = []
@@ -95,13 +94,13 @@ def path_state(path: str) -> PathState:
     """The state of a path now, without reading it."""
     try:
         names = [entry for entry in os.listdir(path) if entry.endswith(ENDINGS) and not entry.startswith(".")]
-    except (OSError, ValueError):  # no folder, in nearly all cases
+    except (OSError, ValueError):  # usually not a folder
         return stamp_of(path)
     return tuple(sorted(names))
 
 
 def in_order(problems: Iterable[Problem], files: RuleFiles) -> list[Problem]:
-    """Problems as one meets them on the way through the files; those of variables last."""
+    """Problems sorted by file and line; those of variables last."""
     order = {file: position for position, file in enumerate(files.digests)}
     return sorted(problems, key=lambda problem: (order.get(problem.file or "", len(order)), problem.line or 0))
 
@@ -118,15 +117,15 @@ def _read(path: str, files: RuleFiles) -> Document:
 
 
 def _includes(fields: Fields, main: Document) -> Iterator[tuple[str, str]]:
-    """The paths that a file includes, as seen from here, each with the way to where it says so."""
+    """The paths that a file includes, with their field paths."""
     value = fields.values.get(INCLUDE)
     if value is None:
         return
-    listing = isinstance(value, list)
-    # A variable is set by somebody who stands here; a file knows only where it is itself.
+    is_list = isinstance(value, list)
+    # Paths in variables are relative to the working directory, in files to the file.
     folder = "" if INCLUDE in main.variables else os.path.dirname(main.file)
-    for position, path in enumerate(value if listing else [value]):
-        field_path = f"{INCLUDE}[{position}]" if listing else INCLUDE
+    for position, path in enumerate(value if is_list else [value]):
+        field_path = f"{INCLUDE}[{position}]" if is_list else INCLUDE
         if isinstance(path, str) and path:
             yield field_path, os.path.join(folder, path)
         else:
@@ -136,10 +135,10 @@ def _includes(fields: Fields, main: Document) -> Iterator[tuple[str, str]]:
 def _included(
     includes: Iterable[tuple[Document, str, str]], known: set[str], files: RuleFiles
 ) -> Iterator[tuple[Document, Document]]:
-    """Read what is included, each file once: who includes it, and what it says."""
+    """Read each included file once: pairs of the including and the included document."""
     for main, field_path, path in includes:
         state = path_state(path)
-        files.states.setdefault(path, state)  # what was read already is as it was then
+        files.states.setdefault(path, state)  # keep the state of files that are already read
         files.included.append(path)
         if state is None:
             message = f"there is no file or folder {redact_url(path)!r}: create it, or correct the path"
@@ -156,45 +155,45 @@ def _included(
 
 
 def _rules_only(document: Document, main: Document, problems: Problems) -> Any:
-    """The data of an included file without what belongs elsewhere, which is reported."""
+    """The data of an included file without settings and includes, which are reported."""
     data = document.data
     if not isinstance(data, Mapping):
         return data
-    elsewhere = main.file or "the main file"
+    main_file = main.file or "the main file"
     for name in data:
         if name == INCLUDE:
-            problems.add(name, f"an included file cannot include others: name them under 'include' in {elsewhere}")
+            problems.add(name, f"an included file cannot include others: name them under 'include' in {main_file}")
         elif name in SETTINGS:
-            problems.add(name, f"belongs in {elsewhere}: an included file holds only {join_names(SECTIONS)}")
+            problems.add(name, f"belongs in {main_file}: an included file holds only {join_names(SECTIONS)}")
     return {name: value for name, value in data.items() if name not in (*SETTINGS, INCLUDE)}
 
 
 def _conflicts(found: Sequence[_ReadRecord]) -> Iterator[Problem]:
-    """Records of one name, and rules that are equally specific in one slot: each at the later one."""
+    """Records with the same name, and rules that are equally specific in one slot: each reported at the later one."""
     ids: dict[tuple[str, str], _ReadRecord] = {}
     holders: dict[str, _ReadRecord] = {}
     for item in found:
         record = item.record
         first = ids.setdefault((record.kind, record.id), item)
         if first is not item:
-            yield item.document.locate(Problem(item.field_path, _again(first, item)))
+            yield item.document.locate(Problem(item.field_path, _duplicate(first, item)))
         elif record.unique_key is not None:
             rival = holders.setdefault(record.unique_key, item)
             if rival is not item:
                 message = (
                     f"is as specific as the rule {rival.record.id!r} at {_where(rival)} in the same slot (dimension, "
                     "endpoint_pattern, method and window_seconds): keep one of them, or give one an identifier, a "
-                    "tier or an expires_at that the other has not"
+                    "tier or an expires_at that the other does not have"
                 )
                 yield item.document.locate(Problem(item.field_path, message))
 
 
-def _again(first: _ReadRecord, second: _ReadRecord) -> str:
+def _duplicate(first: _ReadRecord, second: _ReadRecord) -> str:
     if second.record.kind == "rule" and second.field_path.startswith("rules["):
         return f"the rule_id {second.record.id!r} is taken by the rule at {_where(first)}: write another"
-    return f"is written already at {_where(first)}: keep one of the two"
+    return f"is already defined at {_where(first)}: keep one of the two"
 
 
 def _where(item: _ReadRecord) -> str:
-    placed = item.document.locate(Problem(item.field_path, ""))
-    return f"{placed.file}:{placed.line}" if placed.line is not None else str(placed.file)
+    located = item.document.locate(Problem(item.field_path, ""))
+    return f"{located.file}:{located.line}" if located.line is not None else str(located.file)

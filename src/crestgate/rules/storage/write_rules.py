@@ -1,4 +1,4 @@
-"""Rules of a write, in one place for all repositories: versions, unique keys, audit entries.
+"""Write checks that all repositories share: versions, unique keys, audit entries.
 
 A repository fetches what the edits touch, calls `plan_write`, and stores the plan, all in one transaction.
 """
@@ -17,7 +17,7 @@ __all__ = ["StoredState", "WritePlan", "plan_expiry", "plan_write"]
 CRESTGATE = Actor("crestgate")
 """The actor that removes expired records."""
 NOT_AUDITED: Mapping[Kind, frozenset[str]] = {"key": frozenset(["digest", "secret"])}
-"""Fields that stay out of the audit log: a digest is nearly as good as the secret."""
+"""Fields that are not in the audit log: a digest is nearly as sensitive as the secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class StoredState:
 
 @dataclass(slots=True)
 class WritePlan:
-    """What a write stores, and its result."""
+    """The records, deletions and audit entries of a write, and its result."""
 
     puts: list[Record] = field(default_factory=list)
     deletes: list[tuple[Kind, str, int]] = field(default_factory=list)
@@ -54,7 +54,7 @@ def plan_write(
     plan = WritePlan()
     named = {(edit.kind, edit.id) for edit in edits}
     if len(named) < len(edits):
-        raise ConflictError("a write names one record twice: write each once")
+        raise ConflictError("one write has the same record twice: write each once")
     taken: dict[str, str] = {}
     for edit in edits:
         before = stored.get((edit.kind, edit.id), StoredState(0, None))
@@ -69,7 +69,7 @@ def plan_write(
             taken[edit.unique_key] = edit.id
             for rival in holders.get(edit.unique_key, ()):
                 if (rival.kind, rival.id) in named:
-                    continue  # is replaced or deleted by the same write
+                    continue  # replaced or deleted by the same write
                 if rival.expires_us is None or rival.expires_us > now_us:
                     raise _taken(edit, rival.id)
                 _delete(plan, rival.kind, rival.id, StoredState(rival.version, rival), now_us, CRESTGATE, "expire")
@@ -92,10 +92,9 @@ def _check(edit: Edit, before: StoredState) -> None:
     if edit.expected is None or before.record is None or edit.expected == before.version:
         return
     if edit.expected == 0:
-        raise ConflictError(f"{what} exists already: change it, or take another name")
+        raise ConflictError(f"{what} already exists: change it, or use another name")
     raise StaleVersionError(
-        f"{what} was changed by somebody else: version {edit.expected} was read, and it is at {before.version} now; "
-        "read it again"
+        f"{what} was changed meanwhile: version {edit.expected} was read, it is at {before.version} now; read it again"
     )
 
 
@@ -129,7 +128,7 @@ def _delete(
 
 
 def _audited(kind: Kind, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A body without what the audit log must not show."""
+    """A body without the fields that the audit log must not have."""
     hidden = NOT_AUDITED.get(kind)
     return body if hidden is None else {name: value for name, value in body.items() if name not in hidden}
 

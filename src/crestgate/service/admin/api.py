@@ -49,7 +49,7 @@ def create_admin_app(parts: Dependencies, now_us: Callable[[], int] = lambda: ti
     app = FastAPI(
         title="Crestgate",
         version=crestgate.__version__,
-        docs_url=None,  # the framework's own page loads scripts from elsewhere, which a closed network does not have
+        docs_url=None,  # the page of FastAPI loads scripts from a CDN, which a closed network cannot reach
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
@@ -70,10 +70,10 @@ def create_admin_app(parts: Dependencies, now_us: Callable[[], int] = lambda: ti
 def _add_pages(app: FastAPI) -> None:
     """The OpenAPI document, and its HTML page."""
     description = OpenApiDocument(app)
-    app.openapi = description.data  # type: ignore[method-assign]  # which is how the framework lets it be replaced
+    app.openapi = description.data  # type: ignore[method-assign]  # as FastAPI documents it
 
     @cache
-    def encoded() -> bytes:  # once: anybody may request it, as often as they like
+    def encoded() -> bytes:  # once: it is public, and may be requested often
         return bytes(json_response(description.data()).body)
 
     @cache

@@ -25,29 +25,31 @@ router = APIRouter(tags=["audit"])
 class EntriesQuery(Query):
     """Filter and page of the audit log."""
 
-    actor: Annotated[str | None, Field(description="Only what was done by exactly this one, such as `key:ops`.")] = None
+    actor: Annotated[str | None, Field(description="Only entries of exactly this actor, such as `key:ops`.")] = None
     subject: Annotated[
-        str | None, Field(description="Only what was done to exactly this one, such as `rule:orders-per-user`.")
+        str | None, Field(description="Only entries about exactly this subject, such as `rule:orders-per-user`.")
     ] = None
-    since: Annotated[str | None, Field(description="From then on: RFC 3339, or unix seconds.")] = None
-    until: Annotated[str | None, Field(description="Before then: RFC 3339, or unix seconds.")] = None
-    before: Annotated[str | None, Field(description="Older than this entry: `next` of the page before.")] = None
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many at most.")] = 100
+    since: Annotated[str | None, Field(description="From this time on: RFC 3339, or unix seconds.")] = None
+    until: Annotated[str | None, Field(description="Before this time: RFC 3339, or unix seconds.")] = None
+    before: Annotated[
+        str | None, Field(description="Only entries older than this one: `next` of the previous page.")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of entries.")] = 100
 
 
 @router.get("/api/v1/audit", **describe("Read the audit log", AuditPage, 400))
 def read_audit(context: ContextDep, query: Annotated[EntriesQuery, QueryParameters()]) -> Response:
-    """Every write and every reset of the last 90 days, the newest first: who, what, before, after, when, from where."""
+    """Every write and reset of the last 90 days, the newest first: actor, action, before, after, time, address."""
     when = parse_timestamps({"since": query.since, "until": query.until})
     wanted = AuditQuery(query.actor, query.subject, when["since"], when["until"], query.before, query.limit + 1)
     with naming_fields():
         found = context.dependencies.repository.audit(wanted)
     shown = found[: query.limit]
     next_after = shown[-1].id if len(found) > query.limit else None
-    return json_response({"entries": [_shown(entry) for entry in shown], "next": next_after})
+    return json_response({"entries": [_entry_data(entry) for entry in shown], "next": next_after})
 
 
-def _shown(entry: AuditEntry) -> dict[str, Any]:
+def _entry_data(entry: AuditEntry) -> dict[str, Any]:
     return {
         "id": entry.id,
         "at": format_timestamp(entry.at_us),

@@ -1,7 +1,7 @@
 """Strict JSON parser for request bodies.
 
-The readers of rules, policies and clients validate the fields, and report all errors at once. Here a body only becomes
-plain data: no duplicate field, no NaN, no lone surrogate, which could not be encoded again.
+The readers of rules, policies and clients validate the fields, and report all errors at once. Here a body is only
+parsed to plain data: duplicate fields, NaN and lone surrogates, which could not be encoded again, are errors.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_json(body: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise _error(f"the body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except UnicodeEncodeError:
-        raise _error("the body is not text: it has half of a surrogate pair, such as \\ud800") from None
+        raise _error("the body is not valid text: it has a lone surrogate, such as \\ud800") from None
     except RecursionError:
         raise _error("the body is nested too deeply") from None
     except ValidationError:
@@ -68,7 +68,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Any:
-    raise _error(f"the body is not JSON: {name} is no number there")
+    raise _error(f"the body is not JSON: {name} is not a JSON number")
 
 
 def _error(message: str) -> ValidationError:
@@ -76,8 +76,8 @@ def _error(message: str) -> ValidationError:
 
 
 def _check_type(header: str | None) -> None:
-    """A body without a Content-Type is taken for JSON, and so is a form, since curl's `-d` calls everything one; any
-    other type is refused."""
+    """A body without a Content-Type is read as JSON, and so is a form, since curl's `-d` sends that type; any other
+    type is refused."""
     if header is None:
         return
     kind, _, rest = header.partition(";")

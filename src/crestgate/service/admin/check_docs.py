@@ -20,14 +20,14 @@ _PENDING = {
 }
 _NO_DESCRIPTORS = {
     **describe_problem(412),
-    "description": "There are no limits on descriptors: `envoy.config` is not set.",
+    "description": "No descriptors are configured: `envoy.config` is not set.",
 }
 _IDEMPOTENCY = [
     {
         "name": name,
         "in": "header",
         "required": False,
-        "description": "A repeat with the same key within 5 minutes gets the first answer, and consumes nothing.",
+        "description": "A repeat with the same key within 5 minutes gets the first response, and consumes nothing.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     }
     for name in ("Idempotency-Key", "X-Idempotency-Key")
@@ -91,20 +91,20 @@ def _authorize() -> dict[str, Any]:
         "name": "deny_status",
         "in": "query",
         "required": False,
-        "description": "What a denial is answered with. nginx understands 401 and 403 alone.",
+        "description": "The status of a denial. nginx only supports 401 and 403.",
         "schema": {"type": "integer", "default": 429, "minimum": 400, "maximum": 599},
     }
     problem_content = describe_problem(429)["content"]
     responses: dict[int | str, dict[str, Any]] = {
-        200: _with_headers({"description": "It may pass."}, _LIMIT_HEADERS),
+        200: _with_headers({"description": "Allowed."}, _LIMIT_HEADERS),
         429: _with_headers(describe_problem(429), _LIMIT_HEADERS),
-        "4XX": {"description": "Denied, with the status that `deny_status` says.", "content": problem_content},
-        "5XX": {"description": "Denied, with the status that `deny_status` says.", "content": problem_content},
+        "4XX": {"description": "Denied, with the status of `deny_status`.", "content": problem_content},
+        "5XX": {"description": "Denied, with the status of `deny_status`.", "content": problem_content},
     }
     return _operation(
         "Authorize a request",
-        "Forward authentication for nginx `auth_request`, Traefik and Caddy: all rules that apply to the request that "
-        "the headers tell of. Any method may be used. 200 or 429 (403 with `?deny_status=403`).",
+        "Forward authentication for nginx `auth_request`, Traefik and Caddy: all rules that apply to the request in "
+        "the headers. Any method may be used. 200 or 429 (403 with `?deny_status=403`).",
         responses,
         (400, 401, 403, 500, 503),
         security=[{}, {"crestgateKey": []}],
@@ -116,8 +116,8 @@ DATA_PATHS: dict[str, Any] = {
     "/api/v1/check": {
         "post": _operation(
             "Check",
-            "One decision, consumed when it is allowed. Always 200, with `allowed` true or false; 429 is for callers "
-            "that ask more often than this node can answer.",
+            "One decision; it consumes quota if it is allowed. Always 200, with `allowed` true or false; 429 means "
+            "that this node has too many requests.",
             {200: _json(ref("DecisionResponse")), 409: _PENDING},
             (400, 401, 403, 413, 422, 429, 500, 503),
             body=_CHECK,
@@ -127,9 +127,9 @@ DATA_PATHS: dict[str, Any] = {
     "/api/v1/check/batch": {
         "post": _operation(
             "Check many",
-            "Up to 1,000 independent decisions, in one round trip to the store, in order. A check may also look, or "
-            "forget (`op`), and name its counters one by one; with `exact` the answers are whole numbers. An "
-            "idempotency key goes with plain checks alone.",
+            "Up to 1,000 independent decisions, in one round trip to the store, in order. A check may also peek or "
+            "reset (`op`), and list its counters; with `exact` the numbers are whole numbers. An idempotency key is "
+            "only for plain checks.",
             {200: _json(ref("BatchResponse")), 409: _PENDING},
             (400, 401, 403, 413, 422, 429, 500, 503),
             body=ref("BatchBody"),
@@ -148,8 +148,8 @@ DATA_PATHS: dict[str, Any] = {
     "/api/v1/reset": {
         "post": _operation(
             "Reset counters",
-            "Forgets the counters that a check with this body would use, or those of Envoy's descriptors. It is in the "
-            "audit log.",
+            "Resets the counters that a check with this body would use, or those of Envoy's descriptors. It is "
+            "recorded in the audit log.",
             {200: _json(ref("ResetResponse")), 412: _NO_DESCRIPTORS},
             (400, 401, 403, 413, 429, 500, 503),
             security=EITHER,
@@ -159,10 +159,9 @@ DATA_PATHS: dict[str, Any] = {
     "/json": {
         "post": _operation(
             "Ask by descriptors",
-            "What a proxy asks over gRPC with `ShouldRateLimit`, in JSON: all limits that the descriptors meet, all or "
-            "nothing.",
+            "`ShouldRateLimit` of gRPC, in JSON: all limits that the descriptors match, all or nothing.",
             {
-                200: _json(ref("RateLimitResponseBody"), "It may pass."),
+                200: _json(ref("RateLimitResponseBody"), "Allowed."),
                 412: _NO_DESCRIPTORS,
                 429: {
                     **describe_problem(429),
@@ -183,7 +182,7 @@ DATA_PATHS: dict[str, Any] = {
             "Verify a client's call",
             "A check in the format of the client API.",
             {
-                200: _json(ref("VerifyResponse"), "It may pass."),
+                200: _json(ref("VerifyResponse"), "Allowed."),
                 429: {
                     **describe_problem(429),
                     "description": "Rate limit exceeded; or, as a problem, this node has too many requests.",
@@ -201,8 +200,8 @@ DATA_PATHS: dict[str, Any] = {
     "/healthz": {
         "get": _operation(
             "Liveness",
-            "Whether this process answers at all.",
-            {200: _json(ref("Liveness"), "It does.")},
+            "Whether this process responds.",
+            {200: _json(ref("Liveness"), "Alive.")},
             (500,),
             tag="service",
             security=[],
@@ -212,7 +211,7 @@ DATA_PATHS: dict[str, Any] = {
         "get": _operation(
             "Ready",
             "Whether the stores can be reached and decide: runs the real script or statement.",
-            {200: _json(ref("Readiness"), "They do.")},
+            {200: _json(ref("Readiness"), "Ready.")},
             (500, 503),
             tag="service",
             security=[],
@@ -221,7 +220,7 @@ DATA_PATHS: dict[str, Any] = {
     "/metrics": {
         "get": _operation(
             "Prometheus metrics",
-            "Of all workers of this node.",
+            "Metrics of all workers of this node.",
             {
                 200: {
                     "description": "In the format of Prometheus, or of OpenMetrics if the client accepts it.",

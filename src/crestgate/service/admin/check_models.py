@@ -21,14 +21,14 @@ RULE_OPS: Schema = {
     "type": "string",
     "enum": ["take", "peek", "reset"],
     "default": "take",
-    "description": "What is to be done: check, look, or forget the counters (which needs scope `write`).",
+    "description": "Check, peek, or reset the counters (which needs scope `write`).",
 }
 COUNTER_OPS: Schema = {
     "type": "string",
     "enum": ["take", "peek", "charge", "give_back", "reset"],
     "default": "take",
-    "description": "`charge` takes whether or not it fits, `give_back` returns what was taken: both show the token of "
-    "the take, or need scope `write`. `reset` forgets the counters, and needs scope `write`.",
+    "description": "`charge` takes even above the limit, `give_back` returns what was taken: both need the token of "
+    "the take, or scope `write`. `reset` resets the counters, and needs scope `write`.",
 }
 ALWAYS = ("cost", "timestamp")
 SUBJECT = ("dimension", "identifier", "endpoint", "method", *ALWAYS)
@@ -50,7 +50,7 @@ class CounterResponse(Model):
 
 
 class ResetResponse(Model):
-    reset: Annotated[list[CounterResponse], Field(description="The counters that were forgotten.")]
+    reset: Annotated[list[CounterResponse], Field(description="The counters that were reset.")]
 
 
 class Liveness(Model):
@@ -60,11 +60,11 @@ class Liveness(Model):
 
 class Readiness(Model):
     status: Literal["ready"]
-    checks: Annotated[dict[str, str], Field(description="What was checked, and `ok` or what is wrong with it.")]
+    checks: Annotated[dict[str, str], Field(description="Each check, and `ok` or its error.")]
 
 
 class VerifyResponse(Model):
-    """What the client family is answered with."""
+    """Response of the client API."""
 
     status: Literal["SUCCESS", "FAILURE"]
     message: str
@@ -79,10 +79,10 @@ def check_schemas() -> dict[str, Schema]:
     _, found = msgspec.json.schema_components(structures, ref_template="#/components/schemas/{name}")
     given = {NAMES.get(name, name): _renamed(schema) for name, schema in found.items()}
     check, answer = given.pop("CheckBody"), given.pop("Answer")
-    given["CheckContext"]["properties"].pop("key")  # which has a form of its own
+    given["CheckContext"]["properties"].pop("key")  # KeyCheck has it
     forms = {
         "SubjectCheck": (
-            "A dimension and who it is: the rules for it, and those for the API and for everybody.",
+            "A dimension and its identifier: the rules for it, for the API, and for all requests.",
             SUBJECT,
         ),
         "ContextCheck": ("A whole request: all rules that apply to it.", ("context", *ALWAYS)),
@@ -93,7 +93,7 @@ def check_schemas() -> dict[str, Schema]:
         item = _form(check, description, fields)
         item["properties"]["op"] = RULE_OPS
         given[name.replace("Check", "Item")] = item
-    counters = "Counters one by one, all or nothing. Limits that are written out are all counted as the rule `inline`."
+    counters = "A list of counters, all or nothing. Limits in notation are all counted as the rule `inline`."
     given["CountersItem"] = _form(check, counters, ("counters", "timestamp"))
     given["CountersItem"]["properties"]["op"] = COUNTER_OPS
     items = [ref(name) for name in ("SubjectItem", "ContextItem", "KeyItem", "CountersItem")]
@@ -102,7 +102,7 @@ def check_schemas() -> dict[str, Schema]:
     given["DecisionPart"] = {**answer, "properties": part, "description": "The numbers of one limit."}
     given["DecisionResponse"] = {
         **answer,
-        "description": "A decision: the numbers of the limit that binds most, and of all when there were several.",
+        "description": "A decision: the numbers of the most restrictive limit, and of all limits if there are several.",
     }
     given["CountersResponse"] = given.pop("Counters")
     given["CheckFailure"] = _object({"error": ref("Problem")}, "With `exact`: why this check was not decided.")

@@ -29,20 +29,20 @@ from crestgate.service.observability.worker_metrics import counter_name
 
 __all__ = ["router"]
 
-UNKNOWN = "client {!r} was never configured, nor seen lately"
+UNKNOWN = "client {!r} is not configured, and was not seen recently"
 
 router = APIRouter(prefix="/ratelimiter", tags=["clients"])
 
 
 class ClientQuery(Query):
-    """Which client."""
+    """The client."""
 
-    clientId: Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]  # noqa: N815 - as it is spelled
+    clientId: Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]  # noqa: N815 - the name in this API
 
 
 @router.post("/configure-client", **describe("Configure a client", WriteResult, 409, 412, body=Configuration))
 def configure_client(editor: EditorDep, body: JsonBody) -> Response:
-    """Adds or replaces these limits, by limitType and limitName, all or none of them; the client's others stay."""
+    """Adds or replaces these limits, by limitType and limitName, all or none. Its other limits do not change."""
     problems = Problems()
     limits = [limit for _, limit in read_client(body, "", problems)]
     if not limits and not problems.entries:
@@ -50,14 +50,14 @@ def configure_client(editor: EditorDep, body: JsonBody) -> Response:
     problems.raise_any()
     client = limits[0].client
     editor.configure_client(client, limits)
-    return _done(f"{len(limits)} {'limit' if len(limits) == 1 else 'limits'} of client {client!r} written")
+    return _success(f"{len(limits)} {'limit' if len(limits) == 1 else 'limits'} of client {client!r} written")
 
 
 @router.get("/client-limits", **describe("Get a client's limits and counters", ClientLimits, 400, 404))
 async def client_limits(context: ContextDep, query: Annotated[ClientQuery, QueryParameters()]) -> Response:
-    """The limits that a client was configured with, by their type and name, or the default ones for a client that was
-    only seen, with what is left of each now and when a request was last counted by it, in milliseconds since the epoch.
-    404 for one that is neither."""
+    """The configured limits of a client, sorted by type and name, or the default limits for a client that was recently
+    seen; with the remaining permits of each, and the time of its last counted request in milliseconds since the epoch.
+    404 for other clients."""
     client, parts = query.clientId, context.dependencies
     rules = await asyncio.to_thread(context.rules)
     entries, limits = _limits_of(rules, client)
@@ -91,7 +91,7 @@ async def client_limits(context: ContextDep, query: Annotated[ClientQuery, Query
 def configured_limits(
     request: Request, context: ContextDep, query: Annotated[PageQuery, QueryParameters()]
 ) -> Response:
-    """All clients that were configured, those of files too, in the order of their ids."""
+    """All configured clients, including those of files, sorted by id."""
     rules = context.rules()
     ids, next_after = page(rules.clients, query, lambda client: bool(_limits_of(rules, client)[0]))
     shown = [{"clientId": client, "limits": _limits_of(rules, client)[1]} for client in ids]
@@ -100,30 +100,30 @@ def configured_limits(
 
 @router.delete("/delete-limits", **describe("Delete limits of a client", WriteResult, 404, 409, 412, body=LimitNames))
 def delete_limits(context: ContextDep, editor: EditorDep, body: JsonBody) -> Response:
-    """Deletes these limits; 404, and none of them, if one is not there."""
+    """Deletes these limits; 404, and none is deleted, if one does not exist."""
     client, names = _read_names(body)
     _check_writable(context, client, set(names))
     editor.delete_client_limits(client, names)
-    return _done(f"{len(names)} {'limit' if len(names) == 1 else 'limits'} of client {client!r} deleted")
+    return _success(f"{len(names)} {'limit' if len(names) == 1 else 'limits'} of client {client!r} deleted")
 
 
 @router.delete("/delete-client", **describe("Delete a client", WriteResult, 400, 404, 409, 412))
 def delete_client(context: ContextDep, editor: EditorDep, query: Annotated[ClientQuery, QueryParameters()]) -> Response:
-    """Deletes all that a client was configured with. It has the default limits from now on."""
+    """Deletes all configured limits of a client. It has the default limits from now on."""
     _check_writable(context, query.clientId, None)
     editor.delete_client(query.clientId)
-    return _done(f"client {query.clientId!r} deleted")
+    return _success(f"client {query.clientId!r} deleted")
 
 
-def _done(message: str) -> Response:
+def _success(message: str) -> Response:
     return json_response({"status": "SUCCESS", "message": message})
 
 
 def _last_seen(
     context: AdminContext, client: str, mine: dict[str, int], counters: list[str]
 ) -> tuple[list[int | None], bool]:
-    """When each counter was last used, and whether any worker saw this client lately: by its name, or by an API key, of
-    which a digest is kept. `mine` is what this worker has not published yet."""
+    """The last use of each counter, and whether any worker saw this client recently: by its name, or by the digest of
+    an API key. `mine` are the uses that this worker has not published yet."""
     parts = context.dependencies
     parts.last_uses.note(mine)
     seen = (parts.metrics.clients.last_us, parts.worker_snapshots.seen().clients)
@@ -132,7 +132,7 @@ def _last_seen(
 
 
 def _limits_of(rules: RuleSet, client: str) -> tuple[list[CompiledRule], list[dict[str, Any]]]:
-    """What a client was configured with, by type and name: the rules, and each as it was written."""
+    """The configured limits of a client, sorted by type and name: the rules, and each in the format of the API."""
     found = []
     for entry in rules.clients.get(client, ()):  # in an order that differs from worker to worker
         limit = client_limit_of(entry.rule)
@@ -143,20 +143,20 @@ def _limits_of(rules: RuleSet, client: str) -> tuple[list[CompiledRule], list[di
 
 
 def _default(rule: Rule) -> dict[str, Any]:
-    """A default limit, in the words of a configured one as far as they go."""
+    """A default limit in the format of a configured one; without an interval if no unit fits."""
     unit = next((name for name, seconds in UNITS.items() if seconds == rule.window_seconds), None)
     interval = None if unit is None else {"timeUnit": unit, "maxRequests": rule.limit}
     return {"limitType": "DEFAULT", "limitName": GLOBAL, "timeIntervalLimit": interval}
 
 
 def _read_names(body: Any) -> tuple[str, list[tuple[str, str]]]:
-    """The client and the limits that a body names; ValidationError, with all mistakes."""
+    """The client and the limits that a body names; ValidationError, with all errors."""
     problems = Problems()
     fields = Fields(body, "", problems, ("clientId", "limits"))
     client: str = fields.text("clientId", required=True)
     items = fields.items("limits")
     if fields.is_mapping and not items and isinstance(fields.values.get("limits"), list | None):
-        fields.report("limits", "names none: write a list of {limitType, limitName}")
+        fields.report("limits", "is empty: write a list of {limitType, limitName}")
     names = [_name(item, field_path, problems) for field_path, item in items]
     problems.raise_any()
     return client, names
@@ -181,4 +181,4 @@ def _check_writable(context: AdminContext, client: str, names: set[tuple[str, st
             context.dependencies.repository.get("rule", rule_id) is None
         ):
             what = f"limit {limit.limit_type} {limit.limit_name!r} of client {client!r}"
-            raise ReadOnlyError(f"{what} is written in a file, which is read only from here: change it there")
+            raise ReadOnlyError(f"{what} is defined in a file, which is read-only here: change it there")

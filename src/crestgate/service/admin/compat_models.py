@@ -1,4 +1,4 @@
-# ruff: noqa: N815 - fields are spelled as these families spell them
+# ruff: noqa: N815 - the field names of these APIs
 """OpenAPI models of `/admin` and `/ratelimiter`, whose field names are those of other programs."""
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Status(Model):
     status: Annotated[Literal["OK", "DEGRADED"], Field(description="DEGRADED while there are problems.")]
     version: str
     uptimeSeconds: Annotated[int, Field(ge=0)]
-    stores: Annotated[list[str], Field(description="Where counters and rules are.")]
+    stores: Annotated[list[str], Field(description="The stores of counters and rules.")]
     problems: list[str]
 
 
 class KeyMetrics(Model):
     key: str
-    algorithm: Annotated[str, Field(description="TOKEN_BUCKET, SLIDING_WINDOW, or what else a rule says.")]
-    currentTokens: Annotated[Count, Field(description="What remains.")]
+    algorithm: Annotated[str, Field(description="TOKEN_BUCKET, SLIDING_WINDOW, or another algorithm of a rule.")]
+    currentTokens: Annotated[Count, Field(description="Remaining quota.")]
     capacity: Count
     windowRequestCount: Annotated[Count, Field(description="capacity − currentTokens.")]
     windowSeconds: float
@@ -49,17 +49,17 @@ class KeyMetrics(Model):
 
 
 class PolicyNumbers(Model):
-    """A policy's numbers; its key is that of the path."""
+    """The numbers of a policy; its key is in the path."""
 
     key: str | None = None
     type: PolicyType | None = None
     capacity: Annotated[int | None, Field(ge=1)] = None
-    refillRate: Annotated[int | None, Field(ge=1, description="Tokens a second (TOKEN_BUCKET).")] = None
+    refillRate: Annotated[int | None, Field(ge=1, description="Tokens per second (TOKEN_BUCKET).")] = None
     windowSeconds: Annotated[int | None, Field(ge=1, description="The window (SLIDING_WINDOW).")] = None
 
 
 class PolicyBody(PolicyNumbers):
-    """A policy as it is written. Without numbers: TOKEN_BUCKET, 100, 10, 60."""
+    """A policy in a request. Defaults: TOKEN_BUCKET, 100, 10, 60."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -103,7 +103,7 @@ class LimitBody(LimitName):
 
 
 class Configuration(Model):
-    """Limits of a client, each a token bucket. Those that are not named stay as they are."""
+    """Limits of a client, each a token bucket. Others are not changed."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -133,7 +133,7 @@ class Configuration(Model):
 
 
 class LimitNames(Model):
-    """Which limits of a client."""
+    """Names of limits of a client."""
 
     clientId: str
     limits: list[LimitName]
@@ -146,7 +146,7 @@ class LimitResponse(Model):
 
 
 class ClientOfLimits(Model):
-    """A client as it was configured."""
+    """A configured client."""
 
     clientId: str
     limits: list[LimitResponse]
@@ -156,7 +156,7 @@ class LiveLimit(Model):
     limitType: LimitType
     limitName: str
     timeIntervalLimit: Annotated[
-        Interval | None, Field(description="null for a default limit whose period is none of the units.")
+        Interval | None, Field(description="null for a default limit whose period is not one of the units.")
     ]
     availablePermits: Count
     maxPermits: Count

@@ -32,25 +32,23 @@ class AdminContext:
         return self.dependencies.catalog.current
 
     def check_absent(self, kind: Kind, record_id: str, known: bool) -> None:
-        """ConflictError if a file has a record of this name, which a new one would displace unnoticed."""
+        """ConflictError if a file has a record of this name, which a new one would silently override."""
         if known and self._in_file(kind, record_id):
             raise ConflictError(
-                f"{kind} {record_id!r} is written in a file already: change it there, or take another name"
+                f"{kind} {record_id!r} is already defined in a file: change it there, or use another name"
             )
 
     def check_writable(self, kind: Kind, record_id: str, known: bool) -> None:
         """ReadOnlyError if the record exists only in a file."""
         if known and self._in_file(kind, record_id):
-            raise ReadOnlyError(
-                f"{kind} {record_id!r} is written in a file, which is read only from here: change it there"
-            )
+            raise ReadOnlyError(f"{kind} {record_id!r} is defined in a file, which is read-only here: change it there")
 
     def _in_file(self, kind: Kind, record_id: str) -> bool:
         return self.dependencies.repository.get(kind, record_id) is None
 
 
 def call_context_of(request: Request) -> CallContext:
-    """The caller, as the guard found out before the admin API was called."""
+    """The caller, as authenticated before the admin API was called."""
     call: CallContext = request.scope["crestgate"]
     return call
 

@@ -15,25 +15,25 @@ __all__ = ["numbers", "read_counters", "reset_counters"]
 
 
 async def read_counters(limiter: AsyncLimiter, chosen: Sequence[ResolvedRule]) -> list[Decision]:
-    """How these counters stand; nothing is consumed. StoreError when the store does not answer, whatever rules do
-    then with requests: numbers that were made up are worse than none."""
+    """The state of these counters; nothing is consumed. StoreError if the store is unavailable, whatever the failure
+    policy of the rules: invented numbers are worse than none."""
     if not chosen:
         return []
     checks = [limiter.prepare_counters(Op.PEEK, [_member(one, "closed")]) for one in chosen]
     decisions = await limiter.decide(checks)
     if any(decision.reason == "fail_closed" for decision in decisions):
-        raise StoreError("the store of the counters does not answer: try again")
+        raise StoreError("the store of the counters is unavailable: try again")
     return decisions
 
 
 async def reset_counters(limiter: AsyncLimiter, chosen: Sequence[ResolvedRule]) -> None:
-    """Forget these counters; StoreError when the store does not answer, and then they are as they were."""
+    """Reset these counters; StoreError, and nothing is changed, if the store is unavailable."""
     if chosen:
         await limiter.decide([limiter.prepare_counters(Op.RESET, [_member(one, None) for one in chosen])])
 
 
 def numbers(decision: Decision) -> dict[str, Any]:
-    """The numbers of a counter, by the names that a check answers with."""
+    """The numbers of a counter, with the field names of a check response."""
     return {
         "limit": decision.limit,
         "remaining": decision.remaining,

@@ -1,4 +1,4 @@
-"""The OpenAPI description as a page for people: no scripts, nothing from elsewhere, so closed networks have it too."""
+"""The OpenAPI document as an HTML page, without scripts or external resources, so it works in closed networks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["POLICY", "docs_page"]
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""What a browser may load for the page: its own style, and nothing else from anywhere."""
+"""The Content-Security-Policy of the page: its own style, and nothing else."""
 STYLE = """
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 18%, transparent);
   --soft: color-mix(in srgb, currentColor 6%, transparent) }
@@ -23,7 +23,7 @@ table { border-collapse: collapse; width: 100%; margin: .5rem 0 }
 td, th { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-top: 1px solid var(--line) }
 nav a { margin-right: .8rem }
 """
-DEEPEST = 6
+MAX_DEPTH = 6
 
 
 def docs_page(description: Mapping[str, Any]) -> str:
@@ -34,7 +34,7 @@ def docs_page(description: Mapping[str, Any]) -> str:
     families = "".join(_family(description, tag, about) for tag, about in tags.items())
     schemas = "".join(
         f"<details><summary><code>{escape(name)}</code></summary>"
-        f'<div id="schema-{escape(name)}">{_schema(schema)}</div></details>'  # a link to what is inside opens it
+        f'<div id="schema-{escape(name)}">{_schema(schema)}</div></details>'  # a link to the inner element opens it
         for name, schema in description["components"]["schemas"].items()
     )
     return (
@@ -87,7 +87,7 @@ def _responses(operation: Mapping[str, Any]) -> str:
         f"{''.join(f' <code>{escape(name)}</code>' for name in response.get('headers', {}))}</td></tr>"
         for status, response in operation["responses"].items()
     )
-    return f"<table><tr><th>Answer</th><th></th><th></th></tr>{rows}</table>"
+    return f"<table><tr><th>Response</th><th></th><th></th></tr>{rows}</table>"
 
 
 def _content(response: Mapping[str, Any]) -> str:
@@ -112,11 +112,11 @@ def _schema(schema: Mapping[str, Any]) -> str:
 
 
 def _kind(schema: Mapping[str, Any], depth: int = 0) -> str:
-    """What kind of value a schema is for, in few words."""
+    """Short description of the type of a schema."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f'<a href="#schema-{escape(name)}">{escape(name)}</a>'
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return "…"
     for several in ("anyOf", "oneOf"):
         if several in schema:
@@ -142,7 +142,7 @@ def _prose(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """The little of Markdown that descriptions use: `code` and **bold**."""
+    """Render the Markdown that descriptions use: `code` and **bold**."""
     out = []
     for position, part in enumerate(text.split("`")):
         if position % 2:

@@ -25,9 +25,9 @@ class DescriptorEntry(Model):
 
 
 class DescriptorOverride(Model):
-    """A limit that the request brings along, in place of the configured one."""
+    """A limit in the request, instead of the configured one."""
 
-    requestsPerUnit: Annotated[int, Field(ge=0, le=2**32 - 1)]  # noqa: N815 - as it is spelled
+    requestsPerUnit: Annotated[int, Field(ge=0, le=2**32 - 1)]  # noqa: N815 - the name in protobuf JSON
     unit: Unit
 
 
@@ -35,7 +35,7 @@ class RateLimitDescriptor(Model):
     entries: list[DescriptorEntry]
     limit: DescriptorOverride | None = None
     hitsAddend: Annotated[  # noqa: N815
-        Hits | None, Field(description="In place of the request's; 0 takes nothing, and tells whether any is left.")
+        Hits | None, Field(description="Instead of the request's; 0 takes nothing and checks whether any is left.")
     ] = None
     isNegativeHits: Annotated[bool, Field(description="The hits are given back.")] = False  # noqa: N815
 
@@ -47,7 +47,7 @@ class RateLimitRequestBody(Model):
 
     domain: Annotated[str, Field(min_length=1)]
     descriptors: Annotated[list[RateLimitDescriptor], Field(min_length=1, max_length=1000)]
-    hitsAddend: Annotated[Hits, Field(description="What it takes of each limit; 0 stands for 1.")] = 0  # noqa: N815
+    hitsAddend: Annotated[Hits, Field(description="Hits to take from each limit; 0 means 1.")] = 0  # noqa: N815
 
 
 class CurrentLimit(Model):
@@ -57,7 +57,7 @@ class CurrentLimit(Model):
 
 
 class DescriptorStatus(Model):
-    """What a descriptor met. What is 0 or empty is left out, as in all of protobuf's JSON."""
+    """The result of a descriptor. Fields that are 0 or empty are omitted, as always in the JSON of protobuf."""
 
     code: Code
     currentLimit: CurrentLimit | None = None  # noqa: N815
@@ -74,7 +74,7 @@ class RateLimitResponseBody(Model):
     """Envoy's RateLimitResponse."""
 
     overallCode: Code  # noqa: N815
-    statuses: Annotated[list[DescriptorStatus], Field(description="As many as descriptors, in their order.")]
+    statuses: Annotated[list[DescriptorStatus], Field(description="One for each descriptor, in their order.")]
     responseHeadersToAdd: Annotated[list[HeaderToAdd], Field(default_factory=list)]  # noqa: N815
     dynamicMetadata: dict[str, Any] | None = None  # noqa: N815
 

@@ -39,22 +39,22 @@ def problem_response(
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    app.add_exception_handler(CrestgateError, _ours)
+    app.add_exception_handler(CrestgateError, _crestgate_error)
     app.add_exception_handler(RequestValidationError, _parameters)
     app.add_exception_handler(HTTPException, _http)
 
 
-async def _ours(request: Request, error: Exception) -> Response:
+async def _crestgate_error(request: Request, error: Exception) -> Response:
     status, detail, more = problem_of(error)
     if status >= 500:
-        _log.error("%s: %s (request %s)", _called(request.scope), detail, call_context_of(request).request_id)
+        _log.error("%s: %s (request %s)", _endpoint(request.scope), detail, call_context_of(request).request_id)
     return problem_response(status, detail, more)
 
 
 async def _parameters(request: Request, error: Exception) -> Response:
-    """Invalid parameters of the path, the query or a header. Bodies have readers of their own."""
+    """Invalid parameters of the path, the query or a header. Bodies have their own readers."""
     assert isinstance(error, RequestValidationError)
-    return await _ours(request, ValidationError(_problem(one) for one in error.errors()))
+    return await _crestgate_error(request, ValidationError(_problem(one) for one in error.errors()))
 
 
 def _problem(error: Mapping[str, Any]) -> Problem:
@@ -69,13 +69,13 @@ async def _http(request: Request, error: Exception) -> Response:
         return problem_response(404, f"no such path: {request.url.path}; see /docs for all paths")
     if error.status_code == 405:
         allowed = ", ".join(_methods(request))
-        detail = f"{request.method} is not possible at {request.url.path}: there is {allowed}"
+        detail = f"{request.method} is not allowed at {request.url.path}: use {allowed}"
         return problem_response(405, detail, headers={"Allow": allowed})
     return problem_response(error.status_code, error.detail, headers=error.headers)
 
 
 def _methods(request: Request) -> list[str]:
-    """All methods of a path, whichever routes they are on; where there is GET there is HEAD."""
+    """All methods of a path, over all routes; GET implies HEAD."""
     methods = []
     for method in METHODS:
         scope: MutableMapping[str, Any] = {**request.scope, "method": method}
@@ -84,14 +84,14 @@ def _methods(request: Request) -> list[str]:
     return ["GET", "HEAD", *methods[1:]] if methods[:1] == ["GET"] else methods
 
 
-def _called(scope: Scope) -> str:
+def _endpoint(scope: Scope) -> str:
     """The method and route for the log, without the keys and names in its path."""
     return f"{scope['method']} {getattr(scope.get('route'), 'path', 'unknown route')}"
 
 
 @contextmanager
 def naming_fields(**parameters: str) -> Iterator[None]:
-    """Turn a ConfigError into a ValidationError of its field, by the name that the API has for it."""
+    """Turn a ConfigError into a ValidationError of its field, with the name of that field in the API."""
     try:
         yield
     except (ValidationError, ReadOnlyError):
@@ -122,7 +122,7 @@ class UnhandledErrors:
         except Exception:
             call = scope.get("crestgate")
             request_id = call.request_id if call is not None else "-"
-            _log.exception("unhandled error in %s (request %s)", _called(scope), request_id)
+            _log.exception("unhandled error in %s (request %s)", _endpoint(scope), request_id)
             if started:  # part of the response is sent: only aborting the connection shows that it is incomplete
                 raise
             await problem_response(500, UNHANDLED)(scope, receive, send)

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 State = Literal["normal", "warning", "throttled"]
-Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -43,12 +43,12 @@ class Model(BaseModel):
 
 
 class FieldError(Model):
-    field: Annotated[str, Field(description="Its path, such as `limits[2].limitName`; empty for the whole.")]
+    field: Annotated[str, Field(description="Its path, such as `limits[2].limitName`; empty for the whole body.")]
     message: str
 
 
 class Problem(BaseModel):
-    """Every error (RFC 9457). `error` and `message` say the same as `title` and `detail`."""
+    """Every error (RFC 9457). `error` and `message` repeat `title` and `detail`."""
 
     type: str
     title: str
@@ -56,7 +56,7 @@ class Problem(BaseModel):
     detail: str
     error: str
     message: str
-    timestamp: Moment
+    timestamp: Timestamp
     problems: list[FieldError] | None = None
 
 
@@ -92,12 +92,12 @@ class RulePage(Model):
 
 Limits = Annotated[
     str | list[str],
-    Field(description="A limit, or several that are passed together.", examples=["10/second burst 20"]),
+    Field(description="A limit, or a list of limits that all apply.", examples=["10/second burst 20"]),
 ]
 
 
 class PlanBody(Model):
-    """A plan as it is written."""
+    """A plan in a request."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -109,7 +109,7 @@ class PlanBody(Model):
 
 
 class PlanLimits(Model):
-    """A plan's limits; its name is that of the path."""
+    """The limits of a plan; its name is in the path."""
 
     name: str | None = None
     limits: Limits
@@ -129,7 +129,7 @@ class PlanPage(Model):
 
 
 class EffectiveLimit(Model):
-    """A rule that holds for the user, and its counter."""
+    """A rule that applies to the user, and its counter."""
 
     rule: Annotated[str, Field(description="The rule_id.")]
     name: str
@@ -139,7 +139,7 @@ class EffectiveLimit(Model):
     algorithm: str
     mode: Literal["enforce", "shadow"]
     window_seconds: float
-    expires_at: Moment | None
+    expires_at: Timestamp | None
     limit: Count
     remaining: Count
     current_count: Count
@@ -156,7 +156,7 @@ class EffectiveLimits(Model):
 class TierBody(Model):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"tier": "premium"}]})
 
-    tier: Annotated[str | None, Field(description="null takes the user out of any: back to `free`.")]
+    tier: Annotated[str | None, Field(description="null removes the tier: the user is in `free` again.")]
 
 
 class UserTier(Model):
@@ -165,7 +165,7 @@ class UserTier(Model):
 
 
 class Override(Model):
-    """Another limit for one user, for a while. Name the rule, or the slot by its pattern and window."""
+    """A temporary limit for one user. Name the rule, or the slot by its pattern and window."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -175,7 +175,7 @@ class Override(Model):
     rule_id: str | None = None
     endpoint_pattern: str | None = None
     window_seconds: Annotated[float | None, Field(gt=0)] = None
-    method: Annotated[str | None, Field(description="Of the slot; `*` by default. Not beside `rule_id`.")] = None
+    method: Annotated[str | None, Field(description="Of the slot; `*` by default. Not together with `rule_id`.")] = None
     limit: Count
     duration_seconds: Annotated[float, Field(gt=0)]
 
@@ -185,8 +185,8 @@ class Override(Model):
 
 class AuditEntryResponse(Model):
     id: str
-    at: Moment
-    actor: Annotated[str, Field(description="`key:` and the name of the key; `crestgate` for what ended by itself.")]
+    at: Timestamp
+    actor: Annotated[str, Field(description="`key:` and the name of the key; `crestgate` for expired records.")]
     address: str
     action: Annotated[
         str,
@@ -208,11 +208,11 @@ class AuditPage(Model):
 class Totals(Model):
     allowed: Count
     denied: Count
-    shadowed: Annotated[Count, Field(description="What shadow rules would have denied.")]
+    shadowed: Annotated[Count, Field(description="Requests that shadow rules would have denied.")]
 
 
 class Point(Totals):
-    at: Annotated[Moment, Field(description="Start of the minute or hour.")]
+    at: Annotated[Timestamp, Field(description="Start of the minute or hour.")]
 
 
 class RuleTotals(Totals):
@@ -226,11 +226,11 @@ class SubjectTotals(Model):
 
 
 class Stats(Model):
-    since: Moment
-    until: Moment
+    since: Timestamp
+    until: Timestamp
     step: Literal["minute", "hour"]
     rule: str | None
     totals: Totals
     series: Annotated[list[Point], Field(description="Minutes or hours without checks have no point.")]
-    rules: Annotated[list[RuleTotals], Field(description="The same by rule, those that denied most first.")]
-    top: Annotated[list[SubjectTotals], Field(description="The subjects with most requests, of all rules.")]
+    rules: Annotated[list[RuleTotals], Field(description="Totals by rule, most denials first.")]
+    top: Annotated[list[SubjectTotals], Field(description="The subjects with the most requests, over all rules.")]

@@ -18,39 +18,39 @@ from crestgate.service.admin.envoy_models import ENVOY_MODELS
 __all__ = ["OpenApiDocument"]
 
 ABOUT = """\
-Crestgate answers "may this request pass?", and manages the rules by which it does.
+Crestgate decides whether a request is allowed, and manages the rules for these decisions.
 
-**Who may.** Checks are open on loopback unless configured otherwise; all else needs a key, as `Authorization: Bearer …`
-or `X-API-Key`. Scope `check` asks for decisions, `read` also looks at rules, counters and the audit log, `write` also
-changes them. Keys are made with `crestgate keys create`.
+**Authorization.** Checks need no key on loopback unless configured otherwise. All other calls need a key, as
+`Authorization: Bearer …` or `X-API-Key`. Scope `check` allows checks, `read` also reading rules, counters and the audit
+log, `write` also changing them. Create keys with `crestgate keys create`.
 
-**Errors** are `application/problem+json` everywhere. Unknown fields, wrong types and broken JSON are 400, and
-`problems` names every field at once.
+**Errors** are `application/problem+json` everywhere. Unknown fields, wrong types and invalid JSON are 400, and
+`problems` lists every invalid field.
 
-**Lists** are paged: `limit` (1 to 1,000) and `after`. The families `/admin` and `/ratelimiter` answer plain lists and
-say in a `Link` header where they go on.
+**Lists** are paged: `limit` (1 to 1,000) and `after`. `/admin` and `/ratelimiter` return plain lists, with the next
+page in a `Link` header.
 
 **Names in paths** may have any characters; a slash is written as `%2F`, or as it is.
 """
 TAGS = [
-    {"name": "checks", "description": "Decisions: may this request pass?"},
-    {"name": "rules", "description": "Limits, and whom and what they are for."},
-    {"name": "plans", "description": "Limits under a name, chained on one key."},
-    {"name": "users", "description": "What holds for one user: effective limits, tier, overrides."},
-    {"name": "audit", "description": "Who changed what."},
+    {"name": "checks", "description": "Decisions: is this request allowed?"},
+    {"name": "rules", "description": "Limits, and the subjects and requests they are for."},
+    {"name": "plans", "description": "Named lists of limits for a key."},
+    {"name": "users", "description": "Effective limits, tier and overrides of a user."},
+    {"name": "audit", "description": "The log of all changes."},
     {"name": "statistics", "description": "Usage per minute (30 days) and per hour (a year)."},
     {"name": "policies", "description": "One limit for one opaque key, and the metrics of keys."},
-    {"name": "clients", "description": "Token buckets of clients: for all they do, for an API, for a method."},
+    {"name": "clients", "description": "Token buckets of clients: for all requests, for an API, for a method."},
     {"name": "service", "description": "Health and metrics."},
 ]
 SCHEMES = {
-    "bearer": {"type": "http", "scheme": "bearer", "description": "A key, as `crestgate keys create` shows it."},
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A key, as `crestgate keys create` prints it."},
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same key in another header."},
     "crestgateKey": {
         "type": "apiKey",
         "in": "header",
         "name": "X-Crestgate-Key",
-        "description": "The key of a proxy that asks about somebody else's request.",
+        "description": "The key of a proxy that checks the request of an end user.",
     },
 }
 EITHER: list[dict[str, list[str]]] = [{"bearer": []}, {"apiKey": []}]
@@ -69,7 +69,7 @@ BODIES: tuple[type[BaseModel], ...] = (
 
 
 class OpenApiDocument:
-    """The document, generated when it is first requested: that takes a moment, and most workers never need it."""
+    """The document, generated on the first request: that is slow, and most workers never need it."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
@@ -96,7 +96,7 @@ def _generate(app: FastAPI) -> dict[str, Any]:
     )
     for item in data["paths"].values():
         for method, operation in item.items():
-            _correct(method, operation)
+            _correct_operation(method, operation)
     data["paths"].update(DATA_PATHS)
     _, models_schema = models_json_schema(
         [(model, "validation") for model in (*BODIES, *CHECK_MODELS, *ENVOY_MODELS)],
@@ -112,8 +112,8 @@ def _generate(app: FastAPI) -> dict[str, Any]:
     return data
 
 
-def _correct(method: str, operation: dict[str, Any]) -> None:
-    """Add what FastAPI does not know, and correct what it assumes: invalid parameters are 400, never 422, and none is
+def _correct_operation(method: str, operation: dict[str, Any]) -> None:
+    """Add scope and security, and correct FastAPI's assumptions: invalid parameters are 400, never 422, and none is
     ever null."""
     operation["description"] += f"\n\nNeeds scope `{'read' if method == 'get' else 'write'}`."
     operation["responses"].pop("422", None)

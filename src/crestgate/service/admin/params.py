@@ -47,10 +47,10 @@ class Query(BaseModel):
 
 
 class PageQuery(Query):
-    """Which page of a list."""
+    """Page of a list."""
 
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many at most.")] = 100
-    after: Annotated[str, Field(description="From behind this one on: `next` of the page before.")] = ""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of items.")] = 100
+    after: Annotated[str, Field(description="Start after this one: `next` of the previous page.")] = ""
 
 
 async def check_path(request: Request) -> None:
@@ -72,7 +72,7 @@ async def check_path(request: Request) -> None:
 def page(
     names: Iterable[str], query: PageQuery, wanted: Callable[[str], bool] | None = None
 ) -> tuple[list[str], str | None]:
-    """The names of a page, in order, and the last of them if there are more."""
+    """The names of a page, sorted, and the last of them if there are more."""
     after = query.after
     left = sorted(name for name in names if name > after)
     found = list(islice((name for name in left if wanted is None or wanted(name)), query.limit + 1))
@@ -103,7 +103,7 @@ def parse_timestamps(given: Mapping[str, str | None]) -> dict[str, int | None]:
 
 
 def _number_or_text(text: str | None) -> Any:
-    """A number where it is one; and a `+` that a query turned into a blank is one again."""
+    """A number if it is one; else the text, with each space, which a query made of a `+`, as `+` again."""
     if text is None:
         return None
     try:

@@ -25,21 +25,21 @@ router = APIRouter(tags=["plans"])
 
 @router.get(PATH, **describe("List plans", PlanPage, 400))
 def list_plans(context: ContextDep, query: Annotated[PageQuery, QueryParameters()]) -> Response:
-    """All plans, those of files too, in the order of their names."""
+    """All plans, including those of files, sorted by name."""
     plans = context.rules().plans
     names, next_after = page(plans, query)
-    return json_response({"plans": [_shown(name, plans[name]) for name in names], "next": next_after})
+    return json_response({"plans": [_plan_data(name, plans[name]) for name in names], "next": next_after})
 
 
 @router.post(
     PATH, **describe("Create a plan", PlanResponse, 409, status=201, body=PlanBody, headers={"Location": "The plan."})
 )
 def create_plan(context: ContextDep, editor: EditorDep, body: JsonBody) -> Response:
-    """Limits under a name, which checks chain by that name."""
+    """A named list of limits. Checks use it by its name."""
     name, limits = _read(body, None)
     context.check_absent("plan", name, name in context.rules().plans)
     editor.put_plan(name, limits, create=True)
-    return json_response(_shown(name, limits), 201, location(f"{PATH}/", name))
+    return json_response(_plan_data(name, limits), 201, location(f"{PATH}/", name))
 
 
 @router.get(f"{PATH}/{{name:name}}", **describe("Get a plan", PlanResponse, 400, 404))
@@ -48,16 +48,16 @@ def get_plan(context: ContextDep, name: Name) -> Response:
     limits = context.rules().plans.get(name)
     if limits is None:
         raise NotFoundError(f"there is no plan {name!r}")
-    return json_response(_shown(name, limits))
+    return json_response(_plan_data(name, limits))
 
 
 @router.put(f"{PATH}/{{name:name}}", **describe("Replace a plan", PlanResponse, 404, 409, 412, body=PlanLimits))
 def put_plan(context: ContextDep, editor: EditorDep, name: Name, body: JsonBody) -> Response:
-    """Other limits under the same name. Counters go on with what was used."""
+    """Replaces the limits of a plan. Counters keep what was used."""
     _, limits = _read(body, name)
     context.check_writable("plan", name, name in context.rules().plans)
     editor.put_plan(name, limits, create=False)
-    return json_response(_shown(name, limits))
+    return json_response(_plan_data(name, limits))
 
 
 @router.delete(f"{PATH}/{{name:name}}", **describe("Delete a plan", None, 400, 404, 409, status=204))
@@ -68,15 +68,15 @@ def delete_plan(context: ContextDep, editor: EditorDep, name: Name) -> Response:
     return no_content()
 
 
-def _read(body: Any, of_path: str | None) -> tuple[str, tuple[str, ...]]:
-    """The name and the limits of a body; ValidationError, with all mistakes."""
+def _read(body: Any, path_name: str | None) -> tuple[str, tuple[str, ...]]:
+    """The name and the limits of a body; ValidationError, with all errors."""
     problems = Problems()
     fields = Fields(body, "", problems, ("name", "limits"))
-    name: str = fields.text("name", "", required=of_path is None)
-    if of_path is not None:
-        if name not in ("", of_path):
-            fields.report("name", f"must be that of the path, {of_path!r}: leave it out")
-        name = of_path
+    name: str = fields.text("name", "", required=path_name is None)
+    if path_name is not None:
+        if name not in ("", path_name):
+            fields.report("name", f"must be that of the path, {path_name!r}: leave it out")
+        name = path_name
     limits: tuple[str, ...] = ()
     if not fields.has("limits"):
         if fields.is_mapping:
@@ -93,5 +93,5 @@ def _read(body: Any, of_path: str | None) -> tuple[str, tuple[str, ...]]:
         raise ValidationError([Problem("name", str(error))]) from None
 
 
-def _shown(name: str, limits: tuple[str, ...]) -> dict[str, Any]:
+def _plan_data(name: str, limits: tuple[str, ...]) -> dict[str, Any]:
     return {"name": name, "limits": list(limits)}

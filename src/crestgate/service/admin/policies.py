@@ -30,14 +30,14 @@ from crestgate.service.checks.counter_audit import run_audited
 
 __all__ = ["router"]
 
-NEXT = {"Link": 'Where the list goes on, if it does: `rel="next"`.'}
+NEXT = {"Link": 'The next page, if there is one: `rel="next"`.'}
 STATUSES = {"normal": "OK", "warning": "WARNING", "throttled": "THROTTLED"}
 router = APIRouter(prefix="/admin", tags=["policies"])
 
 
 @router.get("/status", **describe("Status", Status))
 async def status(context: ContextDep) -> Response:
-    """How the service is. For probes there are /healthz and /readyz."""
+    """State of the service. For probes use /healthz and /readyz."""
     parts = context.dependencies
     rules = await asyncio.to_thread(context.rules)
     problems = [] if parts.catalog.problem is None else [f"rules: {parts.catalog.problem}"]
@@ -60,16 +60,16 @@ async def status(context: ContextDep) -> Response:
 async def all_metrics(
     request: Request, context: ContextDep, query: Annotated[PageQuery, QueryParameters()]
 ) -> Response:
-    """All keys that have a policy, and those that were seen lately, in their order."""
+    """All keys that have a policy or were seen recently, sorted."""
     rules, known = await asyncio.to_thread(_known_keys, context)
     keys, next_after = page(known, query)
     shown = await _metrics(context, rules, keys)
     return json_response(shown, headers=next_link(request, next_after, query.limit))
 
 
-@router.get("/metrics/{key:name}", **describe("Get how a key stands", KeyMetrics, 400))
+@router.get("/metrics/{key:name}", **describe("Get the metrics of a key", KeyMetrics, 400))
 async def key_metrics(context: ContextDep, key: Name) -> Response:
-    """The counter of one key, by its policy or the default one, whether or not it was ever seen."""
+    """The counter of one key, by its policy or the default policy, even if it was never seen."""
     rules = await asyncio.to_thread(context.rules)
     (shown,) = await _metrics(context, rules, [key])
     return json_response(shown)
@@ -77,21 +77,23 @@ async def key_metrics(context: ContextDep, key: Name) -> Response:
 
 @router.post("/reset/{key:name}", **describe("Reset a key", KeyMetrics, 400))
 async def reset_key(context: ContextDep, editor: EditorDep, key: Name) -> Response:
-    """Forget what a key has used. The audit log has that it was requested, and whether it was done. Answers how the key
-    stands then."""
+    """Resets the counters of a key. The audit log records the request and its outcome. Returns the metrics of the key
+    after it."""
     rules = await asyncio.to_thread(context.rules)
-    forgetting = reset_counters(context.dependencies.limiter, _of_key(rules, key, context.now_us()))
-    await run_to_completion(run_audited(editor, "reset", [f"key:{key}"], forgetting))
+    resetting = reset_counters(context.dependencies.limiter, _of_key(rules, key, context.now_us()))
+    await run_to_completion(run_audited(editor, "reset", [f"key:{key}"], resetting))
     (shown,) = await _metrics(context, rules, [key])
     return json_response(shown)
 
 
 @router.get("/policies", **describe("List policies", list[PolicyResponse], 400, headers=NEXT))
 def list_policies(request: Request, context: ContextDep, query: Annotated[PageQuery, QueryParameters()]) -> Response:
-    """All policies, those of files too, in the order of their keys."""
+    """All policies, including those of files, sorted by key."""
     policies = _policies(context.rules())
     keys, next_after = page(policies, query)
-    return json_response([_shown(policies[key]) for key in keys], headers=next_link(request, next_after, query.limit))
+    return json_response(
+        [_policy_data(policies[key]) for key in keys], headers=next_link(request, next_after, query.limit)
+    )
 
 
 @router.post(
@@ -101,11 +103,11 @@ def list_policies(request: Request, context: ContextDep, query: Annotated[PageQu
     ),
 )
 def create_policy(context: ContextDep, editor: EditorDep, body: JsonBody) -> Response:
-    """A limit for one key. 409 if there is one already."""
+    """A limit for one key. 409 if it already has one."""
     policy = _read(body, None)
     context.check_absent("rule", policy.rule_id, policy.key in _policies(context.rules()))
     made = editor.create_policy(policy)
-    return json_response(_shown(made), 201, location("/admin/policies/", made.key))
+    return json_response(_policy_data(made), 201, location("/admin/policies/", made.key))
 
 
 @router.get("/policies/{key:name}", **describe("Get a policy", PolicyResponse, 400, 404))
@@ -114,7 +116,7 @@ def get_policy(context: ContextDep, key: Name) -> Response:
     policy = _policy(context.rules(), key)
     if policy is None:
         raise NotFoundError(f"there is no policy for key {key!r}")
-    return json_response(_shown(policy))
+    return json_response(_policy_data(policy))
 
 
 @router.put("/policies/{key:name}", **describe("Replace a policy", PolicyResponse, 404, 409, body=PolicyNumbers))
@@ -123,7 +125,7 @@ def put_policy(context: ContextDep, editor: EditorDep, key: Name, body: JsonBody
     policy = _read(body, key)
     context.check_writable("rule", policy.rule_id, _policy(context.rules(), key) is not None)
     written = editor.replace_policy(policy)
-    return json_response(_shown(written))
+    return json_response(_policy_data(written))
 
 
 @router.delete("/policies/{key:name}", **describe("Delete a policy", None, 400, 404, 409, status=204))
@@ -134,13 +136,13 @@ def delete_policy(context: ContextDep, editor: EditorDep, key: Name) -> Response
     return no_content()
 
 
-def _read(body: Any, of_path: str | None) -> Policy:
-    """The policy of a body; ValidationError, with all mistakes."""
-    if of_path is not None and isinstance(body, dict):
+def _read(body: Any, path_key: str | None) -> Policy:
+    """The policy of a body; ValidationError, with all errors."""
+    if path_key is not None and isinstance(body, dict):
         given = body.get("key")
-        if given is not None and given != of_path:
-            raise ValidationError([Problem("key", f"must be that of the path, {of_path!r}: leave it out")])
-        body = {**body, "key": of_path}
+        if given is not None and given != path_key:
+            raise ValidationError([Problem("key", f"must be that of the path, {path_key!r}: leave it out")])
+        body = {**body, "key": path_key}
     problems = Problems()
     policy = read_policy(body, "", problems)
     problems.raise_any()
@@ -159,7 +161,7 @@ def _policies(rules: RuleSet) -> dict[str, Policy]:
     return {policy.key: policy for policy in policies if policy is not None}
 
 
-def _shown(policy: Policy) -> dict[str, Any]:
+def _policy_data(policy: Policy) -> dict[str, Any]:
     return {"id": policy.id, "policyKey": policy.key, **policy.numbers()}
 
 
@@ -170,13 +172,13 @@ def _known_keys(context: AdminContext) -> tuple[RuleSet, set[str]]:
 
 
 def _of_key(rules: RuleSet, key: str, now_us: int) -> list[ResolvedRule]:
-    """The rules that bind a key itself: its policy, or the default, and others for opaque keys if there are any."""
+    """The binding rules of a key: its policy, or the default, and other rules for opaque keys if there are any."""
     chosen = rules.resolve(RequestContext(key=key), now_us)
     return [(name, entry) for name, entry in chosen if entry.dimension == "key" and not entry.shadow]
 
 
 async def _metrics(context: AdminContext, rules: RuleSet, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """The counters of keys, in one round trip. Of several rules of one key, the one with least remaining."""
+    """The counters of keys, in one round trip. Of several rules of one key, the one with the least remaining."""
     now_us = context.now_us()
     chosen = [(key, one) for key in keys for one in _of_key(rules, key, now_us)]
     decisions = await read_counters(context.dependencies.limiter, [one for _, one in chosen])

@@ -1,7 +1,7 @@
 """JSON responses, and the OpenAPI description of endpoints.
 
-Bodies and responses do not pass FastAPI's models: the readers of rules validate more than a schema can, once. So the
-models (models.py) only describe, and the tests validate every response against them.
+Bodies and responses are not validated by FastAPI's models: the readers of rules validate more than a schema can. So the
+models (models.py) are only documentation, and the tests validate every response against them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from crestgate.http.problem import CONTENT_TYPE
 __all__ = ["describe", "describe_body", "describe_problem", "json_response", "no_content", "ref"]
 
 REASONS = {
-    400: "Something in the request cannot be used; `problems` names each field.",
-    401: "A key is needed (`Authorization: Bearer …` or `X-API-Key`), and there is none, or a wrong one.",
-    403: "The key, the address it comes from, or a web page of another site, may not do this.",
-    404: "There is no such thing.",
-    409: "It exists already, another has its place, or it is written in a file.",
-    412: "It was changed by somebody else since it was read, or somebody is changing it right now.",
-    413: "The body is larger than 1 MiB, or asks for too much at once.",
+    400: "The request is invalid; `problems` lists each field.",
+    401: "The key (`Authorization: Bearer …` or `X-API-Key`) is missing or invalid.",
+    403: "The key, the client address or a cross-site web page is not allowed to do this.",
+    404: "It does not exist.",
+    409: "It already exists, conflicts with another, or is defined in a file.",
+    412: "It was changed since it was read, or there is a concurrent write.",
+    413: "The body is larger than 1 MiB, or has too many items.",
     415: "The body is not JSON.",
-    421: "The service does not answer for the name in `Host`.",
+    421: "The name in `Host` is not served here.",
     422: "The idempotency key was used with another body.",
-    429: "Too many requests; `Retry-After` says when to come back.",
-    500: "Something went wrong; it was logged under the request's id.",
-    503: "The database or the store of the counters does not answer.",
+    429: "Too many requests; retry after `Retry-After`.",
+    500: "Unhandled error; it was logged with the request's id.",
+    503: "The database or the store of the counters is unavailable.",
 }
 EVERYWHERE = (401, 403, 421, 429, 500, 503)
-"""Statuses that any endpoint of the admin API may answer with."""
+"""Statuses that any endpoint of the admin API may return."""
 WITH_BODY = (400, 413, 415)
 
 

@@ -26,13 +26,13 @@ router = APIRouter(tags=["rules"])
 
 
 class RulesQuery(PageQuery):
-    """Which rules."""
+    """Filter and page of rules."""
 
     dimension: Annotated[str | None, Field(description="Only those of this dimension.")] = None
     identifier: Annotated[str | None, Field(description="Only those for exactly this identifier, or `*`.")] = None
     tier: Annotated[str | None, Field(description="Only those for exactly this tier, or `*`.")] = None
     mode: Annotated[str | None, Field(description="Only those of this mode.")] = None
-    expired: Annotated[bool, Field(description="Also those that have ended.")] = False
+    expired: Annotated[bool, Field(description="Also expired ones.")] = False
 
     def wants(self, rule: Rule, now_us: int) -> bool:
         return (
@@ -51,8 +51,7 @@ IfMatch = Annotated[
 
 @router.get(PATH, **describe("List rules", RulePage, 400))
 def list_rules(context: ContextDep, query: Annotated[RulesQuery, QueryParameters()]) -> Response:
-    """All rules, those of files and disabled ones too, in the order of their ids; those that have ended only with
-    `expired=true`."""
+    """All rules, sorted by id, including disabled ones and those of files; expired ones only with `expired=true`."""
     rules, now_us = context.rules().rules, context.now_us()
     ids, next_after = page(rules, query, lambda rule_id: query.wants(rules[rule_id], now_us))
     return json_response({"rules": [rules[rule_id].to_data() for rule_id in ids], "next": next_after})
@@ -65,8 +64,8 @@ def list_rules(context: ContextDep, query: Annotated[RulesQuery, QueryParameters
     ),
 )
 def create_rule(context: ContextDep, editor: EditorDep, body: JsonBody) -> Response:
-    """409 if there is a rule of this id, or one that is just as specific in the same slot (dimension,
-    endpoint_pattern, method, window_seconds)."""
+    """409 if the id exists, or an equally specific rule in the same slot (dimension, endpoint_pattern, method,
+    window_seconds)."""
     rule = Rule.read(body)
     context.check_absent("rule", rule.rule_id, rule.rule_id in context.rules().rules)
     created = editor.create(rule)
@@ -113,7 +112,7 @@ def _known(context: AdminContext, rule_id: str) -> Rule:
 
 
 def _expected(context: AdminContext, rule_id: str, if_match: str | None) -> int | None:
-    """The version that a write expects, by `If-Match`; None for whichever. Only what a database has is written to."""
+    """The version that a write expects, by `If-Match`; None for any. Only rules of the database can be written."""
     record = context.dependencies.repository.get("rule", rule_id)
     if record is None:
         context.check_writable("rule", rule_id, rule_id in context.rules().rules)
@@ -129,7 +128,7 @@ def _expected(context: AdminContext, rule_id: str, if_match: str | None) -> int 
 
 
 def _version(tag: str) -> str:
-    """The version of an entity tag, in whichever form.
+    """The version of an entity tag, in any form.
 
     >>> [_version(tag) for tag in ('"3"', 'W/"3"', " 3", "*")]
     ['3', '3', '3', '*']

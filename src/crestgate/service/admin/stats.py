@@ -32,17 +32,19 @@ class StatsQuery(Query):
 
     since: Annotated[
         str | None,
-        Field(description="From then on: RFC 3339, or unix seconds. An hour before `until` by default, a day by hour."),
+        Field(
+            description="From then on: RFC 3339, or unix seconds. Default: an hour (`step` hour: a day) before `until`."
+        ),
     ] = None
-    until: Annotated[str | None, Field(description="Before then; now by default.")] = None
+    until: Annotated[str | None, Field(description="Before this time; now by default.")] = None
     step: Annotated[Step, Field(description="Minutes are kept for 30 days, hours for a year.")] = "minute"
-    rule: Annotated[str | None, Field(description="Only this rule. `top` is of all rules all the same.")] = None
-    top: Annotated[int, Field(ge=0, le=100, description="How many subjects.")] = 10
+    rule: Annotated[str | None, Field(description="Only this rule. `top` is always over all rules.")] = None
+    top: Annotated[int, Field(ge=0, le=100, description="Number of subjects.")] = 10
 
 
 @router.get("/api/v1/stats", **describe("Read the usage history", Stats, 400))
 def read_stats(context: ContextDep, query: Annotated[StatsQuery, QueryParameters()]) -> Response:
-    """Decisions over time, by rule, and of the subjects with most requests. The last seconds may not be there yet."""
+    """Decisions over time, by rule, and of the subjects with most requests. The last seconds may still be missing."""
     when = parse_timestamps({"since": query.since, "until": query.until})
     until_us = context.now_us() if when["until"] is None else when["until"]
     since_us = max(until_us - DEFAULT_SPAN_US[query.step], 0) if when["since"] is None else when["since"]
@@ -54,7 +56,7 @@ def read_stats(context: ContextDep, query: Annotated[StatsQuery, QueryParameters
         top = history.top(since_us, until_us, query.top) if query.top else []
     except CrestgateError:
         raise
-    except ValueError as error:  # more than it answers at a time
+    except ValueError as error:  # more than one response may have
         raise ValidationError([Problem("since", str(error))]) from None
     by_rule = sorted(_sums((point.rule, point) for point in points).items(), key=_most_denied)
     return json_response(

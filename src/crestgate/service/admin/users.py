@@ -31,8 +31,8 @@ router = APIRouter(tags=["users"])
 
 @router.get(f"{PATH}/limits", **describe("Get a user's limits and counters", EffectiveLimits, 400))
 async def user_limits(context: ContextDep, user_id: Name) -> Response:
-    """The rules of dimension `user` that hold for this user, on whichever path and method, with their counters as they
-    stand. A user whom nobody has put into a tier is in tier `free`."""
+    """The rules of dimension `user` that apply to this user, on any path and method, with their counters. A user
+    without a tier is in tier `free`."""
     rules = await asyncio.to_thread(context.rules)
     chosen = rules.for_user(user_id, context.now_us())
     decisions = await read_counters(context.dependencies.limiter, chosen)
@@ -40,9 +40,9 @@ async def user_limits(context: ContextDep, user_id: Name) -> Response:
     return json_response({"user_id": user_id, "tier": rules.tiers.get(user_id, DEFAULT_TIER), "limits": limits})
 
 
-@router.put(f"{PATH}/tier", **describe("Put a user into a tier", UserTier, 409, body=TierBody))
+@router.put(f"{PATH}/tier", **describe("Set the tier of a user", UserTier, 409, body=TierBody))
 def put_tier(context: ContextDep, editor: EditorDep, user_id: Name, body: JsonBody) -> Response:
-    """The rules of that tier hold from now on; counters go on with what was used."""
+    """The rules of that tier apply from now on. Counters keep what was used."""
     problems = Problems()
     fields = Fields(body, "", problems, ("tier",))
     tier: str | None = fields.text("tier", None)
@@ -57,27 +57,25 @@ def put_tier(context: ContextDep, editor: EditorDep, user_id: Name, body: JsonBo
                 raise
     left = context.rules().tiers.get(user_id)
     if tier is None and left is not None:
-        raise ReadOnlyError(
-            f"user {user_id!r} is in tier {left!r} by a file, which is read only from here: change it there"
-        )
+        raise ReadOnlyError(f"user {user_id!r} is in tier {left!r} by a file, which is read-only here: change it there")
     return json_response({"user_id": user_id, "tier": DEFAULT_TIER if tier is None else tier})
 
 
 @router.post(
     f"{PATH}/override",
     **describe(
-        "Hold a user to another limit for a while",
+        "Override the limit of a user temporarily",
         RuleResponse,
         404,
         409,
         status=201,
         body=Override,
-        headers={"Location": "The rule that was made."},
+        headers={"Location": "The rule that was created."},
     ),
 )
 def override(context: ContextDep, editor: EditorDep, user_id: Name, body: JsonBody) -> Response:
-    """Makes a rule for this user alone, which ends by itself, in the slot of the rule that is named, or of the one for
-    this pattern and window. What was used so far counts. A second one replaces the first."""
+    """Creates a rule that expires, for this user only, in the slot of the named rule, or of this pattern and window.
+    Counters keep what was used. A second override replaces the first."""
     rules = context.rules()
     problems = Problems()
     fields = Fields(body, "", problems, ("rule_id", *SLOT, "limit", "duration_seconds"))
@@ -92,11 +90,11 @@ def override(context: ContextDep, editor: EditorDep, user_id: Name, body: JsonBo
 
 
 def _base(rules: RuleSet, user: str, fields: Fields, now_us: int) -> Rule | None:
-    """The rule to override; None if that is invalid, which is reported."""
+    """The rule to override; None if the body is invalid, which is reported."""
     if fields.has("rule_id"):
         for name in SLOT:
             if fields.has(name):
-                fields.report(name, "does not go with rule_id, which says it: leave it out")
+                fields.report(name, "is not allowed with rule_id: leave it out")
         rule_id: str | None = fields.text("rule_id", None)
         if rule_id is None or fields.problems.entries:
             return None
@@ -113,7 +111,7 @@ def _base(rules: RuleSet, user: str, fields: Fields, now_us: int) -> Rule | None
             fields.report(name, "is missing: write endpoint_pattern and window_seconds, or a rule_id")
     if fields.problems.entries:
         return None
-    # A rule of its own where there is none in the slot yet.
+    # A new rule if there is none in the slot.
     made = Rule.read({"rule_id": "slot", "dimension": "user", "limit": 1, **slot}, "", fields.problems)
     if made is None:
         return None

@@ -335,7 +335,7 @@ def test_files_are_read_only() -> None:
     write("rules.yaml", GOLD)
     repository: Repository = FileRepository("rules.yaml")
     assert repository.title == "the rules in rules.yaml"
-    message = r"the rules in rules\.yaml cannot be written from here: edit the file, which is read again"
+    message = r"the rules in rules\.yaml are read-only: edit the file, which is reloaded"
     with pytest.raises(ReadOnlyError, match=message):
         repository.write([Edit("plan", "x", {"limits": ["5/second"]})], ALICE)
     with pytest.raises(ReadOnlyError, match=message):

@@ -160,7 +160,7 @@ def test_unknown_layout_is_refused(rules: RedisRepository, client: Any) -> None:
     put(rules, "r", {})
     client.hset(rules.keys.state, "layout", 2)
     for use in (lambda: rules.changes(0), lambda: rules.list("rule"), lambda: put(rules, "r", {})):
-        with pytest.raises(StoreError, match="have layout 2, and this version of Crestgate knows layout 1"):
+        with pytest.raises(StoreError, match="have layout 2, and this version of Crestgate supports layout 1"):
             use()
     assert client.xlen(rules.keys.audit) == 1
 

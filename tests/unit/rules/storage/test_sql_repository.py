@@ -238,7 +238,7 @@ def test_unreadable_body(repository: SqlRepository, body: str) -> None:
         (problem,) = error.value.problems
         assert (problem.file, problem.field) == (repository.title, "rule 'r'")
         assert problem.message.startswith("its body cannot be read: ")
-        assert problem.message.endswith("; mend the row of crestgate_records, or delete it")
+        assert problem.message.endswith("; correct the row of crestgate_records, or delete it")
     assert len(repository.audit(AuditQuery())) == 1
 
 

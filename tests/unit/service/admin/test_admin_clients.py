@@ -136,7 +136,7 @@ def test_client_is_deleted(control: Control) -> None:
     assert control.get("/ratelimiter/configured-limits").json() == []
     unknown = control.get("/ratelimiter/client-limits?clientId=client123")
     assert unknown.status_code == 404
-    assert unknown.json()["detail"] == "client 'client123' was never configured, nor seen lately"
+    assert unknown.json()["detail"] == "client 'client123' is not configured, and was not seen recently"
 
 
 def test_unconfigured_client_has_the_default_limits(control_with: Callable[..., Control]) -> None:
@@ -229,4 +229,4 @@ def test_clients_from_files_are_read_only(control_with: Callable[..., Control]) 
         control.delete("/ratelimiter/delete-limits", {"clientId": "filed", "limits": [{"limitType": "DEFAULT"}]}),
     ):
         assert refused.status_code == 409
-        assert "is written in a file" in refused.json()["detail"]
+        assert "defined in a file" in refused.json()["detail"]

@@ -90,4 +90,4 @@ def test_plans_from_files_are_read_only(control_with: Callable[..., Control]) ->
         control.delete("/api/v1/plans/gold"),
     ):
         assert refused.status_code == 409
-        assert "is written in a file" in refused.json()["detail"]
+        assert "defined in a file" in refused.json()["detail"]

@@ -132,7 +132,7 @@ def test_policies_from_files_are_read_only(control_with: Callable[..., Control])
         control.delete("/admin/policies/filed"),
     ):
         assert refused.status_code == 409
-        assert "is written in a file" in refused.json()["detail"]
+        assert "defined in a file" in refused.json()["detail"]
 
 
 # -- metrics --------------------------------------------------------------------------------------------------------
@@ -206,4 +206,4 @@ def test_status(control: Control) -> None:
     control.store.broken = True
     body = control.get("/admin/status").json()
     assert body["status"] == "DEGRADED"
-    assert body["problems"] == ["counters: the store of the counters does not answer: try again"]
+    assert body["problems"] == ["counters: the store of the counters is unavailable: try again"]

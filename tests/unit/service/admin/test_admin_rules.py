@@ -103,7 +103,7 @@ def test_existing_rule_is_a_conflict(control: Control) -> None:
     control.post("/api/v1/rules", ORDERS)
     again = control.post("/api/v1/rules", ORDERS)
     assert again.status_code == 409
-    assert "exists already" in again.json()["detail"]
+    assert "already exists" in again.json()["detail"]
     competing = control.post("/api/v1/rules", {**ORDERS, "rule_id": "rival"})
     assert competing.status_code == 409
     assert "as specific as rule 'orders-per-user'" in competing.json()["detail"]
@@ -183,5 +183,5 @@ def test_rules_from_files_are_read_only(control_with: Callable[..., Control]) ->
         control.post("/api/v1/rules", {**body, "rule_id": "filed"}),
     ):
         assert refused.status_code == 409
-        assert "is written in a file" in refused.json()["detail"]
+        assert "defined in a file" in refused.json()["detail"]
     assert control.get("/api/v1/rules/filed").json() == rule

@@ -145,5 +145,5 @@ def test_unreadable_counters_are_an_error(control: Control) -> None:
     control.store.broken = True
     answer = control.get("/api/v1/users/bob/limits")
     assert answer.status_code == 503
-    assert "does not answer" in answer.json()["detail"]
+    assert "is unavailable" in answer.json()["detail"]
     assert "nowhere" not in answer.text

@@ -1,1 +1,1 @@
-"""Rules in Redis or Valkey. layout.py says where they lie, repository.py how they are read and written."""
+"""Rules in Redis or Valkey. layout.py defines the keys, repository.py reads and writes them."""

@@ -1,22 +1,22 @@
 """Redis keys of rules, and the encoding of their values. Layout version 1.
 
-All keys begin with the tag of the prefix, `{cg}` for `cg`, so that a cluster keeps them in one slot and one transaction
-can hold them. A *name* is the kind and the id of a record, `rule:orders-per-user`, in UTF-8.
+All keys begin with the tag of the prefix, `{cg}` for `cg`, so that a cluster stores them in one slot, as
+transactions require. A *name* is the kind and the id of a record, `rule:orders-per-user`, in UTF-8.
 
     {cg}:rules:state     hash        `layout` (1), `revision`, `nonce` (a random text of the last write), `compacted`
-                                     (up to which revision changes are not remembered), `swept_us` (the last sweep)
+                                     (the revision up to which changes are dropped), `swept_us` (the last sweep)
     {cg}:rules:records   hash        name → the record as JSON: version, revision, created_us, updated_us, claim,
                                      expires_us, body
-    {cg}:rules:deleted   hash        name → the version that a deleted record had, as long as its deletion is remembered
+    {cg}:rules:deleted   hash        name → the last version of a deleted record, as long as its deletion is stored
     {cg}:rules:claims    hash        claim → the name of the record that has it
     {cg}:rules:changed   sorted set  name, by the revision of its last change; deleted ones too
     {cg}:rules:writes    sorted set  nonce of each write, by its revision
     {cg}:rules:names     sorted set  name of each record, all with score 0: in the order of their bytes
-    {cg}:rules:ends      sorted set  name of each record that ends, by its expires_us
+    {cg}:rules:ends      sorted set  name of each record that expires, by its expires_us
     {cg}:rules:audit     stream      at_us, actor, address, action, subject, before, after (JSON, or empty)
     {cg}:rules           channel     the revision, whenever there is a new one
 
-Nothing has a time to live. What is remembered of changes is bounded (see redis.py), and so is the audit log.
+No key has a TTL. The stored changes are bounded (see repository.py), and so is the audit log.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def check_layout(layout: bytes | None, keys: Keys, address: str) -> None:
     if layout is not None and layout != LAYOUT:
         shown = layout.decode(errors="replace")
         raise StoreError(
-            f"{address}: the rules under {keys.channel} have layout {shown}, and this version of Crestgate knows "
-            f"layout {LAYOUT.decode()}; upgrade it, or take another prefix"
+            f"{address}: the rules under {keys.channel} have layout {shown}, and this version of Crestgate supports "
+            f"layout {LAYOUT.decode()}: upgrade Crestgate, or use another prefix"
         )
 
 
@@ -123,7 +123,7 @@ def text_of_record(record: Record, revision: int) -> str:
 
 
 def read_record(name: bytes, text: bytes, location: str) -> Record:
-    """The record of this name, or ValidationError if its text is not one. The place is for people."""
+    """The record of this name, or ValidationError if its text is invalid. `location` is for messages."""
     kind, record_id = split_name(name, location)
     try:
         stored = json.loads(text)
@@ -142,12 +142,12 @@ def read_record(name: bytes, text: bytes, location: str) -> Record:
     numbers = (record.version, record.created_us, record.updated_us)
     whole = all(type(number) is int for number in numbers) and type(record.expires_us) in (int, type(None))
     if not whole or not isinstance(record.body, dict) or not isinstance(record.unique_key, str | None):
-        raise _unreadable(name, location, "cannot be read (a field has another type than it should)")
+        raise _unreadable(name, location, "cannot be read (a field has the wrong type)")
     return record
 
 
 def audit_fields(entry: AuditEntry) -> dict[str, bytes]:
-    """What is added to the stream, in the order of the layout."""
+    """The fields of a stream entry, in the order of the layout."""
     fields = {
         "at_us": str(entry.at_us),
         "actor": entry.actor,
@@ -160,8 +160,8 @@ def audit_fields(entry: AuditEntry) -> dict[str, bytes]:
     return {field: encoded(value) for field, value in fields.items()}
 
 
-def read_audit(place_in_stream: bytes, fields: Mapping[bytes, bytes], location: str) -> AuditEntry:
-    milliseconds, _, number = place_in_stream.partition(b"-")
+def read_audit(entry_id: bytes, fields: Mapping[bytes, bytes], location: str) -> AuditEntry:
+    milliseconds, _, number = entry_id.partition(b"-")
     try:
         at_us, actor, address, action, subject, before, after = (
             decoded(fields[field])
@@ -175,11 +175,11 @@ def read_audit(place_in_stream: bytes, fields: Mapping[bytes, bytes], location: 
             subject,
             json.loads(before) if before else None,
             json.loads(after) if after else None,
-            # Of one width, so that ids compare as the port says: 9-10 is before 10-9.
+            # Zero-padded, so that ids compare as the port requires: 9-10 is before 10-9.
             id=f"{int(milliseconds):015}-{int(number):010}",
         )
     except (ValueError, KeyError, RecursionError) as error:
-        raise _unreadable(place_in_stream, location, f"cannot be read ({_reason(error)})") from None
+        raise _unreadable(entry_id, location, f"cannot be read ({_reason(error)})") from None
 
 
 def parse_audit_id(text: str) -> tuple[int, int]:
@@ -190,12 +190,12 @@ def parse_audit_id(text: str) -> tuple[int, int]:
     """
     match = _AUDIT_ID.fullmatch(text)
     if match is None:
-        raise ConfigError.of("before", f"must be the id of an audit entry, as it was shown, not {text!r}")
+        raise ConfigError.of("before", f"must be the id of an audit entry, as returned by a query, not {text!r}")
     return int(match[1]), int(match[2])
 
 
 def _json(data: Any) -> str:
-    """In ASCII, so that any text is valid; NaN and infinities are nobody's plain data."""
+    """In ASCII, so that any text is valid; NaN and infinities are not allowed."""
     return json.dumps(dict(data), separators=(",", ":"), allow_nan=False)
 
 

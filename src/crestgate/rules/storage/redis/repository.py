@@ -1,15 +1,14 @@
 """Rule repository in Redis or Valkey: a server, a master found by Sentinel, or a cluster. layout.py has the keys.
 
-A write is one transaction (see transaction.py), and a read is one script: so nobody ever sees half of a write.
+A write is one transaction (see transaction.py), and a read is one script, so no reader ever sees half of a write.
 
-The last 10,000 writes, and the last 10,000 records that they changed (and what the very last write changed), are
-remembered for `changes`; whoever comes from further back gets everything. Versions of deleted records are remembered
-as long.
+The last 10,000 writes, and the last 10,000 records that they changed (and all changes of the last write), are stored
+for `changes`; a reader with an older revision gets everything. Versions of deleted records are stored as long.
 
-A replica that is promoted may not have heard of the last writes: they are lost, and their revisions are given out again
-for others. So each write also has a nonce, and what a repository object has answered is compared by it: a revision with
-another content than the one that was seen gets everything. (That is for one reader of an object; a revision that
-this object has never answered is taken at its word.)
+A promoted replica may lack the last writes: they are lost, and their revisions are assigned again to other writes. So
+each write also has a nonce, and a repository object compares it with the one that it has returned: if a revision has
+another nonce than the one that was seen, the reader gets everything. (That is for one reader of an object; a revision
+that this object has never returned is accepted without that check.)
 """
 
 from __future__ import annotations
@@ -58,19 +57,19 @@ MAX_SEEN = 100
 MIN_PAGE, MAX_PAGE = 100, 1000
 """Audit entries fetched at a time: the query may not match all of them."""
 SLACK_MS = 600_000
-"""An entry's place in the stream is by the clock when it was added; its time, when its write began: not longer before
-than the longest timeout. A server's clock that was set back by more hides entries from queries by time meanwhile."""
+"""An entry's position in the stream has the time when it was added; its `at_us`, when its write began, which is at most
+the longest timeout earlier. If a server's clock is set back by more, queries by time miss entries meanwhile."""
 
 
 def open_redis_repository(options: Options) -> RedisRepository:
-    """The rules of a URL. Connects at once, so that a wrong URL fails now."""
+    """The rules of a URL. Connects immediately, so that a wrong URL fails now."""
     timeout = options.timeout_ms(TIMEOUT_MS) / 1000
     prefix, pool_size = options.prefix(), options.pool_size() or POOL_SIZE
     return RedisRepository(lambda: open_client(options, timeout), prefix=prefix, timeout=timeout, pool_size=pool_size)
 
 
 class RedisRepository:
-    """The port, on Redis."""
+    """The repository port, on Redis."""
 
     def __init__(
         self,
@@ -105,9 +104,9 @@ class RedisRepository:
         if new:
             complete, found = new
             texts = self._pairs(found)
-            gone = [split_name(name, self._writer.location) for name, text in texts if text is None]
-            changes = Changes(revision, bool(complete), self._records(texts), gone)
-        if nonce is not None:  # and not before all could be read: else the next look would find nothing new
+            deleted = [split_name(name, self._writer.location) for name, text in texts if text is None]
+            changes = Changes(revision, bool(complete), self._records(texts), deleted)
+        if nonce is not None:  # only after all could be read: else the next call would find nothing new
             self._remember(revision, nonce)
         return changes
 
@@ -121,7 +120,7 @@ class RedisRepository:
         first = b"[" + name_of(kind, prefix)
         if after and encoded(after) >= encoded(prefix):
             first = b"(" + name_of(kind, after)
-        behind = b"(" + name_of(kind, prefix) + b"\xff"  # a byte that no text has
+        behind = b"(" + name_of(kind, prefix) + b"\xff"  # a byte that UTF-8 never has
         layout, found = self._reply(self._script(LIST, first, behind, max(limit, 0)), (2,))
         check_layout(layout, self.keys, self.title)
         return self._records(self._pairs(found))
@@ -169,17 +168,17 @@ class RedisRepository:
                 reasons[0] = str(conflict)
                 return None
 
-        answers = poll(attempt, self._redis.timeout)
-        if answers is None:
+        results = poll(attempt, self._redis.timeout)
+        if results is None:
             waited = f"within {self._redis.timeout:g} s"
             raise StoreError(f"{self.title}: nothing could be written {waited}: {reasons[0]}")
-        return answers
+        return results
 
     def note(self, actor: Actor, action: str, *subjects: str) -> None:
         words: builtins.list[str | bytes] = []
         for subject in subjects:
             fields = audit_fields(AuditEntry(0, actor.name, actor.address, action, subject))
-            del fields["at_us"]  # the script's
+            del fields["at_us"]  # set by the script
             words += [word for pair in fields.items() for word in pair]
         self._script(NOTE, AUDIT_MS // 1000, len(subjects), *words, writes=True)
 
@@ -190,18 +189,18 @@ class RedisRepository:
             return client.eval(script, len(self.keys), *self.keys, *words)
 
     def _reply(self, reply: Any, sizes: tuple[int, ...]) -> Any:
-        """What a script returned, if it is a list of one of these sizes that begins with a layout."""
+        """The reply of a script; StoreError unless it is a list of one of these sizes that begins with a layout."""
         if not isinstance(reply, list) or len(reply) not in sizes or not isinstance(reply[0], bytes | None):
             raise self._malformed("unexpected reply of a script")
         return reply
 
     def _pairs(self, found: Any) -> Sequence[tuple[bytes, bytes | None]]:
-        """Names and texts, which come one after the other."""
+        """Pairs of names and texts, which alternate in the reply."""
         if not isinstance(found, list) or len(found) % 2:
-            raise self._malformed("its records are no pairs")
+            raise self._malformed("its records are not pairs")
         names, texts = found[::2], found[1::2]
         if not all(isinstance(name, bytes) for name in names) or not all(isinstance(t, bytes | None) for t in texts):
-            raise self._malformed("its records are no texts")
+            raise self._malformed("its records are not text")
         return list(zip(names, texts, strict=True))
 
     def _malformed(self, problem: str) -> StoreError:

@@ -1,4 +1,4 @@
-"""Lua scripts that read in one step, so that nobody sees half of a write. Only NOTE writes.
+"""Lua scripts that read in one step, so that no reader sees half of a write. Only NOTE writes.
 
 All get the keys of layout.Keys, in their order.
 """
@@ -26,10 +26,10 @@ if ours and since > 0 and since < revision and since >= tonumber(state[4] or '0'
 end
 return {state[1], revision, state[3], 1, redis.call('HGETALL', KEYS[2])}
 """
-"""ARGV: the revision, and the nonce that its write had, or nothing if that is not known.
+"""ARGV: the revision, and the nonce of its write, empty if unknown.
 
-Answers the layout, the revision and its nonce; and if anything is new, whether that is all there is, and names and
-texts by turns, with no text where a record was deleted."""
+Returns the layout, the revision and its nonce; and if anything is new, whether these are all records, and alternating
+names and texts, with no text where a record was deleted."""
 
 LIST = """
 local found = {}
@@ -39,8 +39,8 @@ for i, name in ipairs(redis.call('ZRANGEBYLEX', KEYS[7], ARGV[1], ARGV[2], 'LIMI
 end
 return {redis.call('HGET', KEYS[1], 'layout'), found}
 """
-"""ARGV: the first and the last name, in the words of ZRANGEBYLEX, and how many. Answers the layout, and names and
-texts by turns."""
+"""ARGV: the first and the last name, in the syntax of ZRANGEBYLEX, and the maximum count. Returns the layout, and
+alternating names and texts."""
 
 FIND = """
 local types = {'hash', 'hash', 'hash', 'hash', 'zset', 'zset', 'zset', 'zset', 'stream'}
@@ -74,10 +74,10 @@ end
 local time = redis.call('TIME')
 return {state[1], state[2], state[4], time[1], time[2], records, versions, holders, held, compacted, names}
 """
-"""The state before a write. ARGV: how many changes are remembered, how many edits there are, their names, and the
+"""The state before a write. ARGV: how many changes are stored, how many edits there are, their names, and the
 claims of those that have one.
 
-Keys of another type are refused here: a transaction would leave out the commands that fail, and do the others."""
+Keys of another type are refused here: a transaction would skip the commands that fail, and execute the others."""
 
 NOTE = """
 local kept = redis.call('TYPE', KEYS[9]).ok
@@ -93,4 +93,4 @@ for entry = 0, ARGV[2] - 1 do
   redis.call('XADD', KEYS[9], 'MINID', oldest, '*', 'at_us', now, unpack(ARGV, first, first + words - 1))
 end
 """
-"""ARGV: for how many seconds entries are kept, how many these are, and the fields of each but its time."""
+"""ARGV: the retention in seconds, the number of entries, and the fields of each without its time."""

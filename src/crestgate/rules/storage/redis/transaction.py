@@ -1,10 +1,10 @@
 """One attempt to write rules to Redis: a WATCH/MULTI/EXEC transaction.
 
 It WATCHes the state, reads in one script what the edits touch, calls `plan_write`, and sends the plan between MULTI and
-EXEC. Redis executes it only if no other write has come between. What may have been executed is never sent twice.
+EXEC. Redis executes it only if there was no other write in between. What may have been executed is never sent twice.
 
-A sweep, at most once an hour and as part of a write, removes records that ended more than a day ago. Each audit entry
-that is added removes those older than 90 days.
+A sweep, at most once an hour and as part of a write, removes records that expired more than a day ago. Each new audit
+entry removes those older than 90 days.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["AUDIT_MS", "Writer"]
 AUDIT_MS = AUDIT_DAYS * DAY_US // 1000
 SWEEP_US = 3600 * 1_000_000
 MAX_SWEPT = 1000
-"""Records that one sweep removes; if there are more, the next write goes on."""
+"""Records that one sweep removes; if there are more, the next write continues."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Writer:
     def __init__(self, redis: SharedRedisClient, keys: Keys, *, max_changes: int) -> None:
         self._redis = redis
         self._keys = keys
-        self._most_changes = max_changes
+        self._max_changes = max_changes
         self.location = f"{redis.address}, {keys.records}"
         """The location of the records, for messages."""
 
@@ -72,13 +72,13 @@ class Writer:
             before |= {(record.kind, record.id): record for held in known.holders.values() for record in held}
             swept_us = known.swept_us
             if not 0 <= known.now_us - swept_us < SWEEP_US:
-                ended, complete = self._ended(pipeline, known.now_us)
+                expired, complete = self._expired(pipeline, known.now_us)
                 swept_us = known.now_us if complete else 0
                 touched = {(record.kind, record.id) for record in plan.puts}
                 touched |= {(kind, record_id) for kind, record_id, _ in plan.deletes}
-                away = [record for record in ended if (record.kind, record.id) not in touched]
-                before |= {(record.kind, record.id): record for record in away}
-                removed = plan_expiry(away, known.now_us)
+                removable = [record for record in expired if (record.kind, record.id) not in touched]
+                before |= {(record.kind, record.id): record for record in removable}
+                removed = plan_expiry(removable, known.now_us)
                 plan.deletes += removed.deletes
                 plan.audit += removed.audit
             pipeline.multi()
@@ -91,7 +91,7 @@ class Writer:
     def _find(self, pipeline: Any, edits: Sequence[Edit]) -> _WriteState:
         names = [name_of(edit.kind, edit.id) for edit in edits]
         claims = sorted({edit.unique_key for edit in edits if edit.unique_key is not None})
-        words = [self._most_changes, len(names), *names, *map(encoded, claims)]
+        words = [self._max_changes, len(names), *names, *map(encoded, claims)]
         layout, revision, swept_us, seconds, micros, texts, versions, holders, held, compacted, forget = pipeline.eval(
             FIND, len(self._keys), *self._keys, *words
         )
@@ -111,8 +111,8 @@ class Writer:
         now_us = int(seconds) * 1_000_000 + int(micros)
         return _WriteState(int(revision or 0), compacted, forget, now_us, int(swept_us or 0), stored, holders)
 
-    def _ended(self, pipeline: Any, now_us: int) -> tuple[Sequence[Record], bool]:
-        """Records that ended more than a day ago, and whether these are all of them."""
+    def _expired(self, pipeline: Any, now_us: int) -> tuple[Sequence[Record], bool]:
+        """Records that expired more than a day ago, and whether these are all of them."""
         names = pipeline.zrangebyscore(self._keys.ends, "-inf", now_us - DAY_US, 0, MAX_SWEPT)
         texts = pipeline.hmget(self._keys.records, names) if names else []
         records = []
@@ -120,13 +120,13 @@ class Writer:
             try:
                 records += [] if text is None else [read_record(name, text, self.location)]
             except ValidationError:
-                continue  # readers report it; a write of something else does not fail for it
+                continue  # readers report it; other writes do not fail because of it
         return records, len(names) < MAX_SWEPT
 
     def _forget(self, pipeline: Any, known: _WriteState) -> None:
         if known.compacted > 0:
             pipeline.zremrangebyscore(self._keys.changed, "-inf", known.compacted)
-            # A reader of that very revision has missed nothing, and is recognised by its nonce.
+            # A reader of exactly that revision has missed nothing, and is recognised by its nonce.
             pipeline.zremrangebyscore(self._keys.writes, "-inf", f"({known.compacted}")
         if known.forget:
             pipeline.hdel(self._keys.deleted, *known.forget)
@@ -134,30 +134,34 @@ class Writer:
     def _store(self, pipeline: Any, number: int, plan: WritePlan, before: Mapping[tuple[Kind, str], Record]) -> None:
         """Write the records and their indexes."""
         keys = self._keys
-        kept = {name_of(record.kind, record.id): record for record in plan.puts}
-        gone = {name_of(kind, record_id): version for kind, record_id, version in plan.deletes}
-        changed = {*kept, *gone}
-        free = {
+        stored_records = {name_of(record.kind, record.id): record for record in plan.puts}
+        deleted_versions = {name_of(kind, record_id): version for kind, record_id, version in plan.deletes}
+        changed = {*stored_records, *deleted_versions}
+        freed_claims = {
             encoded(record.unique_key)
             for (kind, record_id), record in before.items()
             if record.unique_key is not None and name_of(kind, record_id) in changed
         }
-        if free:
-            pipeline.hdel(keys.claims, *free)
+        if freed_claims:
+            pipeline.hdel(keys.claims, *freed_claims)
         pipeline.zrem(keys.ends, *changed)
         pipeline.zadd(keys.changed, dict.fromkeys(changed, number))
-        if gone:
-            pipeline.hdel(keys.records, *gone)
-            pipeline.zrem(keys.names, *gone)
-            pipeline.hset(keys.deleted, mapping=gone)
-        if kept:
-            pipeline.hset(keys.records, mapping={name: text_of_record(record, number) for name, record in kept.items()})
-            pipeline.zadd(keys.names, dict.fromkeys(kept, 0))
-            pipeline.hdel(keys.deleted, *kept)
-        claims = {encoded(record.unique_key): name for name, record in kept.items() if record.unique_key is not None}
+        if deleted_versions:
+            pipeline.hdel(keys.records, *deleted_versions)
+            pipeline.zrem(keys.names, *deleted_versions)
+            pipeline.hset(keys.deleted, mapping=deleted_versions)
+        if stored_records:
+            pipeline.hset(
+                keys.records, mapping={name: text_of_record(record, number) for name, record in stored_records.items()}
+            )
+            pipeline.zadd(keys.names, dict.fromkeys(stored_records, 0))
+            pipeline.hdel(keys.deleted, *stored_records)
+        claims = {
+            encoded(record.unique_key): name for name, record in stored_records.items() if record.unique_key is not None
+        }
         if claims:
             pipeline.hset(keys.claims, mapping=claims)
-        ends = {name: record.expires_us for name, record in kept.items() if record.expires_us is not None}
+        ends = {name: record.expires_us for name, record in stored_records.items() if record.expires_us is not None}
         if ends:
             pipeline.zadd(keys.ends, ends)
 

@@ -1,1 +1,1 @@
-"""Rules in a database: SQLite, MariaDB, MySQL or PostgreSQL. repository.py tells how."""
+"""Rules in a database: SQLite, MariaDB, MySQL or PostgreSQL. See repository.py."""

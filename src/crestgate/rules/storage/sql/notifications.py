@@ -1,8 +1,8 @@
 """LISTEN on PostgreSQL: a thread that waits for notifications of writes by other processes.
 
-It has a connection of its own, outside of the pool, and calls the callbacks also whenever it has (re)connected: writes
-before that have been missed. The thread polls the server and a pipe, through which it is stopped; so it ends at once,
-unless it is connecting, which is bounded.
+It has a connection of its own, outside of the pool, and also calls the callbacks whenever it has (re)connected: it has
+missed the writes before. The thread polls the server and a pipe, through which it is stopped; so it ends immediately,
+unless it is connecting, which has a timeout.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class Listener:
         self.channel = channel
         self.timeout = timeout
         self._wakes: list[Callable[[], None]] = []
-        self._turn = fork_safe_lock()
+        self._lock = fork_safe_lock()
         self._thread: _ListenerThread | None = None
         self._closed = False
 
     def add(self, wake: Callable[[], None]) -> None:
-        with self._turn:
+        with self._lock:
             self._wakes.append(wake)
             if self._thread is None and not self._closed:
                 self._thread = _ListenerThread(self)
 
     def close(self) -> None:
-        with self._turn:
+        with self._lock:
             self._closed = True
             ending, self._thread = self._thread, None
         if ending is not None:
@@ -129,7 +129,7 @@ class _ListenerThread:
         session.run([f"LISTEN {self.listener.channel}"], deadline)
 
     def _wait_for_notifications(self) -> bool:
-        """Wait for notifications; True when it is stopped."""
+        """Wait for notifications until stopped; then True."""
         session = self.session
         assert session is not None
         while not self._wait(session.connection.socket, HEARTBEAT):

@@ -2,8 +2,8 @@
 
 `crestgate_revisions` has one row for each prefix. A write locks it, so writes are serialized; it reads what its edits
 touch, calls `plan_write`, stores the plan under the next revision, and commits. `changes` reads the revision and the
-records that are newer than what its caller has seen, in one snapshot; usually nothing is, and it has read one row. A
-deleted record stays for a day as a row without a body, for readers that have not seen its deletion.
+records that are newer than what its caller has seen, in one snapshot; usually there are none, and it reads one row.
+A deleted record stays for a day as a row without a body, for readers that have not seen its deletion.
 
 PostgreSQL notifies other processes of a write (see notifications.py); the other databases are polled.
 """
@@ -53,7 +53,7 @@ Holders = dict[str, list[Record]]
 
 
 def open_sql_repository(options: Options) -> SqlRepository:
-    """The rules of a `sqlite://`, `mysql://`, `mariadb://` or `postgresql://` URL. Connects at once, so
+    """The rules of a `sqlite://`, `mysql://`, `mariadb://` or `postgresql://` URL. Connects immediately, so
     that a wrong URL fails now, and creates the tables if there are none."""
     prefix, pool_size = options.prefix(), options.pool_size()
     timeout = options.timeout_ms(TIMEOUT_MS) / 1000
@@ -72,8 +72,8 @@ class Mark(NamedTuple):
 
 
 class SqlRepository:
-    """The records under `prefix` in the database that `driver` reaches, whose tables are there. See port.py for the
-    promises. `timeout` is in seconds, for one answer of the database and for others to be out of the way."""
+    """The records under `prefix` in the database of `driver`, whose tables exist. See port.py for the guarantees.
+    `timeout` is in seconds, for one response of the database and for waiting on locks."""
 
     def __init__(self, driver: Driver, *, prefix: str, timeout: float, pool_size: int | None = None) -> None:
         self.title = driver.name
@@ -92,15 +92,15 @@ class SqlRepository:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def get(self, kind: Kind, record_id: str) -> Record | None:
-        query = select(records).where(*self._living(kind), records.c.id == bytes_of(record_id))
+        query = select(records).where(*self._not_deleted(kind), records.c.id == bytes_of(record_id))
         found = self._records(query)
         return found[0] if found else None
 
     def list(self, kind: Kind, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Record]:
-        query = select(records).where(*self._living(kind)).order_by(records.c.id).limit(max(_clamp(limit), 0))
+        query = select(records).where(*self._not_deleted(kind)).order_by(records.c.id).limit(max(_clamp(limit), 0))
         if prefix:
             first = bytes_of(prefix)
-            beyond = first[:-1] + bytes([first[-1] + 1])  # no byte of UTF-8 is the last there is
+            beyond = first[:-1] + bytes([first[-1] + 1])  # UTF-8 never has the byte 0xFF
             query = query.where(records.c.id >= first, records.c.id < beyond)
         if after:
             query = query.where(records.c.id > bytes_of(after))
@@ -190,7 +190,7 @@ class SqlRepository:
         self._store(connection, mark, now_us, WritePlan(audit=entries), set())
 
     def _lock_prefix(self, connection: Connection) -> tuple[Mark, int]:
-        """Lock out other writers of this prefix; its mark, and the time."""
+        """Lock the prefix against other writers; returns its mark, and the time."""
         rows = self._marks(connection, locking=True)
         now_us: int = connection.execute(select(self.clock)).scalar_one()
         if rows:
@@ -229,7 +229,7 @@ class SqlRepository:
             connection.execute(update(revisions).where(revisions.c.prefix == self.prefix).values(after._asdict()))
 
     def _replace(self, connection: Connection, number: int, now_us: int, revision: WritePlan) -> None:
-        """Replace all rows at once: delete, then insert."""
+        """Replace all rows: delete, then insert."""
         rows = [record_row(self.prefix, number, record) for record in revision.puts]
         for kind, record_id, version in revision.deletes:
             tombstone = Record(kind, record_id, version, {}, now_us, now_us)
@@ -269,7 +269,7 @@ class SqlRepository:
     def _of(self, kind: Kind) -> tuple[Any, ...]:
         return records.c.prefix == self.prefix, records.c.kind == kind
 
-    def _living(self, kind: Kind) -> tuple[Any, ...]:
+    def _not_deleted(self, kind: Kind) -> tuple[Any, ...]:
         return *self._of(kind), records.c.deleted == 0
 
     def _records(self, query: Any) -> Sequence[Record]:

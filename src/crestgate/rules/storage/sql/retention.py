@@ -21,7 +21,7 @@ __all__ = ["BATCH_SIZE", "HOUR_US", "expired", "is_due", "purge_audit", "purge_d
 
 HOUR_US = 3600 * 1_000_000
 BATCH_SIZE = 200
-"""Rows at a time; if there are more, the next write goes on."""
+"""Rows at a time; if there are more, the next write continues."""
 
 
 class BatchResult(NamedTuple):
@@ -45,7 +45,7 @@ def purge_audit(connection: Connection, prefix: bytes, now_us: int) -> BatchResu
 
 
 def purge_deletions(connection: Connection, prefix: bytes, now_us: int) -> BatchResult:
-    """The oldest first, so that all up to the last of them are purged."""
+    """Purge the oldest first, so that all up to the returned revision are purged."""
     old = (records.c.prefix == prefix, records.c.deleted == 1, records.c.updated_us < now_us - DAY_US)
     query = select(records.c.revision).where(*old).order_by(records.c.revision).limit(BATCH_SIZE)
     found = connection.scalars(query).all()

@@ -1,6 +1,6 @@
 """Conversion of records and audit entries to and from database rows.
 
-Ids and names are UTF-8 bytes, also with lone surrogates; JSON is in ASCII. A unique key is indexed by its SHA-256 in
+Ids and names are UTF-8 bytes, including lone surrogates; JSON is in ASCII. A unique key is indexed by its SHA-256 in
 column `claim`, and stored as text beside it.
 """
 
@@ -28,22 +28,22 @@ def digest(unique_key: str) -> bytes:
     return sha256(bytes_of(unique_key)).digest()
 
 
-def cut(text: str, most: int) -> bytes:
+def cut(text: str, max_bytes: int) -> bytes:
     """The text in UTF-8, truncated to whole characters.
 
     >>> cut("naïve", 3), cut("naïve", 4)
     (b'na', b'na\\xc3\\xaf')
     """
     data = bytes_of(text)
-    if len(data) <= most:
+    if len(data) <= max_bytes:
         return data
-    while data[most] & 0xC0 == 0x80:  # in the middle of a character
-        most -= 1
-    return data[:most]
+    while data[max_bytes] & 0xC0 == 0x80:  # in the middle of a character
+        max_bytes -= 1
+    return data[:max_bytes]
 
 
 def check_edit(edit: Edit) -> None:
-    """ValidationError if there is no room for its id."""
+    """ValidationError if its id is too long for the column."""
     size = len(bytes_of(edit.id))
     if size > MAX_ID_BYTES:
         problem = f"is {size:,} bytes long and may have {MAX_ID_BYTES:,} at most: {edit.id[:40]!r}…"
@@ -130,5 +130,5 @@ def _mapping(text: str | None, what: str, column: str, location: str, table: str
 
 
 def _unreadable(what: str, column: str, error: Exception, location: str, table: str) -> ValidationError:
-    advice = f"mend the row of {table}, or delete it"
+    advice = f"correct the row of {table}, or delete it"
     return ValidationError([Problem(what, f"its {column} cannot be read: {error}; {advice}", location)])
