@@ -110,7 +110,7 @@ def read_tracing(fields: Fields, name: str) -> Tracing:
 
 
 def read_webhook(fields: Fields, name: str) -> str | None:
-    """The URL that pressure changes are posted to. Never shown: it is often a secret itself."""
+    """The URL that pressure changes are posted to. Never logged or shown in errors: it is often a secret."""
     if isinstance(fields.values.get(name), str):
         fields.report(name, "must be a mapping: write {webhook: …} around the URL")
         return None

@@ -72,7 +72,7 @@ class Settings:
     """Validated settings. Created by `load_settings`."""
 
     store: str | tuple[str, ...] = field(default=DEFAULT_STORE, repr=False)
-    """Not in the repr, like `rules_store`: it may hold a password."""
+    """Not in the repr, like `rules_store`: it may contain a password."""
     rules_store: str | None = field(default=None, repr=False)
     on_store_error: OnStoreError = DEFAULT_POLICY
     refresh_seconds: float = 1.0

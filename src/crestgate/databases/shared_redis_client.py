@@ -1,6 +1,6 @@
 """Redis client that threads share, with bounded waits, StoreError for its errors, and a new client after a fork.
 
-A forked child opens a client of its own when it first needs one, and never touches its parent's: redis-py's pools take
+A forked child opens a new client when it first needs one, and never touches its parent's: redis-py's pools take
 locks, even to detect a fork, and a fork may have left them locked.
 
 In a cluster the client is reopened after a connection was lost or a slot has moved, and so learns the new topology.
@@ -32,7 +32,7 @@ _LOST = (
     redis_errors.RedisClusterException,
     OSError,
 )
-"""Also WatchError, which redis-py raises for a connection that was lost while it watched something."""
+"""Also WatchError, which redis-py raises for a connection that was lost while it watched a key."""
 _REDIRECTED = (redis_errors.AskError, redis_errors.ClusterDownError, redis_errors.TryAgainError)
 """The node of a cluster does not, or not yet, have the slot. (MOVED is an AskError too.)"""
 

@@ -11,11 +11,11 @@ __all__ = ["open_history"]
 
 
 def open_history(url: str) -> History:
-    """The history in the database that a URL names. Connects at once, so that a wrong URL fails here.
+    """The history in the database that a URL names. Connects immediately, so that a wrong URL fails here.
 
     >>> open_history("rules.yaml")
     Traceback (most recent call last):
-    crestgate.errors.ConfigError: usage cannot be stored in 'rules.yaml': files hold rules only; ...
+    crestgate.errors.ConfigError: usage cannot be stored in 'rules.yaml': files contain rules only; ...
     """
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme in SQL_SCHEMES:
@@ -23,8 +23,8 @@ def open_history(url: str) -> History:
     if scheme in REDIS_SCHEMES:
         return _redis(Options(url))
     raise ConfigError(
-        f"usage cannot be stored in {redact_url(url)!r}: files hold rules only; write the URL of a database, such as "
-        "sqlite:///rules.db, mysql://…, postgresql://… or redis://…"
+        f"usage cannot be stored in {redact_url(url)!r}: files contain rules only; write the URL of a database, such "
+        "as sqlite:///rules.db, mysql://…, postgresql://… or redis://…"
     )
 
 

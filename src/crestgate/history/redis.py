@@ -51,9 +51,9 @@ local function read()
   at = at + 1
   return ARGV[at - 1]
 end
-local most, spans = tonumber(read()), {}
+local max_subjects, spans = tonumber(read()), {}
 for i = 1, 2 do
-  spans[i] = {second = read(), kept = read(), index = KEYS[3 * i - 2], rules = KEYS[3 * i - 1], top = KEYS[3 * i]}
+  spans[i] = {second = read(), ttl = read(), index = KEYS[3 * i - 2], rules = KEYS[3 * i - 1], top = KEYS[3 * i]}
 end
 local function add(field, fields)
   for _ = 1, tonumber(read()) do
@@ -69,23 +69,23 @@ end
 add('rules', 'ads')
 add('top', 'ad')
 for _, span in ipairs(spans) do
-  if redis.call('HLEN', span.top) > most then
-    local found, counts, names = redis.call('HGETALL', span.top), {}, {}
-    for i = 1, #found, 2 do
-      local name = string.sub(found[i], 2)
+  if redis.call('HLEN', span.top) > max_subjects then
+    local fields, counts, names = redis.call('HGETALL', span.top), {}, {}
+    for i = 1, #fields, 2 do
+      local name = string.sub(fields[i], 2)
       if not counts[name] then names[#names + 1] = name end
-      counts[name] = (counts[name] or 0) + tonumber(found[i + 1])
+      counts[name] = (counts[name] or 0) + tonumber(fields[i + 1])
     end
     table.sort(names, function(a, b)
       if counts[a] ~= counts[b] then return counts[a] > counts[b] end
       return a < b
     end)
-    for i = most + 1, #names do redis.call('HDEL', span.top, 'a' .. names[i], 'd' .. names[i]) end
+    for i = max_subjects + 1, #names do redis.call('HDEL', span.top, 'a' .. names[i], 'd' .. names[i]) end
   end
   redis.call('ZADD', span.index, span.second, span.second)
-  redis.call('EXPIRE', span.index, span.kept)
-  redis.call('EXPIRE', span.rules, span.kept)
-  redis.call('EXPIRE', span.top, span.kept)
+  redis.call('EXPIRE', span.index, span.ttl)
+  redis.call('EXPIRE', span.rules, span.ttl)
+  redis.call('EXPIRE', span.top, span.ttl)
 end
 """
 
@@ -102,7 +102,7 @@ redis.call('EXPIRE', KEYS[1], ARGV[2])
 
 
 def open_redis_history(options: Options) -> RedisHistory:
-    """The history of a URL. Connects at once."""
+    """The history of a URL. Connects immediately."""
     timeout = options.timeout_ms(TIMEOUT_MS) / 1000
     prefix, pool_size = options.prefix(), options.pool_size() or POOL_SIZE
     return RedisHistory(lambda: open_client(options, timeout), prefix=prefix, timeout=timeout, pool_size=pool_size)

@@ -2,7 +2,7 @@
 
 An `add` locks the one row of its prefix in `crestgate_usage_turns`, so writes are serialised, and the number
 of subjects can be bounded exactly; then it adds to the rows of the minute and of the hour, in the order of their keys.
-It is a few statements, whatever the number of rules. Readers do not wait for it.
+The number of statements is small and does not depend on the number of rules. Readers do not wait for it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SWEEP_BATCH = 1000
 BATCH_SIZE = 200
 """Subjects in one statement."""
 LAST_USE = 0
-"""The step of rows that hold when a counter was last used, not the usage of a subject."""
+"""The step of rows that store when a counter was last used, not the usage of a subject."""
 T = TypeVar("T")
 
 

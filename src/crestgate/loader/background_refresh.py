@@ -83,7 +83,7 @@ class BackgroundRefresh(Generic[Owner]):
                 return False
             try:
                 reloaded = self._load(owner)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the previous state stays in force
+            except Exception as error:  # noqa: BLE001 - the previous state stays in force after any error
                 if not self.closed:
                     self._failed(error)
                 return False

@@ -55,7 +55,7 @@ class _Node(NamedTuple):
 def parse(text: str, texts: re.Pattern[str] | None = None) -> Parsed:
     """The data of a text, its lines, and its problems (with lines, without the file).
 
-    A value whose path matches `texts` is text whatever it looks like: `value: 1.10` is "1.10" there.
+    A value whose path matches `texts` is always text: `value: 1.10` is "1.10" there.
     """
     try:
         import yaml

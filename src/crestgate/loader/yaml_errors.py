@@ -91,11 +91,11 @@ def _bracket(error: ParserError, closing: str, lines: Sequence[str]) -> tuple[in
 
 
 def _colon(error: ParserError, lines: Sequence[str]) -> tuple[int, str]:
-    if "simple key" in error.context:  # a word on a line of its own; PyYAML notices on the next
+    if "simple key" in error.context:  # a word alone on its line; PyYAML reports the next line
         row = (error.start or error.at)[0]
         name = lines[row].strip() if row < len(lines) else ""
-        shown = "this" if _SECRET.search(name) else repr(_shortened(name))
-        return row + 1, f"':' is missing after {shown}: write 'name: value'"
+        text = "this" if _SECRET.search(name) else repr(_shortened(name))
+        return row + 1, f"':' is missing after {text}: write 'name: value'"
     row, column = error.at
     before = lines[row][:column] if row < len(lines) else ""
     if ": " in before:

@@ -18,14 +18,14 @@ _EXAMPLES = "redis://host:6379/0, mysql://user:password@host/database, sqlite://
 
 
 def open_locks(url: str) -> LockService[Any]:
-    """The locks that a URL names. Connects at once, so that a wrong URL fails here.
+    """The locks that a URL names. Connects immediately, so that a wrong URL fails here.
 
     >>> open_locks("memory://")
     Traceback (most recent call last):
     crestgate.errors.ConfigError: unknown URL of locks 'memory://': write redis://host:6379/0, ...
     """
     if not isinstance(url, str):
-        raise ConfigError(f"locks are given as a URL, such as {_EXAMPLES}, not {type(url).__name__}")
+        raise ConfigError(f"locks must be a URL, such as {_EXAMPLES}, not {type(url).__name__}")
     scheme, colon, _ = url.partition("://")
     opener = _OPENERS.get(scheme.lower()) if colon else None
     if opener is None:

@@ -1,6 +1,6 @@
 """Base class of all locks: polling until a lock is free, and releasing it.
 
-An implementation only says how a lock is taken and released, each in a single attempt, and how a write is guarded.
+Subclasses implement a single attempt to take a lock, its release, and guarded writes.
 """
 
 from __future__ import annotations

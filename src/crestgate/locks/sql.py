@@ -80,7 +80,7 @@ class SqlLocks(Locks[Connection]):
         abandon(self.engine)
 
     def _try(self, action: Callable[[Connection], T | None]) -> T | None:
-        """The result in a transaction of its own; None on a lock conflict."""
+        """The result in a separate transaction; None on a lock conflict."""
         with self._map_errors():
             try:
                 with self.engine.connect() as connection:

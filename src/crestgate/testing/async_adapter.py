@@ -15,7 +15,7 @@ __all__ = ["AsyncStoreAdapter"]
 
 
 class AsyncStoreAdapter:
-    """A remote store whose `apply` calls `begin` on an event loop in a thread of its own."""
+    """A remote store whose `apply` calls `begin` on an event loop in a separate thread."""
 
     def __init__(self, store: RemoteStore) -> None:
         self.store = store
@@ -25,11 +25,11 @@ class AsyncStoreAdapter:
         self._thread.start()
 
     def apply(self, batch: Sequence[Request]) -> BatchOutcomes:
-        """Decide on the event loop; if that is closed on another one, so that the error is the store's own."""
-        deciding = self._decide(batch)
+        """Apply on the event loop. After `close`, on a new one, so that the store raises its own error."""
+        coroutine = self._apply(batch)
         if self._loop.is_closed():
-            return asyncio.run(deciding)
-        return asyncio.run_coroutine_threadsafe(deciding, self._loop).result()
+            return asyncio.run(coroutine)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def close(self) -> None:
         if self._loop.is_closed():
@@ -39,14 +39,14 @@ class AsyncStoreAdapter:
         self._thread.join()
         self._loop.close()
 
-    async def _decide(self, batch: Sequence[Request]) -> BatchOutcomes:
-        decided: asyncio.Future[BatchOutcomes] = asyncio.get_running_loop().create_future()
+    async def _apply(self, batch: Sequence[Request]) -> BatchOutcomes:
+        future: asyncio.Future[BatchOutcomes] = asyncio.get_running_loop().create_future()
 
-        def done(answer: BatchOutcomes | StoreError) -> None:
-            if isinstance(answer, StoreError):
-                decided.set_exception(answer)
+        def done(result: BatchOutcomes | StoreError) -> None:
+            if isinstance(result, StoreError):
+                future.set_exception(result)
             else:
-                decided.set_result(answer)
+                future.set_result(result)
 
         self.store.begin(batch, time.monotonic() + self.store.timeout, done)
-        return await decided
+        return await future

@@ -71,7 +71,7 @@ def test_invalid_urls(url: str, message: str) -> None:
 
 
 def test_url_of_another_type() -> None:
-    with pytest.raises(ConfigError, match=r"locks are given as a URL, such as redis://.*, not list$") as raised:
+    with pytest.raises(ConfigError, match=r"locks must be a URL, such as redis://.*, not list$") as raised:
         open_locks(["redis://:secret@host"])  # type: ignore[arg-type]
     assert "secret" not in str(raised.value)
 
