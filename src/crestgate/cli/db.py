@@ -20,7 +20,7 @@ def upgrade(store: StoreOption = None, rules_store: RulesStoreOption = None, con
     """Create the tables, or migrate them to the version of this Crestgate.
 
     Of the databases that the options name; without any, of all SQL databases in the environment and the settings.
-    Safe to run at any time, from several machines at once; does nothing when there is nothing to do.
+    Safe to run at any time, also concurrently; does nothing if the tables are up to date.
     """
     named = [url for url in (store, rules_store) if url]
     for url in _databases(named or _configured(config)):

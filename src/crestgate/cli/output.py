@@ -157,7 +157,7 @@ def _print_aligned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people, in two units at most.
+    """A duration as text, in two units at most.
 
     >>> [format_duration(s) for s in (0, 0.0042, 5.25, 59.999, 60, 5400, 90000)]
     ['0 s', '0.0042 s', '5.25 s', '60 s', '1 min', '1 h 30 min', '1 d 1 h']

@@ -55,7 +55,7 @@ class Domains:
         return domain in self.roots
 
     def match(self, domain: str, entries: Sequence[tuple[str, str]]) -> Match | None:
-        """The limit of a descriptor; None when there is none."""
+        """The limit of a descriptor, or None."""
         node = self.roots.get(domain)
         if node is None:
             return None

@@ -58,7 +58,7 @@ class DescriptorLimit:
     quota: bool = False
     requests_per_unit: int = 0
     unit: int = 0
-    """The whole period as the protocol numbers it (UNIT_NUMBERS); 0 when it is none of those."""
+    """The number of its period in the protocol (UNIT_NUMBERS); 0 for other periods."""
     metadata: Mapping[str, Any] | None = None
 
 

@@ -166,10 +166,10 @@ class Editor:
         for _ in range(MAX_ATTEMPTS):
             counted = self._repository.get("default", POLICY_IDS)
             number = 1 + last_number_of(counted)
-            made = replace(policy, id=number)
+            numbered = replace(policy, id=number)
             last = Edit("default", POLICY_IDS, {"last": number}, counted.version if counted is not None else 0)
             try:
-                self._write([_checked_edit(made.rule(), expected=0), last])
+                self._write([_checked_edit(numbered.rule(), expected=0), last])
             except (StaleVersionError, ConflictError):
                 there = self._repository.get("rule", policy.rule_id)
                 if there is not None and policy_of(rule_of(there)) is None:
@@ -181,7 +181,7 @@ class Editor:
                 if self._repository.get("default", POLICY_IDS) == counted:
                     raise  # not the number: a rule that is not a policy has its slot
                 continue  # another writer took the number
-            return made
+            return numbered
         raise StaleVersionError(
             f"a policy for key {policy.key!r} could not be numbered: too many concurrent writes; try again"
         )
@@ -189,9 +189,9 @@ class Editor:
     def replace_policy(self, policy: Policy) -> Policy:
         """Replace a policy; it keeps its number. NotFoundError if there is none."""
         _check_is(policy, Policy, POLICY)
-        made = replace(policy, id=self.policy(policy.key).id)
-        self._put(_checked_edit(made.rule()))
-        return made
+        numbered = replace(policy, id=self.policy(policy.key).id)
+        self._put(_checked_edit(numbered.rule()))
+        return numbered
 
     def delete_policy(self, key: str) -> None:
         self.policy(key)

@@ -138,7 +138,7 @@ class Source(Protocol):
         """The changes since this revision (0: everything); None if there are none."""
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever something may have changed, as far as the repository is notified.
+        """Call `wake` whenever something may have changed, if the repository supports notifications.
 
         After a lost connection it is called once, because changes may have been missed.
         """

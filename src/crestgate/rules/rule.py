@@ -224,10 +224,10 @@ def _read_rule_id(fields: Fields, spec: FieldSpec) -> str:
         if not fields.has(spec.name) and name is None:
             fields.report(spec.name, "is missing: write a rule_id such as 'orders-per-user', or a name to make it from")
         return ""
-    made = re.sub(r"[^\w.]+", "-", name.lower()).strip("-")[: MAX_ID_BYTES // 4]
-    if not made:
+    derived = re.sub(r"[^\w.]+", "-", name.lower()).strip("-")[: MAX_ID_BYTES // 4]
+    if not derived:
         fields.report("name", f"{name!r} has no letter or digit to make a rule_id from: write a rule_id")
-    return made
+    return derived
 
 
 def _read_dimension(fields: Fields, spec: FieldSpec) -> str:

@@ -247,12 +247,12 @@ class RuleSet:
         parts = self.defaults.policy_key
         if not parts:
             return None
-        made = [subject for dimension, subject in subjects.items() if dimension in parts]
+        key_parts = [subject for dimension, subject in subjects.items() if dimension in parts]
         if "route" in parts and path is not None:
-            made.append("route:" + path)
+            key_parts.append("route:" + path)
         if len(parts) > 1:  # escape the separator, or two requests could have one key
-            made = [part.replace("%", "%25").replace("|", "%7C") for part in made]
-        return "|".join(made) if made else None
+            key_parts = [part.replace("%", "%25").replace("|", "%7C") for part in key_parts]
+        return "|".join(key_parts) if key_parts else None
 
 
 @final

@@ -182,7 +182,7 @@ def _default_policy(record: Record) -> Rule:
 def _policy_key(record: Record) -> tuple[str, ...]:
     parts = _strings(record, "parts")
     if not all(part in POLICY_KEY_PARTS for part in parts):
-        raise ConfigError(f"policy_key is made of {', '.join(POLICY_KEY_PARTS)}, not {', '.join(parts)}")
+        raise ConfigError(f"policy_key may only have {', '.join(POLICY_KEY_PARTS)}, not {', '.join(parts)}")
     return tuple(parts)
 
 

@@ -74,7 +74,7 @@ BROKEN: list[tuple[Edit, str]] = [
     (Edit("default", "policy_key", {"parts": "ip"}), "parts of policy_key must be a list of texts, not 'ip'"),
     (
         Edit("default", "policy_key", {"parts": ["path"]}),
-        "policy_key is made of user, apikey, client, ip, route, not path",
+        "policy_key may only have user, apikey, client, ip, route, not path",
     ),
     (Edit("default", "client_limits", {"limits": ["5/s", "6/s"]}), "two limits of one period"),
 ]

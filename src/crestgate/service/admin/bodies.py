@@ -1,6 +1,6 @@
 """Strict JSON parser for request bodies.
 
-The readers of rules, policies and clients validate the fields, and report all errors at once. Here a body is only
+The readers of rules, policies and clients validate the fields, and report all errors together. Here a body is only
 parsed to plain data: duplicate fields, NaN and lone surrogates, which could not be encoded again, are errors.
 """
 

@@ -101,7 +101,7 @@ def naming_fields(**parameters: str) -> Iterator[None]:
 
 
 class UnhandledErrors:
-    """Middleware: answers unhandled errors with 500, without details, and logs them with their traceback."""
+    """Middleware: responds to unhandled errors with 500, without details, and logs them with their traceback."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -11,7 +11,7 @@ __all__ = ["HeadAsGet"]
 
 
 class HeadAsGet:
-    """Answers HEAD as GET, without the body."""
+    """Handles HEAD as GET, without the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

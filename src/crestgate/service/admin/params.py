@@ -103,7 +103,7 @@ def parse_timestamps(given: Mapping[str, str | None]) -> dict[str, int | None]:
 
 
 def _number_or_text(text: str | None) -> Any:
-    """A number if it is one; else the text, with each space, which a query made of a `+`, as `+` again."""
+    """A number if it is one; else the text, with spaces changed back to `+`, which query decoding replaced."""
     if text is None:
         return None
     try:

@@ -106,8 +106,8 @@ def create_policy(context: ContextDep, editor: EditorDep, body: JsonBody) -> Res
     """A limit for one key. 409 if it already has one."""
     policy = _read(body, None)
     context.check_absent("rule", policy.rule_id, policy.key in _policies(context.rules()))
-    made = editor.create_policy(policy)
-    return json_response(_policy_data(made), 201, location("/admin/policies/", made.key))
+    created = editor.create_policy(policy)
+    return json_response(_policy_data(created), 201, location("/admin/policies/", created.key))
 
 
 @router.get("/policies/{key:name}", **describe("Get a policy", PolicyResponse, 400, 404))

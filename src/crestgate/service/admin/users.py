@@ -85,8 +85,8 @@ def override(context: ContextDep, editor: EditorDep, user_id: Name, body: JsonBo
     problems.raise_any()
     assert base is not None
     with naming_fields(user="user_id", base="rule_id", seconds="duration_seconds"):
-        made = editor.override(user_id, base, limit, seconds)
-    return json_response(made.to_data(), 201, location("/api/v1/rules/", made.rule_id))
+        new_rule = editor.override(user_id, base, limit, seconds)
+    return json_response(new_rule.to_data(), 201, location("/api/v1/rules/", new_rule.rule_id))
 
 
 def _base(rules: RuleSet, user: str, fields: Fields, now_us: int) -> Rule | None:
@@ -112,13 +112,13 @@ def _base(rules: RuleSet, user: str, fields: Fields, now_us: int) -> Rule | None
     if fields.problems.entries:
         return None
     # A new rule if there is none in the slot.
-    made = Rule.read({"rule_id": "slot", "dimension": "user", "limit": 1, **slot}, "", fields.problems)
-    if made is None:
+    new_rule = Rule.read({"rule_id": "slot", "dimension": "user", "limit": 1, **slot}, "", fields.problems)
+    if new_rule is None:
         return None
     for _, entry in rules.for_user(user, now_us):
-        if not entry.shadow and entry.counter == made.counter:
+        if not entry.shadow and entry.counter == new_rule.counter:
             return entry.rule
-    return made
+    return new_rule
 
 
 def _limit(rule: Rule, decision: Decision) -> dict[str, Any]:
