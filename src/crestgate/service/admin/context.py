@@ -33,17 +33,17 @@ class AdminContext:
 
     def check_absent(self, kind: Kind, record_id: str, known: bool) -> None:
         """ConflictError if a file has a record of this name, which a new one would silently override."""
-        if known and self._in_file(kind, record_id):
+        if known and self._is_only_in_file(kind, record_id):
             raise ConflictError(
                 f"{kind} {record_id!r} is already defined in a file: change it there, or use another name"
             )
 
     def check_writable(self, kind: Kind, record_id: str, known: bool) -> None:
         """ReadOnlyError if the record exists only in a file."""
-        if known and self._in_file(kind, record_id):
+        if known and self._is_only_in_file(kind, record_id):
             raise ReadOnlyError(f"{kind} {record_id!r} is defined in a file, which is read-only here: change it there")
 
-    def _in_file(self, kind: Kind, record_id: str) -> bool:
+    def _is_only_in_file(self, kind: Kind, record_id: str) -> bool:
         return self.dependencies.repository.get(kind, record_id) is None
 
 

@@ -24,7 +24,7 @@ from crestgate.errors import StoreError
 if TYPE_CHECKING:
     from crestgate.stores.shared.store import SharedStore
 
-__all__ = ["MAX_COMMITS", "CorruptionGuard", "check_size", "is_commit_count"]
+__all__ = ["MAX_COMMITS", "CorruptionGuard", "check_file_size", "is_commit_count"]
 
 SIZE_CHECK_US = 100_000
 MAX_COMMITS = 1 << 62
@@ -39,7 +39,7 @@ def is_commit_count(commits: i64) -> bool:
     return 0 <= commits < MAX_COMMITS
 
 
-def check_size(path: str, memory: mmap) -> None:
+def check_file_size(path: str, memory: mmap) -> None:
     """StoreError when the file is shorter than its mapping."""
     size = memory.size()
     if size < len(memory):
@@ -51,7 +51,7 @@ def check_size(path: str, memory: mmap) -> None:
 
 @final
 class CorruptionGuard:
-    """Detects and resets corrupt counters and records of one store, as seen by this process."""
+    """Resets corrupt counters and records of one store, and fails the requests that found them."""
 
     def __init__(self, store: SharedStore) -> None:
         self.store = store
@@ -65,9 +65,9 @@ class CorruptionGuard:
         store = self.store
         now = store.anchor + store.nanoseconds() // 1000
         store.next_size_check = 0  # at every request, for as long as it is wrong
-        check_size(store.path, store.memory)
+        check_file_size(store.path, store.memory)
         if store.records is not None:
-            check_size(store.records.path, store.records.memory)
+            check_file_size(store.records.path, store.records.memory)
         store.next_size_check = now + SIZE_CHECK_US
 
     def reset_slot(self, stripe: int, slot: int, digest: bytes, now: int, reason: str) -> StoreError:
