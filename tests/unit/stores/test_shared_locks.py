@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from crestgate.errors import StoreError
+from crestgate.errors import StoreClosedError, StoreError
 from crestgate.stores.shared import SharedStore, lock_holders
+from crestgate.stores.shared import locks as locks_module
 from crestgate.stores.shared.lock_holders import COUNT_MASK, first_stamp, is_stopped
 from crestgate.stores.shared.locks import FIRST_STRIPE, LockBusyError
 from crestgate.stores.shared.thread_locks import MAX_OVERTAKEN_SECONDS, ThreadLocks
@@ -157,3 +158,14 @@ def test_stamp_counter_never_overflows_into_the_pid(tmp_path: Path) -> None:
     assert {taken >> 32 for taken in stamps} == {stamp >> 32}
     assert len(set(stamps)) == 4
     store.close()
+
+
+def test_closing_leaves_the_file_to_a_check_that_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file may get the number of a closed descriptor, and would be locked or unlocked in its place."""
+    monkeypatch.setattr(locks_module, "CLOSE_TIMEOUT", 0.01)
+    store = SharedStore(str(tmp_path / "counters"))
+    store.locks.acquire(FIRST_STRIPE, 1.0)
+    store.close()
+    store.locks.release(FIRST_STRIPE)
+    with pytest.raises(StoreClosedError):
+        store.apply([])

@@ -41,6 +41,8 @@ FIRST_STRIPE = 2
 MAX_SPINS = 50
 MIN_NAP = 0.000_05
 MAX_NAP = 0.002
+CLOSE_TIMEOUT = 5.0
+"""Seconds that closing waits for checks of other threads, which may be slow on a busy machine."""
 
 
 class LockBusyError(StoreError):
@@ -221,11 +223,13 @@ class StripeLocks:
         )
 
     @contextmanager
-    def all_threads(self) -> Iterator[None]:
-        """Wait for checks of other threads to finish, for as long as a check may take, and block new ones."""
-        held = [thread for thread in self.threads.locks[FIRST_STRIPE:] if thread.acquire(True, self.timeout)]
+    def all_threads(self) -> Iterator[bool]:
+        """Wait for checks of other threads to finish, and block new ones. False if one does not finish."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        locks = self.threads.locks[FIRST_STRIPE:]
+        held = [thread for thread in locks if thread.acquire(True, max(deadline - time.monotonic(), 0))]
         try:
-            yield
+            yield len(held) == len(locks)
         finally:
             for thread in held:
                 thread.release()
