@@ -212,7 +212,7 @@ def test_expired_lease_still_writes_until_another_takes_the_lock(locks: Any, nam
         write_guarded(locks, first, name, 1)
         with locks.hold(name, wait=20, lease=LONG) as second:
             assert second.version > first.version
-            with pytest.raises(LeaseLostError, match=f"lock '{name}': the lease of version {first.version} ran out"):
+            with pytest.raises(LeaseLostError, match=f"lock '{name}': the lease of version {first.version} expired"):
                 write_guarded(locks, first, name, 2)
             assert read(locks, name) == 1
             write_guarded(locks, second, name, 3)

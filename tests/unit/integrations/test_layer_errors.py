@@ -42,7 +42,7 @@ def test_dry_run_layer_does_not_weaken_a_real_layer(limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("everybody", ["0.0.0.0/0", "*"])
 def test_trusting_all_addresses_is_refused(everybody: str, limiter: Limiter) -> None:
-    with pytest.raises(ConfigError, match=rf"'{re.escape(everybody)}' is everybody"):
+    with pytest.raises(ConfigError, match=rf"'{re.escape(everybody)}' trusts every peer"):
         LimitLayer(limiter, "1/minute", trusted_proxies=[everybody])
 
 
