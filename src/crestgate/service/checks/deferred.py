@@ -2,7 +2,7 @@
 """Results that are awaited later, or dropped.
 
 A call may end before anything is awaited for it: its deadline passes, or its client resets the stream. So a coroutine
-is created only when it is awaited, and `close` refunds what was charged for a result that is not awaited any more.
+is created only when it is awaited, and `close` undoes what was charged for a result that is not awaited any more.
 """
 
 from __future__ import annotations

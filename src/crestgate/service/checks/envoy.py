@@ -85,9 +85,7 @@ class EnvoyService:
             verdict = evaluator.try_decide(check)
             if verdict is not None:
                 return self._respond(call, check, verdict, now_us)
-        return Deferred(
-            partial(self._decide_later, call, evaluator, check), partial(checks.ceiling.refund, check.checks)
-        )
+        return Deferred(partial(self._decide_later, call, evaluator, check), partial(checks.refund, check.checks))
 
     async def _decide_later(self, call: CallContext, evaluator: DescriptorEvaluator, check: RateLimitCheck) -> bytes:
         """The limits are decided in one step; with many, what comes before and after is done in other turns of the

@@ -137,7 +137,7 @@ def _algorithm_of(note: LimitNote) -> Algorithm:
         try:
             limit = Limit(count, Fraction(period_us, 1_000_000), burst, name)
         except ConfigError as error:  # a custom algorithm that was registered then
-            raise ApiError(409, f"the first answer can no longer be told: {error}") from None
+            raise ApiError(409, f"the recorded response cannot be decoded: {error}") from None
         algorithm = _algorithms[note] = build(limit, label, label)
     return algorithm
 

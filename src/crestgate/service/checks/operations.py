@@ -122,9 +122,7 @@ class Operations:
                     encoded = self._encode(call, body, operations)
                     self.checks.observe(call, len(operations), True)
                     return join_decisions([encoded])
-        return Deferred(
-            partial(self._run_slices, call, body, operations, weight), partial(self.checks.ceiling.refund, weight)
-        )
+        return Deferred(partial(self._run_slices, call, body, operations, weight), partial(self.checks.refund, weight))
 
     async def _run_slices(self, call: CallContext, body: BatchBody, operations: list[Operation], weight: int) -> bytes:
         """Run a batch in slices, between which others are served. Some operations may be prepared already."""

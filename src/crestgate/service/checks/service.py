@@ -86,7 +86,7 @@ class CheckService:
         if refusal is not None:
             raise ApiError(refusal.status, refusal.detail, refusal.headers)
         if size > MAX_SYNC_BYTES:
-            return Deferred(partial(self._check_slices, call, checks, weight), partial(self.ceiling.refund, weight))
+            return Deferred(partial(self._check_slices, call, checks, weight), partial(self.refund, weight))
         pending: list[PendingCheck] = []
         now_us = self.clock.ticks()
         members = self._prepare(checks, 0, batch, pending, weight, now_us)
@@ -101,9 +101,7 @@ class CheckService:
                         self.metrics.observe_batch(len(checks))
                     self.metrics.observe_duration(perf_counter() - call.started)
                     return answers
-        return Deferred(
-            partial(self._check_later, call, checks, pending, batch, weight), partial(self.ceiling.refund, weight)
-        )
+        return Deferred(partial(self._check_later, call, checks, pending, batch, weight), partial(self.refund, weight))
 
     def peek(self, check: CheckBody) -> Answer | Deferred[Answer]:
         """What `check` would answer now; consumes nothing."""
@@ -113,7 +111,7 @@ class CheckService:
         decisions = try_decide(self.backend, pending)
         if decisions is not None:
             return answer_of(decisions[0], now_us)
-        return Deferred(partial(self._peek, pending, now_us), partial(self.ceiling.refund, 1))
+        return Deferred(partial(self._peek, pending, now_us))
 
     async def _peek(self, pending: Sequence[PendingCheck], now_us: int) -> Answer:
         return answer_of((await self.limiter.decide(pending))[0], now_us)
@@ -131,7 +129,7 @@ class CheckService:
             decisions = try_decide(self.backend, [pending])
             if decisions is not None:
                 return self._count_one(call, pending, decisions[0], None)
-        return Deferred(partial(self._decide_one, call, name, pending, secret), partial(self.ceiling.refund, 1))
+        return Deferred(partial(self._decide_one, call, name, pending, secret))
 
     async def _decide_one(self, call: CallContext, name: str, pending: PendingCheck, secret: str | None) -> Decision:
         before = CLIENT_KEY.set(secret)
@@ -366,7 +364,7 @@ class CheckService:
             raise ApiError(refusal.status, refusal.detail, refusal.headers)
 
     def refund(self, checks: int) -> None:
-        """Give back what an invalid request was charged: it counts as one check."""
+        """Refund a request that is invalid, or was reset before it was decided: it counts as one check."""
         if checks > 1:
             self.ceiling.refund(checks - 1)
 

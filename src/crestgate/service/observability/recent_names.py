@@ -50,14 +50,14 @@ class RecentNames:
     def _shrink(self, needed: int) -> None:
         """Keep the later half, or less if even that leaves no room for `needed` characters."""
         characters = needed
-        kept: list[tuple[str, int]] = []
+        latest_names: list[tuple[str, int]] = []
         for name, last_us in latest(self.last_us, self._max_names // 2):
             if characters + len(name) > self._max_characters // 2:
                 break
             characters += len(name)
-            kept.append((name, last_us))
+            latest_names.append((name, last_us))
         self.last_us.clear()
-        self.last_us.update(reversed(kept))
+        self.last_us.update(reversed(latest_names))
         self._characters = characters - needed
 
 

@@ -122,7 +122,7 @@ def logged_path(scope: Scope) -> str:
         return _CONVERTER.sub("}", route)
     path: str = scope["path"]
     parts = path.split("/")
-    kept = 4 if path.startswith("/api/") else 3
-    if len(parts) > kept and path != BATCH:
-        path = "/".join([*parts[:kept], "…"])
+    depth = 4 if path.startswith("/api/") else 3
+    if len(parts) > depth and path != BATCH:
+        path = "/".join([*parts[:depth], "…"])
     return path[:MAX_PATH]

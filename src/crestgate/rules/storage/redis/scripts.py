@@ -80,9 +80,9 @@ claims of those that have one.
 Keys of another type are refused here: a transaction would skip the commands that fail, and execute the others."""
 
 NOTE = """
-local kept = redis.call('TYPE', KEYS[9]).ok
-if kept ~= 'none' and kept ~= 'stream' then
-  return redis.error_reply('WRONGTYPE ' .. KEYS[9] .. ' is a ' .. kept .. ' and not a stream')
+local kind = redis.call('TYPE', KEYS[9]).ok
+if kind ~= 'none' and kind ~= 'stream' then
+  return redis.error_reply('WRONGTYPE ' .. KEYS[9] .. ' is a ' .. kind .. ' and not a stream')
 end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
