@@ -169,3 +169,13 @@ def test_closing_leaves_the_file_to_a_check_that_still_runs(tmp_path: Path, monk
     store.locks.release(FIRST_STRIPE)
     with pytest.raises(StoreClosedError):
         store.apply([])
+
+
+def test_a_check_that_meets_a_closed_store_says_so(tmp_path: Path) -> None:
+    """Neither the size of the file nor the stamp of a lock is read under a lock, so closing may come between."""
+    store = SharedStore(str(tmp_path / "counters"))
+    store.close()
+    with pytest.raises(StoreClosedError, match="is closed"):
+        store.corruption.check_size()
+    with pytest.raises(StoreClosedError, match="is closed"):
+        store.locks.detector(1.0).wait_for(FIRST_STRIPE)

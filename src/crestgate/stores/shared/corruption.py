@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, final
 
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.core.mypyc_types import i64
-from crestgate.errors import StoreError
+from crestgate.errors import StoreClosedError, StoreError
 
 if TYPE_CHECKING:
     from crestgate.stores.shared.store import SharedStore
@@ -40,11 +40,15 @@ def is_commit_count(commits: i64) -> bool:
 
 
 def check_file_size(path: str, memory: mmap) -> None:
-    """StoreError when the file is shorter than its mapping."""
-    size = memory.size()
-    if size < len(memory):
+    """StoreError when the file is shorter than its mapping. It is called without a lock, so another thread may have
+    closed the store meanwhile."""
+    try:
+        size, mapped = memory.size(), len(memory)
+    except ValueError:
+        raise StoreClosedError(f"shared store {path} is closed") from None
+    if size < mapped:
         raise StoreError(
-            f"shared store {path}: the file was truncated while in use ({size} bytes instead of {len(memory)}); "
+            f"shared store {path}: the file was truncated while in use ({size} bytes instead of {mapped}); "
             "restart the processes that use it, or they will be killed when they touch the missing part"
         )
 

@@ -189,8 +189,11 @@ class StripeLocks:
             raise
 
     def stamp_of(self, number: int) -> int:
-        """The stamp of whoever took this lock last."""
-        stamp: int = self.words[self.stamps_at + number]
+        """The stamp of whoever took this lock last. Read by waiters, while another thread may close the store."""
+        try:
+            stamp: int = self.words[self.stamps_at + number]
+        except ValueError:
+            raise StoreClosedError(f"shared store {self.path} is closed") from None
         return stamp
 
     def holder_is_stopped(self, stamp: int, now: float) -> bool:
