@@ -63,10 +63,12 @@ check: $(VENV)/.ready
 doctest: $(VENV)/.ready
 	DJANGO_SETTINGS_MODULE=django.conf.global_settings $(FROM_SOURCE) --doctest-modules src/crestgate $(LAST)
 
-# What is never compiled, and what waits for proxies and databases more than it computes: tested once, from the source.
+# What is never compiled, what waits for proxies and databases more than it computes, and what stops at every line:
+# tested once, from the source.
 SOURCE_ONLY := tests/servers tests/model \
 	$(addprefix tests/unit/,cli config deploy history locks loader retry rules/storage service/admin service/auth) \
-	$(addprefix tests/integration/,proxies rules test_locks.py test_locks_faults.py test_retry_http.py)
+	$(addprefix tests/integration/,proxies rules test_locks.py test_locks_faults.py test_retry_http.py \
+		test_shared_killed_lines.py)
 
 # Tested once, compiled: floods of a million keys, processes that are killed and forked, the programs of the pages, and
 # what is asked over sockets. Both builds would tell the same. Checks over a socket are also made from the source.

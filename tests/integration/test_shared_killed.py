@@ -14,14 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-import pytest
-
 from crestgate import Limit, Limiter
-from crestgate.cli import version
 from crestgate.stores.shared import SharedStore
 from crestgate.testing import FakeClock
 from integration.child_process import ChildProcess, wait_until
-from integration.crash_points import SCENARIOS, Scenario, crash_snapshots, open_limiter, read_usage
 from integration.inspection import has_locked, leaked_blocks, owned_blocks
 from integration.kill_programs import BRIEF, CHAIN, KINDS, RESERVED, USED
 
@@ -277,51 +273,3 @@ def count_zero_reads(store: SharedStore, at: int) -> int:
                 if not words[position]:
                     zeros += 1
     return zeros
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_kill_at_every_line(name: str, tmp_path: Path) -> None:
-    """A kill at any line leaves the request counted or not counted; so does a second kill after it."""
-    if "compiled" in version():
-        pytest.skip("compiled code has no lines to stop at; the uncompiled build is stopped at all of them")
-    scenario = SCENARIOS[name]
-    path = tmp_path / "counters"
-    clock = FakeClock(1_700_000_000)
-    with Limiter(f"shared://{path}?max_keys=50", clock=clock) as limiter:
-        scenario.prepare(limiter, clock)
-    now = clock.now() + scenario.later
-    prepared = path.read_bytes()
-    before = usage_after_kill(path, prepared, now, scenario)
-    first = crash_snapshots(path, prepared, now, scenario.act)
-    after = usage_after_kill(path, first[-1], now, scenario)
-    assert len(first) > 2
-    for victim in first:
-        usage = usage_after_kill(path, victim, now, scenario)
-        if scenario.chained:
-            assert usage in (before, after), "a part of the chain"
-        for i, (key, _) in enumerate(scenario.watched):
-            allowed = {before[i], after[i]} | ({0} if key in scenario.evicted[:1] else set())
-            if scenario.reserves:
-                # Two requests; the second, which gives back in pieces, may be partly done.
-                allowed |= set(range(after[i], before[i] + scenario.reserves + 1))
-            assert usage[i] in allowed, key
-        for second in crash_snapshots(path, victim, now, scenario.act):
-            final = usage_after_kill(path, second, now, scenario)
-            for i, (key, _) in enumerate(scenario.watched):
-                least = 0 if key in scenario.evicted else min(usage[i], after[i])
-                maximum = max(before[i], after[i], usage[i]) + max(scenario.reserves, 1)
-                assert least <= final[i] <= maximum, key
-
-
-def usage_after_kill(path: Path, content: bytes, now: float, scenario: Scenario) -> list[int]:
-    """The usage that the next process reads. Asserts that it can continue and that no blocks leak."""
-    path.write_bytes(content)
-    limiter, _ = open_limiter(path, now)
-    usage = read_usage(limiter, scenario)
-    for key, limit in scenario.watched:
-        assert limiter.check(key, limit).reason == "ok"
-    store = limiter.store
-    assert isinstance(store, SharedStore)
-    assert len(leaked_blocks(store)) <= scenario.leaks
-    limiter.close()
-    return usage

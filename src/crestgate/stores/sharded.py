@@ -215,7 +215,7 @@ class _AsyncBatch:
 def _result(future: asyncio.Future[BatchOutcomes | StoreError]) -> BatchOutcomes | StoreError:
     error = future.exception() if not future.cancelled() else None
     if future.cancelled() or error is not None:
-        return StoreError(f"a store of the list could not be asked: {error!r}")
+        return StoreError(f"a store of the list failed: {error!r}")
     return future.result()
 
 

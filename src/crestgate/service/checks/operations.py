@@ -339,7 +339,7 @@ def _not_settled(one: Operation) -> ApiError:
         )
     if record is not None and (record.replay is not None or record.pending):
         return ApiError(409, f"{one.at}: what was taken is settled already: a token counts once")
-    return ApiError(503, "the store could not be asked, so nothing was settled")
+    return ApiError(503, "the store failed, so nothing was settled")
 
 
 def _describe(counter: Counter, member: Member) -> None:
