@@ -3,7 +3,7 @@
 
 A caller that does not know whether its check arrived sends it again with the same idempotency key. The store records,
 in the step that decides (see stores/idempotency_codec.py), the numbers of every limit, and in the note what those
-limits were: so the answer can be built again although rules have changed since.
+limits were, and which time the answer counts from: so it can be built again although rules have changed since.
 
 A key belongs to its caller: two callers never share one. A repeat has `"reason": "replayed"`; its pressure state is
 that of the recorded numbers.
@@ -51,7 +51,7 @@ LimitNote = tuple[int, int, int | None, str, str, bool]
 """A limit's count, period in microseconds, burst and algorithm; its label; whether it binds."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_note: Final = msgspec.msgpack.Decoder(list[list[LimitNote]])
+_note: Final = msgspec.msgpack.Decoder(tuple[int, list[list[LimitNote]]])
 _algorithms: dict[LimitNote, Algorithm] = BoundedCache(MAX_CACHED)
 
 
@@ -61,9 +61,15 @@ def idempotency_key(fields: Fields) -> bytes | None:
 
 
 def build_record(
-    key: bytes, call: CallContext, checks: Sequence[CheckBody], batch: bool, pending: Sequence[PendingCheck]
+    key: bytes,
+    call: CallContext,
+    checks: Sequence[CheckBody],
+    batch: bool,
+    pending: Sequence[PendingCheck],
+    now_us: int,
 ) -> IdempotencyRecord:
-    """The record of checks with an idempotency key; ApiError for more than every store keeps."""
+    """The record of checks with an idempotency key; ApiError for more than every store keeps. `now_us` is the time from
+    which the answers count: the store's is a little later."""
     _refuse_different_keys(call)
     key = trimmed_bytes(key)
     if not 0 < len(key) <= MAX_KEY_LENGTH:
@@ -82,7 +88,7 @@ def build_record(
             f"(a sliding window log counts as one more for each {ENTRIES_PER_COUNTER} entries): "
             "send fewer checks in one batch with an idempotency key",
         )
-    note = _encode([[_note_of(m) for m in one.members] for one in pending])
+    note = _encode((now_us, [[_note_of(m) for m in one.members] for one in pending]))
     size = record_bytes(len(note), members)
     if size > MAX_RECORD_BYTES:
         raise ApiError(
@@ -99,7 +105,8 @@ def replay(record: IdempotencyRecord, stored: Replay) -> list[Answer]:
         raise ApiError(422, "this idempotency key was used with another body: take a new key for a new request")
     numbers = iter(stored.numbers)
     answers = []
-    for limits in _note.decode(stored.note):
+    now_us, notes = _note.decode(stored.note)
+    for limits in notes:
         parts: list[Decision] = []
         shadows: list[Decision] = []
         allowed = True
@@ -112,7 +119,7 @@ def replay(record: IdempotencyRecord, stored: Replay) -> list[Answer]:
             else:
                 shadows.append(decision)
         decision = combine(tuple(parts), allowed) if parts else no_rule()
-        answer = answer_of(decision.with_shadows(tuple(shadows)) if shadows else decision, stored.now_us)
+        answer = answer_of(decision.with_shadows(tuple(shadows)) if shadows else decision, now_us)
         answer.reason = REPLAYED
         answers.append(answer)
     return answers

@@ -244,12 +244,12 @@ class CheckService:
         span: Span | None,
     ) -> list[Answer]:
         """Decide checks that carry an idempotency key, or replay the first answers."""
+        now_us = self.clock.ticks()
         try:
-            record = build_record(key, call, checks, batch, pending)
+            record = build_record(key, call, checks, batch, pending, now_us)
         except (ApiError, InvalidRequestError):
             self.refund(weight)
             raise
-        now_us = self.clock.ticks()
         decisions = await self._decisions_once(pending, record)
         if decisions is None:
             assert record.replay is not None
