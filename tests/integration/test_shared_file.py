@@ -23,6 +23,7 @@ from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.layout import VERSION
 from crestgate.testing import FakeClock
 from integration.child_process import TIMEOUT, ChildProcess
+from integration.shared_idempotency_programs import take_once
 
 Start = Callable[..., ChildProcess]
 
@@ -385,7 +386,20 @@ def test_closing(made: Path) -> None:
         limiter.reset("key", LIMIT)
 
 
-def test_closing_while_threads_check(made: Path) -> None:
+def check_until_closed(limiter: Limiter) -> None:
+    while True:
+        limiter.check("key", LIMIT)
+        limiter.check("key", [LIMIT, "5/year using sliding_window_log"])
+
+
+def repeat_until_closed(limiter: Limiter) -> None:
+    """The first idempotent request opens a second file."""
+    while True:
+        take_once(limiter.store, "name", "key")
+
+
+@pytest.mark.parametrize("use", [check_until_closed, repeat_until_closed])
+def test_closing_while_threads_check(made: Path, use: Callable[[Limiter], None]) -> None:
     """Those who come too late are told so, and nothing else goes wrong."""
     for _ in range(20):
         limiter = Limiter(at(made), on_store_error="closed")
@@ -395,9 +409,7 @@ def test_closing_while_threads_check(made: Path) -> None:
         def work(limiter: Limiter = limiter, odd: list[BaseException] = odd, going: threading.Barrier = going) -> None:
             going.wait(TIMEOUT)
             try:
-                while True:
-                    limiter.check("key", LIMIT)
-                    limiter.check("key", [LIMIT, "5/year using sliding_window_log"])
+                use(limiter)
             except StoreError:
                 return
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is kept for the assertion

@@ -229,7 +229,8 @@ class StripeLocks:
     def all_threads(self) -> Iterator[bool]:
         """Wait for checks of other threads to finish, and block new ones. False if one does not finish."""
         deadline = time.monotonic() + CLOSE_TIMEOUT
-        locks = self.threads.locks[FIRST_STRIPE:]
+        # In the order of a check, which takes the others while it holds a stripe.
+        locks = [*self.threads.locks[FIRST_STRIPE:], self.threads.locks[ARENA], self.threads.locks[HEADER]]
         held = [thread for thread in locks if thread.acquire(True, max(deadline - time.monotonic(), 0))]
         try:
             yield len(held) == len(locks)
