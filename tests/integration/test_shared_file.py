@@ -401,7 +401,7 @@ def repeat_until_closed(limiter: Limiter) -> None:
 @pytest.mark.parametrize("use", [check_until_closed, repeat_until_closed])
 def test_closing_while_threads_check(made: Path, use: Callable[[Limiter], None]) -> None:
     """Those who come too late are told so, and nothing else goes wrong."""
-    for _ in range(20):
+    for attempt in range(100):
         limiter = Limiter(at(made), on_store_error="closed")
         odd: list[BaseException] = []
         going = threading.Barrier(5)
@@ -419,7 +419,7 @@ def test_closing_while_threads_check(made: Path, use: Callable[[Limiter], None])
         for thread in threads:
             thread.start()
         going.wait(TIMEOUT)
-        time.sleep(0.002)
+        time.sleep(0.002 * (attempt % 2))
         limiter.close()
         for thread in threads:
             thread.join(TIMEOUT)

@@ -44,7 +44,7 @@ def check_file_size(path: str, memory: mmap) -> None:
     closed the store meanwhile."""
     try:
         size, mapped = memory.size(), len(memory)
-    except ValueError:
+    except (ValueError, OSError):  # an OSError in the middle of mmap.close, which lets other threads run
         raise StoreClosedError(f"shared store {path} is closed") from None
     if size < mapped:
         raise StoreError(
