@@ -123,6 +123,11 @@ def test_process_that_exits_while_it_is_checked_is_not_stopped(monkeypatch: pyte
     assert not is_stopped(stamp)
 
 
+def test_holder_that_has_not_written_its_stamp_yet_is_not_stopped() -> None:
+    """Nobody had taken the lock before it: a process that opens a new file, on a busy machine."""
+    assert not is_stopped(0)
+
+
 def test_process_of_another_namespace_counts_as_stopped() -> None:
     """Its state is unknown here, so only the deadline applies."""
     assert is_stopped(first_stamp() ^ (1 << 54))

@@ -39,6 +39,8 @@ def first_stamp() -> int:
 
 def is_stopped(stamp: int) -> bool:
     """Whether the process that wrote this stamp will not continue by itself, as far as can be known here."""
+    if not stamp:
+        return False  # taken for the first time: the holder has not written its stamp yet
     process = stamp >> _COUNT_BITS
     if process >> _PID_BITS != _namespace():
         return True
