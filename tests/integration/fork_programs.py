@@ -290,12 +290,15 @@ def fork_concurrently(url: str, threads: int, forks: int) -> None:
     sys.setswitchinterval(1e-6)
     limiter = Limiter(url, on_store_error="closed")
 
+    finished: list[int] = []
+
     def work() -> None:
         for _ in range(forks):
             pid = os.fork()
             if pid == 0:
                 os._exit(0)
             os.waitpid(pid, 0)
+            finished.append(pid)
 
     stop_event = threading.Event()
 
@@ -307,15 +310,21 @@ def fork_concurrently(url: str, threads: int, forks: int) -> None:
     for worker in workers:
         worker.start()
     threading.Thread(target=check, daemon=True).start()
-    deadline = time.monotonic() + 2 * STUCK_SECONDS
-    for worker in workers:
-        worker.join(max(deadline - time.monotonic(), 0))
+    stuck = not all(joined(worker, finished) for worker in workers)
     stop_event.set()
-    stuck = any(worker.is_alive() for worker in workers)
     child = Fork(lambda: admitted(limiter, CHAIN[:1], 2)).result()
     parent = run_with_timeout(lambda: admitted(limiter, CHAIN[:1], 2))
     send({"child": child, "stuck": stuck, "parent": parent})
     os._exit(0)
+
+
+def joined(worker: threading.Thread, finished: list[int]) -> bool:
+    """Whether a thread ends; not if no fork of any thread finishes for a while."""
+    before = -1
+    while worker.is_alive() and len(finished) > before:
+        before = len(finished)
+        worker.join(STUCK_SECONDS)
+    return not worker.is_alive()
 
 
 def run_with_timeout(body: Callable[[], object]) -> object:

@@ -117,21 +117,18 @@ def p99(waits: list[float]) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
 
 
-def unharmed(quiet: list[float], attacked: list[float], control: list[float] | None = None) -> str:
+def unharmed(quiet: list[float], attacked: list[float], control: list[float]) -> str:
     """Assert that an attack delays others at most tenfold; returns the figures to report.
 
     `control` are the waits of `Control` during the attack: delays of the whole machine are not caused by the attack.
     """
-    before, during = p99(quiet), p99(attacked)
-    machine = 0.0 if control is None else p99(control)
+    before, during, machine = p99(quiet), p99(attacked), p99(control)
     figures = (
         f"p99 {before * 1000:.1f} ms quiet ({len(quiet)} requests), {during * 1000:.1f} ms under attack "
-        f"({len(attacked)}), slowest {max(attacked) * 1000:.1f} ms"
+        f"({len(attacked)}), slowest {max(attacked) * 1000:.1f} ms, control {machine * 1000:.1f} ms"
     )
-    if control is not None:
-        figures += f", control {machine * 1000:.1f} ms"
     assert during <= FACTOR * max(before, machine, NOISE), figures
-    assert control is None or machine > BUSY or during <= MAX_WAIT, figures
+    assert machine > BUSY or during <= MAX_WAIT, figures
     return figures
 
 

@@ -29,7 +29,7 @@ def test_bystander_notices_a_stalled_service(serve: Callable[..., Service]) -> N
     assert bystander.statuses(start, end) == {200}
     assert max(stalled) > 2
     with pytest.raises(AssertionError, match="under attack"):
-        unharmed(quiet, stalled)
+        unharmed(quiet, stalled, [0.0])
     assert control.statuses(start, end) == {200}
     assert max(control.waits(middle, end)) < max(stalled)
 

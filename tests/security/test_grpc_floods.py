@@ -71,5 +71,10 @@ def test_useless_frames_end_the_connection(service: Service, name: str) -> None:
             sent += connection.send(view[sent : sent + 16_384])
     except (BrokenPipeError, ConnectionResetError):
         pass
-    assert goaway_code(connection) in (frames.ENHANCE_YOUR_CALM, None)  # a reset may overtake the GOAWAY
+    expected = {frames.ENHANCE_YOUR_CALM, None}  # a reset may overtake the GOAWAY
+    if kind.once:
+        # The numbers of the calls start over, and the count of useless frames does so every second: a service that
+        # gets no processor in between reads the former first.
+        expected.add(frames.STREAM_CLOSED)
+    assert goaway_code(connection) in expected
     connection.close()

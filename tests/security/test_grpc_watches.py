@@ -10,7 +10,7 @@ import pytest
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.frames import frame
 from integration.service.service_process import Service
-from security.bystander import Bystander, memory_bytes, peak_memory_bytes, unharmed
+from security.bystander import Bystander, Control, memory_bytes, peak_memory_bytes, unharmed
 from security.rpc_attack import HELLO, RpcBystander, connect, head
 
 CONNECTIONS = 20
@@ -38,7 +38,7 @@ def test_closing_many_streaming_calls_does_not_delay_others(
     service = serve()
     before = memory_bytes(service)
     data = HELLO + calls(headers)
-    with Bystander(service) as http, RpcBystander(service) as rpc:
+    with Bystander(service) as http, RpcBystander(service) as rpc, Control() as control:
         start = time.monotonic()
         time.sleep(QUIET_SECONDS)  # real requests in real time: there is no other clock to drive
         middle = time.monotonic()
@@ -53,7 +53,7 @@ def test_closing_many_streaming_calls_does_not_delay_others(
     for bystander, protocol in ((http, "HTTP"), (rpc, "gRPC")):
         assert bystander.statuses(start, end) == {200}
         quiet = bystander.waits(start, middle)
-        report(f"{protocol}, opened: {unharmed(quiet, bystander.waits(middle, closed))}")
-        report(f"{protocol}, closed: {unharmed(quiet, bystander.waits(closed, end))}")
+        report(f"{protocol}, opened: {unharmed(quiet, bystander.waits(middle, closed), control.waits(middle, closed))}")
+        report(f"{protocol}, closed: {unharmed(quiet, bystander.waits(closed, end), control.waits(closed, end))}")
     report(f"{growth:,} bytes held at most")
     assert growth < MAX_GROWTH

@@ -18,7 +18,7 @@ from crestgate.runtime.connection_budget import max_connections
 from crestgate.service.http.admission import MIN_IDLE_SERVED
 from integration.service.raw_http import request
 from integration.service.service_process import Service
-from security.bystander import Bystander, memory_bytes, unharmed
+from security.bystander import Bystander, Control, memory_bytes, unharmed
 from servers.machine import until
 from servers.redis import self_signed
 
@@ -121,7 +121,7 @@ def test_idle_connections_make_room(
     data: bytes,
 ) -> None:
     service = limited()
-    with Bystander(service, fresh=True) as bystander, Bystander(service) as steady:
+    with Bystander(service, fresh=True) as bystander, Bystander(service) as steady, Control() as control:
         start = time.monotonic()
         time.sleep(0.7)
         middle = time.monotonic()
@@ -134,7 +134,7 @@ def test_idle_connections_make_room(
     assert max_connections(FILES) < CONNECTIONS
     assert bystander.statuses(late, end) == {200}
     assert steady.statuses(middle, end) == {200}, "a connection in use does not make room"
-    figures = unharmed(bystander.waits(start, middle), bystander.waits(late, end))
+    figures = unharmed(bystander.waits(start, middle), bystander.waits(late, end), control.waits(late, end))
     report(f"{CONNECTIONS} connections, room for {max_connections(FILES) * 3 // 4}; {figures}")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from integration.service.raw_http import request
 from integration.service.service_process import GENEROUS, Service
-from security.bystander import Bystander, unharmed
+from security.bystander import Bystander, Control, unharmed
 from security.flooding import flood
 
 MIB = 1024 * 1024
@@ -33,13 +33,13 @@ def test_floods_of_requests(
     serve: Callable[..., Service], report: Callable[[str], None], kind: str, connections: int
 ) -> None:
     service = serve(environment=GENEROUS)
-    with Bystander(service) as bystander:
+    with Bystander(service) as bystander, Control() as control:
         start = time.monotonic()
         time.sleep(0.7)
         middle = time.monotonic()
         result = flood(service, FLOODS[kind], 2, connections=connections, start=request(b"GET", b"/healthz"))
         end = time.monotonic()
-    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end))
+    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end), control.waits(middle, end))
     report(f"{result.sent / MIB:.1f} MiB sent, {result.answers} answers; {figures}")
     assert bystander.statuses(start, end) == {200}
 
@@ -51,12 +51,12 @@ def test_floods_of_small_chunks(
     service = serve(environment=GENEROUS)
     key = b"authorization: Bearer " + service.key.encode()
     head = request(b"POST", path, key, b"transfer-encoding: chunked")
-    with Bystander(service) as bystander:
+    with Bystander(service) as bystander, Control() as control:
         start = time.monotonic()
         time.sleep(0.7)
         middle = time.monotonic()
         result = flood(service, CHUNKS, 2, connections=connections, start=head)
         end = time.monotonic()
-    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end))
+    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end), control.waits(middle, end))
     report(f"{result.sent / MIB:.1f} MiB sent; {figures}")
     assert bystander.statuses(start, end) == {200}

@@ -19,7 +19,7 @@ from crestgate.protobuf import messages
 from crestgate.runtime.connection_budget import MAX_HELD_BYTES
 from integration.service.raw_http import RawConnection, request
 from integration.service.service_process import Service
-from security.bystander import Bystander, memory_bytes, unharmed
+from security.bystander import Bystander, Control, memory_bytes, unharmed
 from security.flooding import flood
 
 Serve = Callable[..., Service]
@@ -37,14 +37,14 @@ ALIVE = request(b"GET", b"/healthz")
 def test_pipelined_requests_without_reading(serve: Serve, report: Report, data: bytes) -> None:
     service = serve()
     before = memory_bytes(service)
-    with Bystander(service) as bystander:
+    with Bystander(service) as bystander, Control() as control:
         start = time.monotonic()
         time.sleep(0.7)
         middle = time.monotonic()
         result = flood(service, data * 10_000, 3, reads=False, max_bytes=33 * MIB)
         grown = memory_bytes(service) - before
         end = time.monotonic()
-    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end))
+    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end), control.waits(middle, end))
     report(f"{result.sent / MIB:.1f} MiB sent, {grown / MIB:.1f} MiB held; {figures}")
     assert grown < ONE_CONNECTION
 
@@ -53,14 +53,14 @@ def test_pipelined_requests_without_reading(serve: Serve, report: Report, data: 
 def test_unread_responses_on_many_connections(serve: Serve, report: Report, path: bytes) -> None:
     service = serve()
     before = memory_bytes(service)
-    with Bystander(service) as bystander:
+    with Bystander(service) as bystander, Control() as control:
         start = time.monotonic()
         time.sleep(0.7)
         middle = time.monotonic()
         flood(service, request(b"GET", path) * 1_000, 3, connections=50, reads=False)
         grown = memory_bytes(service) - before
         end = time.monotonic()
-    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end))
+    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end), control.waits(middle, end))
     report(f"{path.decode()}: {grown / MIB:.1f} MiB held; {figures}")
     assert grown < ALL_CONNECTIONS
 
@@ -81,14 +81,14 @@ UNFINISHED = {
 def test_unfinished_requests_on_many_connections(serve: Serve, report: Report, data: bytes) -> None:
     service = serve()
     before = memory_bytes(service)
-    with Bystander(service) as bystander:
+    with Bystander(service) as bystander, Control() as control:
         start = time.monotonic()
         time.sleep(0.7)
         middle = time.monotonic()
         result = flood(service, data, 4, connections=300, reads=False, repeat=False, max_bytes=400 * MIB)
         grown = memory_bytes(service) - before
         end = time.monotonic()
-    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end))
+    figures = unharmed(bystander.waits(start, middle), bystander.waits(middle, end), control.waits(middle, end))
     report(f"{result.sent / MIB:.0f} MiB sent, {grown / MIB:.1f} MiB held; {figures}")
     assert grown < ALL_CONNECTIONS
     assert bystander.statuses(middle, end) == {200}
