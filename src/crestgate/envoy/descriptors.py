@@ -13,7 +13,7 @@ from crestgate.core.bounds import MAX_COST
 from crestgate.envoy.matcher import Domains, Match
 from crestgate.envoy.request import BINDS, QUOTA, SHADOW, RateLimitCheck
 from crestgate.envoy.response import NO_LIMIT, NOT_LIMITED, current_limit
-from crestgate.errors import InvalidRequestError
+from crestgate.errors import InvalidRequestError, field_of
 from crestgate.protobuf.field_counts import Repeated
 
 __all__ = [
@@ -87,7 +87,7 @@ def _override(
     try:
         return domains.override(domain, entries, limit.requests_per_unit, limit.unit)
     except ValueError as error:
-        field, _, message = str(error).partition(" ")
+        field, message = field_of(error)
         raise InvalidRequestError(f"descriptors[{index}].limit.{field}", message) from None
 
 

@@ -43,7 +43,7 @@ RateLimitVerdict = tuple[list[Decision], bool]
 """The decision of each member, and whether the request is over its limit."""
 
 _read: Final[Any] = RateLimitRequest.FromString
-_log = logging.getLogger("crestgate.grpc")
+_log = logging.getLogger("crestgate.envoy")
 
 
 @final

@@ -16,7 +16,7 @@ from crestgate.core.bounded_cache import BoundedCache
 from crestgate.envoy.counter_keys import SHORT_KEY, entry_part, escaped_value, is_secret, secret_part, shorten_key
 from crestgate.envoy.descriptor_tree import Node, runtime_label
 from crestgate.envoy.rate_limit import DEFAULT_ALGORITHM, MAX_REQUESTS, UNIT_NUMBERS, DescriptorLimit, compile_limit
-from crestgate.errors import ConfigError
+from crestgate.errors import ConfigError, input_error
 
 __all__ = ["DescriptorLimit", "Domains", "Match"]
 
@@ -95,9 +95,9 @@ class Domains:
         if root is None:
             return None
         if unit not in UNIT_NUMBERS:
-            raise ValueError(f"unit must be one of 1 (SECOND) to 7 (WEEK), not {unit}")
+            raise input_error(ValueError, "unit", f"must be one of 1 (SECOND) to 7 (WEEK), not {unit}")
         if not 0 <= requests_per_unit <= MAX_REQUESTS:
-            raise ValueError(f"requests_per_unit must be a whole number from 0 to {MAX_REQUESTS}")
+            raise input_error(ValueError, "requests_per_unit", f"must be a whole number from 0 to {MAX_REQUESTS}")
         configured = self.match(domain, entries)
         if configured is None:
             label = f"{root.label}.override"  # without the entries: else callers could create any label
