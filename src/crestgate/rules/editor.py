@@ -67,12 +67,12 @@ class Editor:
     def create(self, rule: Rule) -> Rule:
         """Add a rule. ConflictError if its id exists, or an equally specific rule in its slot."""
         _check_is(rule, Rule, RULE)
-        return self._put(_checked_edit(rule, expected=0))
+        return self._put(rule, expected=0)
 
     def replace(self, rule: Rule, expected: int | None = None) -> Rule:
         """Replace a rule; StaleVersionError unless it has the expected version, NotFoundError if there is none."""
         _check_is(rule, Rule, RULE)
-        return self._put(_checked_edit(rule, self._get("rule", rule.rule_id).version if expected is None else expected))
+        return self._put(rule, self._get("rule", rule.rule_id).version if expected is None else expected)
 
     def delete(self, rule_id: str, expected: int | None = None) -> None:
         self._write([Edit("rule", rule_id, None, expected)])
@@ -141,7 +141,7 @@ class Editor:
             origin=None,
             expires_us=self._now_us() + round(seconds * 1_000_000),
         )
-        return self._put(_checked_edit(rule))
+        return self._put(rule)
 
     def put_plan(self, name: str, limits: object, *, create: bool | None = None) -> tuple[str, ...]:
         """Write a plan: `create` a new one, replace an existing one, or (None) either."""
@@ -169,7 +169,7 @@ class Editor:
             numbered = replace(policy, id=number)
             last = Edit("default", POLICY_IDS, {"last": number}, counted.version if counted is not None else 0)
             try:
-                self._write([_checked_edit(numbered.rule(), expected=0), last])
+                self._write([edit_of(_valid(numbered.rule()), expected=0), last])
             except (StaleVersionError, ConflictError):
                 there = self._repository.get("rule", policy.rule_id)
                 if there is not None and policy_of(rule_of(there)) is None:
@@ -190,7 +190,7 @@ class Editor:
         """Replace a policy; it keeps its number. NotFoundError if there is none."""
         _check_is(policy, Policy, POLICY)
         numbered = replace(policy, id=self.policy(policy.key).id)
-        self._put(_checked_edit(numbered.rule()))
+        self._put(numbered.rule())
         return numbered
 
     def delete_policy(self, key: str) -> None:
@@ -210,7 +210,7 @@ class Editor:
             if limit.client != client:
                 raise ConfigError(f"all limits must be of client {client!r}, and one is of {limit.client!r}")
         with self._client_lock(client):
-            self._repository.write([_checked_edit(limit.rule()) for limit in limits], self._actor)
+            self._repository.write([edit_of(_valid(limit.rule())) for limit in limits], self._actor)
         self._on_write()
 
     def delete_client_limits(self, client: str, names: Sequence[tuple[str, str]]) -> None:
@@ -277,10 +277,17 @@ class Editor:
         record = self._repository.get(edit.kind, edit.id)
         return record.version if record is not None else 0
 
-    def _put(self, edit: Edit) -> Rule:
-        (record,) = self._write([edit])
+    def _put(self, rule: Rule, expected: int | None = None) -> Rule:
+        rule = _valid(rule)
+        (record,) = self._write([edit_of(rule, expected)])
         assert record is not None
-        return rule_of(record)
+        return replace(
+            rule,
+            origin=record.body.get("origin"),
+            version=record.version,
+            created_us=record.created_us or None,
+            updated_us=record.updated_us or None,
+        )
 
     def _write(self, edits: Sequence[Edit]) -> Sequence[Record | None]:
         records = self._repository.write(edits, self._actor)
@@ -293,9 +300,10 @@ def _check_is(given: object, wanted: type, instead: str) -> None:
         raise TypeError(f"must be {instead}, not {type(given).__name__}")
 
 
-def _checked_edit(rule: Rule, expected: int | None = None) -> Edit:
-    """The edit that writes a rule; ValidationError if it could not be read back, which would block all other rules."""
-    return edit_of(Rule.read(rule.body()), expected)
+def _valid(rule: Rule) -> Rule:
+    """The rule, validated unless `Rule.read` has; ValidationError if it could not be read back, which would block all
+    other rules."""
+    return rule if rule.validated else Rule.read(rule.body())
 
 
 def _scaled_burst(base: Rule, limit: object) -> int | None:

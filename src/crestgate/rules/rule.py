@@ -29,10 +29,10 @@ from crestgate.rules.schema import (
     TIMESTAMP,
     FieldSpec,
     choice,
-    shown_schema,
+    request_schema,
+    response_schema,
     text,
     whole,
-    written_schema,
 )
 from crestgate.rules.timestamps import format_timestamp
 
@@ -85,6 +85,8 @@ class Rule:
     updated_us: int | None = field(default=None, compare=False)
     version: int = field(default=0, compare=False)
     """Incremented by each write; 0 where there is none."""
+    validated: bool = field(default=False, init=False, compare=False, repr=False)
+    """Set by `Rule.read`; a changed copy (`dataclasses.replace`) is validated again when it is written."""
 
     @overload
     @classmethod
@@ -107,7 +109,10 @@ class Rule:
         rule = _read(data, at, found)
         if problems is None:
             found.raise_any()
-        return rule if len(found.entries) == before else None
+        if rule is None or len(found.entries) > before:
+            return None
+        object.__setattr__(rule, "validated", True)  # not shared yet
+        return rule
 
     def to_data(self) -> dict[str, Any]:
         """As plain data, for JSON and YAML; `Rule.read` reads the same rule from it."""
@@ -342,9 +347,9 @@ EXAMPLE = {
 
 def rule_body_schema() -> dict[str, Any]:
     """The JSON schema of a rule in a request."""
-    return written_schema(RULE_SPECS, "A rule in a request. Omitted fields have their defaults.", EXAMPLE)
+    return request_schema(RULE_SPECS, "A rule in a request. Omitted fields have their defaults.", EXAMPLE)
 
 
 def rule_schema() -> dict[str, Any]:
     """The JSON schema of a rule in a response."""
-    return shown_schema(RULE_SPECS, "A rule in a response.", optional=["origin"])
+    return response_schema(RULE_SPECS, "A rule in a response.", optional=["origin"])

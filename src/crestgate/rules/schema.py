@@ -1,7 +1,7 @@
 """Declared fields: the reader, its error messages and the JSON schema for OpenAPI come from one declaration.
 
 A declaration has the kind of a field, its bounds, its default and its description. `read` reports all errors, as
-`loader.fields` does; `written_schema` is the schema of requests, `shown_schema` that of responses.
+`loader.fields` does; `request_schema` is the schema of requests, `response_schema` that of responses.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = [
     "FieldSpec",
     "Kind",
     "choice",
-    "shown_schema",
+    "request_schema",
+    "response_schema",
     "text",
     "whole",
-    "written_schema",
 ]
 
 Schema = dict[str, Any]
@@ -117,7 +117,7 @@ TIMESTAMP = Kind(
 DATA = Kind(_read_data, lambda: {"type": "object", "additionalProperties": True})
 
 
-def written_schema(specs: Iterable[FieldSpec], description: str, example: Mapping[str, Any] | None = None) -> Schema:
+def request_schema(specs: Iterable[FieldSpec], description: str, example: Mapping[str, Any] | None = None) -> Schema:
     """The JSON schema of a request. A field that is not required may also be null."""
     properties: Schema = {}
     for spec in specs:
@@ -128,7 +128,7 @@ def written_schema(specs: Iterable[FieldSpec], description: str, example: Mappin
     return _object(properties, [spec.name for spec in specs if spec.required], description, example)
 
 
-def shown_schema(specs: Iterable[FieldSpec], description: str, optional: Iterable[str] = ()) -> Schema:
+def response_schema(specs: Iterable[FieldSpec], description: str, optional: Iterable[str] = ()) -> Schema:
     """The JSON schema of a response. It always has all fields, except the `optional` ones."""
     properties: Schema = {}
     omitted = set(optional)

@@ -44,7 +44,7 @@ NO_TELEMETRY: TelemetryConfig = {
 service exports its own spans, and only where that is enabled: see observability/tracing.py."""
 
 
-def create_admin_app(parts: Dependencies, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> FastAPI:
+def create_admin_app(dependencies: Dependencies, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> FastAPI:
     """The application. Handlers that wait for a database run in threads."""
     app = FastAPI(
         title="Crestgate",
@@ -57,7 +57,7 @@ def create_admin_app(parts: Dependencies, now_us: Callable[[], int] = lambda: ti
         telemetry=NO_TELEMETRY,
         generate_unique_id_function=lambda route: route.name,  # function names are unique and readable
     )
-    app.state.context = AdminContext(parts, now_us)
+    app.state.context = AdminContext(dependencies, now_us)
     for router in ROUTERS:
         app.include_router(router)
     _add_pages(app)
