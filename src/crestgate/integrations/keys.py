@@ -30,7 +30,7 @@ from crestgate.errors import ConfigError
 from crestgate.http.client_address import peer_address
 from crestgate.http.field_values import trimmed
 from crestgate.integrations.request import Request
-from crestgate.limiter.decorator import is_coroutine
+from crestgate.limiter.decorator_arguments import is_coroutine
 from crestgate.rules.address import subject_address
 from crestgate.rules.matching.paths import normalise
 

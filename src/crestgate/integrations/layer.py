@@ -22,10 +22,10 @@ from crestgate.integrations.option_errors import unknown_option
 from crestgate.integrations.request import Identity, Request
 from crestgate.integrations.request_state import RequestState
 from crestgate.limiter.async_limiter import AsyncLimiter
-from crestgate.limiter.base_limiter import decorator_cost
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.dry_run import DryRun
 from crestgate.limiter.limiter import Limiter
+from crestgate.limiter.limiter_core import decorator_cost
 from crestgate.limiter.pending_check import PendingCheck
 from crestgate.stores.port import Op
 

@@ -77,7 +77,7 @@ async def connect(limiter: AsyncLimiter) -> None:
 
 
 def _log_unreachable(error: StoreError) -> None:
-    _log.error("the rate limit store cannot be reached, and on_store_error applies until it is back: %s", error)
+    _log.error("store unreachable, applying on_store_error until it is reachable: %s", error)
 
 
 def _describe(given: object) -> str:

@@ -15,10 +15,10 @@ from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.core.plans import Limits
 from crestgate.errors import ConfigError, StoreError
-from crestgate.limiter.base_limiter import BaseLimiter, ManyItem, acquire_input
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded_async
 from crestgate.limiter.chain import Bound
-from crestgate.limiter.decorator import KeyMaker, name_of, refuse_missing_brackets
+from crestgate.limiter.decorator_arguments import KeyMaker, name_of, refuse_missing_brackets
+from crestgate.limiter.limiter_core import LimiterCore, ManyItem, acquire_input
 from crestgate.limiter.loop_driver import LoopDriver
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import AsyncReservation, Hold
@@ -33,7 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class AsyncLimiter(BaseLimiter):
+class AsyncLimiter(LimiterCore):
     """The same limits for asyncio: the methods of `Limiter` as coroutines, and `async with` for `reserve`."""
 
     async def check(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:

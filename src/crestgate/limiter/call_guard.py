@@ -18,10 +18,16 @@ from typing import Any, ParamSpec, SupportsIndex, TypeAlias, TypeVar
 from crestgate.core.decision import Decision
 from crestgate.core.plans import Limits
 from crestgate.errors import ConfigError, RateLimitExceeded
-from crestgate.limiter.base_limiter import BaseLimiter, decorator_cost
 from crestgate.limiter.chain import Bound
-from crestgate.limiter.decorator import KeyMaker, check_arguments, key_maker, plain_callable, refuse_generators
+from crestgate.limiter.decorator_arguments import (
+    KeyMaker,
+    check_arguments,
+    key_maker,
+    plain_callable,
+    refuse_generators,
+)
 from crestgate.limiter.dry_run import DryRun
+from crestgate.limiter.limiter_core import LimiterCore, decorator_cost
 from crestgate.limiter.pending_check import requests_of
 from crestgate.limiter.reservation import Hold
 from crestgate.stores.port import BatchOutcomes, Op, Request
@@ -44,7 +50,7 @@ class CallGuard:
 
     def __init__(
         self,
-        limiter: BaseLimiter,
+        limiter: LimiterCore,
         limits: CallLimits,
         *,
         key: str | KeyMaker | None,

@@ -55,9 +55,9 @@ class FailurePolicy:
         """Outcomes for a batch that the store did not decide, or decided only in part."""
         if isinstance(error, StoreClosedError):
             raise error
-        mistake = rejection_in(error)
-        if mistake is not None:
-            raise mistake from None
+        rejection = rejection_in(error)
+        if rejection is not None:
+            raise rejection from None
         if not isinstance(error, PartialStoreError):
             self.record(error, len(batch), _policies_of(member for request in batch for member in request.members))
             return Fallback([self._outcomes(request.op, request.members) for request in batch], [])
@@ -140,7 +140,7 @@ class FailurePolicy:
             self._logged_at = now
             unlogged, self._unlogged = self._unlogged, 0
         policy = f"{self.policy} (rules: {', '.join(sorted(own))})" if own else self.policy
-        _log.warning("store error, answering by on_store_error=%s (%d since last logged): %s", policy, unlogged, error)
+        _log.warning("store error, applying on_store_error=%s (%d since last logged): %s", policy, unlogged, error)
 
     def _outcome(self, member: Member, policy: str) -> Outcome:
         algorithm = member.algorithm

@@ -14,7 +14,7 @@ from crestgate.core.plans import Plans
 from crestgate.core.pressure import PressureEvent
 from crestgate.errors import ConfigError
 from crestgate.limiter.backend import Backend
-from crestgate.limiter.base_limiter import BaseLimiter, RequestEvaluator
+from crestgate.limiter.limiter_core import LimiterCore, RequestEvaluator
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.evaluator import CatalogPlans, RemoteRuleEvaluator, RuleEvaluator
 from crestgate.rules.port import Source
@@ -24,7 +24,7 @@ from crestgate.stores.remote_port import RemoteStore
 
 __all__ = ["build_limiter", "catalog_plans", "evaluator_of"]
 
-L = TypeVar("L", bound=BaseLimiter)
+L = TypeVar("L", bound=LimiterCore)
 
 
 def catalog_plans(catalog: Catalog) -> Plans:
@@ -72,7 +72,7 @@ def build_limiter(
     return limiter
 
 
-def _reload_on_sighup(limiter: BaseLimiter) -> None:
+def _reload_on_sighup(limiter: LimiterCore) -> None:
     """Only on request: a program may use SIGHUP itself, and without a handler it ends when its terminal does."""
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("sighup=True needs the main thread, where Python handles signals: call reload() yourself")

@@ -15,10 +15,10 @@ from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.core.plans import Limits
 from crestgate.errors import StoreError
-from crestgate.limiter.base_limiter import BaseLimiter, ManyItem, acquire_input
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded, guarded_async
 from crestgate.limiter.chain import Bound
-from crestgate.limiter.decorator import KeyMaker, refuse_missing_brackets
+from crestgate.limiter.decorator_arguments import KeyMaker, refuse_missing_brackets
+from crestgate.limiter.limiter_core import LimiterCore, ManyItem, acquire_input
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import Hold, Reservation
 from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
@@ -31,7 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Limiter(BaseLimiter):
+class Limiter(LimiterCore):
     """Rate limits for threads and plain functions.
 
     >>> limiter = Limiter("memory://", plans={"gold": "10/second burst 20"})

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from crestgate.config.settings import Settings
     from crestgate.rules.catalog import Catalog
 
-__all__ = ["MAX_TIMEOUT", "BaseLimiter", "ManyItem", "RequestEvaluator", "acquire_input", "decorator_cost"]
+__all__ = ["MAX_TIMEOUT", "LimiterCore", "ManyItem", "RequestEvaluator", "acquire_input", "decorator_cost"]
 
 MAX_TIMEOUT = 10**9
 B = TypeVar("B")
@@ -57,7 +57,7 @@ class RequestEvaluator(Protocol):
     def policy_key(self, context: ContextFields, route: str) -> str | None: ...
 
 
-class BaseLimiter:
+class LimiterCore:
     """The part of `Limiter` and `AsyncLimiter` that does no I/O."""
 
     def __init__(
@@ -141,7 +141,7 @@ class BaseLimiter:
         return build_limiter(cls, path, environ, clock, on_pressure, sighup)
 
     @classmethod
-    def sharing(cls, other: BaseLimiter, *, connect: bool = True) -> Self:
+    def sharing(cls, other: LimiterCore, *, connect: bool = True) -> Self:
         """A limiter of this kind with the store, rules, plans and counters of another: the same limits, for threads
         or for event loops. The other owns the store and closes it. A `Limiter` connects to its store now, unless
         `connect` is False: then the first check does."""

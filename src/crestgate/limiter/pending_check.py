@@ -1,9 +1,12 @@
 # mypyc: compile
 """A check between its preparation and its decision.
 
-It is the request that the store decides, and `finish` makes a decision of its outcomes. This is the only place that
-combines the outcomes of limits and of shadow limits, whatever the check was prepared from: a key under a chain, a
-request under rules, or counters that a caller names one by one.
+It is the request that the store decides, and `finish` makes a decision of its outcomes, whatever the check was prepared
+from: a key under a chain, a request under rules, or counters that a caller names one by one. `combine_parts` is the one
+place that combines the decisions of limits and of shadow limits; replays of recorded outcomes use it, too.
+
+Two others combine decisions that are already finished, without shadows: service/checks/envoy.py those of descriptors,
+which are also reported one by one, and integrations/request_state.py those of several layers.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from crestgate.errors import StoreError
 from crestgate.limiter.backend import Backend, PressureMonitor
 from crestgate.stores.port import BatchOutcomes, Member, Op, Outcome, Request, SingleTake
 
-__all__ = ["PendingCheck", "finish_checks", "no_rule", "requests_of", "try_decide"]
+__all__ = ["PendingCheck", "combine_parts", "finish_checks", "no_rule", "requests_of", "try_decide"]
 
 _UNLIMITED = build(Limit(MAX_COST, 1), "no_rule", "")
 
@@ -89,13 +92,9 @@ class PendingCheck(Request):
             parts = [parts[i] for i in order]
         if len(parts) == 1 and not shadows:
             return parts[0]
-        combined = combine(tuple(parts), allowed) if parts else no_rule()
-        return self._with_shadows(combined, shadows, takes) if shadows else combined
-
-    def _with_shadows(self, decision: Decision, shadows: list[Decision], takes: bool) -> Decision:
-        if takes and self.on_shadows is not None:
+        if shadows and takes and self.on_shadows is not None:
             self.on_shadows(shadows)
-        return decision.with_shadows(tuple(shadows))
+        return combine_parts(parts, shadows, allowed)
 
     def subject(self, decision: Decision) -> tuple[str, str]:
         """The dimension and the key of the counter that decided; `none` where nothing limits."""
@@ -120,6 +119,12 @@ class PendingCheck(Request):
     def forget(self) -> None:
         """The counters were reset: they are under no pressure."""
         self.pressure.forget(self.members)
+
+
+def combine_parts(parts: Sequence[Decision], shadows: Sequence[Decision], allowed: bool) -> Decision:
+    """The decision of limits and shadow limits together; `no_rule` if no limit binds."""
+    decision = combine(tuple(parts), allowed) if parts else no_rule()
+    return decision.with_shadows(tuple(shadows)) if shadows else decision
 
 
 def requests_of(checks: Sequence[PendingCheck]) -> list[Request]:

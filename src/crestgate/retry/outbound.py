@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 from crestgate.core.plans import Limits
 from crestgate.errors import ConfigError
 from crestgate.limiter.async_limiter import AsyncLimiter
-from crestgate.limiter.base_limiter import MAX_TIMEOUT
 from crestgate.limiter.limiter import Limiter
+from crestgate.limiter.limiter_core import MAX_TIMEOUT
 from crestgate.retry.attempts import machine_clock
 from crestgate.retry.cooldowns import Cooldowns
 from crestgate.retry.wait_hints import Headers

@@ -150,7 +150,7 @@ async def open_service(settings: Settings, node: Node, worker: int, environ: Map
         await limiter.connect()
     except StoreError as error:
         # It was reachable when the service started: a worker that replaces another one uses the failure policy.
-        _log.error("store unreachable, answering by on_store_error until it is reachable: %s", error)
+        _log.error("store unreachable, applying on_store_error until it is reachable: %s", error)
     descriptors = await asyncio.to_thread(_descriptors, settings)
     dependencies = Dependencies(
         settings=settings,

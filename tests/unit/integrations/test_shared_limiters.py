@@ -156,7 +156,7 @@ def test_invalid_url_stops_the_start(given: Any) -> None:
 def test_unreachable_store_does_not_stop_the_start(dead_store: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "crestgate"):
         limiter = sync_limiter_for(dead_store)
-    assert "the rate limit store cannot be reached, and on_store_error applies until it is back" in caplog.text
+    assert "store unreachable, applying on_store_error until it is reachable" in caplog.text
     assert limiter.check("k", "1/minute").reason == "fail_open"
 
 

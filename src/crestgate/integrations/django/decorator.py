@@ -25,7 +25,7 @@ from crestgate.integrations.django.layer import DjangoLayer
 from crestgate.integrations.django.request import DjangoRequest
 from crestgate.integrations.layer import LayerLimits, LayerOptions
 from crestgate.integrations.shared_limiters import GivenLimiter
-from crestgate.limiter.decorator import refuse_missing_brackets
+from crestgate.limiter.decorator_arguments import refuse_missing_brackets
 
 __all__ = ["limit"]
 

@@ -19,7 +19,7 @@ from crestgate.errors import ConfigError
 from crestgate.integrations.fastapi.route_state import RouteState
 from crestgate.integrations.fastapi.routes import is_endpoint, unwrapped
 from crestgate.integrations.keys import is_coroutine
-from crestgate.limiter.decorator import name_of
+from crestgate.limiter.decorator_arguments import name_of
 
 __all__ = ["has_limit", "limited_endpoint", "require_function"]
 

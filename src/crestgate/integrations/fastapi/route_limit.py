@@ -29,7 +29,7 @@ from crestgate.integrations.layer import LayerLimits, LayerOptions, LimitLayer, 
 from crestgate.integrations.request_state import request_state_in
 from crestgate.integrations.shared_limiters import GivenLimiter, async_limiter_for
 from crestgate.limiter.async_limiter import AsyncLimiter
-from crestgate.limiter.decorator import refuse_missing_brackets
+from crestgate.limiter.decorator_arguments import refuse_missing_brackets
 
 __all__ = ["RouteLimit", "limit"]
 

@@ -18,7 +18,7 @@ import starlette.routing
 from fastapi.dependencies.utils import get_dependant
 
 from crestgate.errors import ConfigError
-from crestgate.limiter.decorator import name_of
+from crestgate.limiter.decorator_arguments import name_of
 
 __all__ = ["is_endpoint", "limit_routes", "routes_of", "unwrapped"]
 

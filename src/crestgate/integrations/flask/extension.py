@@ -20,7 +20,7 @@ from crestgate.integrations.layer import LayerLimits, LayerOptions, coroutine_er
 from crestgate.integrations.option_errors import unknown_option
 from crestgate.integrations.request_state import NAME, RequestState
 from crestgate.integrations.shared_limiters import GivenLimiter, sync_limiter_for
-from crestgate.limiter.decorator import refuse_missing_brackets
+from crestgate.limiter.decorator_arguments import refuse_missing_brackets
 
 __all__ = ["Crestgate"]
 

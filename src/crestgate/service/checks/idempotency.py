@@ -21,12 +21,12 @@ import msgspec
 from crestgate.core.algorithms import build
 from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.core.bounded_cache import BoundedCache
-from crestgate.core.decision import Decision, combine
+from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.core.pressure import NORMAL, pressure_state
 from crestgate.errors import ConfigError, InvalidRequestError
 from crestgate.http.field_values import trimmed_bytes
-from crestgate.limiter.pending_check import PendingCheck, no_rule
+from crestgate.limiter.pending_check import PendingCheck, combine_parts
 from crestgate.service.checks.forms import cost_of
 from crestgate.service.checks.responses import answer_of
 from crestgate.service.checks.schemas import Answer, CheckBody
@@ -118,8 +118,7 @@ def replay(record: IdempotencyRecord, stored: Replay) -> list[Answer]:
                 allowed = allowed and admitted
             else:
                 shadows.append(decision)
-        decision = combine(tuple(parts), allowed) if parts else no_rule()
-        answer = answer_of(decision.with_shadows(tuple(shadows)) if shadows else decision, now_us)
+        answer = answer_of(combine_parts(parts, shadows, allowed), now_us)
         answer.reason = REPLAYED
         answers.append(answer)
     return answers
