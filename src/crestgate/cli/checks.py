@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -134,7 +135,7 @@ def check(
     crestgate check --user 42 --path /orders --config crestgate.yaml
     crestgate check user:42 --plan gold --url http://127.0.0.1:8080
     """
-    context = _context(user, ip, api_key, client, path, method, tier, policy_key)
+    context = _context(ip, user, api_key, client, path, method, tier, policy_key)
     service = remote_service(url, token, store=store, config=config, rules_store=rules_store)
     command = CheckCommand(key, limit or (), plan or (), context, store, config, rules_store, service)
     _decide(Op.TAKE, command, cost, as_json)
@@ -161,7 +162,7 @@ def peek(
     as_json: JsonOption = False,
 ) -> None:
     """Print what check would decide, without counting it. Exit codes as check."""
-    context = _context(user, ip, api_key, client, path, method, tier, policy_key)
+    context = _context(ip, user, api_key, client, path, method, tier, policy_key)
     service = remote_service(url, token, store=store, config=config, rules_store=rules_store)
     command = CheckCommand(key, limit or (), plan or (), context, store, config, rules_store, service)
     _decide(Op.PEEK, command, cost, as_json)
@@ -191,7 +192,7 @@ def reset(
     Those of the KEY under the limits, or of all rules that apply to the request. A rules store records it in its audit
     log.
     """
-    context = _context(user, ip, api_key, client, path, method, tier, policy_key)
+    context = _context(ip, user, api_key, client, path, method, tier, policy_key)
     service = remote_service(url, token, store=store, config=config, rules_store=rules_store)
     command = CheckCommand(key, limit or (), plan or (), context, store, config, rules_store, service)
     _check_usage(command)
@@ -206,8 +207,8 @@ def reset(
 
 
 def _context(*values: str | None) -> RequestContext:
-    names = ("user", "ip", "api_key", "client", "path", "method", "tier", "key")
-    return RequestContext(**dict(zip(names, values, strict=True)))
+    """The context of values in the order of its fields."""
+    return RequestContext(**dict(zip([one.name for one in fields(RequestContext)], values, strict=True)))
 
 
 def _decide(op: Op, command: CheckCommand, cost: int, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from crestgate.core.algorithms import Algorithm, build
+from crestgate.core.algorithms import BUILT_IN, Algorithm, build
 from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.errors import StoreError
@@ -35,14 +35,7 @@ STRANGE_KEYS = (
 class StoreConformance:
     """The guarantees of a store (see `crestgate.stores.port`), as tests. Subclass it and implement `make_store`."""
 
-    algorithms: tuple[str, ...] = (
-        "token_bucket",
-        "leaky_bucket",
-        "fixed_window",
-        "sliding_window_log",
-        "sliding_window_counter",
-        "gcra",
-    )
+    algorithms: tuple[str, ...] = BUILT_IN
     threads = 8
 
     def make_store(self, clock: FakeClock) -> Store:

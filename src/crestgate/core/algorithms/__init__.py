@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.core.algorithms.custom import CustomAlgorithm, PureStep, Verdict
@@ -18,7 +18,7 @@ from crestgate.errors import ConfigError
 if TYPE_CHECKING:
     from crestgate.core.limit import Limit
 
-__all__ = ["ALGORITHMS", "Algorithm", "AlgorithmKind", "PureStep", "Verdict", "build", "register_algorithm"]
+__all__ = ["ALGORITHMS", "BUILT_IN", "Algorithm", "AlgorithmKind", "PureStep", "Verdict", "build", "register_algorithm"]
 
 
 class AlgorithmKind(NamedTuple):
@@ -36,6 +36,8 @@ ALGORITHMS: dict[str, AlgorithmKind] = {
     "sliding_window_counter": AlgorithmKind(SlidingWindowCounter, takes_burst=False),
     "gcra": AlgorithmKind(Gcra, takes_burst=True),
 }
+BUILT_IN: Final = tuple(ALGORITHMS)
+"""The names of those that every store has, without what `register_algorithm` adds later."""
 
 
 def build(limit: Limit, name: str, label: str | None = None) -> Algorithm:
