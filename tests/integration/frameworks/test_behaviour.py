@@ -22,7 +22,7 @@ FAMILIES = ("ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-r
 
 
 @pytest.mark.parametrize("name", [*APPS, *ROUTE_VARIANTS])
-def test_every_framework_has_the_application(name: str) -> None:
+def test_every_framework_has_an_application(name: str) -> None:
     module = import_module(f"integration.frameworks.apps.{name}_app")
     assert module.HAS_ROUTES == (name in ROUTED)
 
@@ -30,7 +30,7 @@ def test_every_framework_has_the_application(name: str) -> None:
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_limits_are_exact_and_a_denied_request_is_not_handled(serve: Serve) -> None:
+def test_limit_is_exact_and_denied_request_is_not_handled(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
     assert app.statuses(5) == [200, 200, 200, 429, 429]
     assert app.setup.handled == ["/plain"] * 3
@@ -39,14 +39,14 @@ def test_limits_are_exact_and_a_denied_request_is_not_handled(serve: Serve) -> N
     assert app.statuses(4, "/item/1") == [200, 200, 200, 429]
 
 
-def test_without_a_middleware_nothing_is_limited(serve: Serve) -> None:
+def test_nothing_is_limited_without_middleware(serve: Serve) -> None:
     app = serve()
     response = app.request("/plain")
     assert (response.status, response.body) == (200, b"plain")
     assert not set(FAMILIES) & set(response.names)
 
 
-def test_a_chain_is_all_or_nothing(serve: Serve) -> None:
+def test_chain_is_all_or_nothing(serve: Serve) -> None:
     app = serve(middleware={"limits": [THREE, NINE]})
     assert app.statuses(5) == [200, 200, 200, 429, 429]
     assert (app.left(THREE), app.left(NINE)) == (0, 6)
@@ -56,7 +56,7 @@ def test_a_chain_is_all_or_nothing(serve: Serve) -> None:
     assert denied.problem()["violated-policies"] == [THREE]
 
 
-def test_plans_and_limits_by_a_callable(serve: Serve) -> None:
+def test_plans_and_callable_limits(serve: Serve) -> None:
     def limits(request: Request) -> str | None:
         tier = request.headers.get("x-tier")
         return None if tier == "staff" else "gold" if tier == "gold" else "1/minute"
@@ -68,7 +68,7 @@ def test_plans_and_limits_by_a_callable(serve: Serve) -> None:
     assert "ratelimit" not in app.request("/plain", headers={"X-Tier": "staff"}).names
 
 
-def test_the_rules_of_a_configuration(serve: Serve, tmp_path: Path) -> None:
+def test_rules_of_configuration(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "crestgate.yaml"
     file.write_text(
         "rules:\n"
@@ -90,7 +90,7 @@ def test_the_rules_of_a_configuration(serve: Serve, tmp_path: Path) -> None:
         assert (free.status, "ratelimit" in free.names) == (200, False)
 
 
-def test_a_cost_by_a_callable(serve: Serve) -> None:
+def test_callable_cost(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE, "cost": lambda request: int(request.headers.get("x-cost", "1"))})
     assert app.request("/plain", headers={"X-Cost": "2"}).remaining == 1
     assert app.statuses(1, headers={"X-Cost": "2"}) == [429]
@@ -100,14 +100,14 @@ def test_a_cost_by_a_callable(serve: Serve) -> None:
     assert "retry-after" not in never.names
 
 
-def test_a_dry_run_denies_nobody(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+def test_dry_run_denies_nothing(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     app = serve(middleware={"limits": THREE, "dry_run": True})
     assert app.statuses(5) == [200] * 5
     assert app.left(THREE) == 0
     assert "would have denied" in caplog.text
 
 
-def test_only_some_methods_are_limited(serve: Serve) -> None:
+def test_methods_option_selects_methods(serve: Serve) -> None:
     app = serve(middleware={"limits": "1/minute", "methods": ["POST"]})
     assert app.statuses(3) == [200] * 3
     assert app.statuses(2, "/login", method="POST") == [200, 429]
@@ -116,7 +116,7 @@ def test_only_some_methods_are_limited(serve: Serve) -> None:
 # -- whom they are for ------------------------------------------------------------------------------------------------
 
 
-def test_callers_are_told_apart_behind_a_trusted_proxy(serve: Serve) -> None:
+def test_clients_behind_trusted_proxy_are_distinct(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE, "trusted_proxies": ["127.0.0.0/8"]})
     one, other = {"X-Forwarded-For": "203.0.113.9"}, {"Forwarded": "for=203.0.113.10"}
     assert app.statuses(4, headers=one) == [200, 200, 200, 429]
@@ -125,7 +125,7 @@ def test_callers_are_told_apart_behind_a_trusted_proxy(serve: Serve) -> None:
     assert app.left(THREE, "ip:1.1.1.1") == 3
 
 
-def test_nobody_is_believed_unless_said(serve: Serve) -> None:
+def test_forwarded_headers_are_ignored_by_default(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
     spoofed = [app.request("/plain", headers={"X-Forwarded-For": f"203.0.113.{n}"}).status for n in range(5)]
     assert spoofed == [200, 200, 200, 429, 429]
@@ -135,7 +135,7 @@ def test_nobody_is_believed_unless_said(serve: Serve) -> None:
 @pytest.mark.parametrize(
     "key", ["header:X-Tenant", lambda request: request.headers.get("x-tenant")], ids=["by name", "by callable"]
 )
-def test_a_key_by_a_header(serve: Serve, key: Any) -> None:
+def test_header_key(serve: Serve, key: Any) -> None:
     app = serve(middleware={"limits": THREE, "key": key})
     assert app.statuses(4, headers={"X-Tenant": "blue"}) == [200, 200, 200, 429]
     assert app.statuses(4, headers={"X-Tenant": "red"}) == [200, 200, 200, 429]
@@ -143,7 +143,7 @@ def test_a_key_by_a_header(serve: Serve, key: Any) -> None:
     assert app.left(THREE) == 0
 
 
-def test_a_key_of_several(serve: Serve) -> None:
+def test_combined_key(serve: Serve) -> None:
     options = {"limits": THREE, "key": "user|route", "user": lambda request: request.headers.get("x-user")}
     app = serve(middleware=options)
     assert app.statuses(4, "/plain", headers={"X-User": "alice"}) == [200, 200, 200, 429]
@@ -157,7 +157,7 @@ def test_a_key_of_several(serve: Serve) -> None:
     [["/plain"], "127.0.0.0/8", lambda request: request.headers.get("x-internal") == "yes"],
     ids=["path", "network", "callable"],
 )
-def test_what_is_exempt_is_not_counted(serve: Serve, exempt: Any) -> None:
+def test_exempt_request_is_not_counted(serve: Serve, exempt: Any) -> None:
     app = serve(middleware={"limits": THREE, "exempt": exempt})
     assert app.statuses(5, headers={"X-Internal": "yes"}) == [200] * 5
     assert app.left(THREE) == 3
@@ -166,7 +166,7 @@ def test_what_is_exempt_is_not_counted(serve: Serve, exempt: Any) -> None:
         assert app.statuses(4, "/limited") == [200, 200, 200, 429]
 
 
-def test_no_spelling_makes_a_path_exempt(serve: Serve) -> None:
+def test_path_spelling_does_not_make_a_path_exempt(serve: Serve) -> None:
     app = serve(middleware={"limits": "99/hour using fixed_window", "exempt": ["/plain", "/mounted/*"]})
     spellings = ("/plain%3F", "/plain%3Fx", "/plain%23", "/plain;x", "/plain/../limited", "/plain%2F..%2Flimited")
     more = ("/limited/%2e%2e/plain", "/mounted/../limited", "/mounted/%252e%252e/limited", "/plain%00", "/%70lain%3b")
@@ -180,7 +180,7 @@ def test_no_spelling_makes_a_path_exempt(serve: Serve) -> None:
 # -- headers ----------------------------------------------------------------------------------------------------------
 
 
-def test_headers_of_an_admitted_request(serve: Serve) -> None:
+def test_headers_of_allowed_request(serve: Serve) -> None:
     app = serve(middleware={"limits": "10/minute using fixed_window"})
     app.clock.advance(-app.clock.now() % 60)  # to where a window begins
     response = app.request("/plain")
@@ -196,7 +196,7 @@ def test_headers_of_an_admitted_request(serve: Serve) -> None:
     assert not any("127.0.0.1" in value for value in response.headers.values()), "no header carries a key"
 
 
-def test_headers_of_a_denied_request(serve: Serve) -> None:
+def test_headers_of_denied_request(serve: Serve) -> None:
     app = serve(middleware={"limits": "2/minute using fixed_window"})
     app.clock.advance(-app.clock.now() % 60 + 0.5)
     app.statuses(2)
@@ -220,7 +220,7 @@ def test_headers_of_a_denied_request(serve: Serve) -> None:
     assert b"127.0.0.1" not in response.body
 
 
-def test_pressure_is_told(serve: Serve) -> None:
+def test_pressure_state_header(serve: Serve) -> None:
     app = serve(middleware={"limits": "10/minute using fixed_window"})
     states = [app.request("/plain").headers.get("x-ratelimit-state") for _ in range(11)]
     assert states == [None] * 8 + ["warning", "throttled", "throttled"]
@@ -237,7 +237,7 @@ def test_pressure_is_told(serve: Serve) -> None:
     ],
     ids=["none", "of the draft", "X-RateLimit"],
 )
-def test_each_family_can_be_left_out(serve: Serve, style: Any, expected: set[str]) -> None:
+def test_each_header_family_can_be_disabled(serve: Serve, style: Any, expected: set[str]) -> None:
     app = serve(middleware={"limits": "1/minute", "headers": style})
     app.request("/plain")
     denied = app.request("/plain")
@@ -245,7 +245,7 @@ def test_each_family_can_be_left_out(serve: Serve, style: Any, expected: set[str
     assert {name for name in denied.names if "ratelimit" in name or name == "retry-after"} == expected
 
 
-def test_a_reset_by_the_epoch(serve: Serve) -> None:
+def test_reset_header_as_epoch(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE, "headers": HeaderStyle(reset="epoch")})
     now = app.clock.now()
     assert int(app.request("/plain").headers["x-ratelimit-reset"]) == now - now % 60 + 60

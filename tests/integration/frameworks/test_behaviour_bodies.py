@@ -29,7 +29,7 @@ def received(sock: socket.socket) -> bytes:
 # -- methods ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_head_request_is_counted_and_has_no_body(serve: Serve) -> None:
+def test_head_request_is_counted_without_body(serve: Serve) -> None:
     app = serve(middleware={"limits": "1/minute"})
     for status in (b"200", b"429"):
         with app.raw(b"HEAD /plain HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as sock:
@@ -40,7 +40,7 @@ def test_a_head_request_is_counted_and_has_no_body(serve: Serve) -> None:
     assert app.setup.handled == ["/plain"]
 
 
-def test_an_options_request_is_counted(serve: Serve) -> None:
+def test_options_request_is_counted(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
     response = app.request("/plain", "OPTIONS")
     assert (response.status, response.remaining) == (200, 2)
@@ -48,21 +48,21 @@ def test_an_options_request_is_counted(serve: Serve) -> None:
     assert app.statuses(3, method="OPTIONS", headers={"Origin": "https://example.org"}) == [200, 200, 429]
 
 
-def test_a_preflight_passes_uncounted(serve: Serve) -> None:
+def test_preflight_is_not_counted(serve: Serve) -> None:
     app = serve(middleware={"limits": "1/minute"})
     assert 429 not in app.statuses(3, method="OPTIONS", headers=PREFLIGHT)
     assert app.statuses(2) == [200, 429]
     assert 429 not in app.statuses(1, method="OPTIONS", headers=PREFLIGHT)
 
 
-def test_what_is_not_found_is_counted_and_told_of(serve: Serve) -> None:
+def test_not_found_is_counted_with_headers(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
     response = app.request("/nothing/here")
     assert (response.status, response.remaining) == (404, 2)
     assert app.statuses(3, "/nothing/else") == [404, 404, 429]
 
 
-def test_what_is_not_allowed_is_counted(serve: Serve) -> None:
+def test_method_not_allowed_is_counted(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
     assert app.statuses(4, "/login") == [405, 405, 405, 429]
 
@@ -77,7 +77,7 @@ def test_what_is_not_allowed_is_counted(serve: Serve) -> None:
         ("/sse", "text/event-stream", b"data: first\n\n", b"data: second\n\n"),
     ],
 )
-def test_a_stream_stays_one(serve: Serve, path: str, kind: str, first: bytes, second: bytes) -> None:
+def test_streaming_response_stays_streaming(serve: Serve, path: str, kind: str, first: bytes, second: bytes) -> None:
     app = serve(middleware={"limits": THREE, "when": lambda response: response.status == 200})
     connection = app.connect()
     connection.request("GET", path)
@@ -93,7 +93,7 @@ def test_a_stream_stays_one(serve: Serve, path: str, kind: str, first: bytes, se
     assert response.getheader("x-ratelimit-remaining") == "2"
 
 
-def test_many_requests_on_one_connection(serve: Serve) -> None:
+def test_keep_alive_requests(serve: Serve) -> None:
     app = serve(middleware={"limits": "30/minute using fixed_window"})
     connection = app.connect()
     statuses = []
@@ -109,14 +109,14 @@ def test_many_requests_on_one_connection(serve: Serve) -> None:
 # -- bodies that come -------------------------------------------------------------------------------------------------
 
 
-def test_a_large_upload_arrives_whole(serve: Serve) -> None:
+def test_large_upload_is_complete(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
     size = 20 * 1024 * 1024
     response = app.request("/upload", "POST", {"Content-Type": "application/octet-stream"}, bytes(size))
     assert (response.status, response.body, response.remaining) == (200, b"%d" % size, 2)
 
 
-def test_an_upload_is_denied(serve: Serve) -> None:
+def test_upload_is_denied(serve: Serve) -> None:
     app = serve(middleware={"limits": "1/minute"})
     body = bytes(256 * 1024)
     assert app.request("/upload", "POST", body=body).body == b"262144"
@@ -130,7 +130,7 @@ def test_an_upload_is_denied(serve: Serve) -> None:
 @pytest.mark.parametrize(
     "framework", [name for name in APPS if name != "django_asgi"]
 )  # it reads bodies before all else
-def test_an_upload_is_denied_before_it_is_sent(serve: Serve) -> None:
+def test_upload_is_denied_before_body_is_sent(serve: Serve) -> None:
     app = serve(middleware={"limits": "1/minute"})
     app.request("/plain")
     head = b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 20971520\r\nContent-Type: text/plain\r\n\r\n"
@@ -144,7 +144,7 @@ def test_an_upload_is_denied_before_it_is_sent(serve: Serve) -> None:
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_exception_in_the_application_stays_charged(serve: Serve) -> None:
+def test_application_exception_stays_charged(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
     assert app.statuses(1, "/boom") == [500]
     assert app.left(THREE) == 2
@@ -153,13 +153,13 @@ def test_an_exception_in_the_application_stays_charged(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("counts", "left"), [(500, 2), (200, 3)])
-def test_an_exception_is_a_500_to_when(serve: Serve, counts: int, left: int) -> None:
+def test_exception_is_status_500_for_when(serve: Serve, counts: int, left: int) -> None:
     app = serve(middleware={"limits": THREE, "when": lambda response: response.status == counts})
     assert app.statuses(1, "/boom") == [500]
     assert app.left(THREE) == left
 
 
-def test_an_exception_in_a_key_is_the_applications(serve: Serve) -> None:
+def test_key_exception_passes_through(serve: Serve) -> None:
     def key(request: object) -> str:
         raise LookupError("no such tenant")
 
@@ -176,7 +176,7 @@ def nothing_is_left() -> bool:
     return not any(type(found) is RequestState for found in gc.get_objects())
 
 
-def test_clients_go_away(serve: Serve) -> None:
+def test_client_disconnects(serve: Serve) -> None:
     limits = "7/minute using fixed_window"
     app = serve(middleware={"limits": limits})
     for path in ("/slow", "/stream") * 2:

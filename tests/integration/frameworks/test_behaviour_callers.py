@@ -28,14 +28,14 @@ def status_of(app: Running, head: bytes) -> int:
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe\x80", b"a|route:/x%7C", b"x" * 6000, "größer \N{SNOWMAN}".encode()])
-def test_a_caller_is_counted_by_whatever_it_sends(serve: Serve, value: bytes) -> None:
+def test_any_header_value_is_a_key(serve: Serve, value: bytes) -> None:
     app = serve(middleware={"limits": THREE, "key": "header:X-Tenant"})
     assert [status_of(app, b"X-Tenant: " + value + b"\r\n") for _ in range(4)] == [200, 200, 200, 429]
     assert status_of(app, b"X-Tenant: " + value + b"y\r\n") == 200, "another caller is another"
     assert app.left(THREE) == 3, "and the address was not counted"
 
 
-def test_an_api_key_of_any_length_is_no_error_under_rules(serve: Serve, tmp_path: Path) -> None:
+def test_long_api_key_under_rules(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "crestgate.yaml"
     file.write_text("rules:\n  - {name: k, dimension: apikey, limit: 2, window_seconds: 60, algorithm: fixed_window}\n")
     with Limiter.from_config(file, environ={}, clock=FakeClock(1_700_000_000)) as limiter:
@@ -44,7 +44,7 @@ def test_an_api_key_of_any_length_is_no_error_under_rules(serve: Serve, tmp_path
             assert [status_of(app, b"X-API-Key: " + value + b"\r\n") for _ in range(3)] == [200, 200, 429]
 
 
-def test_no_spelling_of_a_method_evades_a_limit(serve: Serve) -> None:
+def test_method_spelling_does_not_bypass_limit(serve: Serve) -> None:
     app = serve(middleware={"limits": "1/minute", "methods": ["POST"]})
     assert app.statuses(1, "/login", method="POST") == [200]
     with app.raw(b"post /login HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as sock:
@@ -52,7 +52,7 @@ def test_no_spelling_of_a_method_evades_a_limit(serve: Serve) -> None:
     assert app.setup.handled == ["/login"]
 
 
-def test_a_header_twice_is_one_caller(serve: Serve) -> None:
+def test_repeated_header_is_one_caller(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE, "key": "header:X-Tenant"})
     twice = b"X-Tenant: a\r\nX-Tenant: b\r\n"
     assert [status_of(app, twice) for _ in range(4)] == [200, 200, 200, 429]
@@ -60,7 +60,7 @@ def test_a_header_twice_is_one_caller(serve: Serve) -> None:
     assert status_of(app, b"X-Tenant: b\r\n") == 200
 
 
-def test_lines_of_x_forwarded_for_are_one_list(serve: Serve) -> None:
+def test_x_forwarded_for_lines_are_joined(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE, "trusted_proxies": ["127.0.0.0/8"]})
     for spoofed in (b"1.1.1.1", b"10.9.9.9", b'"', b""):
         lines = b"X-Forwarded-For: " + spoofed + b"\r\nX-Forwarded-For: 203.0.113.9\r\n"
@@ -70,7 +70,7 @@ def test_lines_of_x_forwarded_for_are_one_list(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("framework", WAITING)
-def test_callables_may_be_coroutines(serve: Serve) -> None:
+def test_coroutine_callables(serve: Serve) -> None:
     async def key(request: Any) -> str:
         await asyncio.sleep(0)
         return f"tenant:{request.headers.get('x-tenant')}"
@@ -90,7 +90,7 @@ def test_callables_may_be_coroutines(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("framework", WAITING_FOR_NOBODY)
-def test_coroutines_are_refused_where_nobody_can_wait_for_them(serve: Serve) -> None:
+def test_coroutine_callables_are_rejected_in_sync_frameworks(serve: Serve) -> None:
     async def key(request: Any) -> str:
         return "k"
 

@@ -31,7 +31,7 @@ def only_401(response: Any) -> bool:
 
 
 @routed
-def test_the_values_of_a_path_share_one_limit(serve: Serve) -> None:
+def test_path_parameters_share_a_counter(serve: Serve) -> None:
     app = serve(limits=THREE)
     assert [app.request(f"/item/{n}").status for n in range(5)] == [200, 200, 200, 429, 429]
     assert app.setup.handled == ["/item/0", "/item/1", "/item/2"]
@@ -42,7 +42,7 @@ def test_the_values_of_a_path_share_one_limit(serve: Serve) -> None:
 
 
 @routed
-def test_a_scope_joins_routes(serve: Serve) -> None:
+def test_scope_is_shared_by_routes(serve: Serve) -> None:
     app = serve(limits=THREE, route={"scope": "reading"})
     assert app.statuses(2, "/limited") == [200, 200]
     assert app.statuses(2, "/item/1") == [200, 429]
@@ -50,7 +50,7 @@ def test_a_scope_joins_routes(serve: Serve) -> None:
 
 
 @STYLE_CASES
-def test_the_headers_of_a_routes_limits(serve: Serve, middleware: dict[str, Any] | None) -> None:
+def test_route_limit_headers(serve: Serve, middleware: dict[str, Any] | None) -> None:
     app = serve(limits=[THREE, "9/hour"], middleware=middleware)
     response = app.request("/own")
     assert (response.status, response.body, response.headers["x-own"]) == (202, b"own", "yes")
@@ -65,7 +65,7 @@ def test_the_headers_of_a_routes_limits(serve: Serve, middleware: dict[str, Any]
 
 
 @routed
-def test_callers_of_a_route_are_told_apart(serve: Serve) -> None:
+def test_route_limit_is_per_caller(serve: Serve) -> None:
     app = serve(limits=THREE, route={"key": "header:X-Tenant"})
     assert app.statuses(4, "/limited", headers={"X-Tenant": "blue"}) == [200, 200, 200, 429]
     assert app.statuses(4, "/limited", headers={"X-Tenant": "red"}) == [200, 200, 200, 429]
@@ -73,7 +73,7 @@ def test_callers_of_a_route_are_told_apart(serve: Serve) -> None:
 
 
 @routed
-def test_a_middleware_and_a_route_are_different_limits(serve: Serve) -> None:
+def test_middleware_and_route_limits_are_separate(serve: Serve) -> None:
     app = serve(middleware={"limits": FIVE}, limits=THREE)
     response = app.request("/limited")
     items = items_of(response.headers["ratelimit"])
@@ -85,7 +85,7 @@ def test_a_middleware_and_a_route_are_different_limits(serve: Serve) -> None:
 
 
 @routed
-def test_a_middleware_and_a_route_with_the_same_limit_both_apply(serve: Serve) -> None:
+def test_equal_middleware_and_route_limits_both_apply(serve: Serve) -> None:
     app = serve(middleware={"limits": FIVE}, limits=FIVE)
     assert app.request("/limited").status == 200
     assert app.left(FIVE) == 4
@@ -93,7 +93,7 @@ def test_a_middleware_and_a_route_with_the_same_limit_both_apply(serve: Serve) -
 
 
 @STYLE_CASES
-def test_a_failed_log_in_counts_on_its_route(serve: Serve, middleware: dict[str, Any] | None) -> None:
+def test_failed_login_counts_on_route(serve: Serve, middleware: dict[str, Any] | None) -> None:
     app = serve(limits=THREE, route={"when": only_401}, middleware=middleware)
     assert app.statuses(5, "/login", method="POST", body=b"right") == [200] * 5
     assert app.request("/login", "POST", body=b"right").remaining == 3
@@ -103,7 +103,7 @@ def test_a_failed_log_in_counts_on_its_route(serve: Serve, middleware: dict[str,
 
 
 @routed
-def test_the_denial_of_a_route_can_be_shaped(serve: Serve) -> None:
+def test_custom_route_denial(serve: Serve) -> None:
     app = serve(limits="1/minute", route={"on_denied": lambda request, decision: Denial(503, b"busy", "text/plain")})
     app.request("/limited")
     denied = app.request("/limited")
@@ -112,7 +112,7 @@ def test_the_denial_of_a_route_can_be_shaped(serve: Serve) -> None:
 
 
 @routed
-def test_options_of_a_route(serve: Serve) -> None:
+def test_route_options(serve: Serve) -> None:
     cost = {"cost": lambda request: int(request.headers.get("x-cost", "1")), "exempt": "/item/7"}
     app = serve(limits=THREE, route=cost)
     assert app.statuses(2, "/limited", headers={"X-Cost": "3"}) == [200, 429]
@@ -123,7 +123,7 @@ def test_options_of_a_route(serve: Serve) -> None:
 
 
 @routed
-def test_limits_of_a_route_by_a_plan_and_by_a_callable(serve: Serve) -> None:
+def test_route_limits_by_plan_and_callable(serve: Serve) -> None:
     app = serve(plans={"gold": "2/minute"}, limits="gold")
     assert app.statuses(3, "/limited") == [200, 200, 429]
 
@@ -136,7 +136,7 @@ def test_limits_of_a_route_by_a_plan_and_by_a_callable(serve: Serve) -> None:
 
 
 @routed
-def test_a_route_sees_through_trusted_proxies_too(serve: Serve) -> None:
+def test_route_uses_trusted_proxies(serve: Serve) -> None:
     trusted = {"trusted_proxies": ["127.0.0.0/8"]}
     app = serve(middleware={"limits": FIVE, **trusted}, limits=THREE, route=trusted)
     for address in ("203.0.113.9", "203.0.113.10"):
@@ -145,7 +145,7 @@ def test_a_route_sees_through_trusted_proxies_too(serve: Serve) -> None:
 
 
 @routed
-def test_what_a_route_denies_need_not_count_around_it(serve: Serve) -> None:
+def test_route_denial_can_be_uncounted_in_middleware(serve: Serve) -> None:
     app = serve(middleware={"limits": FIVE, "when": lambda response: response.status < 400}, limits="1/minute")
     assert app.statuses(4, "/limited") == [200, 429, 429, 429]
     assert app.left(FIVE) == 4
@@ -154,14 +154,14 @@ def test_what_a_route_denies_need_not_count_around_it(serve: Serve) -> None:
 # -- sub-applications -------------------------------------------------------------------------------------------------
 
 
-def test_a_sub_application_is_under_the_limits_around_it(serve: Serve) -> None:
+def test_mounted_application_is_limited_by_outer_middleware(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE})
     assert app.request("/mounted/hello").body == b"hello"
     assert app.statuses(1) == [200]
     assert app.statuses(2, "/mounted/hello") == [200, 429]
 
 
-def test_the_same_limits_around_both_count_once(serve: Serve) -> None:
+def test_same_limits_around_mounted_application_count_once(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE}, mounted={"limits": THREE})
     response = app.request("/mounted/hello")
     assert (response.status, response.remaining) == (200, 2)
@@ -170,7 +170,7 @@ def test_the_same_limits_around_both_count_once(serve: Serve) -> None:
     assert app.statuses(3, "/mounted/hello") == [200, 200, 429]
 
 
-def test_other_limits_around_a_sub_application_apply_besides(serve: Serve) -> None:
+def test_different_limits_around_mounted_application_all_apply(serve: Serve) -> None:
     app = serve(middleware={"limits": FIVE}, mounted={"limits": THREE})
     response = app.request("/mounted/hello")
     assert {name: item["r"] for name, item in items_of(response.headers["ratelimit"]).items()} == {FIVE: 4, THREE: 2}
@@ -182,7 +182,7 @@ def test_other_limits_around_a_sub_application_apply_besides(serve: Serve) -> No
     assert app.setup.handled == ["/mounted/hello"] * 3
 
 
-def test_a_sub_application_alone_can_have_limits(serve: Serve) -> None:
+def test_only_mounted_application_is_limited(serve: Serve) -> None:
     app = serve(mounted={"limits": THREE})
     assert app.statuses(4, "/mounted/hello") == [200, 200, 200, 429]
     assert app.statuses(4) == [200] * 4
@@ -193,7 +193,7 @@ def test_a_sub_application_alone_can_have_limits(serve: Serve) -> None:
 # -- later ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_log_in_counts(serve: Serve) -> None:
+def test_failed_login_counts(serve: Serve) -> None:
     app = serve(middleware={"limits": THREE, "when": only_401})
     assert app.statuses(5, "/login", method="POST", body=b"right") == [200] * 5
     assert app.request("/login", "POST", body=b"right").remaining == 3, "the headers show that it did not count"
@@ -203,7 +203,7 @@ def test_a_failed_log_in_counts(serve: Serve) -> None:
     assert app.left(THREE) == 0
 
 
-def test_a_denial_can_be_shaped(serve: Serve) -> None:
+def test_custom_denial(serve: Serve) -> None:
     denials: list[tuple[str, str, bool]] = []
 
     def on_denied(request: Request, decision: Decision) -> Denial | None:
@@ -225,7 +225,7 @@ def test_a_denial_can_be_shaped(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("wait", "waited"), [(True, 2.0), (False, 0.0)])
-def test_an_admitted_request_waits_its_delay(serve: Serve, wait: bool, waited: float) -> None:
+def test_allowed_request_waits_for_delay(serve: Serve, wait: bool, waited: float) -> None:
     app = serve(middleware={"limits": LEAKY, "wait": wait})
     before = app.clock.now()
     assert app.statuses(3) == [200] * 3
@@ -234,7 +234,7 @@ def test_an_admitted_request_waits_its_delay(serve: Serve, wait: bool, waited: f
 
 @routed
 @pytest.mark.parametrize(("wait", "waited"), [(True, 2.0), (False, 0.0)])
-def test_an_admitted_request_to_a_route_waits_its_delay(serve: Serve, wait: bool, waited: float) -> None:
+def test_allowed_route_request_waits_for_delay(serve: Serve, wait: bool, waited: float) -> None:
     app = serve(limits=LEAKY, route={"wait": wait})
     before = app.clock.now()
     assert app.statuses(3, "/limited") == [200] * 3

@@ -32,7 +32,7 @@ def at_once(app: Running, path: str = "/plain", times: int = 20) -> list[int]:
         return sorted(pool.map(lambda _: app.request(path).status, range(times)))
 
 
-def test_many_at_once_are_admitted_exactly(serve: Serve) -> None:
+def test_concurrent_requests_are_admitted_exactly(serve: Serve) -> None:
     app = serve(middleware={"limits": SEVEN})
     assert at_once(app) == [200] * 7 + [429] * 13
     assert len(app.setup.handled) == 7
@@ -51,19 +51,19 @@ def test_counters_of_routes_in_redis(serve: Serve, on_redis: Limiter) -> None:
     assert at_once(app, "/item/1") == [200] * 7 + [429] * 13
 
 
-def test_a_limiter_for_event_loops_serves_every_framework(serve: Serve) -> None:
+def test_async_limiter_works_in_every_framework(serve: Serve) -> None:
     app = serve(sync_limiter_for(AsyncLimiter("memory://")), middleware={"limits": SEVEN})
     assert at_once(app, times=10) == [200] * 7 + [429] * 3
 
 
-def test_a_store_that_is_away_lets_requests_pass(serve: Serve) -> None:
+def test_unavailable_store_allows_requests(serve: Serve) -> None:
     limiter = sync_limiter_for(f"redis://127.0.0.1:{free_port()}/0?timeout_ms=50")
     app = serve(limiter, middleware={"limits": "1/minute", "when": lambda response: response.status == 401})
     assert app.statuses(3) == [200] * 3
     assert app.limiter.store_failures >= 3
 
 
-def test_a_store_that_goes_away_and_comes_back(serve: Serve) -> None:
+def test_store_outage_and_recovery(serve: Serve) -> None:
     store = Flaky()
     app = serve(Limiter(store), middleware={"limits": "2/minute"})
     assert app.statuses(1) == [200]
@@ -73,7 +73,7 @@ def test_a_store_that_goes_away_and_comes_back(serve: Serve) -> None:
     assert app.statuses(2) == [200, 429]
 
 
-def test_a_store_that_is_away_denies_where_that_is_the_policy(serve: Serve) -> None:
+def test_unavailable_store_denies_with_closed_policy(serve: Serve) -> None:
     store = Flaky()
     app = serve(Limiter(store, on_store_error="closed"), middleware={"limits": "2/minute"})
     store.broken = True

@@ -33,13 +33,13 @@ def text(kind: str, body: str = "yes", **more: Any) -> Any:
 
 
 @both
-def test_what_leads_nowhere_is_counted_too(kind: str) -> None:
+def test_unknown_urls_are_counted(kind: str) -> None:
     with Site(kind, [path("a", text(kind))], {"LIMITER": limiter(), "LIMITS": "2/minute"}) as site:
         assert site.statuses("/a", "/nowhere", "/a", "/nowhere") == [200, 404, 429, 429]
 
 
 @both
-def test_a_denial_is_a_problem_with_all_headers(kind: str) -> None:
+def test_denial_is_problem_document_with_headers(kind: str) -> None:
     with Site(kind, [path("a", text(kind))], {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
         site.get("/a")
         denied = site.get("/a")
@@ -51,7 +51,7 @@ def test_a_denial_is_a_problem_with_all_headers(kind: str) -> None:
 
 
 @both
-def test_a_denied_head_has_no_body(kind: str) -> None:
+def test_denied_head_has_no_body(kind: str) -> None:
     with Site(kind, [path("a", text(kind))], {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
         site.request("HEAD", "/a")
         denied = site.request("HEAD", "/a")
@@ -61,12 +61,12 @@ def test_a_denied_head_has_no_body(kind: str) -> None:
 
 @both
 @pytest.mark.parametrize("made", [Limiter, AsyncLimiter])
-def test_any_limiter_serves_either_kind(kind: str, made: Any) -> None:
+def test_sync_and_async_limiters_work_in_both_servers(kind: str, made: Any) -> None:
     with Site(kind, [path("a", text(kind))], {"LIMITER": made("memory://"), "LIMITS": "2/hour"}) as site:
         assert site.statuses("/a", "/a", "/a") == [200, 200, 429]
 
 
-def test_sync_and_async_projects_share_their_counters() -> None:
+def test_sync_and_async_projects_share_counters() -> None:
     crestgate = {"LIMITER": limiter(), "LIMITS": "3/minute"}
     with (
         Site("wsgi", [path("a", text("wsgi"))], crestgate) as one,
@@ -76,7 +76,7 @@ def test_sync_and_async_projects_share_their_counters() -> None:
         assert two.statuses("/a", "/a") == [200, 429]
 
 
-def test_views_of_the_other_kind_are_served() -> None:
+def test_sync_and_async_views_work_in_both_servers() -> None:
     crestgate = {"LIMITER": limiter(), "LIMITS": "3/minute"}
     with (
         Site("wsgi", [path("a", text("asgi"))], crestgate) as one,
@@ -87,7 +87,7 @@ def test_views_of_the_other_kind_are_served() -> None:
 
 
 @both
-def test_a_view_that_is_exempt_is_not_counted_and_told_of_nothing(kind: str) -> None:
+def test_exempt_view_is_not_counted(kind: str) -> None:
     routes = [path("free", exempt(text(kind))), path("item/<int:id>", text(kind))]
     with Site(kind, routes, {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
         free = site.get("/free")
@@ -95,7 +95,7 @@ def test_a_view_that_is_exempt_is_not_counted_and_told_of_nothing(kind: str) -> 
         assert site.statuses("/free", "/item/1", "/free", "/item/2", "/free") == [200, 200, 200, 429, 200]
 
 
-def test_a_view_is_exempt_from_the_first_request_on_which_imports_it(tmp_path: Path, monkeypatch: Any) -> None:
+def test_exempt_view_is_exempt_from_first_request(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "urls_of_a_fresh_process.py").write_text(
         "from django.urls import path\n"
         "from crestgate.integrations.django import exempt\n"
@@ -111,7 +111,7 @@ def test_a_view_is_exempt_from_the_first_request_on_which_imports_it(tmp_path: P
 
 
 @both
-def test_the_same_view_may_be_exempt_at_one_place_and_not_at_another(kind: str) -> None:
+def test_same_view_exempt_in_one_route_only(kind: str) -> None:
     view = text(kind)
     routes = [path("free", exempt(view)), path("paid", view)]
     with Site(kind, routes, {"LIMITER": limiter(), "LIMITS": "1/minute"}) as site:
@@ -119,7 +119,7 @@ def test_the_same_view_may_be_exempt_at_one_place_and_not_at_another(kind: str) 
 
 
 @both
-def test_a_class_is_exempt_and_what_is_written_above_that_keeps_it_so(kind: str) -> None:
+def test_exempt_class_stays_exempt_under_other_decorators(kind: str) -> None:
     @exempt
     class Free(View):  # type: ignore[misc] # Django has no types
         get = text(kind)
@@ -131,7 +131,7 @@ def test_a_class_is_exempt_and_what_is_written_above_that_keeps_it_so(kind: str)
 
 
 @both
-def test_a_view_that_is_exempt_keeps_its_own_limits(kind: str) -> None:
+def test_exempt_view_keeps_its_own_limits(kind: str) -> None:
     shared = limiter()
     routes = [path("own", exempt(limit("2/minute", limiter=shared)(text(kind))))]
     with Site(kind, routes, {"LIMITER": shared, "LIMITS": "1/minute"}) as site:
@@ -141,7 +141,7 @@ def test_a_view_that_is_exempt_keeps_its_own_limits(kind: str) -> None:
 
 
 @both
-def test_a_key_by_route_joins_the_paths_of_one_template(kind: str) -> None:
+def test_route_key_is_shared_by_paths_of_one_template(kind: str) -> None:
     inner = [path("item/<int:id>/", text(kind)), re_path(r"^year/(?P<year>[0-9]{4})/$", text(kind))]
     routes = [path("shop/", include(inner))]
     with Site(kind, routes, {"LIMITER": limiter(), "LIMITS": "1/minute", "KEY": "route"}) as site:
@@ -150,7 +150,7 @@ def test_a_key_by_route_joins_the_paths_of_one_template(kind: str) -> None:
 
 
 @both
-def test_the_middleware_and_a_view_are_told_of_once(kind: str) -> None:
+def test_middleware_and_view_write_headers_once(kind: str) -> None:
     shared = limiter()
     routes = [path("a", limit("3/minute", limiter=shared)(text(kind)))]
     with Site(kind, routes, {"LIMITER": shared, "LIMITS": "9/minute"}) as site:
@@ -161,7 +161,7 @@ def test_the_middleware_and_a_view_are_told_of_once(kind: str) -> None:
 
 
 @both
-def test_the_outermost_layer_says_which_headers_there_are(kind: str) -> None:
+def test_outermost_layer_selects_headers(kind: str) -> None:
     shared = limiter()
     routes = [path("a", limit("3/minute", limiter=shared, headers=True)(text(kind)))]
     with Site(
@@ -173,14 +173,14 @@ def test_the_outermost_layer_says_which_headers_there_are(kind: str) -> None:
 
 
 @both
-def test_the_middleware_twice_counts_once(kind: str) -> None:
+def test_middleware_mounted_twice_counts_once(kind: str) -> None:
     crestgate = {"LIMITER": limiter(), "LIMITS": "5/minute"}
     with Site(kind, [path("a", text(kind))], crestgate, around=[MIDDLEWARE]) as site:
         assert remaining(site.get("/a")) == [4]
 
 
 @both
-def test_a_middleware_around_django_and_the_one_inside_count_once_and_write_once(kind: str) -> None:
+def test_outer_asgi_middleware_and_django_middleware_count_once(kind: str) -> None:
     shared, routes = limiter(), [path("a", text(kind))]
     crestgate = {"LIMITER": shared, "LIMITS": ["5/minute", "9/hour"]}
     if kind == "wsgi":
@@ -201,7 +201,7 @@ def test_a_middleware_around_django_and_the_one_inside_count_once_and_write_once
 
 
 @both
-def test_what_a_view_raises_as_denied_is_denied(kind: str) -> None:
+def test_rate_limit_exceeded_in_view_is_a_denial(kind: str) -> None:
     shared = limiter()
 
     def guarded(request: Any) -> Any:
@@ -219,7 +219,7 @@ def test_what_a_view_raises_as_denied_is_denied(kind: str) -> None:
 
 
 @both
-def test_without_limits_the_middleware_tells_of_those_of_views_and_answers_for_them(kind: str) -> None:
+def test_middleware_without_limits_handles_view_limits(kind: str) -> None:
     shared = limiter()
 
     def refuse(request: Any) -> Any:
@@ -252,7 +252,7 @@ Shape = Callable[[Any, Any], Any]
         ),
     ],
 )
-def test_a_denial_is_shaped_by_the_project(kind: str, shape: Shape, status: int, body: str | None) -> None:
+def test_custom_denial(kind: str, shape: Shape, status: int, body: str | None) -> None:
     crestgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "ON_DENIED": shape}
     with Site(kind, [path("a", text(kind))], crestgate) as site:
         site.get("/a")
@@ -263,7 +263,7 @@ def test_a_denial_is_shaped_by_the_project(kind: str, shape: Shape, status: int,
 
 
 @both
-def test_coroutines_say_who_asks_what_it_costs_and_how_it_is_denied(kind: str) -> None:
+def test_key_cost_and_denial_coroutines(kind: str) -> None:
     async def key(request: Any) -> str:
         return str(request.headers["x-tenant"])
 
@@ -287,7 +287,7 @@ def test_coroutines_say_who_asks_what_it_costs_and_how_it_is_denied(kind: str) -
 
 
 @both
-def test_only_some_responses_count(kind: str) -> None:
+def test_when_selects_responses_that_count(kind: str) -> None:
     def answer(request: Any) -> Any:
         if "raise" in request.GET:
             raise Http404
@@ -307,7 +307,7 @@ def test_only_some_responses_count(kind: str) -> None:
 
 
 @both
-def test_an_error_of_a_view_is_the_projects_and_told_of(kind: str) -> None:
+def test_view_exception_passes_through_with_headers(kind: str) -> None:
     def boom(request: Any) -> Any:
         raise RuntimeError("boom")
 
@@ -317,7 +317,7 @@ def test_an_error_of_a_view_is_the_projects_and_told_of(kind: str) -> None:
     assert (response.status_code, remaining(response)) == (500, [2])
 
 
-def test_a_stream_is_the_views_own() -> None:
+def test_streaming_response_is_unchanged() -> None:
     made: list[Any] = []
 
     def stream(request: Any) -> Any:
@@ -332,7 +332,7 @@ def test_a_stream_is_the_views_own() -> None:
 
 
 @both
-def test_proxies_are_trusted_if_they_are_named(kind: str) -> None:
+def test_only_configured_proxies_are_trusted(kind: str) -> None:
     crestgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "TRUSTED_PROXIES": ["127.0.0.1"]}
     with Site(kind, [path("a", text(kind))], crestgate) as site:
         responses = [
@@ -342,7 +342,7 @@ def test_proxies_are_trusted_if_they_are_named(kind: str) -> None:
 
 
 @both
-def test_headers_can_be_left_out(kind: str) -> None:
+def test_headers_can_be_disabled(kind: str) -> None:
     crestgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "HEADERS": HeaderStyle(ratelimit=False)}
     with Site(kind, [path("a", text(kind))], crestgate) as site:
         response = site.get("/a")
@@ -351,7 +351,7 @@ def test_headers_can_be_left_out(kind: str) -> None:
 
 
 @both
-def test_what_a_dry_run_denies_is_handled(kind: str) -> None:
+def test_dry_run_denial_is_handled(kind: str) -> None:
     crestgate = {"LIMITER": limiter(), "LIMITS": "1/minute", "DRY_RUN": True}
     with Site(kind, [path("a", text(kind))], crestgate) as site:
         assert site.statuses("/a", "/a") == [200, 200]
@@ -359,7 +359,7 @@ def test_what_a_dry_run_denies_is_handled(kind: str) -> None:
 
 @both
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_leaky_bucket_has_requests_wait_unless_told_not_to(kind: str, waits: bool) -> None:
+def test_leaky_bucket_delays_requests_unless_disabled(kind: str, waits: bool) -> None:
     clock = FakeClock(1_700_000_000)
     shared = Limiter("memory://", clock=clock)
     crestgate = {"LIMITER": shared, "LIMITS": "2/minute using leaky_bucket", "WAIT": waits}

@@ -31,7 +31,7 @@ def text(kind: str) -> Any:
     return view_of(kind, lambda request: HttpResponse("yes"))
 
 
-def test_threads_and_loops_share_what_is_counted(redis_server: Any) -> None:
+def test_threads_and_event_loops_share_counters(redis_server: Any) -> None:
     crestgate = {"LIMITER": redis_server.url, "LIMITS": "5/hour", "KEY": "header:X-Test"}
     headers = {"X-Test": uuid.uuid4().hex}
     with (
@@ -43,7 +43,7 @@ def test_threads_and_loops_share_what_is_counted(redis_server: Any) -> None:
 
 
 @both
-def test_views_of_both_kinds_are_limited_under_either_server_with_few_connections(
+def test_both_kinds_of_view_are_limited_with_few_connections(
     kind: str, server: RedisServer
 ) -> None:
     limited = limit("40/hour", limiter=server.url, scope="both")
@@ -53,7 +53,7 @@ def test_views_of_both_kinds_are_limited_under_either_server_with_few_connection
     assert len(server.cli("CLIENT", "LIST").splitlines()) < 15
 
 
-def test_a_store_that_hangs_holds_up_no_loop(server: RedisServer) -> None:
+def test_hanging_store_does_not_block_the_event_loop(server: RedisServer) -> None:
     with CuttingProxy(server.port) as proxy:
         crestgate = {"LIMITER": f"redis://127.0.0.1:{proxy.port}?timeout_ms=5000", "LIMITS": "5/hour"}
         asgi = httpx.ASGITransport(app=asgi_application([path("a", text("asgi"))], crestgate))
@@ -75,7 +75,7 @@ def test_a_store_that_hangs_holds_up_no_loop(server: RedisServer) -> None:
 
 
 @both
-def test_a_store_that_is_away_is_no_error_of_the_project(kind: str) -> None:
+def test_unavailable_store_is_not_an_application_error(kind: str) -> None:
     crestgate = {"LIMITER": "redis://127.0.0.1:1", "LIMITS": "1/hour"}
     with Site(kind, [path("a", text(kind))], crestgate) as site:
         assert site.statuses("/a", "/a") == [200, 200]

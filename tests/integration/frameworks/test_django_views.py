@@ -36,7 +36,7 @@ def text(kind: str, body: str = "yes", **more: Any) -> Any:
 
 
 @both
-def test_a_view_answers_its_own_denials_with_headers(kind: str) -> None:
+def test_view_denial_has_headers(kind: str) -> None:
     with Site(kind, [path("a", limit("2/minute", limiter=limiter())(text(kind)))]) as site:
         responses = [site.get("/a") for _ in range(3)]
     assert [response.status_code for response in responses] == [200, 200, 429]
@@ -46,7 +46,7 @@ def test_a_view_answers_its_own_denials_with_headers(kind: str) -> None:
 
 
 @both
-def test_the_paths_of_one_route_share_and_other_routes_do_not(kind: str) -> None:
+def test_paths_of_one_route_share_a_counter(kind: str) -> None:
     limited = limit("1/minute", limiter=limiter())
     inner = [path("item/<int:id>/", limited(text(kind))), re_path(r"^year/([0-9]{4})/$", limited(text(kind)))]
     with Site(kind, [path("a/", include(inner)), path("b/", include(inner))]) as site:
@@ -55,14 +55,14 @@ def test_the_paths_of_one_route_share_and_other_routes_do_not(kind: str) -> None
 
 
 @both
-def test_a_scope_joins_views(kind: str) -> None:
+def test_scope_is_shared_by_views(kind: str) -> None:
     limited = limit("1/minute", limiter=limiter(), scope="searching")
     with Site(kind, [path("a", limited(text(kind))), path("b", limited(text(kind)))]) as site:
         assert site.statuses("/a", "/b") == [200, 429]
 
 
 @both
-def test_a_page_is_one_in_all_languages(kind: str) -> None:
+def test_translated_urls_share_a_counter(kind: str) -> None:
     limited = limit("2/minute", limiter=limiter())
     with override_settings(LANGUAGE_CODE="en", LANGUAGES=[("en", "English"), ("de", "German")]):
         around = ["django.middleware.locale.LocaleMiddleware"]
@@ -103,14 +103,14 @@ def test_decorator_works_on_every_form_of_view(kind: str, form: str) -> None:
 
 @both
 @pytest.mark.parametrize("form", VIEW_FORMS)
-def test_views_of_every_form_are_served_by_either_server(kind: str, form: str) -> None:
+def test_every_form_of_view_works_in_both_servers(kind: str, form: str) -> None:
     view = VIEW_FORMS[form](limit("2/minute", limiter=limiter()), "asgi" if kind == "wsgi" else "wsgi")
     with Site(kind, [path("item/<int:id>", view)]) as site:
         assert site.statuses("/item/1", "/item/2", "/item/3") == [200, 200, 429]
 
 
 @both
-def test_methods_of_a_class_with_limits_of_their_own_count_apart(kind: str) -> None:
+def test_class_methods_have_separate_counters(kind: str) -> None:
     limited = method_decorator(limit("1/minute", limiter=limiter()))
     page = of_class(kind, get=limited(text_method(kind)), post=limited(text_method(kind, "post")))
     with Site(kind, [path("a", page.as_view())]) as site:
@@ -119,7 +119,7 @@ def test_methods_of_a_class_with_limits_of_their_own_count_apart(kind: str) -> N
 
 
 @both
-def test_a_class_with_limits_on_dispatch_counts_all_of_its_methods(kind: str) -> None:
+def test_limit_on_dispatch_counts_all_methods(kind: str) -> None:
     page = limit("2/minute", limiter=limiter())(of_class(kind))
     with Site(kind, [path("a", page.as_view())]) as site:
         responses = [site.request(method, "/a").status_code for method in ("GET", "PUT", "POST", "OPTIONS")]
@@ -127,7 +127,7 @@ def test_a_class_with_limits_on_dispatch_counts_all_of_its_methods(kind: str) ->
 
 
 @both
-def test_a_view_keeps_its_name_and_what_other_decorators_have_marked_it_with(kind: str) -> None:
+def test_view_keeps_name_and_attributes(kind: str) -> None:
     def named(request: Any) -> Any:
         """What it does."""
 
@@ -140,7 +140,7 @@ def test_a_view_keeps_its_name_and_what_other_decorators_have_marked_it_with(kin
     assert method_decorator([limited, csrf_exempt], name="dispatch")(of_class(kind)).as_view().csrf_exempt
 
 
-def test_its_place_among_other_decorators_says_what_is_counted() -> None:
+def test_decorator_order_decides_what_is_counted() -> None:
     above = limit("1/minute", limiter=limiter())(require_POST(text("wsgi")))
     below = require_POST(limit("1/minute", limiter=limiter())(text("wsgi")))
     assert [above(requests.get("/")).status_code, above(requests.post("/")).status_code] == [405, 429]
@@ -148,7 +148,7 @@ def test_its_place_among_other_decorators_says_what_is_counted() -> None:
 
 
 @both
-def test_several_limits_of_a_view_all_count_and_are_told_of_together(kind: str) -> None:
+def test_several_limits_of_view_are_reported_together(kind: str) -> None:
     shared = limiter()
     view = limit("9/hour", limiter=shared)(limit("2/minute", limiter=shared)(text(kind)))
     with Site(kind, [path("a", view)]) as site:
@@ -159,13 +159,13 @@ def test_several_limits_of_a_view_all_count_and_are_told_of_together(kind: str) 
 
 
 @both
-def test_the_same_limit_twice_counts_once(kind: str) -> None:
+def test_same_limit_twice_counts_once(kind: str) -> None:
     limited = limit("9/hour", limiter=limiter())
     with Site(kind, [path("a", limited(limited(text(kind))))]) as site:
         assert remaining(site.get("/a")) == [8]
 
 
-def test_a_view_that_calls_another_is_counted_for_both() -> None:
+def test_nested_view_call_counts_both() -> None:
     limited = limit("1/minute", limiter=limiter())
 
     @limited
@@ -183,7 +183,7 @@ def test_a_view_that_calls_another_is_counted_for_both() -> None:
 
 
 @both
-def test_only_some_answers_of_a_view_count(kind: str) -> None:
+def test_when_selects_view_responses_that_count(kind: str) -> None:
     def log_in(request: Any) -> Any:
         if request.GET["as"] == "wrong":
             return HttpResponse(status=401)
@@ -203,7 +203,7 @@ def test_only_some_answers_of_a_view_count(kind: str) -> None:
 
 
 @both
-def test_what_a_view_raises_as_denied_it_answers_itself(kind: str) -> None:
+def test_rate_limit_exceeded_in_limited_view(kind: str) -> None:
     shared = limiter()
 
     def guarded(request: Any) -> Any:
@@ -216,7 +216,7 @@ def test_what_a_view_raises_as_denied_it_answers_itself(kind: str) -> None:
 
 
 @both
-def test_an_answer_that_is_rendered_later_has_the_headers(kind: str) -> None:
+def test_template_response_has_headers(kind: str) -> None:
     def rendered(request: Any) -> Any:
         return SimpleTemplateResponse(Later(), {"name": "you"})
 
@@ -230,7 +230,7 @@ def test_an_answer_that_is_rendered_later_has_the_headers(kind: str) -> None:
 
 
 @both
-def test_a_view_that_answers_nothing_is_told_of_by_django(kind: str) -> None:
+def test_view_returning_none_is_a_django_error(kind: str) -> None:
     view = limit("9/minute", limiter=limiter(), when=lambda response: response.status == 500)(
         view_of(kind, lambda _: None)
     )
@@ -267,13 +267,13 @@ class User:
 
 
 @both
-def test_a_request_in_another_is_told_apart_by_its_user(kind: str) -> None:
+def test_nested_request_has_its_own_user(kind: str) -> None:
     view = limit("1/minute", limiter=limiter(), key="user")(text(kind))
     statuses = [call(view, Wrapped(requests.get("/"), User(pk))).status_code for pk in (1, 2, 1)]
     assert statuses == [200, 200, 429]
 
 
-def test_a_request_in_another_is_counted_with_it() -> None:
+def test_nested_request_is_counted() -> None:
     view = limit("9/hour", limiter=limiter())(text("wsgi"))
     request = requests.get("/")
     assert view(request)["RateLimit"] == '"9/hour";r=8;t=400'
@@ -282,7 +282,7 @@ def test_a_request_in_another_is_counted_with_it() -> None:
 
 
 @both
-def test_limits_and_costs_are_told_by_the_project_for_each_request(kind: str) -> None:
+def test_callable_limits_and_costs(kind: str) -> None:
     limited = limit(
         lambda request: {"gold": "9/minute", "none": None}.get(request.GET["plan"], "3/minute"),
         limiter=limiter(),
@@ -295,7 +295,7 @@ def test_limits_and_costs_are_told_by_the_project_for_each_request(kind: str) ->
 
 
 @both
-def test_what_a_view_does_not_say_the_settings_do(kind: str) -> None:
+def test_settings_are_defaults_of_views(kind: str) -> None:
     shared = limiter(plans={"browsing": "3/minute"})
     crestgate = {"LIMITER": shared, "LIMITS": "1/minute", "KEY": "header:X-Tenant", "COST": 2, "METHODS": ["PUT"]}
     with override_settings(CRESTGATE=crestgate), Site(kind, [path("a", limit("browsing")(text(kind)))]) as site:
@@ -305,7 +305,7 @@ def test_what_a_view_does_not_say_the_settings_do(kind: str) -> None:
         assert remaining(site.get("/a", headers={"X-Tenant": "one"})) == [1]
 
 
-def test_settings_that_tests_change_are_seen() -> None:
+def test_override_settings_takes_effect() -> None:
     view = limit("1/minute")(text("wsgi"))
     for _ in range(2):
         with override_settings(CRESTGATE={"LIMITER": limiter()}):
@@ -326,20 +326,20 @@ def test_invalid_decorator_arguments_are_errors(wrong: Callable[[], Any], messag
         wrong()
 
 
-def test_a_store_that_cannot_be_reached_keeps_no_views_from_being_imported() -> None:
+def test_views_can_be_imported_without_store() -> None:
     limit("5/minute", limiter="redis://127.0.0.1:1")
     with override_settings(CRESTGATE={"LIMITER": "redis://127.0.0.1:1"}):
         view = limit("5/minute")(text("wsgi"))
         assert view(requests.get("/")).status_code == 200
 
 
-def test_limit_without_its_brackets_is_told_when_the_view_is_called() -> None:
+def test_limit_without_parentheses_is_an_error() -> None:
     view: Any = limit(text("wsgi"), limiter=limiter())
     with pytest.raises(TypeError, match=r'@limit\("5/minute"\)'):
         view(requests.get("/"))
 
 
-def test_what_is_no_view_is_told() -> None:
+def test_non_view_is_an_error() -> None:
     view = limit("5/minute", limiter=limiter())(text("wsgi"))
     with pytest.raises(TypeError, match="without a request"):
         view("nothing")
@@ -347,6 +347,6 @@ def test_what_is_no_view_is_told() -> None:
         exempt("shop.views.item")  # type: ignore[type-var]
 
 
-def test_a_request_by_name_is_found() -> None:
+def test_request_keyword_argument_is_found() -> None:
     view: Any = limit("5/minute", limiter=limiter())(text("wsgi"))
     assert view(request=requests.get("/"))["RateLimit"] == '"5/minute";r=4;t=12'

@@ -43,7 +43,7 @@ def service() -> Service:
 
 
 @pytest.mark.parametrize("style", ["loop", "writers"])
-def test_coroutines_are_waited_for_on_event_loops(style: str, limiter: Limiter, service: Service) -> None:
+def test_coroutine_callables_are_awaited(style: str, limiter: Limiter, service: Service) -> None:
     async def by_tenant(request: Request) -> str:
         return f"tenant:{request.headers['x-tenant']}"
 
@@ -57,7 +57,7 @@ def test_coroutines_are_waited_for_on_event_loops(style: str, limiter: Limiter, 
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_callers_are_told_apart_by_trusted_proxies_only(style: str, limiter: Limiter, service: Service) -> None:
+def test_only_trusted_proxies_identify_callers(style: str, limiter: Limiter, service: Service) -> None:
     def forwarded(*addresses: str) -> list[tuple[str, str]]:
         return [("x-forwarded-for", address) for address in addresses]
 
@@ -73,7 +73,7 @@ def test_callers_are_told_apart_by_trusted_proxies_only(style: str, limiter: Lim
 
 
 @pytest.mark.parametrize("style", ["threads", "loop"])
-def test_peers_by_ipv6_and_unix_sockets(style: str, limiter: Limiter, service: Service, tmp_path: Path) -> None:
+def test_ipv6_and_unix_socket_peers(style: str, limiter: Limiter, service: Service, tmp_path: Path) -> None:
     interceptor = RateLimitInterceptor(limiter, "1/minute", trusted_proxies=["unix"])
     with serve(style, service, [interceptor], address="[::1]:0") as address, Client(address) as client:
         assert client.call("unary_unary", b"x").code is OK
@@ -84,7 +84,7 @@ def test_peers_by_ipv6_and_unix_sockets(style: str, limiter: Limiter, service: S
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_certificates_name_the_user(style: str, limiter: Limiter, service: Service, tmp_path: Path) -> None:
+def test_certificate_identifies_user(style: str, limiter: Limiter, service: Service, tmp_path: Path) -> None:
     certificate = self_signed(tmp_path)
     pem, key = certificate.read_bytes(), certificate.with_suffix(".key").read_bytes()
     ours = grpc.ssl_server_credentials([(key, pem)], root_certificates=pem, require_client_auth=True)
@@ -96,7 +96,7 @@ def test_certificates_name_the_user(style: str, limiter: Limiter, service: Servi
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_rules_see_a_call_as_a_path(style: str, clock: FakeClock, service: Service, tmp_path: Path) -> None:
+def test_rules_match_method_path(style: str, clock: FakeClock, service: Service, tmp_path: Path) -> None:
     rules = """
         store: memory://
         rules:
@@ -124,7 +124,7 @@ def test_rules_see_a_call_as_a_path(style: str, clock: FakeClock, service: Servi
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("policy", ["open", "closed"])
-def test_a_store_that_fails_never_is_the_handler_s_fault(style: str, policy: Any, service: Service) -> None:
+def test_store_error_does_not_fail_the_handler(style: str, policy: Any, service: Service) -> None:
     store = Flaky()
     store.broken = True
     interceptor = RateLimitInterceptor(Limiter(store, on_store_error=policy), "1/minute", when=lambda response: False)
@@ -134,7 +134,7 @@ def test_a_store_that_fails_never_is_the_handler_s_fault(style: str, policy: Any
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_it_may_be_made_on_the_loop_or_off_it_with_either_limiter(
+def test_interceptor_can_be_created_on_or_off_the_loop(
     style: str, clock: FakeClock, service: Service
 ) -> None:
     limiter = AsyncLimiter("memory://", clock=clock)
@@ -144,7 +144,7 @@ def test_it_may_be_made_on_the_loop_or_off_it_with_either_limiter(
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_nobody_connects_on_the_event_loop_s_thread(style: str, service: Service) -> None:
+def test_connecting_does_not_block_the_event_loop(style: str, service: Service) -> None:
     store = Connecting()
     loops: list[int] = []
 
@@ -174,7 +174,7 @@ class Connecting(SlowStore):
         done(self.decide(batch))
 
 
-def test_iterators_are_looked_at_once_and_kept(limiter: Limiter, service: Service) -> None:
+def test_iterator_options_are_read_once(limiter: Limiter, service: Service) -> None:
     options: Any = {"exempt": iter(["/test.Echo/unary_stream"]), "trusted_proxies": iter(["127.0.0.1"])}
     interceptor = RateLimitInterceptor(limiter, iter(["1/minute", "1/hour"]), **options)
     with serve("threads", service, [interceptor]) as address, Client(address) as client:
@@ -196,6 +196,6 @@ def test_iterators_are_looked_at_once_and_kept(limiter: Limiter, service: Servic
         ("1/s", {"methods": ["POST"]}, "every call is a POST"),
     ],
 )
-def test_mistakes_are_found_when_it_is_made(limits: Any, options: Any, message: str) -> None:
+def test_invalid_options_are_errors_at_creation(limits: Any, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RateLimitInterceptor("memory://", limits, **options)

@@ -50,7 +50,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_calls_of_every_kind_are_limited_and_told_of_it(
+def test_every_call_type_is_limited_with_metadata(
     style: str, limiter: Limiter, clock: FakeClock, service: Service
 ) -> None:
     with serve(style, service, [RateLimitInterceptor(limiter, "2/minute")]) as address, Client(address) as client:
@@ -71,7 +71,7 @@ def test_calls_of_every_kind_are_limited_and_told_of_it(
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_responses_leave_as_they_are_made(style: str, limiter: Limiter, service: Service) -> None:
+def test_responses_are_streamed_as_produced(style: str, limiter: Limiter, service: Service) -> None:
     service.released.clear()
     with serve(style, service, [RateLimitInterceptor(limiter, "9/minute")]) as address, Client(address) as client:
         streaming = client.begin("unary_stream", [b"a"])
@@ -92,7 +92,7 @@ def test_responses_leave_as_they_are_made(style: str, limiter: Limiter, service:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_chains_deny_with_all_limits_told_and_nothing_taken(style: str, limiter: Limiter, service: Service) -> None:
+def test_denied_chain_reports_all_limits_and_takes_nothing(style: str, limiter: Limiter, service: Service) -> None:
     interceptor = RateLimitInterceptor(limiter, ["2/minute", "9/hour"])
     with serve(style, service, [interceptor]) as address, Client(address) as client:
         answers = [client.call("unary_unary", b"x") for _ in range(4)]
@@ -102,7 +102,7 @@ def test_chains_deny_with_all_limits_told_and_nothing_taken(style: str, limiter:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_what_handlers_do_with_trailing_metadata_and_codes_stays(
+def test_handler_trailing_metadata_and_codes_are_kept(
     style: str, limiter: Limiter, service: Service
 ) -> None:
     with serve(style, service, [RateLimitInterceptor(limiter, "9/minute")]) as address, Client(address) as client:
@@ -119,7 +119,7 @@ def test_what_handlers_do_with_trailing_metadata_and_codes_stays(
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_exceptions_are_those_of_grpc_and_count(style: str, limiter: Limiter, service: Service) -> None:
+def test_handler_exceptions_pass_through_and_count(style: str, limiter: Limiter, service: Service) -> None:
     with serve(style, service, [RateLimitInterceptor(limiter, "9/minute")]) as address, Client(address) as client:
         for left, kind in zip((8, 7, 6, 5), KINDS, strict=True):
             failed = client.call(kind, b"boom")
@@ -129,7 +129,7 @@ def test_exceptions_are_those_of_grpc_and_count(style: str, limiter: Limiter, se
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_limit_that_the_handler_itself_finds_exceeded_is_a_denial(
+def test_rate_limit_exceeded_in_handler_is_a_denial(
     style: str, limiter: Limiter, service: Service
 ) -> None:
     with serve(style, service, [RateLimitInterceptor(limiter, "9/minute")]) as address, Client(address) as client:
@@ -143,7 +143,7 @@ def test_a_limit_that_the_handler_itself_finds_exceeded_is_a_denial(
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_calls_that_end_in_a_certain_way_count(style: str, kind: str, limiter: Limiter, service: Service) -> None:
+def test_when_selects_calls_that_count(style: str, kind: str, limiter: Limiter, service: Service) -> None:
     ended: list[tuple[int, grpc.StatusCode]] = []
 
     def failed(response: RpcResponse) -> bool:
@@ -163,7 +163,7 @@ def test_only_calls_that_end_in_a_certain_way_count(style: str, kind: str, limit
 
 @pytest.mark.parametrize("style", ["threads", "loop", "writers"])  # gRPC tells plain functions on a loop nothing of it
 @pytest.mark.parametrize("kind", ["unary_unary", "unary_stream"])
-def test_a_client_that_goes_away_keeps_its_charge(style: str, kind: str, limiter: Limiter, service: Service) -> None:
+def test_disconnected_client_stays_charged(style: str, kind: str, limiter: Limiter, service: Service) -> None:
     service.released.clear()
     interceptor = RateLimitInterceptor(limiter, "9/minute", when=lambda response: False)
     with serve(style, service, [interceptor]) as address:
@@ -182,7 +182,7 @@ def test_a_client_that_goes_away_keeps_its_charge(style: str, kind: str, limiter
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_two_layers_with_the_same_limits_count_a_call_once(style: str, limiter: Limiter, service: Service) -> None:
+def test_same_limits_in_two_layers_count_once(style: str, limiter: Limiter, service: Service) -> None:
     same = [RateLimitInterceptor(limiter, "5/minute"), RateLimitInterceptor(limiter, ["5/minute", "9/hour"])]
     with serve(style, service, same) as address, Client(address) as client:
         answers = [client.call("stream_stream", b"x") for _ in range(6)]
@@ -192,7 +192,7 @@ def test_two_layers_with_the_same_limits_count_a_call_once(style: str, limiter: 
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_an_inner_layer_denies_and_the_outer_one_tells_of_both(style: str, limiter: Limiter, service: Service) -> None:
+def test_inner_denial_reports_limits_of_both_layers(style: str, limiter: Limiter, service: Service) -> None:
     layers = [
         RateLimitInterceptor(limiter, "9/minute", when=lambda response: response.code is not EXHAUSTED),
         RateLimitInterceptor(limiter, {"/test.Echo/unary_unary": "1/hour"}),
@@ -206,7 +206,7 @@ def test_an_inner_layer_denies_and_the_outer_one_tells_of_both(style: str, limit
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_methods_have_limits_of_their_own_for_each_caller_and_method(
+def test_method_limits_are_per_caller_and_method(
     style: str, limiter: Limiter, service: Service
 ) -> None:
     limits = {"/test.Echo/unary_unary": "1/minute", "/test.Echo/*": "2/minute", "/test.Echo/stream_unary": None}
@@ -220,14 +220,14 @@ def test_methods_have_limits_of_their_own_for_each_caller_and_method(
     assert limiter.peek(f"{ME}|route:/test.Echo/unary_unary", "1/minute").remaining == 0
 
 
-def test_a_scope_joins_methods(limiter: Limiter, service: Service) -> None:
+def test_scope_is_shared_by_methods(limiter: Limiter, service: Service) -> None:
     interceptor = RateLimitInterceptor(limiter, {"/test.Echo/*": "3/minute"}, scope="echo")
     with serve("threads", service, [interceptor]) as address, Client(address) as client:
         assert [client.call(kind, b"x").code for kind in KINDS] == [OK, OK, OK, EXHAUSTED]
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_methods_that_are_not_there_are_limited_like_others(style: str, limiter: Limiter, service: Service) -> None:
+def test_unknown_methods_are_limited(style: str, limiter: Limiter, service: Service) -> None:
     interceptor = RateLimitInterceptor(limiter, "2/minute")
     with serve(style, service, [interceptor]) as address, Client(address) as client:
         answers = [client.call(kind, b"x", name="/test.Nobody/Here") for kind in KINDS]
@@ -250,7 +250,7 @@ def test_exempt_methods_and_dry_runs(style: str, limiter: Limiter, service: Serv
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_leaky_buckets_hold_calls_up(style: str, limiter: Limiter, clock: FakeClock, service: Service) -> None:
+def test_leaky_bucket_delays_calls(style: str, limiter: Limiter, clock: FakeClock, service: Service) -> None:
     layers = [RateLimitInterceptor(limiter, "2/second using leaky_bucket")]
     with serve(style, service, layers) as address, Client(address) as client:
         for kind in KINDS[:2]:
@@ -263,7 +263,7 @@ def test_leaky_buckets_hold_calls_up(style: str, limiter: Limiter, clock: FakeCl
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_denials_can_be_shaped(style: str, limiter: Limiter, service: Service) -> None:
+def test_custom_denials(style: str, limiter: Limiter, service: Service) -> None:
     def shaped(request: Request, decision: Any) -> Any:
         if request.path == "/test.Echo/unary_unary":
             return grpc.StatusCode.UNAVAILABLE, f"later, by {decision.name}"
@@ -284,7 +284,7 @@ class RequestCallable(grpc.Status):  # type: ignore[misc]  # has no types
     trailing_metadata = (("more", "yes"),)
 
 
-def test_handlers_that_send_by_a_callback(limiter: Limiter, service: Service) -> None:
+def test_callback_handlers(limiter: Limiter, service: Service) -> None:
     """gRPC's own health service is one."""
 
     def watch(request: bytes, context: Any, send: Any) -> None:
@@ -305,7 +305,7 @@ def test_handlers_that_send_by_a_callback(limiter: Limiter, service: Service) ->
 
 
 @pytest.mark.parametrize("style", ["threads", "loop", "writers"])  # a plain function's context does not tell them
-def test_other_interceptors_around_it_keep_their_trailing_metadata(
+def test_outer_interceptors_keep_trailing_metadata(
     style: str, limiter: Limiter, service: Service
 ) -> None:
     with serve(style, service, [Marks(), RateLimitInterceptor(limiter, "9/minute")]) as address:
@@ -338,7 +338,7 @@ class Marks(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):  # type: ignore
         return grpc.unary_unary_rpc_method_handler(marked)
 
 
-def test_what_handlers_are_given_is_still_a_context(limiter: Limiter, service: Service) -> None:
+def test_handler_context_is_a_servicer_context(limiter: Limiter, service: Service) -> None:
     seen = []
 
     def look(request: bytes, context: Any) -> bytes:
