@@ -308,7 +308,7 @@ def test_replayed_token_refills_nothing_after_its_record_was_dropped(
         store.apply([Request(Op.TAKE, [Member("filler", build(Limit.parse("9999/day"), "filler"), 1)], filler)])
     (answer,) = caller.send({"op": "give_back", "counters": [back]})
     assert answer["error"]["status"] == 409
-    assert "no longer known whether what was taken is settled" in answer["error"]["detail"]
+    assert "cannot determine whether this charge was already settled" in answer["error"]["detail"]
     assert caller.left(counters=[counter]) == [5]
     clock.advance(1)
     assert caller.settle("give_back", settled(caller.take(counter)[0], counter, amount=1)) == 200, (

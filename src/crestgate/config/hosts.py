@@ -24,7 +24,7 @@ def read_allowed_origins(fields: Fields, name: str) -> tuple[str, ...]:
 
 
 def _texts(fields: Fields, name: str, wanted: str, read: Callable[[str], str | None]) -> tuple[str, ...]:
-    """A text or a list of texts, each normalised by `read`."""
+    """A string or a list of strings, each normalised by `read`."""
     value = fields.values.get(name)
     if value is None:
         return ()

@@ -39,6 +39,6 @@ def check_input(key: KeyText, cost: int) -> str:
         raise input_error(ValueError, "key", "must not be empty: name what is limited, for example 'user:42'")
     size = len(key.encode("utf-8", "surrogatepass"))
     if size > MAX_KEY_BYTES:
-        reason = f"is {size} bytes long and may have {MAX_KEY_BYTES} at most: use a digest of what it is made from"
+        reason = f"is {size} bytes long; the maximum is {MAX_KEY_BYTES}: use a digest of what it is made from"
         raise input_error(ValueError, "key", reason)
     return key

@@ -101,7 +101,7 @@ def _open(given: str | os.PathLike[str] | Sequence[str]) -> AsyncLimiter:
             if not os.path.isfile(text):
                 hint = f"; a limit is given as limits={text!r}" if _is_limit(text) else ""
                 raise ConfigError(
-                    f"limiter {redact_url(text)!r} is no store's URL, such as 'redis://localhost', and no "
+                    f"limiter {redact_url(text)!r} is not a store URL, such as 'redis://localhost', and no "
                     f"file either{hint}"
                 )
             return AsyncLimiter.from_config(text)

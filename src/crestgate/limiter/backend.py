@@ -126,6 +126,6 @@ class Backend:
         store = self.store
         if isinstance(store, RemoteStore) and not store.supports(algorithm):
             raise ConfigError(
-                f"{type(store).__name__} cannot decide by the algorithm {algorithm.limit.algorithm!r}, which has no "
-                "twin there: use memory://, shared:// or a SQL store for it"
+                f"{type(store).__name__} does not support algorithm {algorithm.limit.algorithm!r}: use memory://, "
+                "shared:// or SQL"
             )

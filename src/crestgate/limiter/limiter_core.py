@@ -88,7 +88,7 @@ class LimiterCore:
                 f"a limiter needs a store URL such as 'memory://', or a store, not {type(store).__name__}"
             )
         elif clock is not None:
-            raise ConfigError("clock= goes with a store URL; a store object has a clock of its own")
+            raise ConfigError("clock= is only valid with a store URL; a store object has its own clock")
         else:
             self.store = cast(Store, store)  # it has `apply`
             self.owns_store = False

@@ -84,12 +84,12 @@ class Fields:
         """Text. For a number, which YAML reads from text without quotes, the message says to write quotes."""
         value = self.values.get(name)
         if value is None:
-            return self._absent(name, default, required, "a text")
+            return self._absent(name, default, required, "a string")
         if not isinstance(value, str):
             hint = f": write it in quotes, '{describe(value)}'" if isinstance(value, int | float) else ""
             self.report(name, f"must be text, not {describe(value)}{hint}")
         elif not value and not empty:
-            self.report(name, "must not be empty: write a text, or leave it out")
+            self.report(name, "must not be empty: write a string, or leave it out")
         elif len(value.encode("utf-8", "surrogatepass")) > maximum:
             self.report(name, f"is too long: {maximum} bytes at most")
         else:

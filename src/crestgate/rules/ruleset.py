@@ -385,6 +385,6 @@ def check_text(name: str, value: object) -> str:
     if name != "path" and len(value) > MAX_VALUE_BYTES // 4:
         size = len(value.encode("utf-8", "surrogatepass"))
         if size > MAX_VALUE_BYTES:
-            reason = f"is {size} bytes long and may have {MAX_VALUE_BYTES} at most: use a digest of it"
+            reason = f"is {size} bytes long; the maximum is {MAX_VALUE_BYTES}: use a digest of it"
             raise input_error(ValueError, name, reason)
     return value

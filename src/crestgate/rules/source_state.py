@@ -189,5 +189,5 @@ def _policy_key(record: Record) -> tuple[str, ...]:
 def _strings(record: Record, name: str) -> list[str]:
     texts = record.body[name]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"{name} of {record.id} must be a list of texts, not {describe(texts)}")
+        raise ConfigError(f"{name} of {record.id} must be a list of strings, not {describe(texts)}")
     return texts

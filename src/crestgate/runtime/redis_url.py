@@ -68,7 +68,7 @@ def parse_redis_url(options: Options) -> RedisUrl:
     _, _, topology = options.scheme.partition("+")
     options.allow(*_OPTIONS[topology])
     if options.username is not None and options.password is None:
-        raise options.error("a user name goes with a password: redis://user:password@host:6379/0")
+        raise options.error("a user name is only valid with a password: redis://user:password@host:6379/0")
     servers: list[tuple[str, int]] = []
     socket_path = master = ""
     database = options.path.strip("/")
@@ -113,7 +113,7 @@ def _tls(options: Options, topology: str) -> RedisTls | None:
         given = [name for name in _TLS_OPTIONS if name in options.values]
         if given:
             remedy = "tls=yes" if topology in ("sentinel", "cluster") else "rediss://"
-            raise options.error(f"{given[0]} goes with TLS: write {remedy}")
+            raise options.error(f"{given[0]} is only valid with TLS: write {remedy}")
         return None
     if verify not in (None, "required", "none"):
         raise options.error(f"ssl_cert_reqs must be required or none, not {verify!r}")

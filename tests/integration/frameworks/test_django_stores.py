@@ -43,9 +43,7 @@ def test_threads_and_event_loops_share_counters(redis_server: Any) -> None:
 
 
 @both
-def test_both_kinds_of_view_are_limited_with_few_connections(
-    kind: str, server: RedisServer
-) -> None:
+def test_both_kinds_of_view_are_limited_with_few_connections(kind: str, server: RedisServer) -> None:
     limited = limit("40/hour", limiter=server.url, scope="both")
     with Site(kind, [path("sync", limited(text("wsgi"))), path("async", limited(text("asgi")))]) as site:
         left = [remaining(site.get(name))[0] for _ in range(20) for name in ("/sync", "/async")]

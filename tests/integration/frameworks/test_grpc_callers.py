@@ -134,9 +134,7 @@ def test_store_error_does_not_fail_the_handler(style: str, policy: Any, service:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_interceptor_can_be_created_on_or_off_the_loop(
-    style: str, clock: FakeClock, service: Service
-) -> None:
+def test_interceptor_can_be_created_on_or_off_the_loop(style: str, clock: FakeClock, service: Service) -> None:
     limiter = AsyncLimiter("memory://", clock=clock)
     with serve(style, service, lambda: [RateLimitInterceptor(limiter, "1/minute")]) as address:
         with Client(address) as client:

@@ -102,9 +102,7 @@ def test_denied_chain_reports_all_limits_and_takes_nothing(style: str, limiter: 
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_handler_trailing_metadata_and_codes_are_kept(
-    style: str, limiter: Limiter, service: Service
-) -> None:
+def test_handler_trailing_metadata_and_codes_are_kept(style: str, limiter: Limiter, service: Service) -> None:
     with serve(style, service, [RateLimitInterceptor(limiter, "9/minute")]) as address, Client(address) as client:
         own = client.call("unary_unary", b"own")
         assert (own.code, own.trailing["own"], own.trailing["own-bin"]) == (OK, "yes", b"\x00\x01")
@@ -129,9 +127,7 @@ def test_handler_exceptions_pass_through_and_count(style: str, limiter: Limiter,
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_rate_limit_exceeded_in_handler_is_a_denial(
-    style: str, limiter: Limiter, service: Service
-) -> None:
+def test_rate_limit_exceeded_in_handler_is_a_denial(style: str, limiter: Limiter, service: Service) -> None:
     with serve(style, service, [RateLimitInterceptor(limiter, "9/minute")]) as address, Client(address) as client:
         for kind in KINDS:
             answer = client.call(kind, b"exceed")
@@ -206,9 +202,7 @@ def test_inner_denial_reports_limits_of_both_layers(style: str, limiter: Limiter
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_method_limits_are_per_caller_and_method(
-    style: str, limiter: Limiter, service: Service
-) -> None:
+def test_method_limits_are_per_caller_and_method(style: str, limiter: Limiter, service: Service) -> None:
     limits = {"/test.Echo/unary_unary": "1/minute", "/test.Echo/*": "2/minute", "/test.Echo/stream_unary": None}
     with serve(style, service, [RateLimitInterceptor(limiter, limits)]) as address, Client(address) as client:
         codes = {kind: [client.call(kind, b"x").code for _ in range(3)] for kind in KINDS}
@@ -305,9 +299,7 @@ def test_callback_handlers(limiter: Limiter, service: Service) -> None:
 
 
 @pytest.mark.parametrize("style", ["threads", "loop", "writers"])  # a plain function's context does not tell them
-def test_outer_interceptors_keep_trailing_metadata(
-    style: str, limiter: Limiter, service: Service
-) -> None:
+def test_outer_interceptors_keep_trailing_metadata(style: str, limiter: Limiter, service: Service) -> None:
     with serve(style, service, [Marks(), RateLimitInterceptor(limiter, "9/minute")]) as address:
         with Client(address) as client:
             answer = client.call("unary_unary", b"x")

@@ -283,7 +283,7 @@ def test_client_cannot_choose_the_checked_path(proxy: httpx.Client, user: str, t
 def test_conflicting_headers_are_refused(proxy: httpx.Client, name: str) -> None:
     """The application may use the first value and the limiter the last."""
     both = [(name, f"/{uuid4()}"), (name, f"/{uuid4()}")]
-    problem(proxy.get("/api/v1/authorize", headers=both), 400, "several times")
+    problem(proxy.get("/api/v1/authorize", headers=both), 400, "appears more than once")
     assert proxy.get("/api/v1/authorize", headers=[both[0], both[0]]).status_code == 200
 
 

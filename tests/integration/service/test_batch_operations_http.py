@@ -135,7 +135,10 @@ def test_non_binding_counter_does_not_deny(anyone: httpx.Client, key: str) -> No
         ({"counters": [{"key": "a", "limit": "5/fortnight"}]}, "counters[0].limit: "),
         ({"counters": [{"key": "a", "limit": "5/s; 6/s"}]}, "counters[0].limit: '5/s; 6/s' is 2 limits"),
         ({"counters": [{"key": "a", "limit": "5/s using magic"}]}, "unknown algorithm 'magic'"),
-        ({"counters": [{"key": "a", "limit": "5/s", "plan": "pair-op"}]}, "counters[0].plan: stands alone"),
+        (
+            {"counters": [{"key": "a", "limit": "5/s", "plan": "pair-op"}]},
+            "counters[0].plan: can only be combined with key and cost",
+        ),
         ({"counters": [{"key": "a", "plan": "golf"}]}, "counters[0].plan: there is no plan 'golf'"),
         ({"counters": [{"key": "", "limit": "5/s"}]}, "counters[0].key: must not be empty"),
         ({"counters": [{"key": "a", "limit": "5/s", "cost": -1}]}, "counters[0].cost: must be a whole number"),
@@ -145,13 +148,13 @@ def test_non_binding_counter_does_not_deny(anyone: httpx.Client, key: str) -> No
         ({"counters": [{"key": "a", "limit": "5/s", "amount": 1}]}, "counters[0].amount: is what is given back"),
         (
             {"op": "give_back", "counters": [{"key": "a", "limit": "5/s", "amount": 2}]},
-            "counters[0].amount: is what is given back of the cost",
+            "counters[0].amount: is the amount to refund",
         ),
         ({"counters": [{"key": "a", "limit": "5/s"}] * 2}, "counters: has a counter twice"),
-        ({"counters": [{"key": "a", "limit": "5/s"}], "key": "a"}, "key: does not go with 'counters'"),
-        ({"counters": [{"key": "a", "limit": "5/s"}], "cost": 2}, "cost: is written beside each of the counters"),
+        ({"counters": [{"key": "a", "limit": "5/s"}], "key": "a"}, "key: cannot be combined with 'counters'"),
+        ({"counters": [{"key": "a", "limit": "5/s"}], "cost": 2}, "cost: must be given for each counter instead"),
         ({"op": "steal", "key": "a"}, "op: must be one of take, peek, charge, give_back, reset, not 'steal'"),
-        ({"op": "charge", "key": "a"}, "op: 'charge' goes with counters"),
+        ({"op": "charge", "key": "a"}, "op: 'charge' requires 'counters'"),
     ],
 )
 def test_errors_name_the_field(anyone: httpx.Client, key: str, check: dict[str, Any], message: str) -> None:
@@ -174,9 +177,11 @@ def test_single_checks_have_no_operations_or_counters(anyone: httpx.Client) -> N
 
 
 def test_idempotency_key_is_for_checks_only(anyone: httpx.Client, key: str) -> None:
-    problem(post_batch(anyone, {"key": key}, idempotency_key=key), 400, "Idempotency-Key: goes with checks alone")
+    problem(post_batch(anyone, {"key": key}, idempotency_key=key), 400, "Idempotency-Key: is only valid with checks")
     problem(
-        post_batch(anyone, {"op": "peek", "key": key}, exact=False, idempotency_key=key), 400, "goes with checks alone"
+        post_batch(anyone, {"op": "peek", "key": key}, exact=False, idempotency_key=key),
+        400,
+        "is only valid with checks",
     )
     assert post_batch(anyone, {"key": key}, exact=False, idempotency_key=key).status_code == 200
 

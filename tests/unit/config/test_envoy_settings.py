@@ -88,7 +88,7 @@ MISTAKES = [
     ("envoy: envoy.d\n", "envoy: must be a mapping: write {config: …} around the path"),
     ("envoy: [envoy.d]\n", "envoy: must be a mapping with config, negative_hits, x_ratelimit, not a list"),
     ("envoy: {config: 5}\n", "envoy.config: must be text, not 5: write it in quotes, '5'"),
-    ("envoy: {config: ''}\n", "envoy.config: must not be empty: write a text, or leave it out"),
+    ("envoy: {config: ''}\n", "envoy.config: must not be empty: write a string, or leave it out"),
     (
         "envoy: {config: no.yaml}\n",
         "envoy.config: there is no file or folder 'etc/no.yaml': create it, or correct the path",

@@ -88,7 +88,7 @@ def test_limit_function_itself_is_not_a_dependency() -> None:
         @app.get("/", dependencies=[Depends(fastapi.limit)])
         def hello() -> None: ...
 
-    with pytest.raises(ConfigError, match="limit is no dependency by itself"):
+    with pytest.raises(ConfigError, match="limit is not a dependency by itself"):
 
         @app.get("/")
         def hello_again(_: Annotated[Any, Depends(fastapi.limit)]) -> None: ...

@@ -125,7 +125,7 @@ def test_invalid_configuration_stops_the_start(tmp_path: Path) -> None:
     [
         (
             "crestgate.yml",
-            "limiter 'crestgate.yml' is no store's URL, such as 'redis://localhost', and no file either",
+            "limiter 'crestgate.yml' is not a store URL, such as 'redis://localhost', and no file either",
         ),
         (
             5,

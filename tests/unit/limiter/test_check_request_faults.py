@@ -187,7 +187,7 @@ def test_unsupported_algorithms_are_refused_at_construction() -> None:
             return bool(algorithm.limit.algorithm == "token_bucket")
 
     clock = FakeClock(NOW_US / 1_000_000)
-    with pytest.raises(ConfigError, match="cannot decide by the algorithm 'sliding_window_counter'"):
+    with pytest.raises(ConfigError, match="does not support algorithm 'sliding_window_counter'"):
         RuleLimiter("sync", "u user", store=Simple(clock))
     gate = RuleLimiter("sync", "u user algorithm=token_bucket", store=Simple(clock))
     gate.put("v user 5s algorithm=gcra")

@@ -53,7 +53,7 @@ def test_unescaped_password_error_explains_escaping() -> None:
         ("postgresql+psycopg://u:p@h/db", "did you mean postgresql://"),
         ("mysql+pymysql://u:p@h/db", "did you mean mysql://"),
         ("nowhere", "postgresql://"),
-        ("redis://limiter@h", "a user name goes with a password"),
+        ("redis://limiter@h", "a user name is only valid with a password"),
         ("redis://h?ssl_cert_reqs=none", "write rediss://"),
         ("redis+cluster://h?ssl_cert_reqs=none", "write tls=yes"),
     ],

@@ -17,7 +17,7 @@ def read(data: object, getter: Callable[[Fields], Any]) -> tuple[Any, list[str]]
 
 
 READERS: list[tuple[Callable[..., Any], object, str]] = [
-    (lambda fields, **options: fields.text("x", **options), "a", "a text"),
+    (lambda fields, **options: fields.text("x", **options), "a", "a string"),
     (lambda fields, **options: fields.integer("x", **options), 5, "a whole number, 0 or more"),
     (lambda fields, **options: fields.seconds("x", **options), 0.5, "a number of seconds"),
     (lambda fields, **options: fields.choice("x", ["a", "b"], **options), "b", "one of a, b"),

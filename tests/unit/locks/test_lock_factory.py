@@ -54,7 +54,7 @@ def test_sqlite(tmp_path: Path) -> None:
         ("redis://localhost?tls=yes", "unknown option 'tls'"),
         ("redis://localhost/x", "the database is a number, as in redis://localhost:6379/0, not 'x'"),
         ("redis://one,other", "one server is named here; several are redis+sentinel:// or redis+cluster://"),
-        ("redis://localhost?ssl_ca_certs=x", "ssl_ca_certs goes with TLS: write rediss://"),
+        ("redis://localhost?ssl_ca_certs=x", "ssl_ca_certs is only valid with TLS: write rediss://"),
         ("rediss://localhost?ssl_cert_reqs=some", "ssl_cert_reqs must be required or none, not 'some'"),
         ("redis+unix://host", "name the socket, with three slashes"),
         ("redis+sentinel://host", "name the master: redis+sentinel://host:26379/mymaster/0"),

@@ -70,8 +70,11 @@ BROKEN: list[tuple[Edit, str]] = [
     (Edit("plan", "fast", {}), "must be a limit such as '10/second burst 20', or a list of them"),
     (Edit("default", "policy", {"capacity": 0}), "default policy.capacity"),
     (Edit("default", "client_limits", {}), "defaults: cannot be read"),
-    (Edit("default", "client_limits", {"limits": "5/s"}), "limits of client_limits must be a list of texts, not '5/s'"),
-    (Edit("default", "policy_key", {"parts": "ip"}), "parts of policy_key must be a list of texts, not 'ip'"),
+    (
+        Edit("default", "client_limits", {"limits": "5/s"}),
+        "limits of client_limits must be a list of strings, not '5/s'",
+    ),
+    (Edit("default", "policy_key", {"parts": "ip"}), "parts of policy_key must be a list of strings, not 'ip'"),
     (
         Edit("default", "policy_key", {"parts": ["path"]}),
         "policy_key may only have user, apikey, client, ip, route, not path",

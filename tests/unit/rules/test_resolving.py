@@ -99,7 +99,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"user": ""}, ValueError, "user must not be empty: leave it out when it is not known"),
     ({"user": 42}, TypeError, "user must be text or None, not int"),
     ({"user": ["a"]}, TypeError, "user must be text or None"),
-    ({"user": "k" * 1025}, ValueError, "user is 1025 bytes long and may have 1024 at most: use a digest of it"),
+    ({"user": "k" * 1025}, ValueError, "user is 1025 bytes long; the maximum is 1024: use a digest of it"),
     ({"user": "é" * 513}, ValueError, "user is 1026 bytes long"),
     ({"api_key": b"sk"}, TypeError, "api_key must be text or None, not bytes"),
     ({"client": ""}, ValueError, "client must not be empty"),

@@ -182,7 +182,7 @@ HUGE = 9007199254740991
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rule_id": None}, "rule_id: is missing: write a rule_id such as 'orders-per-user', or a name to make it from"),
     ({"rule_id": 7}, "rule_id: must be text, not 7: write it in quotes, '7'"),
-    ({"rule_id": ""}, "rule_id: must not be empty: write a text, or leave it out"),
+    ({"rule_id": ""}, "rule_id: must not be empty: write a string, or leave it out"),
     (
         {"rule_id": " x"},
         "rule_id: must not begin or end with a space, nor have line breaks or control characters",
@@ -223,7 +223,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"burst": HUGE, "algorithm": "gcra"}, "burst: limit '100/minute burst 9007199254740991 using gcra' is too large"),
     ({"identifier": 42}, "identifier: must be text, not 42: write it in quotes, '42'"),
-    ({"identifier": ""}, "identifier: must not be empty: write a text, or leave it out"),
+    ({"identifier": ""}, "identifier: must not be empty: write a string, or leave it out"),
     ({"identifier": "k" * 1025}, "identifier: is too long: 1024 bytes at most"),
     (
         {"identifier": "/x", "dimension": "api"},

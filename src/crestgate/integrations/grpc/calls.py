@@ -206,7 +206,7 @@ def denial_status(custom: Any, decision: Decision) -> DenialStatus:
     if isinstance(custom, tuple) and len(custom) == 2 and isinstance(custom[0], grpc.StatusCode):
         return custom[0], str(custom[1]), ()
     raise TypeError(
-        "on_denied must return None, a grpc.Status, or a code and a text such as "
+        "on_denied must return None, a grpc.Status, or a code and a string such as "
         f"(grpc.StatusCode.UNAVAILABLE, 'come back later'), not {custom!r}"
     )
 

@@ -41,7 +41,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor): 
     """Limits the calls of a server.
 
     `limiter` and the options are those of all integrations; `limits` may also be a mapping of methods to limits.
-    `on_denied` may return a code and a text, or a `grpc.Status`. `when` is called with the RpcResponse:
+    `on_denied` may return a code and a string, or a `grpc.Status`. `when` is called with the RpcResponse:
     `when=lambda response: response.code is grpc.StatusCode.UNAUTHENTICATED` counts only calls with this status.
     """
 

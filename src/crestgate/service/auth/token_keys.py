@@ -38,5 +38,5 @@ def _read(record: Record | None) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         advice = f"`crestgate keys revoke {SIGNING_KEY}` removes it, and the next start creates another"
-        raise ValidationError([Problem(f"key {SIGNING_KEY!r}", f"is kept in a way that cannot be read: {advice}")])
+        raise ValidationError([Problem(f"key {SIGNING_KEY!r}", f"is stored in an unsupported format: {advice}")])
     return key

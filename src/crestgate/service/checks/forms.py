@@ -73,7 +73,7 @@ def read_batch(body: bytes) -> BatchBody:
     batch: BatchBody = decode_json(_batch, body, FORMS)
     if len(batch.checks) > MAX_CHECKS:
         raise InvalidRequestError(
-            "checks", f"has {len(batch.checks)} checks, and may have {MAX_CHECKS}: send them in several batches"
+            "checks", f"has {len(batch.checks)} checks; the maximum is {MAX_CHECKS}: send them in several batches"
         )
     return batch
 
@@ -96,7 +96,7 @@ def read_reset(body: bytes) -> ResetBody:
             raise InvalidRequestError(name, f"is missing: {RESET_FORMS}")
     for name in ("dimension", "identifier", "endpoint", "method", "context", "key", "plans", "timestamp"):
         if getattr(reset, name) is not None:
-            raise InvalidRequestError(name, "does not go with 'domain': write domain and descriptors alone")
+            raise InvalidRequestError(name, "cannot be combined with 'domain': write domain and descriptors alone")
     return reset
 
 
@@ -150,7 +150,7 @@ def context_of(check: CheckBody) -> ContextBody:
     if check.dimension is None:
         raise InvalidRequestError("", f"nothing says what is checked: {FORMS}")
     if check.plans is not None:
-        raise InvalidRequestError("plans", f"does not go with 'dimension': {FORMS}")
+        raise InvalidRequestError("plans", f"cannot be combined with 'dimension': {FORMS}")
     return _subject_context(check, check.dimension)
 
 
@@ -192,12 +192,12 @@ def _refuse_other_forms(check: CheckBody, form: str) -> None:
         other = "key" if check.key is not None else "plans"
     else:
         return
-    raise InvalidRequestError(other, f"does not go with {form!r}: {FORMS}")
+    raise InvalidRequestError(other, f"cannot be combined with {form!r}: {FORMS}")
 
 
 def _check_path(path: str | None, field: str) -> None:
     if path is not None and len(path) > MAX_PATH:
-        raise InvalidRequestError(field, f"has {len(path)} characters, and may have {MAX_PATH}")
+        raise InvalidRequestError(field, f"has {len(path)} characters; the maximum is {MAX_PATH}")
 
 
 def _plans(limiter: AsyncLimiter, plans: list[str]) -> list[str]:

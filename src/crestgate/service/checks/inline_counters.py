@@ -47,7 +47,7 @@ MAX_DAYS: Final = 366
 such as Redis keeps each of them for that long."""
 MAX_LASTS_US: Final = MAX_DAYS * 86_400_000_000
 OPS: Final = {"take": Op.TAKE, "peek": Op.PEEK, "charge": Op.CHARGE, "give_back": Op.GIVE_BACK, "reset": Op.RESET}
-AMOUNT: Final = "is what is given back of the cost: 0, or no more than that"
+AMOUNT: Final = "is the amount to refund: from 0 to cost"
 OF_RULES: Final = (Op.TAKE, Op.PEEK, Op.RESET)
 
 _algorithms: dict[tuple[bool, str, str], Algorithm] = BoundedCache(MAX_CACHED)
@@ -100,7 +100,7 @@ def op_of(check: CheckBody) -> Op:
     if op is None:
         raise InvalidRequestError("op", f"must be one of {', '.join(OPS)}, not {name!r}")
     if check.counters is None and op not in OF_RULES:
-        raise InvalidRequestError("op", f"{name!r} goes with counters: what was charged is told for each by name")
+        raise InvalidRequestError("op", f"{name!r} requires 'counters': list each counter that was charged")
     return op
 
 
@@ -142,7 +142,7 @@ def _check_logs(members: Sequence[Member]) -> None:
     if logs > 1 and entries > MAX_LOG_ENTRIES:
         raise InvalidRequestError(
             "counters",
-            f"has {logs} sliding window logs of {entries:,} entries together, and may have {MAX_LOG_ENTRIES:,}: "
+            f"has {logs} sliding window logs of {entries:,} entries together; the maximum is {MAX_LOG_ENTRIES:,}: "
             "send them in several checks, or use sliding_window_counter",
         )
 
@@ -157,7 +157,7 @@ def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, proof: Settlem
         raise InvalidRequestError(field, reason) from None
     settles = op is Op.GIVE_BACK or op is Op.CHARGE
     if counter.token is not None and not settles:
-        raise InvalidRequestError("token", "goes with give_back and charge alone: it says what was taken")
+        raise InvalidRequestError("token", "is only valid with give_back and charge: it identifies what was taken")
     if counter.plan is not None:
         if settles:
             proof.missing = "without the tokens that this caller got for taking it"
@@ -200,7 +200,7 @@ def _plan(limiter: AsyncLimiter, counter: CounterBody) -> tuple[Algorithm, ...]:
         or counter.amount
         or not counter.binds
     ):
-        raise InvalidRequestError("plan", "stands alone with key and cost: its limits are known here")
+        raise InvalidRequestError("plan", "can only be combined with key and cost; the plan already defines the limits")
     chain = limiter.resolver.plan(name)
     if chain is None:
         raise InvalidRequestError("plan", f"there is no plan {name!r}: make it with POST /api/v1/plans")
@@ -229,7 +229,7 @@ def _algorithm(counter: CounterBody, inline: bool) -> Algorithm:
     if known is not None:
         return known
     if len(text) > MAX_LIMIT:
-        raise InvalidRequestError("limit", f"has {len(text)} characters, and may have {MAX_LIMIT}")
+        raise InvalidRequestError("limit", f"has {len(text)} characters; the maximum is {MAX_LIMIT}")
     try:
         limit = Limit.parse(text)
         known = build(limit, f"{INLINE_PREFIX}{limit}" if given is None else name, INLINE)
@@ -252,6 +252,6 @@ def _refuse_other_fields(check: CheckBody) -> None:
     )
     for name, value in others:
         if value is not None:
-            raise InvalidRequestError(name, "does not go with 'counters', which name all that there is")
+            raise InvalidRequestError(name, "cannot be combined with 'counters'")
     if cost_of(check) != 1:
-        raise InvalidRequestError("cost", "is written beside each of the counters")
+        raise InvalidRequestError("cost", "must be given for each counter instead")

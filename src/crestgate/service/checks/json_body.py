@@ -74,8 +74,8 @@ def decode_json(decoder: Any, body: bytes, forms: str) -> Any:
             if redundant > MAX_REDUNDANT_KEYS:
                 raise InvalidRequestError(
                     "",
-                    f"more than {MAX_REDUNDANT_KEYS:,} keys of the body are written twice, or say nothing as null does"
-                    ": leave them out, and write colons as they are",
+                    f"the body has more than {MAX_REDUNDANT_KEYS:,} duplicate or null keys: omit them, and do not "
+                    "escape colons",
                 )
             refuse_duplicates(body)
         return value

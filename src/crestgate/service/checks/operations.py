@@ -100,7 +100,7 @@ class Operations:
         """The JSON of the response; `size` is that of the request's body."""
         if idempotency_key(call.fields) is not None:
             raise InvalidRequestError(
-                "Idempotency-Key", "goes with checks alone: leave out op, counters and exact, or the header"
+                "Idempotency-Key", "is only valid with checks: leave out op, counters and exact, or the header"
             )
         weight = weigh(body.checks)
         self.checks.admit(weight)
@@ -334,11 +334,11 @@ def _not_settled(one: Operation) -> ApiError:
     if record is not None and record.dropped:
         return ApiError(
             409,
-            f"{one.at}: it is no longer known whether what was taken is settled: the store has dropped "
-            "records since then. Give back sooner, or give the store more room (max_keys)",
+            f"{one.at}: cannot determine whether this charge was already settled: its record may have been evicted; "
+            "settle sooner, or increase max_keys of the store",
         )
     if record is not None and (record.replay is not None or record.pending):
-        return ApiError(409, f"{one.at}: what was taken is settled already: a token counts once")
+        return ApiError(409, f"{one.at}: this charge was already settled; a token can be used only once")
     return ApiError(503, "the store failed, so nothing was settled")
 
 

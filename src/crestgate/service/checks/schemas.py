@@ -65,7 +65,7 @@ class CounterBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_
     key: Key
     name: Annotated[str | None, documented("The limit itself by default.", minLength=1, maxLength=1024)] = None
     limit: Annotated[str | None, documented("Such as `100/minute`; this or `plan`.", maxLength=256)] = None
-    plan: Annotated[str | None, documented("The name of a plan; it goes with key and cost alone.")] = None
+    plan: Annotated[str | None, documented("The name of a plan; only valid with key and cost.")] = None
     cost: Annotated[int, COST] = 1
     binds: Annotated[bool, documented("Whether it may deny; else it is counted beside the others.")] = True
     tick: Annotated[int, documented("Of `give_back`: that of the `take`.", minimum=0, maximum=2**53 - 1)] = 0

@@ -84,7 +84,7 @@ class Authorize:
             path = path.partition("?")[0]
             if len(path) > MAX_PATH:
                 raise InvalidRequestError(
-                    "X-Original-URI", f"has a path of {len(path)} characters, and may have {MAX_PATH}"
+                    "X-Original-URI", f"has a path of {len(path)} characters; the maximum is {MAX_PATH}"
                 )
         return RequestContext(
             ip=address,
@@ -107,10 +107,10 @@ def deny_status(query: bytes) -> int:
     try:
         fields = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=10)
     except ValueError:
-        raise InvalidRequestError("", "the query has too many fields: there is deny_status") from None
+        raise InvalidRequestError("", "too many query parameters; only deny_status is supported") from None
     unknown = [name for name in fields if name != "deny_status"]
     if unknown:
-        raise InvalidRequestError(unknown[0], "is unknown: there is deny_status")
+        raise InvalidRequestError(unknown[0], "unknown query parameter; only deny_status is supported")
     (value, *more) = fields.get("deny_status", ["429"])
     if more or not value.isascii() or not value.isdigit() or len(value) != 3 or not 400 <= int(value) <= 599:
         raise InvalidRequestError("deny_status", "must be one status from 400 to 599, such as 403")
@@ -122,7 +122,7 @@ def refuse_conflicting(headers: Headers) -> None:
     seen: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in IDENTIFYING and seen.setdefault(name, trimmed_bytes(value)) != trimmed_bytes(value):
-            raise InvalidRequestError(name.decode(), "is there several times, and says different things")
+            raise InvalidRequestError(name.decode(), "appears more than once with different values")
 
 
 def _agreed(fields: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str | None:
@@ -132,7 +132,8 @@ def _agreed(fields: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str | No
     if values and any(value != values[0] for value in values):
         both = " and ".join(name.decode() for name in names)
         raise InvalidRequestError(
-            names[0].decode(), f"{both} say different things: have the proxy take away the one it does not set"
+            names[0].decode(),
+            f"{both} have conflicting values: configure the proxy to remove the header it does not set",
         )
     return values[0] if values else None
 

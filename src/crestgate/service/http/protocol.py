@@ -87,7 +87,7 @@ class HttpConnection(PacedConnection):
         the other protocol, so the request is parsed again without the offer."""
         method = self.parser.get_method()
         if method == b"CONNECT":
-            self.give_up(405, "this is no proxy: there is nothing to connect to")
+            self.give_up(405, "CONNECT is not supported: this is not a proxy")
             return
         lines = [b"%b %b HTTP/%b" % (method, self.url, self.parser.get_http_version().encode())]
         lines += [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
@@ -205,7 +205,7 @@ class ConnectionTimeouts:
         for connection in list(self._connections):
             since = getattr(connection, "waiting_since", None)
             if since is not None and now - since > self._max_seconds:
-                connection.give_up(408, f"the request did not come within {self._max_seconds:.0f} s: send it at once")
+                connection.give_up(408, f"request timeout: not fully received within {self._max_seconds:.0f} s")
             idle = getattr(connection, "idle_since", None)
             if idle is not None and now - idle > connection.timeout_keep_alive:
                 connection.transport.close()

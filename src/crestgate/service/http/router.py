@@ -232,7 +232,7 @@ class Router:
         methods = route.methods
         if methods is not None and call.scope["method"] not in methods:
             raise ApiError(
-                405, f"this is called with {' or '.join(methods)}", [(b"allow", ", ".join(methods).encode())]
+                405, f"method not allowed: use {' or '.join(methods)}", [(b"allow", ", ".join(methods).encode())]
             )
         fields = call.fields
         if route.scope is not None or route.forwarded or b"authorization" in fields or b"x-api-key" in fields:

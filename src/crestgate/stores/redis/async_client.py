@@ -302,7 +302,7 @@ class _RunningExchange(Generic[T]):
                 self.finish(error)
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the caller must get it
-                self.finish(StoreError(f"what Redis answered cannot be read: {error!r}"))
+                self.finish(StoreError(f"cannot parse the Redis reply: {error!r}"))
                 return
             self.round += 1
             self.results = [None] * len(self.calls)

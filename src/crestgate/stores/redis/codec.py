@@ -265,7 +265,7 @@ def _stored_results(groups: Sequence[Sequence[Request]], reply: bytes) -> tuple[
 
 
 def malformed(reason: str) -> MalformedReplyError:
-    return MalformedReplyError(f"what Redis answered is not an answer to this batch: {reason}")
+    return MalformedReplyError(f"unexpected Redis reply for this batch: {reason}")
 
 
 def _set_replay(record: IdempotencyRecord, value: bytes) -> StoreError | bool:

@@ -262,7 +262,7 @@ def read_result(
 def discover(topology: Topology) -> Exchange[None]:
     """Discover the topology, unless that failed a moment ago."""
     if time.monotonic() - topology.discovery_failed_at < DISCOVERY_PAUSE:
-        raise StoreError("the Redis servers are being looked for, and were not found a moment ago")
+        raise StoreError("Redis topology discovery failed recently; retrying shortly")
     try:
         yield from topology.discover()
     except StoreError:

@@ -173,7 +173,7 @@ class RedisStore(RemoteStore):
                     self._close_idle()
                 outcomes = error
             except Exception as unexpected:  # noqa: BLE001 - whatever it is, the caller must get it
-                outcomes = StoreError(f"what Redis answered cannot be read: {unexpected!r}")
+                outcomes = StoreError(f"cannot parse the Redis reply: {unexpected!r}")
         else:
             outcomes = self._error_in(result)
         if outcomes is None:
@@ -323,7 +323,7 @@ class RedisStore(RemoteStore):
         if not isinstance(reply, bytes):
             if evaluation.malformed:
                 self._close_idle()
-            return reply or StoreError("Redis was not asked")
+            return reply or StoreError("the request was not sent to Redis")
         try:
             return decode(piece, reply)
         except StoreError as error:

@@ -189,7 +189,7 @@ class SyncClient:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - a reply that is not valid
-            raise StoreError(f"what Redis answered cannot be read: {error!r}") from None
+            raise StoreError(f"cannot parse the Redis reply: {error!r}") from None
 
     def call(self, call: Call, deadline: float) -> CallResult:
         """One call to one server."""

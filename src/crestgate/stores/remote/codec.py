@@ -128,7 +128,7 @@ def _real_member(placeholder: Member, counter: dict[str, Any]) -> Member:
     key, limit, name = counter["key"], counter["limit"], counter["name"]
     label, binds = counter["label"], counter["binds"]
     if not all(type(text) is str for text in (key, limit, name, label)) or type(binds) is not bool:
-        raise MalformedResponseError(f"a counter says {str(counter)[:200]}")
+        raise MalformedResponseError(f"invalid counter in response: {str(counter)[:200]}")
     return Member(key, _algorithm(limit, name, label), placeholder.cost, binds)
 
 
@@ -136,14 +136,14 @@ def _outcome(algorithm: Algorithm, counter: dict[str, Any]) -> Outcome:
     reason, allowed, remaining = counter["reason"], counter["allowed"], counter["remaining"]
     wait, reset, tick = counter["wait"], counter["reset"], counter["tick"]
     if type(reason) is not str or type(allowed) is not bool:
-        raise MalformedResponseError(f"a counter says {str(counter)[:200]}")
+        raise MalformedResponseError(f"invalid counter in response: {str(counter)[:200]}")
     for number in (remaining, 0 if wait is None else wait, reset, tick):
         if type(number) is not int or not 0 <= number <= MAX_NUMBER:
-            raise MalformedResponseError(f"a counter says {str(counter)[:200]}")
+            raise MalformedResponseError(f"invalid counter in response: {str(counter)[:200]}")
     detail = None if reason in _STANDARD_REASONS else Detail(reason, None, NORMAL, None)
     token = counter.get("token")
     if token is not None and (type(token) is not str or len(token) > MAX_TOKEN):
-        raise MalformedResponseError(f"a counter says {str(counter)[:200]}")
+        raise MalformedResponseError(f"invalid counter in response: {str(counter)[:200]}")
     return Outcome(Decision(algorithm, allowed, remaining, wait, reset, detail), tick, token)
 
 

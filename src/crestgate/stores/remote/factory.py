@@ -42,7 +42,7 @@ def _tls(options: Options) -> ssl.SSLContext | None:
     authority = options.values.get("ssl_ca")
     if options.scheme != SECURE:
         if authority is not None:
-            raise options.error("ssl_ca goes with TLS: write crestgates://")
+            raise options.error("ssl_ca is only valid with TLS: write crestgates://")
         return None
     try:
         return ssl.create_default_context(cafile=authority)

@@ -262,7 +262,7 @@ def test_other_unreadable_columns(repository: SqlRepository) -> None:
 
 def test_id_that_is_too_long(repository: SqlRepository) -> None:
     put(repository, "é" * 512, {})
-    with pytest.raises(ValidationError, match=r"id: is 1,026 bytes long and may have 1,024 at most: 'é+'…"):
+    with pytest.raises(ValidationError, match=r"id: is 1,026 bytes long; the maximum is 1,024: 'é+'…"):
         repository.write([edit("é" * 513, {})], ALICE)
     assert repository.get("rule", "é" * 513) is None
 

@@ -91,7 +91,7 @@ def test_batch_of_little_work_is_one_call(worker: Worker, store: RecordingStore)
 
 def test_logs_of_one_check_are_bounded_together(worker: Worker, store: RecordingStore) -> None:
     many = [{"key": f"log{n}", "limit": LOG} for n in range(4)]
-    problem = "4 sliding window logs of 40,000 entries together, and may have 32,768"
+    problem = "4 sliding window logs of 40,000 entries together; the maximum is 32,768"
     with pytest.raises(InvalidRequestError, match=problem):
         batch(worker, {"checks": [{"counters": many}]})
     huge = {"key": "huge", "limit": "2147483647/day using sliding_window_log"}

@@ -100,7 +100,7 @@ def test_error_in_batch_names_the_check() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         read_batch(b'{"checks": [{"key": "a"}, {"key": "a", "cost": "1"}]}')
     assert caught.value.field == "checks[1].cost"
-    with pytest.raises(InvalidRequestError, match="has 1001 checks, and may have 1000"):
+    with pytest.raises(InvalidRequestError, match="has 1001 checks; the maximum is 1000"):
         read_batch(json.dumps({"checks": [{"key": "a"}] * 1001}).encode())
     with pytest.raises(InvalidRequestError) as caught:
         read_batch(b'{"check": []}')

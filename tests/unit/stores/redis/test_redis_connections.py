@@ -256,7 +256,7 @@ def test_custom_algorithm_is_rejected_when_the_limiter_is_built(server: RedisSer
     register_algorithm(name, step)
     plans = {"gold": Limit(5, 60, algorithm=name)}
     for make in (Limiter, AsyncLimiter):
-        with pytest.raises(ConfigError, match=f"RedisStore cannot decide by the algorithm '{name}'"):
+        with pytest.raises(ConfigError, match=f"RedisStore does not support algorithm '{name}'"):
             make(server.url, plans=plans)
     with Limiter(server.url) as limiter, pytest.raises(ConfigError, match=name):
         limiter.bind(Limit(5, 60, algorithm=name))

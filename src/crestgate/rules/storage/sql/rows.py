@@ -46,7 +46,7 @@ def check_edit(edit: Edit) -> None:
     """ValidationError if its id is too long for the column."""
     size = len(bytes_of(edit.id))
     if size > MAX_ID_BYTES:
-        problem = f"is {size:,} bytes long and may have {MAX_ID_BYTES:,} at most: {edit.id[:40]!r}…"
+        problem = f"is {size:,} bytes long; the maximum is {MAX_ID_BYTES:,}: {edit.id[:40]!r}…"
         raise ValidationError([Problem("id", problem)])
 
 

@@ -95,7 +95,7 @@ class RateLimiter:
         if request.domain or request.descriptors:
             for name in ("identifier", "dimension", "endpoint", "key", "plans", "method"):
                 if getattr(request, name):
-                    raise InvalidRequestError(name, "does not go with 'domain': set domain and descriptors alone")
+                    raise InvalidRequestError(name, "cannot be combined with 'domain': set domain and descriptors only")
             pending = self.envoy.prepare_reset(request.domain, request.descriptors)
         else:
             pending = prepare_check(self.checks.limiter, Op.RESET, _body_of(request, 1, None))
@@ -122,12 +122,12 @@ def _body_of(request: Any, cost: int, timestamp: float | None) -> CheckBody:
     if key:
         if number or identifier or endpoint or method:
             other = "dimension" if number else "identifier" if identifier else "endpoint" if endpoint else "method"
-            raise InvalidRequestError(other, f"does not go with 'key': {FORMS}")
+            raise InvalidRequestError(other, f"cannot be combined with 'key': {FORMS}")
         return CheckBody(key=key, plans=list(plans) if plans else None, cost=cost, timestamp=timestamp)
     if not number:
         raise InvalidRequestError("dimension", f"is not set: set it to one of {DIMENSIONS}, or set key")
     if plans:
-        raise InvalidRequestError("plans", f"does not go with 'dimension': {FORMS}")
+        raise InvalidRequestError("plans", f"cannot be combined with 'dimension': {FORMS}")
     dimension = Dimension.get(number)
     if dimension is None:
         raise InvalidRequestError("dimension", f"must be one of {DIMENSIONS}, not {number}")
