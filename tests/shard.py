@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from crestgate.errors import StoreError
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.port import BatchOutcomes, Request
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 from crestgate.testing import FakeClock
 
 __all__ = ["Shard"]

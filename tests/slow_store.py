@@ -11,18 +11,18 @@ from crestgate import Limiter
 from crestgate.errors import StoreError
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.port import BatchCallback, BatchOutcomes, Request
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 from crestgate.testing import FakeClock
 
 
 class SlowStore(RemoteStore):
     """Blocks every call until it is released, and records the batches that were sent."""
 
-    def __init__(self, lanes: int = 1, timeout: float = 5.0, max_members: int = 500) -> None:
+    def __init__(self, max_concurrent_batches: int = 1, timeout: float = 5.0, max_members: int = 500) -> None:
         self.clock = FakeClock(1_700_000_000)
         self.inner = MemoryStore(clock=self.clock)
         self.timeout = timeout
-        self.lanes = lanes
+        self.max_concurrent_batches = max_concurrent_batches
         self.max_members = max_members
         self.batches: list[list[str]] = []
         self.deadlines: list[float] = []

@@ -11,7 +11,7 @@ from crestgate.errors import StoreError
 from crestgate.limiter.pending_check import requests_of
 from crestgate.stores.factory import open_store
 from crestgate.stores.port import BatchOutcomes, Op
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["batched", "batched_threads", "one_by_one", "one_by_one_threads"]
 

@@ -83,14 +83,14 @@ async def ours(port: int) -> None:
     import socket
 
     from crestgate.service.grpc.transport.call import Method, RpcCall
-    from crestgate.service.grpc.transport.listener import Listener
+    from crestgate.service.grpc.transport.listener import GrpcListener
 
     def echo(call: RpcCall, message: bytes) -> bytes:
         read(message)
         answer: bytes = READY.SerializeToString()
         return answer
 
-    await Listener({SHOULD.encode(): Method(echo)}).start(socket.create_server(("127.0.0.1", port)))
+    await GrpcListener({SHOULD.encode(): Method(echo)}).start(socket.create_server(("127.0.0.1", port)))
     await asyncio.Event().wait()
 
 

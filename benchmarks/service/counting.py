@@ -40,7 +40,7 @@ def timed(rounds: int) -> dict[str, list[float]]:
             started = perf_counter()
             metrics.set_time(now_us)
             metrics.count_decision("orders", "user", name, True)
-            metrics.observe_duration(perf_counter() - started)
+            metrics.durations.observe(perf_counter() - started)
             metrics.count_request("data", 200)
 
     def by_key() -> None:
@@ -48,8 +48,8 @@ def timed(rounds: int) -> dict[str, list[float]]:
             started = perf_counter()
             metrics.set_time(now_us)
             metrics.count_decision("default-policy", "key", name, True)
-            metrics.record_key(name, now_us)
-            metrics.observe_duration(perf_counter() - started)
+            metrics.keys.record(name, now_us)
+            metrics.durations.observe(perf_counter() - started)
             metrics.count_request("data", 200)
 
     found: dict[str, list[float]] = {"rule": [], "key": [], "publishing": []}

@@ -16,8 +16,8 @@ from typing import Any
 import uvicorn
 
 from crestgate import AsyncLimiter, Limit, Limiter
-from crestgate.config.settings import Server, ServerLimits, Settings
-from crestgate.core.failure_modes import OnStoreError
+from crestgate.config.settings import ServerLimits, ServerSettings, Settings
+from crestgate.core.failure_policies import OnStoreError
 from crestgate.history.factory import open_history
 from crestgate.locks.factory import open_locks
 from crestgate.rules.catalog import Catalog
@@ -57,7 +57,7 @@ class ServiceHere:
         (folder / "rules.yaml").write_text(rules)
         repository = open_repository(url)
         self.catalog = Catalog([FileRepository([str(folder / "rules.yaml")]), repository], NEVER)
-        settings = Settings(rules_store=url, server=Server(limits=ServerLimits(PLENTY, PLENTY, PLENTY, PLENTY)))
+        settings = Settings(rules_store=url, server=ServerSettings(limits=ServerLimits(PLENTY, PLENTY, PLENTY, PLENTY)))
         self.node = Limiter("memory://")
         self.guard = Guard(ApiKeys(lambda: self.catalog.keys, KEY), settings.server, self.node)
         self.parts = Dependencies(

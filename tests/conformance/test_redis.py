@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from conformance.schedules import calls, changing, limits, run_on
 from crestgate.stores.factory import open_store
 from crestgate.stores.port import Store
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 from crestgate.testing import (
     AsyncStoreAdapter,
     FakeClock,

@@ -11,7 +11,7 @@ import pytest
 from crestgate.stores.factory import open_store
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.port import Store
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 from crestgate.stores.shared import SharedStore
 from crestgate.testing import (
     AsyncStoreAdapter,

@@ -24,7 +24,7 @@ from crestgate.stores.factory import open_store
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.port import Member, Op, Outcome, Request
 from crestgate.stores.redis.codec import KINDS
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["LARGEST_COST", "Counter", "Twins", "magnitude", "random_limit"]
 

@@ -14,7 +14,7 @@ from crestgate.protobuf.schema import FILES
 from crestgate.runtime.connection_budget import MAX_CONNECTIONS
 from crestgate.runtime.connection_budget import MAX_HELD_BYTES as MAX_HELD_TOGETHER
 from crestgate.service.checks.forms import MAX_CHECKS
-from crestgate.service.grpc.transport.call import Status
+from crestgate.service.grpc.transport.call import RpcStatus
 from crestgate.service.grpc.transport.headers import MAX_HEADER_BYTES
 from crestgate.service.grpc.transport.listener import IDLE_TIMEOUT, PREFACE_TIMEOUT, STALL_TIMEOUT
 from crestgate.service.grpc.transport.memory import MAX_HELD_BYTES
@@ -72,7 +72,7 @@ def test_dimensions_and_statuses_are_those_of_the_code() -> None:
     documented = {int(number): name for name, number in re.findall(r"`([A-Z_]+)` (\d)", row)}
     assert documented == {number: name for number, name in messages.Dimension.items() if number}
     statuses = {int(number): name for name, number in re.findall(r"^\| ([A-Z_]+) \((\d+)\) \|", PAGE, re.MULTILINE)}
-    assert statuses == {status.value: status.name for status in Status}
+    assert statuses == {status.value: status.name for status in RpcStatus}
 
 
 def test_bounds_are_those_of_the_listener() -> None:

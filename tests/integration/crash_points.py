@@ -24,7 +24,7 @@ __all__ = ["SCENARIOS", "Scenario", "crash_snapshots", "open_limiter", "read_usa
 
 TRACED_PATHS = ("/stores/shared/", "/stores/decide.py", "/core/state.py")
 READ_ONLY_FUNCTIONS = {
-    *("entry", "after", "positions", "expired", "freed", "charged", "total", "check", "owns", "owner_word"),
+    *("entry", "after", "positions", "expired", "tick_when_freed", "cost_at", "total", "check", "owns", "owner_word"),
     *("find", "is_unused", "is_outdated", "committed_block_list", "meta", "meta_at", "state_at", "is_assigned"),
 }
 """Functions that write nothing."""

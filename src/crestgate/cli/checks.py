@@ -47,7 +47,7 @@ from crestgate.rules.port import Repository
 from crestgate.rules.storage.factory import open_repository
 from crestgate.stores.factory import open_store
 from crestgate.stores.port import LocalStore, Op, Outcome, Request
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["add_checks"]
 

@@ -24,7 +24,7 @@ from crestgate.runtime.url_options import redact_url
 from crestgate.service.auth.keys import ApiKeys
 from crestgate.service.preflight import ADMIN_KEY, check_settings, refuse_beyond_loopback
 from crestgate.stores.factory import open_store
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["config_app"]
 

@@ -77,14 +77,14 @@ class ServiceRules:
 
     def difference(self, records: Iterable[Record]) -> Difference:
         """As for a database, but without the rules of the service's own files."""
-        wanted = list(records)
-        refused = next((record for record in wanted if record.kind not in WRITABLE), None)
+        new_records = list(records)
+        refused = next((record for record in new_records if record.kind not in WRITABLE), None)
         if refused is not None:
             raise ConfigError(
                 f"{refused.kind} {refused.id!r} cannot be written through a service, which accepts rules, plans, "
                 "policies and clients: write it to its database with --rules-store URL"
             )
-        difference = compare(self, wanted)
+        difference = compare(self, new_records)
         other = [record for record in difference.other if record.created_us]
         return replace(difference, other=other, numbers=None)
 

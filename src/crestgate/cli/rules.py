@@ -105,7 +105,7 @@ def list_rules(
     token: TokenOption = None,
 ) -> None:
     """List all rules, or some."""
-    wanted = None if dimension is None else _one_of("--dimension", parse_dimension(dimension), DIMENSION_NAMES)
+    dimension_name = None if dimension is None else _one_of("--dimension", parse_dimension(dimension), DIMENSION_NAMES)
     wanted_mode = None if mode is None else _one_of("--mode", mode.lower(), MODES)
     if as_json and as_yaml:
         raise ConfigError("--json or --yaml, not both")
@@ -113,7 +113,9 @@ def list_rules(
         raise ConfigError("--all requires --yaml, and excludes --dimension and --mode")
     with _open_editor(rules_store, config, url, token) as (editor, repository):
         rules = [
-            rule for rule in editor.rules() if wanted in (None, rule.dimension) and wanted_mode in (None, rule.mode)
+            rule
+            for rule in editor.rules()
+            if dimension_name in (None, rule.dimension) and wanted_mode in (None, rule.mode)
         ]
         if everything:
             print_yaml(_sections(rules, repository))

@@ -20,7 +20,7 @@ from crestgate.config.observability import is_http_url
 from crestgate.config.section import field_names
 from crestgate.errors import ConfigError
 from crestgate.loader.fields import Fields, describe
-from crestgate.rules.matching.patterns import EVERY, parse_pattern
+from crestgate.rules.matching.patterns import ANY_PATH, parse_pattern
 
 __all__ = ["MIN_MONTHS", "Deprecation", "read_deprecated"]
 
@@ -57,10 +57,10 @@ def read_deprecated(fields: Fields, name: str) -> tuple[Deprecation, ...]:
         if since is not None and sunset is not None:
             earliest = _months_later(since, MIN_MONTHS)
             if earliest is None or sunset < earliest:
-                wanted = (
+                remedy = (
                     "an earlier 'since'" if earliest is None else f"{earliest} or later, {MIN_MONTHS} months after it"
                 )
-                inner.report("sunset", f"is too soon after 'since', {since}: write {wanted}")
+                inner.report("sunset", f"is too soon after 'since', {since}: write {remedy}")
             elif path is not None:
                 deprecations.append(Deprecation(path, since, sunset, link))
     return tuple(deprecations)
@@ -77,7 +77,7 @@ def _path(fields: Fields, name: str) -> str | None:
     except ConfigError as error:
         fields.report(name, str(error))
         return None
-    if pattern.segments is None and pattern.key != EVERY:
+    if pattern.segments is None and pattern.key != ANY_PATH:
         fields.report(name, f"must be a path of the service, which begins with '/', or '*', not {describe(text)}")
         return None
     return text

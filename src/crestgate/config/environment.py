@@ -21,7 +21,7 @@ from typing import Any
 from crestgate.config.envoy import Envoy
 from crestgate.config.observability import PRESSURE, Logs, Metrics, Tracing
 from crestgate.config.section import field_names
-from crestgate.config.server import Server, ServerLimits, Tls
+from crestgate.config.server import ServerLimits, ServerSettings, Tls
 from crestgate.errors import Problem
 from crestgate.http.header_options import HeaderStyle
 from crestgate.loader.overlay import Variable
@@ -47,7 +47,7 @@ _KUBERNETES = re.compile(r"CRESTGATE_(?:PORT_[0-9]+_(?:TCP|UDP)|SERVICE_(?:HOST|
 _KUBERNETES_PORT = re.compile(r"(?:tcp|udp)://.*")
 """Set by Kubernetes in every container of a namespace that has a Service called crestgate."""
 NESTED_FIELDS: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("server",): field_names(Server),
+    ("server",): field_names(ServerSettings),
     ("server", "tls"): field_names(Tls),
     ("server", "limits"): field_names(ServerLimits),
     ("headers",): field_names(HeaderStyle),

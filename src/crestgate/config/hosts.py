@@ -23,7 +23,7 @@ def read_allowed_origins(fields: Fields, name: str) -> tuple[str, ...]:
     return _texts(fields, name, "an origin such as https://gate.example.com", read_origin)
 
 
-def _texts(fields: Fields, name: str, wanted: str, read: Callable[[str], str | None]) -> tuple[str, ...]:
+def _texts(fields: Fields, name: str, expected: str, read: Callable[[str], str | None]) -> tuple[str, ...]:
     """A string or a list of strings, each normalised by `read`."""
     value = fields.values.get(name)
     if value is None:
@@ -32,12 +32,12 @@ def _texts(fields: Fields, name: str, wanted: str, read: Callable[[str], str | N
         entries = [(f"{fields.path(name)}[{position}]", item) for position, item in enumerate(value)]
     else:
         entries = [(fields.path(name), value)]
-        wanted += ", or a list of them"
+        expected += ", or a list of them"
     values = []
     for path, text in entries:
         entry = read(text) if isinstance(text, str) else None
         if entry is None:
-            fields.problems.add(path, f"must be {wanted}, not {describe(text)}")
+            fields.problems.add(path, f"must be {expected}, not {describe(text)}")
         else:
             values.append(entry)
     return tuple(values)

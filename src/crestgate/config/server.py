@@ -29,7 +29,7 @@ from crestgate.errors import ConfigError
 from crestgate.http.client_address import MAX_HOPS, UNIX, read_network, read_proxies
 from crestgate.loader.fields import Fields, describe
 
-__all__ = ["Address", "Checks", "Server", "ServerLimits", "Tls", "read_server"]
+__all__ = ["Address", "Checks", "ServerLimits", "ServerSettings", "Tls", "read_server"]
 
 Checks = Literal["open", "key"]
 CHECKS: tuple[Checks, ...] = ("open", "key")
@@ -63,7 +63,7 @@ class ServerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerSettings:
     """Where and how the service listens."""
 
     http: Address = Address("127.0.0.1", 8080)
@@ -85,11 +85,11 @@ class Server:
     shutdown_seconds: float = 10.0
 
 
-def read_server(fields: Fields, name: str) -> Server:
+def read_server(fields: Fields, name: str) -> ServerSettings:
     """The section, with its defaults."""
-    default = Server()
-    inner = section(fields, name, field_names(Server))
-    server = Server(
+    default = ServerSettings()
+    inner = section(fields, name, field_names(ServerSettings))
+    server = ServerSettings(
         _address(inner, "http", default.http),
         _address(inner, "grpc", default.grpc),
         inner.integer("workers", default.workers, minimum=1, maximum=MAX_WORKERS),
@@ -178,16 +178,16 @@ def _networks(fields: Fields, name: str, *, trusted: bool = False) -> tuple[str,
         return ()
     if isinstance(value, list):
         entries = [(f"{fields.path(name)}[{position}]", item) for position, item in enumerate(value)]
-        wanted = "a network such as 10.0.0.0/8"
+        expected = "a network such as 10.0.0.0/8"
     else:
         entries = [(fields.path(name), value)]
-        wanted = "a network such as 10.0.0.0/8, or a list of networks" + (
+        expected = "a network such as 10.0.0.0/8, or a list of networks" + (
             ", or the number of proxies" if trusted else ""
         )
     networks = []
     for path, text in entries:
         if not isinstance(text, str):
-            fields.problems.add(path, f"must be {wanted}, not {describe(text)}")
+            fields.problems.add(path, f"must be {expected}, not {describe(text)}")
             continue
         try:
             networks.append(text if text == UNIX else str(read_proxies(text) if trusted else read_network(text)))

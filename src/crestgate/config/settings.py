@@ -33,9 +33,9 @@ from crestgate.config.observability import (
     read_tracing,
     read_webhook,
 )
-from crestgate.config.server import Address, Server, ServerLimits, Tls, read_server
+from crestgate.config.server import Address, ServerLimits, ServerSettings, Tls, read_server
 from crestgate.config.urls import read_rules_store, read_store
-from crestgate.core.failure_modes import DEFAULT_POLICY, POLICIES, OnStoreError
+from crestgate.core.failure_policies import DEFAULT_FAILURE_POLICY, FAILURE_POLICIES, OnStoreError
 from crestgate.envoy.files import DescriptorFiles
 from crestgate.envoy.reloader import Descriptors
 from crestgate.errors import Problem, ValidationError
@@ -53,8 +53,8 @@ __all__ = [
     "Logs",
     "Metrics",
     "Mode",
-    "Server",
     "ServerLimits",
+    "ServerSettings",
     "Settings",
     "Tls",
     "Tracing",
@@ -74,10 +74,10 @@ class Settings:
     store: str | tuple[str, ...] = field(default=DEFAULT_STORE, repr=False)
     """Not in the repr, like `rules_store`: it may contain a password."""
     rules_store: str | None = field(default=None, repr=False)
-    on_store_error: OnStoreError = DEFAULT_POLICY
+    on_store_error: OnStoreError = DEFAULT_FAILURE_POLICY
     refresh_seconds: float = 1.0
     mode: Mode = "service"
-    server: Server = field(default_factory=Server)
+    server: ServerSettings = field(default_factory=ServerSettings)
     headers: HeaderStyle = field(default_factory=HeaderStyle)
     metrics: Metrics = field(default_factory=Metrics)
     logs: Logs = field(default_factory=Logs)
@@ -140,7 +140,7 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
     settings = Settings(
         read_store(fields, "store", DEFAULT_STORE),
         read_rules_store(fields, "rules_store"),
-        fields.choice("on_store_error", POLICIES, DEFAULT_POLICY),
+        fields.choice("on_store_error", FAILURE_POLICIES, DEFAULT_FAILURE_POLICY),
         float(fields.seconds("refresh_seconds", 1.0, minimum=MIN_REFRESH, maximum=MAX_REFRESH)),
         fields.choice("mode", MODES, "service"),
         read_server(fields, "server"),

@@ -70,7 +70,7 @@ class Limit:
         """
         limits = cls.parse_chain(text)
         if len(limits) > 1:
-            raise ConfigError(f"{text!r} is {len(limits)} limits, and one is wanted here")
+            raise ConfigError(f"{text!r} is {len(limits)} limits; exactly one is expected")
         return limits[0]
 
     @classmethod

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from crestgate.core.algorithms import ALGORITHMS
-from crestgate.core.redaction import may_contain_url
+from crestgate.core.redaction import may_contain_secret
 from crestgate.errors import ConfigError
 
 __all__ = ["Notation", "canonical", "parse_chain"]
@@ -64,7 +64,7 @@ def parse_chain(text: str) -> list[Notation]:
     """Read limits separated by `;` or `,`; the whole text must match."""
     if not isinstance(text, str):
         raise ConfigError(f"a limit is written as text, not {text!r}: {_EXAMPLE}")
-    if may_contain_url(text):  # not a limit, and it may contain a password, which must not be shown
+    if may_contain_secret(text):  # not a limit, and it may contain a password, which must not be shown
         raise ConfigError(f"cannot read an address as a limit: {_EXAMPLE}")
     return _Parser(text).chain()
 

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from crestgate.core.algorithms import Algorithm, build
 from crestgate.core.bounded_cache import add_bounded
 from crestgate.core.limit import Limit
-from crestgate.core.redaction import may_contain_url
+from crestgate.core.redaction import may_contain_secret
 from crestgate.errors import ConfigError
 
 __all__ = ["INLINE_PREFIX", "Limits", "Plan", "Plans", "Resolver", "reusable"]
@@ -155,7 +155,7 @@ class Resolver:
         try:
             return Limit.parse_chain(text)
         except ConfigError as error:
-            if text[:1].isdigit() or any(c in text for c in "/;,") or may_contain_url(text):
+            if text[:1].isdigit() or any(c in text for c in "/;,") or may_contain_secret(text):
                 raise
             if self._plans is None and (not text or any(c.isspace() for c in text)):
                 raise  # several words: a limit with a typo

@@ -61,7 +61,7 @@ class Pressure:
     def __init__(self) -> None:
         self.states: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def see(self, key: str, decision: Decision) -> tuple[str, PressureEvent | None]:
+    def record(self, key: str, decision: Decision) -> tuple[str, PressureEvent | None]:
         """Record a decision on one limit: the counter's new state, and the event if it changed."""
         counter = (key, decision.algorithm.name)
         before = self.states.get(counter, NORMAL)

@@ -11,12 +11,12 @@ from hashlib import sha256
 
 __all__ = [
     "MASK",
-    "client_of_api_key",
+    "client_id_from_api_key",
     "digest",
-    "may_contain_url",
-    "redact_api_key",
+    "digest_api_key",
+    "mask_api_key",
+    "may_contain_secret",
     "redact_client",
-    "redact_key",
     "redact_text",
     "redact_values",
 ]
@@ -53,10 +53,10 @@ def redact_values(text: str) -> str:
     return _VALUE.sub(rf"\1{MASK}", text)
 
 
-def redact_key(key: str) -> str:
+def mask_api_key(key: str) -> str:
     """A counter's key without the API key that it may contain.
 
-    >>> redact_key("apikey:secret"), redact_key("key:apikey:secret|route:/v1"), redact_key("user:42")
+    >>> mask_api_key("apikey:secret"), mask_api_key("key:apikey:secret|route:/v1"), mask_api_key("user:42")
     ('apikey:***', 'key:apikey:***|route:/v1', 'user:42')
     """
     return _API_KEY.sub(rf"\1{MASK}", key)
@@ -71,19 +71,19 @@ def digest(key: str) -> str:
     return f"sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:LENGTH]}"
 
 
-def redact_api_key(key: str) -> str:
-    """A counter's key with a digest instead of its API key.
+def digest_api_key(key: str) -> str:
+    """A counter's key with a digest of the whole key in place of its API key.
 
-    >>> redact_api_key("user:42"), redact_api_key("apikey:secret|route:/v1")
+    >>> digest_api_key("user:42"), digest_api_key("apikey:secret|route:/v1")
     ('user:42', 'apikey:sha256:d2c600977c47|route:/v1')
     """
-    return redact_key(key).replace(MASK, digest(key)) if "apikey:" in key else key
+    return mask_api_key(key).replace(MASK, digest(key)) if "apikey:" in key else key
 
 
-def client_of_api_key(api_key: str) -> str:
+def client_id_from_api_key(api_key: str) -> str:
     """The name of a client that is only known by its API key: the digest of that key.
 
-    >>> client_of_api_key("secret"), redact_api_key("apikey:secret")
+    >>> client_id_from_api_key("secret"), digest_api_key("apikey:secret")
     ('sha256:ca195b975018', 'apikey:sha256:ca195b975018')
     """
     return digest(f"apikey:{api_key}")
@@ -97,11 +97,11 @@ def redact_client(key: str, api_key: str) -> str:
     >>> redact_client("key:client:se%7Ccret|route:/v1", "se|cret")
     'key:client:sha256:49b394141daf|route:/v1'
     """
-    shown = f"client:{client_of_api_key(api_key)}"
+    shown = f"client:{client_id_from_api_key(api_key)}"
     joined = api_key.replace("%", "%25").replace("|", "%7C")  # as composite keys escape it
     return key.replace(f"client:{api_key}", shown).replace(f"client:{joined}", shown)
 
 
-def may_contain_url(text: str) -> bool:
+def may_contain_secret(text: str) -> bool:
     """Whether the text may contain a URL or another secret."""
     return "://" in text or "@" in text or redact_values(text) != text

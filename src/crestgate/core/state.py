@@ -28,11 +28,11 @@ class Log:
         """The total cost of the entries whose tick is at or before `cutoff`."""
         raise NotImplementedError
 
-    def freed(self, amount: i64) -> i64:
+    def tick_when_freed(self, amount: i64) -> i64:
         """The tick of the entry with which the costs, summed from the oldest, first reach `amount`."""
         raise NotImplementedError
 
-    def charged(self, tick: i64) -> i64:
+    def cost_at(self, tick: i64) -> i64:
         """The total cost of the entries of exactly this tick."""
         raise NotImplementedError
 
@@ -95,8 +95,8 @@ class State:
         log = self.log
         if log is not None:
             log.take_back(tick, amount)
-            if a and not log.charged(b):
-                self.b = log.freed(a)
+            if a and not log.cost_at(b):
+                self.b = log.tick_when_freed(a)
 
 
 class ListLog(Log):
@@ -124,7 +124,7 @@ class ListLog(Log):
             total += cells[i + 1]
         return total
 
-    def freed(self, amount: i64) -> i64:
+    def tick_when_freed(self, amount: i64) -> i64:
         cells = self.cells
         tick: i64 = 0
         for i in range(self.head, len(cells), 2):
@@ -134,7 +134,7 @@ class ListLog(Log):
                 break
         return tick + self.moved
 
-    def charged(self, tick: i64) -> i64:
+    def cost_at(self, tick: i64) -> i64:
         cells = self.cells
         stored = tick - self.moved
         total: i64 = 0

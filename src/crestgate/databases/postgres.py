@@ -31,8 +31,8 @@ class TimeoutConnection(psycopg.Connection[Any]):
         ready = None
         try:
             while True:
-                wanted = generator.send(ready)
-                ready = yield wanted
+                wait_request = generator.send(ready)
+                ready = yield wait_request
                 if not ready and time.monotonic() > deadline:
                     self.pgconn.finish()
                     raise psycopg.OperationalError(f"no reply within {self.reply_timeout:g} s")

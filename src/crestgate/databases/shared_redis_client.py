@@ -1,7 +1,7 @@
 """Redis client that threads share, with bounded waits, StoreError for its errors, and a new client after a fork.
 
-A forked child opens a new client when it first needs one, and never touches its parent's: redis-py's pools take
-locks, even to detect a fork, and a fork may have left them locked.
+The constructor connects. A forked child opens a new client when it first needs one, and never touches its parent's:
+redis-py's pools take locks, even to detect a fork, and a fork may have left them locked.
 
 In a cluster the client is reopened after a connection was lost or a slot has moved, and so learns the new topology.
 """
@@ -120,7 +120,7 @@ class SharedRedisClient:
 
     def check_open(self) -> None:
         if self.closed:
-            raise StoreClosedError(f"{self.address}: these rules were closed; open them again")
+            raise StoreClosedError(f"{self.address}: the client is closed; open it again")
 
     @contextmanager
     def errors(self, suffix: str = "") -> Iterator[None]:

@@ -15,7 +15,7 @@ from typing import Final, final
 from crestgate.envoy.counter_keys import domain_part, entry_part, escaped_value, is_secret, secret_part, value_label
 from crestgate.envoy.rate_limit import DescriptorLimit
 
-__all__ = ["WILD", "Branch", "Node", "Wildcard", "add_node", "domain_node", "path_of", "runtime_label"]
+__all__ = ["WILD", "Branch", "DescriptorNode", "Wildcard", "add_node", "domain_node", "path_of", "runtime_label"]
 
 WILD: Final = "*"
 MAX_LABEL: Final = 200
@@ -23,7 +23,7 @@ MAX_LABEL: Final = 200
 
 
 @final
-class Node:
+class DescriptorNode:
     """A descriptor; or a domain, which has no parent and no limit."""
 
     __slots__ = (
@@ -39,7 +39,7 @@ class Node:
         "value_in_label",
     )
 
-    def __init__(self, label: str, part: str, fixed: bool, parent: Node | None) -> None:
+    def __init__(self, label: str, part: str, fixed: bool, parent: DescriptorNode | None) -> None:
         self.label = label
         """Its part of a label: `key_value`, `key`, or the domain."""
         self.part = part
@@ -64,7 +64,7 @@ class Wildcard:
 
     __slots__ = ("first", "last", "middles", "min_length", "node")
 
-    def __init__(self, pattern: str, node: Node) -> None:
+    def __init__(self, pattern: str, node: DescriptorNode) -> None:
         parts = pattern.split(WILD)
         self.first = parts[0]
         self.last = parts[-1]
@@ -92,39 +92,41 @@ class Branch:
     __slots__ = ("bare", "exact", "wild")
 
     def __init__(self) -> None:
-        self.exact: dict[str, Node] = {}
+        self.exact: dict[str, DescriptorNode] = {}
         """By the value as written, including those with wildcards: a request may have exactly that value."""
         self.wild: list[Wildcard] = []
         """In the order of the file."""
-        self.bare: Node | None = None
+        self.bare: DescriptorNode | None = None
 
-    def find_other(self, value: str) -> Node | None:
+    def find_other(self, value: str) -> DescriptorNode | None:
         """The node for a value that has no node of its own."""
         for wildcard in self.wild:
             if wildcard.matches(value):
                 return wildcard.node
         return self.bare
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[DescriptorNode]:
         return [*self.exact.values(), *([] if self.bare is None else [self.bare])]
 
 
-def domain_node(domain: str) -> Node:
-    return Node(domain, domain_part(domain), True, None)
+def domain_node(domain: str) -> DescriptorNode:
+    return DescriptorNode(domain, domain_part(domain), True, None)
 
 
-def add_node(parent: Node, key: str, value: str, shares: bool, value_in_label: bool, detailed: bool) -> Node:
+def add_node(
+    parent: DescriptorNode, key: str, value: str, shares: bool, value_in_label: bool, detailed: bool
+) -> DescriptorNode:
     """Add the node of a descriptor. An empty value means any value."""
     wild = WILD in value
     if not value:
-        node = Node(key, entry_part(key, False), False, parent)
+        node = DescriptorNode(key, entry_part(key, False), False, parent)
     elif not wild:
         part = secret_part(value) if is_secret(key) else escaped_value(value)
-        node = Node(f"{key}_{value_label(key, value)}", entry_part(key, False) + part, True, parent)
+        node = DescriptorNode(f"{key}_{value_label(key, value)}", entry_part(key, False) + part, True, parent)
     elif shares:
-        node = Node(f"{key}_{value}", entry_part(key, True) + escaped_value(value), True, parent)
+        node = DescriptorNode(f"{key}_{value}", entry_part(key, True) + escaped_value(value), True, parent)
     else:
-        node = Node(f"{key}_{value}", entry_part(key, False), False, parent)
+        node = DescriptorNode(f"{key}_{value}", entry_part(key, False), False, parent)
     node.secret = is_secret(key)
     node.value_in_label = value_in_label and not node.fixed
     node.detailed = detailed
@@ -139,8 +141,8 @@ def add_node(parent: Node, key: str, value: str, shares: bool, value_in_label: b
     return node
 
 
-def _is_runtime(node: Node) -> bool:
-    above: Node | None = node
+def _is_runtime(node: DescriptorNode) -> bool:
+    above: DescriptorNode | None = node
     while above is not None:
         if above.value_in_label or (node.detailed and not above.fixed):
             return True
@@ -148,15 +150,15 @@ def _is_runtime(node: Node) -> bool:
     return False
 
 
-def path_of(node: Node) -> str:
+def path_of(node: DescriptorNode) -> str:
     """The label of a limit at this node."""
     return node.label if node.parent is None else f"{path_of(node.parent)}.{node.label}"
 
 
-def runtime_label(node: Node, entries: Sequence[tuple[str, str]]) -> str:
+def runtime_label(node: DescriptorNode, entries: Sequence[tuple[str, str]]) -> str:
     """The label of a request that ended at this node, with its values."""
     label: list[str] = []
-    at: Node | None = node
+    at: DescriptorNode | None = node
     for key, value in reversed(entries):
         if at is None:
             break

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from crestgate.envoy.descriptor_tree import Node
+from crestgate.envoy.descriptor_tree import DescriptorNode
 from crestgate.envoy.matcher import Domains
 from crestgate.envoy.serialization import Row, pack_domains, unpack_domains
 from crestgate.envoy.yaml_reader import TEXTS, read_domain
@@ -62,7 +62,7 @@ def read_descriptor_files(path: str) -> DescriptorFiles:
     if state == ():
         message = "there is no *.yaml or *.yml file in this folder: add one for each domain, or correct the path"
         files.problems.append(Problem("", message, path))
-    roots: dict[str, Node] = {}
+    roots: dict[str, DescriptorNode] = {}
     files_by_domain: dict[str, str] = {}
     names = [os.path.join(path, name) for name in state] if isinstance(state, tuple) else [path] if state else []
     for name in names:

@@ -14,7 +14,7 @@ from typing import Final, final
 
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.envoy.counter_keys import SHORT_KEY, entry_part, escaped_value, is_secret, secret_part, shorten_key
-from crestgate.envoy.descriptor_tree import Node, runtime_label
+from crestgate.envoy.descriptor_tree import DescriptorNode, runtime_label
 from crestgate.envoy.rate_limit import DEFAULT_ALGORITHM, MAX_REQUESTS, UNIT_NUMBERS, DescriptorLimit, compile_limit
 from crestgate.errors import ConfigError, input_error
 
@@ -45,8 +45,8 @@ class Domains:
 
     __slots__ = ("_overrides", "counts", "roots")
 
-    def __init__(self, roots: Mapping[str, Node]) -> None:
-        self.roots: dict[str, Node] = dict(roots)
+    def __init__(self, roots: Mapping[str, DescriptorNode]) -> None:
+        self.roots: dict[str, DescriptorNode] = dict(roots)
         self._overrides: dict[tuple[str, str, int, int], DescriptorLimit] = BoundedCache(MAX_OVERRIDES)
         self.counts: dict[str, int] = {domain: _limits_below(node) for domain, node in roots.items()}
         """How many limits each domain has."""
@@ -119,9 +119,11 @@ class Domains:
         seconds = UNIT_NUMBERS[unit]
         try:
             # A shared bucket that is filled under a much higher limit would be exhausted for all others.
-            steps, _ = compile_limit(requests_per_unit, seconds, algorithm, label, apart=algorithm in BUCKETS)
+            steps, _ = compile_limit(
+                requests_per_unit, seconds, algorithm, label, separate_counter=algorithm in BUCKETS
+            )
         except ConfigError:  # more than this algorithm counts exactly
-            steps, _ = compile_limit(requests_per_unit, seconds, DEFAULT_ALGORITHM, label, apart=True)
+            steps, _ = compile_limit(requests_per_unit, seconds, DEFAULT_ALGORITHM, label, separate_counter=True)
         limit = DescriptorLimit(steps, label, requests_per_unit=requests_per_unit, unit=unit)
         self._overrides[label, algorithm, requests_per_unit, unit] = limit
         return limit
@@ -131,6 +133,6 @@ def _part(key: str, value: str) -> str:
     return secret_part(value) if is_secret(key) else escaped_value(value)
 
 
-def _limits_below(node: Node) -> int:
+def _limits_below(node: DescriptorNode) -> int:
     below = [child for branch in node.branches.values() for child in branch.nodes()]
     return sum([_limits_below(child) + (child.limit is not None) for child in below])

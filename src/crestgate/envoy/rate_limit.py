@@ -63,15 +63,15 @@ class DescriptorLimit:
 
 
 def compile_limit(
-    requests: int, seconds: int, algorithm: str, label: str, burst: int | None = None, apart: bool = False
+    requests: int, seconds: int, algorithm: str, label: str, burst: int | None = None, separate_counter: bool = False
 ) -> tuple[Algorithm, int]:
-    """A limit's algorithm, and the number of its unit. ConfigError if it cannot be counted exactly. `apart` if its
-    counter is not shared with limits of another number.
+    """A limit's algorithm, and the number of its unit. ConfigError if it cannot be counted exactly. With
+    `separate_counter` its counter is not shared with limits of another number.
 
     >>> algorithm, unit = compile_limit(5, 86_400, "fixed_window", "messaging.to_number")
     >>> algorithm.name, algorithm.label, unit
     ('envoy:86400', 'messaging.to_number', 4)
     """
     limit = Limit(requests, seconds, burst, algorithm)
-    name = f"envoy:{seconds}:{requests}" if apart else f"envoy:{seconds}"
+    name = f"envoy:{seconds}:{requests}" if separate_counter else f"envoy:{seconds}"
     return build(limit, name, label), _NUMBERS.get(seconds, 0)

@@ -59,10 +59,10 @@ class RateLimitCheck:
         "denies",
         "encoded_limits",
         "indexes",
+        "is_peek",
         "kinds",
         "labels",
         "limits",
-        "looks",
         "members",
         "message",
         "pending",
@@ -84,7 +84,7 @@ class RateLimitCheck:
         # For each member:
         self.members: list[Member] = []
         self.kinds: list[int] = []
-        self.looks: list[bool] = []
+        self.is_peek: list[bool] = []
         self.amounts: list[int] = []
         """Hits to give back."""
         self.labels: list[str] = []
@@ -113,7 +113,7 @@ class RateLimitCheck:
         """Add a counter; negative hits are given back."""
         self.members.append(Member(match.key, algorithm, max(hits, 0)))
         self.kinds.append(GIVES_BACK if hits < 0 else kind)
-        self.looks.append(hits == 0)
+        self.is_peek.append(hits == 0)
         self.amounts.append(max(-hits, 0))
         self.labels.append(match.label)
 
@@ -135,7 +135,7 @@ class RateLimitCheck:
         else:
             member.cost += hits
             self.kinds[index] = min(self.kinds[index], kind) if self.kinds[index] != GIVES_BACK else GIVES_BACK
-        self.looks[index] = self.looks[index] and hits == 0
+        self.is_peek[index] = self.is_peek[index] and hits == 0
 
     def complete(self) -> None:
         """Build the store request, when all members are known."""
@@ -151,9 +151,9 @@ class RateLimitCheck:
         settles = quotas > 1
         for index, kind in enumerate(kinds):
             members[index].binds = kind == BINDS
-            if kind == GIVES_BACK or (kind != SHADOW and self.looks[index]):
+            if kind == GIVES_BACK or (kind != SHADOW and self.is_peek[index]):
                 settles = True
-        if all(self.looks):
+        if all(self.is_peek):
             for member in members:
                 member.cost = 1
             self.request = Request(Op.PEEK, members)
@@ -180,7 +180,7 @@ class RateLimitCheck:
         takes = self.request is not None and self.request.op is Op.TAKE
         for index, outcome in enumerate(outcomes):
             decision = outcome.decision
-            if takes and self.looks[index] and decision.allowed and not decision.remaining:
+            if takes and self.is_peek[index] and decision.allowed and not decision.remaining:
                 # When the next hit would fit is not known here; it does after the full reset.
                 decision = Decision(decision.algorithm, False, 0, decision.reset_us, decision.reset_us, decision.detail)
             elif fail_closed and self.kinds[index] == QUOTA and decision.reason == "fail_open":

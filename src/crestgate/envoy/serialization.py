@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from crestgate.core.algorithms import build
 from crestgate.core.limit import Limit
-from crestgate.envoy.descriptor_tree import WILD, Node, add_node, domain_node
+from crestgate.envoy.descriptor_tree import WILD, DescriptorNode, add_node, domain_node
 from crestgate.envoy.matcher import Domains
 from crestgate.envoy.rate_limit import DescriptorLimit
 
@@ -32,7 +32,7 @@ def pack_domains(domains: Domains) -> list[Row]:
     return rows
 
 
-def _pack(parent: Node, rows: list[Row]) -> None:
+def _pack(parent: DescriptorNode, rows: list[Row]) -> None:
     above = len(rows) - 1
     for key, branch in parent.branches.items():
         children = list(branch.exact.items())
@@ -49,8 +49,8 @@ def _pack(parent: Node, rows: list[Row]) -> None:
 
 def unpack_domains(rows: Sequence[Row]) -> Domains:
     """Domains from their rows."""
-    roots: dict[str, Node] = {}
-    nodes: list[Node] = []
+    roots: dict[str, DescriptorNode] = {}
+    nodes: list[DescriptorNode] = []
     for above, key, value, shares, value_in_label, detailed, limit, steps in rows:
         if above < 0:
             node = roots[key] = domain_node(key)

@@ -19,7 +19,7 @@ from typing import Any
 
 from crestgate.core.algorithms import ALGORITHMS
 from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER
-from crestgate.envoy.descriptor_tree import WILD, Node, add_node, domain_node, path_of
+from crestgate.envoy.descriptor_tree import WILD, DescriptorNode, add_node, domain_node, path_of
 from crestgate.envoy.rate_limit import DEFAULT_ALGORITHM, MAX_REQUESTS, UNITS, DescriptorLimit, compile_limit
 from crestgate.errors import ConfigError, Problem
 from crestgate.loader.document import Document
@@ -41,7 +41,7 @@ _BOOLEANS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n":
 """Other booleans of YAML 1.1."""
 
 
-def read_domain(document: Document, problems: Problems) -> Node | None:
+def read_domain(document: Document, problems: Problems) -> DescriptorNode | None:
     """The domain of one file; None if it names none."""
     if not document.data and not document.problems and isinstance(document.data, dict):
         problems.add("", "is empty: write 'domain: …' and 'descriptors: …', or remove the file")
@@ -55,7 +55,7 @@ def read_domain(document: Document, problems: Problems) -> Node | None:
     return root if domain else None
 
 
-def _read_level(fields: Fields, parent: Node, document: Document) -> None:
+def _read_level(fields: Fields, parent: DescriptorNode, document: Document) -> None:
     paths: dict[tuple[str, str], str] = {}
     for path, data in fields.items("descriptors"):
         inner = _fields(data, path, fields.problems, DESCRIPTOR, RATE_LIMIT, "inside of 'rate_limit'")
@@ -144,7 +144,7 @@ def _metadata(descriptor: Fields) -> dict[str, Any] | None:
     return value or None
 
 
-def _text(fields: Fields, name: str, wanted: str = "") -> str:
+def _text(fields: Fields, name: str, expected: str = "") -> str:
     """A text, also where YAML reads it as a number or a boolean. Empty if it is absent, which is reported if it is
     required."""
     value = fields.values.get(name)
@@ -153,8 +153,8 @@ def _text(fields: Fields, name: str, wanted: str = "") -> str:
     elif isinstance(value, int):
         value = str(value)
     if value is None or value == "":
-        if wanted:
-            fields.report(name, f"{'is missing' if value is None else 'is empty'}: write {wanted}")
+        if expected:
+            fields.report(name, f"{'is missing' if value is None else 'is empty'}: write {expected}")
         return ""
     if not isinstance(value, str):
         hint = "in quotes" if isinstance(value, float) else "a descriptor for each" if name == "value" else "one"

@@ -138,9 +138,9 @@ class RedisHistory:
         self._check_open()
         seconds = SECONDS[step]
         span = Span(seconds, begin_us(since_us, seconds), until_us)
-        wanted = None if rule is None else encode_name(rule)
+        rule_name = None if rule is None else encode_name(rule)
         points: list[UsagePoint] = []
-        for second, fields in self._hashes(span, self._key, wanted):
+        for second, fields in self._hashes(span, self._key, rule_name):
             counts = _counts(fields, b"ads")
             points += [UsagePoint(second * _US, decode_name(name), *counts[name]) for name in sorted(counts)]
             check_points(len(points))

@@ -18,10 +18,10 @@ from crestgate.limiter.async_limiter import AsyncLimiter
 from crestgate.limiter.limiter import Limiter
 from crestgate.limiter.reservation import Hold
 
-__all__ = ["Admission", "check_async", "check_sync", "give_back", "settle", "settle_async"]
+__all__ = ["LayerResult", "check_async", "check_sync", "give_back", "settle", "settle_async"]
 
 
-class Admission(Generic[L]):
+class LayerResult(Generic[L]):
     """The result of one request's check at one layer."""
 
     __slots__ = ("decision", "holding", "index", "layer", "refused", "request_state")
@@ -64,7 +64,7 @@ def check_sync(
     *,
     hold: bool = False,
     wait: bool = True,
-) -> Admission[Limiter] | None:
+) -> LayerResult[Limiter] | None:
     """Check a request in a thread; None when the layer does not limit it.
 
     With `hold` the charge can be given back. With `wait` a leaky bucket's delay has passed on return.
@@ -90,7 +90,7 @@ def check_sync(
 
 async def check_async(
     layer: LimitLayer[AsyncLimiter], request: Request, request_state: RequestState, route: str | None = None
-) -> Admission[AsyncLimiter] | None:
+) -> LayerResult[AsyncLimiter] | None:
     """Check a request on an event loop; None when the layer does not limit it. A leaky bucket's delay has passed on
     return."""
     if layer.coroutines:
@@ -120,28 +120,28 @@ async def check_async(
 
 def _admission(
     layer: LimitLayer[L], request_state: RequestState, check: LayerCheck, decision: Decision, holding: Hold | None
-) -> Admission[L]:
-    admission = Admission(layer, request_state, decision, holding)
+) -> LayerResult[L]:
+    admission = LayerResult(layer, request_state, decision, holding)
     if not decision.allowed and not admission.refused:  # a dry run: another layer may still deny the request
         layer.unmark_counted(check, request_state)
     return admission
 
 
-def settle(admission: Admission[Limiter], response: Response) -> None:
+def settle(admission: LayerResult[Limiter], response: Response) -> None:
     """Give the charge back if this response does not count."""
     holding = admission.take_hold(response)
     if holding is not None:
         admission.replace_decision(admission.layer.limiter.release(holding))
 
 
-def give_back(admission: Admission[Limiter]) -> None:
+def give_back(admission: LayerResult[Limiter]) -> None:
     """Give the charge back because another layer has denied the request."""
     holding, admission.holding = admission.holding, None
     if holding is not None and not admission.refused:
         admission.replace_decision(admission.layer.limiter.release(holding))
 
 
-async def settle_async(admission: Admission[AsyncLimiter], response: Response) -> None:
+async def settle_async(admission: LayerResult[AsyncLimiter], response: Response) -> None:
     """Give the charge back if this response does not count."""
     holding = admission.take_hold(response)
     if holding is not None:

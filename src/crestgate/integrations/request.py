@@ -18,7 +18,7 @@ from urllib.parse import quote
 from crestgate.http.client_address import TrustedProxies, peer_address
 from crestgate.http.field_values import header_name_value, trimmed, trimmed_bytes
 
-__all__ = ["Headers", "Identity", "Request", "Response", "encode_headers", "encoded_path", "is_plain_path"]
+__all__ = ["HeaderMap", "Identity", "Request", "Response", "encode_headers", "encoded_path", "is_plain_path"]
 
 RequestCallable = Callable[["Request"], Any]
 is_plain_path = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)+").fullmatch
@@ -40,7 +40,7 @@ def encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, byte
     return [(name.lower().encode("latin-1", "replace"), value.encode("latin-1", "replace")) for name, value in headers]
 
 
-class Headers(Mapping[str, str]):
+class HeaderMap(Mapping[str, str]):
     """The headers of a request or a response by case-insensitive name; several values are joined by commas."""
 
     __slots__ = ("_raw",)
@@ -61,8 +61,8 @@ class Headers(Mapping[str, str]):
         create a new one for every request by adding a random value. So all requests with several different values share
         one identity.
         """
-        wanted = name.lower().encode("latin-1", "replace")
-        values = {header_name_value(wanted, value) for value in self._values(name)} - {None}
+        header_name = name.lower().encode("latin-1", "replace")
+        values = {header_name_value(header_name, value) for value in self._values(name)} - {None}
         if len(values) > 1:
             return _SEVERAL
         return values.pop() if values else None
@@ -74,8 +74,8 @@ class Headers(Mapping[str, str]):
         return len({key.lower() for key, _ in self._raw})
 
     def _values(self, name: str) -> list[bytes]:
-        wanted = name.lower().encode("latin-1", "replace")
-        return [value for key, value in self._raw if key.lower() == wanted]
+        header_name = name.lower().encode("latin-1", "replace")
+        return [value for key, value in self._raw if key.lower() == header_name]
 
 
 class Identity:
@@ -144,8 +144,8 @@ class Request:
     # The same for all frameworks.
 
     @property
-    def headers(self) -> Headers:
-        return Headers(self.raw_headers)
+    def headers(self) -> HeaderMap:
+        return HeaderMap(self.raw_headers)
 
     @property
     def address(self) -> str | None:
@@ -207,7 +207,7 @@ class Response:
 
     def __init__(self, status: int, headers: RawHeaders = ()) -> None:
         self.status = status
-        self.headers = Headers(headers)
+        self.headers = HeaderMap(headers)
 
     @property
     def status_code(self) -> int:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from crestgate.core.decision import Decision
 from crestgate.errors import ConfigError, RateLimitExceeded
 from crestgate.integrations.denial import Denial, default_denial
-from crestgate.integrations.drivers import Admission, check_sync, settle
+from crestgate.integrations.drivers import LayerResult, check_sync, settle
 from crestgate.integrations.layer import LayerLimits, LayerOptions, LimitLayer, no_limits
 from crestgate.integrations.option_errors import refuse_unused
 from crestgate.integrations.request import Request, Response, encode_headers, encoded_path, is_plain_path
@@ -115,7 +115,7 @@ class _StartResponse:
         self,
         layer: LimitLayer[Limiter],
         request_state: RequestState,
-        admission: Admission[Limiter] | None,
+        admission: LayerResult[Limiter] | None,
         start: StartResponse,
     ) -> None:
         self._layer = layer

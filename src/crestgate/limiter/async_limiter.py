@@ -25,7 +25,7 @@ from crestgate.limiter.reservation import AsyncReservation, Hold
 from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
 from crestgate.stores.breaker import BreakerState
 from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, LocalStore, Member, Op, Outcome, Request
-from crestgate.stores.remote_port import PROBE, RemoteStore
+from crestgate.stores.remote_store import PROBE, RemoteStore
 
 __all__ = ["AsyncBound", "AsyncLimiter"]
 

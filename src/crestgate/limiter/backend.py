@@ -15,7 +15,7 @@ from crestgate.limiter.coalescer import ThreadCoalescer
 from crestgate.limiter.failure_policy import FailurePolicy, Fallback, is_answerable
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, PartialStoreError, Request, Store
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 from crestgate.stores.server_side_limits import rejection_in
 
 __all__ = ["Backend", "PressureMonitor"]
@@ -59,7 +59,7 @@ class PressureMonitor:
     def _transition(self, key: str, decision: Decision) -> str:
         """Store a new state, and report it unless another thread just has."""
         with self.lock:
-            state, event = self.pressure.see(key, decision)
+            state, event = self.pressure.record(key, decision)
         if event is not None and self.on_pressure is not None:
             try:
                 self.on_pressure(event)

@@ -52,7 +52,7 @@ class Bound:
         # pressure of a counter normal (at most 80 % used).
         self.local = backend.local if self.single is not None else None
         self.ceiling = min(self.single.ceiling, MAX_COST) if self.single is not None else -1
-        self.min_calm = -(-unique[0].capacity // 5)
+        self.warning_threshold = -(-unique[0].capacity // 5)
         self.server_side = any(is_server_side(algorithm) for algorithm in unique)
 
     def check(self, key: KeyText, cost: SupportsIndex = 1) -> Decision:
@@ -74,7 +74,11 @@ class Bound:
             check = self.prepare(Op.TAKE, key, cost)
             return check.finish(self.backend.answer(error, [check])[0])
         states = self.states
-        if decision.remaining < self.min_calm or not decision.allowed or (states and (key, single.name) in states):
+        if (
+            decision.remaining < self.warning_threshold
+            or not decision.allowed
+            or (states and (key, single.name) in states)
+        ):
             return self.pressure.record(key, decision)
         return decision
 

@@ -1,9 +1,9 @@
 # mypyc: compile
 """Batches concurrent requests to a remote store: those that arrive while calls are in flight share the next call.
 
-A remote store decides a batch of a hundred almost as fast as one request. So at most `store.lanes` calls are in flight,
-further requests are queued, and when a call ends the queue is sent as one batch. There is no timer: a lone request is
-sent at once, and batches grow with the load.
+A remote store decides a batch of a hundred almost as fast as one request. So at most `store.max_concurrent_batches`
+calls are in flight, further requests are queued, and when a call ends the queue is sent as one batch. There is no
+timer: a lone request is sent at once, and batches grow with the load.
 
     bounded     a batch has at most `store.max_members` members (or one request), the queue MAX_WAITING callers;
                 one more gets a StoreError, which the failure policy answers
@@ -30,7 +30,7 @@ from crestgate.errors import StoreClosedError, StoreError
 from crestgate.runtime.fork_safety import Renewal, fork_safe_lock
 from crestgate.stores.idempotency import check_record_size
 from crestgate.stores.port import BatchOutcomes, Op, Outcome, PartialStoreError, Request
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["MAX_WAITING", "LoopCoalescer", "ThreadCoalescer", "WaitingThread"]
 
@@ -113,7 +113,7 @@ class ThreadCoalescer:
         store = self.store
         deadline = time.monotonic() + store.timeout
         with self.lock:
-            alone = self.in_flight < store.lanes and not self.waiting
+            alone = self.in_flight < store.max_concurrent_batches and not self.waiting
             if alone:
                 self.in_flight += 1
         if alone:
@@ -131,7 +131,7 @@ class ThreadCoalescer:
                 raise queue_full(self.store, self.max_waiting)
             self.waiting.append(thread)
             thread.queued = True
-            if self.in_flight < self.store.lanes:  # a lane became free meanwhile
+            if self.in_flight < self.store.max_concurrent_batches:  # a call ended meanwhile
                 self.wake_leader()
         try:
             if not wake.acquire(timeout=max(thread.deadline - time.monotonic(), 0.0)):
@@ -241,7 +241,7 @@ class LoopCoalescer:
         else:
             members = count_members(requests)
         self.waiting.append((requests, time.monotonic() + store.timeout, members, future))
-        if self.in_flight < store.lanes:
+        if self.in_flight < store.max_concurrent_batches:
             if not self.scheduled:  # other tasks of this iteration join the batch
                 self.scheduled = True
                 self.loop.call_soon(self.flush)
@@ -250,15 +250,15 @@ class LoopCoalescer:
         return future
 
     def flush(self) -> None:
-        """Send the queue, in as many batches as there are free lanes."""
+        """Send the queue, in as many batches as may be in flight."""
         self.scheduled = False
         store = self.store
         waiting = self.waiting
         if waiting and waiting[0][1] <= time.monotonic():
             self.expire()
-        # Split over the free lanes where that pays: the next batch is encoded while the last one is decided.
-        size = max(-(-len(waiting) // (store.lanes - self.in_flight or 1)), store.min_shared_batch)
-        while waiting and self.in_flight < store.lanes:
+        # Split into several batches where that pays: the next one is encoded while the last one is decided.
+        size = max(-(-len(waiting) // (store.max_concurrent_batches - self.in_flight or 1)), store.min_shared_batch)
+        while waiting and self.in_flight < store.max_concurrent_batches:
             batch: list[WaitingTask] = []
             requests: list[Request] = []
             members = 0
@@ -330,8 +330,8 @@ class LoopCoalescer:
             self.start_timer()
 
     def start_timer(self) -> None:
-        left = self.waiting[0][1] - time.monotonic()
-        self.timer = self.loop.call_later(max(left, 0.0), self.expire)
+        remaining_seconds = self.waiting[0][1] - time.monotonic()
+        self.timer = self.loop.call_later(max(remaining_seconds, 0.0), self.expire)
 
 
 def _decided_parts(requests: Sequence[Request], error: PartialStoreError) -> tuple[list[Request], BatchOutcomes]:

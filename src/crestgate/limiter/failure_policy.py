@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from crestgate.core.decision import NORMAL, Decision, Detail
-from crestgate.core.failure_modes import POLICIES, OnStoreError
+from crestgate.core.failure_policies import FAILURE_POLICIES, OnStoreError
 from crestgate.errors import ConfigError, StoreClosedError, StoreError
 from crestgate.runtime.clock import Clock
 from crestgate.runtime.fork_safety import fork_safe_lock
@@ -159,8 +159,8 @@ def _policies_of(members: Iterable[Member]) -> set[str]:
 
 
 def check_policy(policy: object) -> None:
-    if policy not in POLICIES:
-        raise ConfigError(f"on_store_error must be one of {', '.join(POLICIES)}, not {policy!r}")
+    if policy not in FAILURE_POLICIES:
+        raise ConfigError(f"on_store_error must be one of {', '.join(FAILURE_POLICIES)}, not {policy!r}")
 
 
 def is_answerable(op: Op) -> bool:

@@ -20,7 +20,7 @@ from crestgate.rules.evaluator import CatalogPlans, RemoteRuleEvaluator, RuleEva
 from crestgate.rules.port import Source
 from crestgate.rules.storage.factory import open_repository
 from crestgate.runtime.clock import Clock
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["build_limiter", "catalog_plans", "evaluator_of"]
 

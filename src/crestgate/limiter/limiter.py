@@ -23,7 +23,7 @@ from crestgate.limiter.pending_check import PendingCheck, finish_checks, request
 from crestgate.limiter.reservation import Hold, Reservation
 from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
 from crestgate.stores.port import BatchOutcomes, Op, Outcome, Request
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["Limiter"]
 

@@ -15,7 +15,7 @@ from crestgate.core.bounded_cache import add_bounded
 from crestgate.core.bounds import check_input, whole_cost
 from crestgate.core.context import ContextFields
 from crestgate.core.decision import Decision
-from crestgate.core.failure_modes import DEFAULT_POLICY, OnStoreError
+from crestgate.core.failure_policies import DEFAULT_FAILURE_POLICY, OnStoreError
 from crestgate.core.limit import Limit
 from crestgate.core.plans import MAX_CACHED, Limits, Plans, Resolver, reusable
 from crestgate.core.pressure import PressureEvent
@@ -28,7 +28,7 @@ from crestgate.limiter.wait_queue import WaitQueue
 from crestgate.runtime.clock import Clock
 from crestgate.stores.factory import open_store
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, Request, Store
-from crestgate.stores.remote_port import DEFAULT_TIMEOUT_MS, RemoteStore
+from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS, RemoteStore
 
 if TYPE_CHECKING:
     from crestgate.config.settings import Settings
@@ -66,7 +66,7 @@ class LimiterCore:
         *,
         plans: Plans | None = None,
         clock: Clock | None = None,
-        on_store_error: OnStoreError = DEFAULT_POLICY,
+        on_store_error: OnStoreError = DEFAULT_FAILURE_POLICY,
         on_pressure: Callable[[PressureEvent], object] | None = None,
         catalog: Catalog | None = None,
     ) -> None:

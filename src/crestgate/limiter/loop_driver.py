@@ -12,7 +12,7 @@ from crestgate.limiter.backend import Backend
 from crestgate.limiter.coalescer import LoopCoalescer
 from crestgate.limiter.reservation import undo_requests
 from crestgate.stores.port import BatchOutcomes, LocalStore, Op, Request
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["LoopDriver"]
 

@@ -106,10 +106,10 @@ class Fields:
         if is_integer and minimum <= value <= maximum:
             return value
         too_large = is_integer and value > maximum
-        wanted = f"a whole number from {minimum} to {maximum}" if too_large else _integer_range(minimum, maximum)
+        expected = f"a whole number from {minimum} to {maximum}" if too_large else _integer_range(minimum, maximum)
         # 010, 1_000 and anything in quotes are text in YAML.
         hint = f": write {int(_digits(value))}" if isinstance(value, str) and _GROUPED.fullmatch(value) else ""
-        self.report(name, f"must be {wanted}, not {describe(value)}{hint}")
+        self.report(name, f"must be {expected}, not {describe(value)}{hint}")
         return default
 
     def seconds(
@@ -128,8 +128,8 @@ class Fields:
         low, high = minimum or 0, math.inf if maximum is None else maximum
         if is_number(value) and value > 0 and low <= value <= high:
             return value
-        wanted = "above 0" if minimum is None or maximum is None else f"from {minimum:g} to {maximum:g}"
-        self.report(name, f"must be a number of seconds {wanted}, not {describe(value)}")
+        expected = "above 0" if minimum is None or maximum is None else f"from {minimum:g} to {maximum:g}"
+        self.report(name, f"must be a number of seconds {expected}, not {describe(value)}")
         return default
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -183,9 +183,9 @@ class Fields:
                 self.problems.add(path, f"a name must be text, not {describe(key)}: write it in quotes, '{key}'")
         return entries
 
-    def _absent(self, name: str, default: Any, required: bool, wanted: str) -> Any:
+    def _absent(self, name: str, default: Any, required: bool, expected: str) -> Any:
         if required and self.is_mapping:  # if it is no mapping, that is reported already
-            self.report(name, f"is missing: write {wanted}")
+            self.report(name, f"is missing: write {expected}")
         return default
 
 

@@ -9,7 +9,7 @@ import random
 
 from crestgate.errors import ConfigError
 from crestgate.retry.policy import Retry
-from crestgate.retry.wait_hints import Headers, suggested_wait
+from crestgate.retry.wait_hints import ResponseHeaders, suggested_wait
 from crestgate.runtime.clock import Clock, MachineClock, wall_minus_monotonic
 
 __all__ = ["Attempts", "check_retry", "machine_clock"]
@@ -40,7 +40,7 @@ class Attempts:
         self._started = clock.ticks()
         self._count = 0
 
-    def after_response(self, status: int, headers: Headers) -> float | None:
+    def after_response(self, status: int, headers: ResponseHeaders) -> float | None:
         """Seconds to wait before the next attempt; None when this response is final."""
         return self._next(status, headers)
 
@@ -48,7 +48,7 @@ class Attempts:
         """The same after a connection error: None when the error is to be raised."""
         return self._next(None, None)
 
-    def _next(self, status: int | None, headers: Headers | None) -> float | None:
+    def _next(self, status: int | None, headers: ResponseHeaders | None) -> float | None:
         self._count += 1
         if not self._repeatable or not self._retry.repeats(self._method, status):
             return None

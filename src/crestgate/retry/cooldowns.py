@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from crestgate.retry.wait_hints import Headers, exhausted_wait, suggested_wait
+from crestgate.retry.wait_hints import ResponseHeaders, exhausted_wait, suggested_wait
 from crestgate.runtime.clock import Clock
 from crestgate.runtime.fork_safety import fork_safe_lock
 
@@ -36,7 +36,7 @@ class Cooldowns:
         until = self._until.get(key)
         return 0.0 if until is None else max(until - self._clock.ticks(), 0) / 1_000_000
 
-    def learn(self, key: str, status: int, headers: Headers) -> None:
+    def learn(self, key: str, status: int, headers: ResponseHeaders) -> None:
         """Start or extend the cooldown of a key, if the response asks for a wait."""
         now = self._clock.ticks()
         wait = (suggested_wait if status in REJECTIONS else exhausted_wait)(headers, now / 1_000_000)

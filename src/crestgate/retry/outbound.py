@@ -27,7 +27,7 @@ from crestgate.limiter.limiter import Limiter
 from crestgate.limiter.limiter_core import MAX_TIMEOUT
 from crestgate.retry.attempts import machine_clock
 from crestgate.retry.cooldowns import Cooldowns
-from crestgate.retry.wait_hints import Headers
+from crestgate.retry.wait_hints import ResponseHeaders
 from crestgate.runtime.clock import Clock
 
 __all__ = ["AsyncOutbound", "Outbound", "host_of"]
@@ -70,7 +70,7 @@ class _Pacer:
         """The key for limits and cooldowns of calls to this URL."""
         return self._key if isinstance(self._key, str) else self._key(url)
 
-    def learn(self, url: str, status: int, headers: Headers) -> None:
+    def learn(self, url: str, status: int, headers: ResponseHeaders) -> None:
         """Record a response: if it asks for a wait, all further calls under its key wait."""
         self._cooldowns.learn(self.key_of(url), status, headers)
 

@@ -84,11 +84,11 @@ class Retry:
         """
         if attempt >= self.attempts:
             return None
-        left = math.inf if self.deadline is None else self.deadline - elapsed
-        longest = min(self.max_wait, left)
+        remaining_seconds = math.inf if self.deadline is None else self.deadline - elapsed
+        longest = min(self.max_wait, remaining_seconds)
         if suggested is not None:
             return None if suggested > longest else min(suggested * (1 + self.jitter * chance), longest)
-        if left < 0:
+        if remaining_seconds < 0:
             return None
         return min(self.backoff * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS), longest) * chance
 

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from crestgate.retry.dates import read_date
 from crestgate.retry.structured_fields import read_list
 
-__all__ = ["MAX_SUGGESTED_SECONDS", "Headers", "exhausted_wait", "suggested_wait"]
+__all__ = ["MAX_SUGGESTED_SECONDS", "ResponseHeaders", "exhausted_wait", "suggested_wait"]
 
 MAX_SUGGESTED_SECONDS: Final = 366 * 86400.0
 """Longer waits are capped at this."""
@@ -36,13 +36,13 @@ _HEADER_PAIRS: Final = (
 )
 
 
-class Headers(Protocol):
+class ResponseHeaders(Protocol):
     """Response headers with case-insensitive names, such as those of httpx and requests."""
 
     def get(self, name: str, /) -> str | None: ...
 
 
-def suggested_wait(headers: Headers, now: float) -> float | None:
+def suggested_wait(headers: ResponseHeaders, now: float) -> float | None:
     """Seconds that the response to a rejected request asks to wait; None if it has no hint. `now` is Unix time.
 
     >>> suggested_wait({"retry-after": "17"}, 0.0), suggested_wait({"ratelimit": '"per-user";r=0;t=5'}, 0.0)
@@ -52,7 +52,7 @@ def suggested_wait(headers: Headers, now: float) -> float | None:
     return exhausted_wait(headers, now) if wait is None else wait
 
 
-def exhausted_wait(headers: Headers, now: float) -> float | None:
+def exhausted_wait(headers: ResponseHeaders, now: float) -> float | None:
     """Seconds until the quota is available again, if the response says that it is used up; None otherwise.
 
     Successful responses may say so too: the last request of a quota is executed.
@@ -71,7 +71,7 @@ def exhausted_wait(headers: Headers, now: float) -> float | None:
     return None
 
 
-def _retry_after(headers: Headers, now: float) -> float | None:
+def _retry_after(headers: ResponseHeaders, now: float) -> float | None:
     text = (headers.get("retry-after") or "").strip()
     if _SECONDS.fullmatch(text):
         return _clamped(float(text))
@@ -79,7 +79,7 @@ def _retry_after(headers: Headers, now: float) -> float | None:
     return None if moment is None else _clamped(moment - _sent_at(headers, now))
 
 
-def _until(reset: int | None, headers: Headers, now: float) -> float | None:
+def _until(reset: int | None, headers: ResponseHeaders, now: float) -> float | None:
     """Seconds until a reset, which is given in seconds or as a Unix time."""
     if reset is None:
         return None
@@ -88,7 +88,7 @@ def _until(reset: int | None, headers: Headers, now: float) -> float | None:
     return _clamped(reset - _sent_at(headers, now)) if reset >= _MIN_EPOCH_SECONDS else None
 
 
-def _sent_at(headers: Headers, now: float) -> float:
+def _sent_at(headers: ResponseHeaders, now: float) -> float:
     """When the response was sent."""
     moment = read_date((headers.get("date") or "").strip(), now)
     return now if moment is None else moment

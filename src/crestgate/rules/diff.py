@@ -53,13 +53,13 @@ class Difference:
 
 def compare(repository: Lookup, records: Iterable[Record]) -> Difference:
     """How these records differ from those of the repository."""
-    wanted = list(records)
-    kinds: set[Kind] = {"rule", *(record.kind for record in wanted)}
+    new_records = list(records)
+    kinds: set[Kind] = {"rule", *(record.kind for record in new_records)}
     stored = {(record.kind, record.id): record for kind in kinds for record in all_records(repository, kind)}
     counted = repository.get("default", POLICY_IDS)
     first = last = last_number_of(counted)
     added, changed, same = [], [], []
-    for record in wanted:
+    for record in new_records:
         old = stored.pop((record.kind, record.id), None)
         new, last = _numbered(record, old, last)
         if old is None:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from crestgate.core.redaction import redact_api_key
+from crestgate.core.redaction import digest_api_key
 from crestgate.errors import ConfigError, ConflictError, CrestgateError, NotFoundError, StaleVersionError
 from crestgate.loader.fields import describe
 from crestgate.locks.port import LockService
@@ -241,7 +241,7 @@ class Editor:
     def note(self, action: str, *subjects: str) -> None:
         """Add an action on counters to the audit log; an API key is secret, and replaced by a digest."""
         if subjects:
-            self._repository.note(self._actor, action, *map(redact_api_key, subjects))
+            self._repository.note(self._actor, action, *map(digest_api_key, subjects))
 
     def audit_outcome(self, action: str, done: bool, *subjects: str) -> None:
         """Add the outcome of an action to the audit log. If that fails, it is logged: it must hide neither the outcome
@@ -295,8 +295,8 @@ class Editor:
         return records
 
 
-def _check_is(given: object, wanted: type, instead: str) -> None:
-    if not isinstance(given, wanted):
+def _check_is(given: object, expected_type: type, instead: str) -> None:
+    if not isinstance(given, expected_type):
         raise TypeError(f"must be {instead}, not {type(given).__name__}")
 
 

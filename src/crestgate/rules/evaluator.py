@@ -23,7 +23,7 @@ from crestgate.rules.rule import Rule
 from crestgate.rules.ruleset import check_text
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import Member, Op
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["CatalogPlans", "RemoteRuleEvaluator", "RuleEvaluator", "context_fields"]
 
@@ -55,7 +55,7 @@ class RuleEvaluator:
         rules = self._rules.current
         chosen = rules.resolve(context, now_us)
         if op is Op.TAKE and context.client is not None and not rules.knows_client(context.client, now_us):
-            self.seen_clients.see(context.client, now_us)
+            self.seen_clients.record(context.client, now_us)
         members: list[Member] = []
         dimensions: Sequence[str] = ()
         shadows = False

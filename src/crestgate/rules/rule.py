@@ -17,12 +17,12 @@ from typing import Any, overload
 
 from crestgate.core.algorithms import ALGORITHMS
 from crestgate.core.dimensions import DIMENSION_NAMES, DIMENSIONS, parse_dimension
-from crestgate.core.failure_modes import POLICIES
+from crestgate.core.failure_policies import FAILURE_POLICIES
 from crestgate.core.limit import Limit
 from crestgate.errors import ConfigError
 from crestgate.loader.fields import Fields, Problems
 from crestgate.rules.address import subject_address
-from crestgate.rules.matching.patterns import EVERY, parse_pattern
+from crestgate.rules.matching.patterns import ANY_PATH, parse_pattern
 from crestgate.rules.schema import (
     DATA,
     SECONDS,
@@ -70,7 +70,7 @@ class Rule:
     limit: int
     window_seconds: float
     identifier: str = ANY
-    endpoint_pattern: str = EVERY
+    endpoint_pattern: str = ANY_PATH
     method: str = ANY
     tier: str = ANY
     algorithm: str = DEFAULT_RULE_ALGORITHM
@@ -104,12 +104,12 @@ class Rule:
         >>> Rule.read({"name": "Orders per user", "dimension": "USER", "limit": 100, "window_seconds": 60}).rule_id
         'orders-per-user'
         """
-        found = Problems() if problems is None else problems
-        before = len(found.entries)
-        rule = _read(data, at, found)
+        collected = Problems() if problems is None else problems
+        before = len(collected.entries)
+        rule = _read(data, at, collected)
         if problems is None:
-            found.raise_any()
-        if rule is None or len(found.entries) > before:
+            collected.raise_any()
+        if rule is None or len(collected.entries) > before:
             return None
         object.__setattr__(rule, "validated", True)  # not shared yet
         return rule
@@ -305,7 +305,7 @@ RULE_SPECS = (
         "endpoint_pattern",
         replace(TEXT, read=_read_pattern),
         "`/users/*/orders`, `/api/**`, `/users/{id}`; `*` is every path.",
-        default=EVERY,
+        default=ANY_PATH,
     ),
     FieldSpec("method", replace(TEXT, read=_read_method), "GET, POST, …, or `*`.", default=ANY),
     FieldSpec("tier", text(MAX_TIER_BYTES), "The user's tier, or `*`.", default=ANY),
@@ -319,7 +319,7 @@ RULE_SPECS = (
     FieldSpec("window_seconds", SECONDS, "Length of the window.", required=True),
     FieldSpec("burst", whole(minimum=1), "For buckets and gcra; the limit by default.", nullable=True),
     FieldSpec("mode", choice(MODES), "`enforce` by default; `shadow` only counts.", default="enforce"),
-    FieldSpec("on_store_error", choice(POLICIES), "The service's setting by default.", nullable=True),
+    FieldSpec("on_store_error", choice(FAILURE_POLICIES), "The service's setting by default.", nullable=True),
     FieldSpec("expires_at", TIMESTAMP, "When it expires: RFC 3339, or unix seconds.", nullable=True),
     FieldSpec("created_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
     FieldSpec("updated_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),

@@ -25,7 +25,7 @@ from crestgate.rules.compat.policies import DEFAULT_POLICY
 from crestgate.rules.compat.strategies import rules_for_all
 from crestgate.rules.compiled_rule import CompiledRule
 from crestgate.rules.matching.paths import readings
-from crestgate.rules.matching.patterns import EVERY, Pattern, name_pattern, parse_pattern
+from crestgate.rules.matching.patterns import ANY_PATH, Pattern, name_pattern, parse_pattern
 from crestgate.rules.matching.trie import Trie, TrieEditor
 from crestgate.rules.rule import ANY, Rule
 from crestgate.rules.rule_table import CachedMatch, RequestShape, RuleTable
@@ -86,7 +86,7 @@ class RuleSet:
         self.trie = trie
         self.names = names
         """Tables by the name of an API, and that of `*`."""
-        self.every = names.get(EVERY)
+        self.every = names.get(ANY_PATH)
         self.clients = clients
         """The rules of each configured client. Shadow rules do not count: they never replace the defaults."""
         self.tiers = tiers
@@ -94,8 +94,8 @@ class RuleSet:
         self.defaults = defaults
         self.cache: dict[RequestShape, CachedMatch] = BoundedCache(MAX_CACHED)
         """Earlier results, by the shape of the requests. Bounded, whatever paths are requested."""
-        self.default_policy = CompiledRule(defaults.policy, EVERY)
-        self.default_clients = [CompiledRule(rule, EVERY) for rule in defaults.client]
+        self.default_policy = CompiledRule(defaults.policy, ANY_PATH)
+        self.default_clients = [CompiledRule(rule, ANY_PATH) for rule in defaults.client]
 
     @classmethod
     def empty(cls) -> RuleSet:

@@ -19,9 +19,9 @@ def poll(attempt: Callable[[], T | None], seconds: float) -> T | None:
     deadline = time.monotonic() + seconds
     delay = FIRST_DELAY
     while True:
-        left = deadline - time.monotonic()
+        remaining_seconds = deadline - time.monotonic()
         result = attempt()
-        if result is not None or left <= 0:
+        if result is not None or remaining_seconds <= 0:
             return result
-        time.sleep(min(delay * (0.5 + random.random()), left))  # noqa: S311 - jitter, no secret
+        time.sleep(min(delay * (0.5 + random.random()), remaining_seconds))  # noqa: S311 - jitter, no secret
         delay = min(delay * 1.5, MAX_DELAY)

@@ -28,14 +28,14 @@ ListenerName = Literal["grpc", "http"]
 def raise_file_limit() -> int:
     """Raise the soft limit of open files to the hard one, and return it. Child processes inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_FILE_LIMIT if hard == resource.RLIM_INFINITY else min(hard, MAX_FILE_LIMIT)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    target = MAX_FILE_LIMIT if hard == resource.RLIM_INFINITY else min(hard, MAX_FILE_LIMIT)
+    if soft == resource.RLIM_INFINITY or soft >= target:
         return soft if soft != resource.RLIM_INFINITY else MAX_FILE_LIMIT
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (OSError, ValueError):  # some systems and containers refuse: what is there has to do
         return soft
-    return wanted
+    return target
 
 
 def max_connections(file_limit: int | None = None) -> int:

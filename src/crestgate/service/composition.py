@@ -28,7 +28,7 @@ from crestgate.service.grpc.services.registry import build_methods
 from crestgate.service.grpc.transport.call import Method
 from crestgate.service.http.probes import Probes
 from crestgate.service.http.router import Handler, Router
-from crestgate.service.node import Node, WorkerNotifier
+from crestgate.service.node import NodeDirectory, WorkerNotifier
 from crestgate.service.observability.health import Health
 from crestgate.service.observability.history_sweeper import sweep_history
 from crestgate.service.observability.pressure import PressureWatch
@@ -130,7 +130,9 @@ class Service:
             self._webhook.close()
 
 
-async def open_service(settings: Settings, node: Node, worker: int, environ: Mapping[str, str] = os.environ) -> Service:
+async def open_service(
+    settings: Settings, node: NodeDirectory, worker: int, environ: Mapping[str, str] = os.environ
+) -> Service:
     """Create all that a worker needs. `settings` are complete: see preflight.py."""
     assert settings.rules_store is not None
     rules_store = settings.rules_store

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
-from crestgate.config.settings import Address, Server
+from crestgate.config.settings import Address, ServerSettings
 from crestgate.errors import ConfigError
 
-__all__ = ["ListenSockets", "Node", "WorkerNotifier", "address_of", "listen", "node_folder"]
+__all__ = ["ListenSockets", "NodeDirectory", "WorkerNotifier", "address_of", "listen", "node_folder"]
 
 BACKLOG = 2048
 RECEIVE_BUFFER = 64 * 1024
@@ -47,7 +47,7 @@ class ListenSockets(NamedTuple):
             one.close()
 
 
-def listen(server: Server) -> ListenSockets:
+def listen(server: ServerSettings) -> ListenSockets:
     """Open both sockets; ConfigError says which address is unavailable, and why."""
     http = _listen(server.http, "http")
     http.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted connections inherit it
@@ -78,7 +78,7 @@ def _listen(address: Address, name: str) -> socket.socket:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeDirectory:
     """The temporary directory of one node."""
 
     folder: str
@@ -95,11 +95,11 @@ class Node:
 
 
 @contextmanager
-def node_folder() -> Iterator[Node]:
+def node_folder() -> Iterator[NodeDirectory]:
     """A new directory that only its user can read, removed at the end."""
     folder = tempfile.mkdtemp(prefix="crestgate-")
     try:
-        yield Node(folder)
+        yield NodeDirectory(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

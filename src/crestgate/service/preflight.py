@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from crestgate.config.default_folder import default_rules_url, default_store_url, make_default_folder
-from crestgate.config.settings import Address, Server, Settings, Tls
+from crestgate.config.settings import Address, ServerSettings, Settings, Tls
 from crestgate.config.urls import check_service_store
 from crestgate.errors import ConfigError
 from crestgate.history.factory import open_history
@@ -57,7 +57,7 @@ class PreflightReport:
     admins: int
     """API keys with scope write, besides that one."""
 
-    def lines(self, http: Address, grpc: Address, server: Server) -> Iterator[str]:
+    def lines(self, http: Address, grpc: Address, server: ServerSettings) -> Iterator[str]:
         """The lines to print. The addresses are those of the open sockets."""
         url = f"{'http' if server.tls is None else 'https'}://{http}"
         yield f"Crestgate listens on {url} with {server.workers} worker{'s' if server.workers > 1 else ''}."
@@ -135,7 +135,7 @@ def _admin_key(environ: Mapping[str, str]) -> str | None:
     return environ.get(ADMIN_KEY, "").strip() or None
 
 
-def refuse_beyond_loopback(server: Server) -> None:
+def refuse_beyond_loopback(server: ServerSettings) -> None:
     """ConfigError if other machines could reach a service that has no API keys."""
     addresses = {"server.http": server.http, "server.grpc": server.grpc}
     beyond = [f"{name}: {address}" for name, address in addresses.items() if not is_loopback(address.host)]

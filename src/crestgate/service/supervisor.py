@@ -21,7 +21,7 @@ from types import FrameType
 
 from crestgate.config.settings import Settings
 from crestgate.errors import CrestgateError
-from crestgate.service.node import ListenSockets, Node
+from crestgate.service.node import ListenSockets, NodeDirectory
 
 __all__ = ["Supervisor"]
 
@@ -52,7 +52,7 @@ class _WorkerSlot:
 class Supervisor:
     """Keeps all workers running until a signal."""
 
-    def __init__(self, settings: Settings, node: Node, listening: ListenSockets) -> None:
+    def __init__(self, settings: Settings, node: NodeDirectory, listening: ListenSockets) -> None:
         self._settings = settings
         self._node = node
         self._listening = listening
@@ -135,10 +135,10 @@ class Supervisor:
         self._listening.close()  # or new connections would wait for workers that accept no more
         self._signal_workers(signal.SIGTERM)
         deadline = time.monotonic() + self._settings.server.shutdown_seconds + GRACE_SECONDS
-        hurried = False
+        force_signal_sent = False
         while (running := self._running()) and time.monotonic() < deadline:
-            if self._forced and not hurried:
-                hurried = True
+            if self._forced and not force_signal_sent:
+                force_signal_sent = True
                 deadline = time.monotonic() + FORCED_GRACE_SECONDS
                 self._signal_workers(signal.SIGINT)
             connection.wait([process.sentinel for _, process in running], POLL_SECONDS)
@@ -152,7 +152,7 @@ class Supervisor:
         return [(s.number, s.process) for s in self._slots if s.process is not None and s.process.is_alive()]
 
 
-def _run(settings: Settings, node: Node, number: int, listening: ListenSockets) -> None:
+def _run(settings: Settings, node: NodeDirectory, number: int, listening: ListenSockets) -> None:
     """The main function of a worker process. Startup errors are logged without a traceback."""
     from crestgate.service.worker import run_worker
 

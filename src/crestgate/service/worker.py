@@ -23,17 +23,17 @@ from crestgate.config.settings import Settings, Tls
 from crestgate.errors import ConfigError
 from crestgate.runtime.connection_budget import ConnectionBudget, max_connections
 from crestgate.service.composition import Service, open_service
-from crestgate.service.grpc.transport.listener import Listener
+from crestgate.service.grpc.transport.listener import GrpcListener
 from crestgate.service.grpc.transport.tls import create_tls_context
-from crestgate.service.http.admission import Admission
+from crestgate.service.http.admission import ConnectionAdmission
 from crestgate.service.http.fast_path import FastConnection
 from crestgate.service.http.handshakes import TlsListener
 from crestgate.service.http.protocol import ConnectionTimeouts, HttpConnection
-from crestgate.service.node import ListenSockets, Node
+from crestgate.service.node import ListenSockets, NodeDirectory
 from crestgate.service.observability.log_redaction import settings_secrets
 from crestgate.service.observability.logs import configure
 
-__all__ = ["BLOCKED_SIGNALS", "Server", "grpc_tls_context", "run_worker"]
+__all__ = ["BLOCKED_SIGNALS", "UvicornServer", "grpc_tls_context", "run_worker"]
 
 KEEP_ALIVE = 75
 """Seconds that an idle HTTP connection is kept: longer than proxies keep theirs, so that they close it."""
@@ -44,13 +44,13 @@ BLOCKED_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP})
 """Blocked until the worker has handlers for them: by default they would kill it during startup."""
 
 
-class Server(uvicorn.Server):
+class UvicornServer(uvicorn.Server):
     """uvicorn's server, which exits with code 0 on SIGTERM and SIGINT, and closes the gRPC listener with itself."""
 
     def __init__(
         self,
         config: uvicorn.Config,
-        rpc: Listener,
+        rpc: GrpcListener,
         shutdown_timeout: float,
         on_stopping: Callable[[], None],
         budget: ConnectionBudget | None = None,
@@ -59,7 +59,7 @@ class Server(uvicorn.Server):
         `budget` bounds the connections of all listeners together."""
         super().__init__(config)
         self.servers: list[asyncio.Server | TlsListener] = []  # type: ignore[assignment]  # uvicorn only closes them
-        self._admission = Admission(budget)
+        self._admission = ConnectionAdmission(budget)
         self._rpc = rpc
         self._shutdown_timeout = shutdown_timeout
         self._on_stopping = on_stopping
@@ -121,7 +121,11 @@ class Server(uvicorn.Server):
 
 
 def run_worker(
-    settings: Settings, node: Node, number: int, listening: ListenSockets, ready: Callable[[], None] = lambda: None
+    settings: Settings,
+    node: NodeDirectory,
+    number: int,
+    listening: ListenSockets,
+    ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve both sockets until a signal, then shut down gracefully. `ready` is called when it serves."""
     configure(settings.logs, worker=number, secrets=settings_secrets(settings, os.environ))
@@ -130,12 +134,12 @@ def run_worker(
 
 
 async def _serve(
-    settings: Settings, node: Node, number: int, listening: ListenSockets, ready: Callable[[], None]
+    settings: Settings, node: NodeDirectory, number: int, listening: ListenSockets, ready: Callable[[], None]
 ) -> None:
     secured = grpc_tls_context(settings.server.tls) if settings.server.tls is not None else None
     service = await open_service(settings, node, number)
     budget = ConnectionBudget(max_connections())
-    rpc = Listener(service.rpc, secured, budget)
+    rpc = GrpcListener(service.rpc, secured, budget)
     gc.collect()
     gc.freeze()  # collections need not visit what was loaded at startup
 
@@ -145,7 +149,7 @@ async def _serve(
     def reload(_: int, __: FrameType | None) -> None:
         service.reload()
 
-    server = Server(_config(settings, service), rpc, settings.server.shutdown_seconds, on_stopping, budget)
+    server = UvicornServer(_config(settings, service), rpc, settings.server.shutdown_seconds, on_stopping, budget)
 
     signal.signal(signal.SIGHUP, reload)
     timeouts = asyncio.create_task(ConnectionTimeouts(server.server_state.connections).run())

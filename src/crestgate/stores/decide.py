@@ -14,7 +14,14 @@ from crestgate.core.mypyc_types import i64
 from crestgate.core.state import ListLog, State
 from crestgate.stores.port import Member, Op, Outcome
 
-__all__ = ["StoredCounter", "carry", "decide", "decision_of", "fresh", "give_back_members"]
+__all__ = [
+    "StoredCounter",
+    "decide",
+    "decision_of",
+    "give_back_members",
+    "new_state_with_usage",
+    "step_after_limit_change",
+]
 
 
 class StoredCounter:
@@ -124,7 +131,7 @@ def _charge(member: Member, counter: StoredCounter, now: i64) -> None:
         state.put(time, a, b, cost)
         counter.changed()
         return
-    counter.replace(fresh(algorithm, now, units + cost), algorithm)
+    counter.replace(new_state_with_usage(algorithm, now, units + cost), algorithm)
 
 
 def _give_back(member: Member, counter: StoredCounter, now: i64) -> None:
@@ -159,7 +166,7 @@ def _step(algorithm: Algorithm, counter: StoredCounter, now: i64, cost: i64) -> 
         return algorithm.step(EMPTY, now, cost)
     if _same_shape(writer, algorithm):
         return algorithm.step(state, now, cost)
-    return carry(writer, state, algorithm, now, cost)
+    return step_after_limit_change(writer, state, algorithm, now, cost)
 
 
 def _same_shape(writer: Algorithm | None, algorithm: Algorithm) -> bool:
@@ -172,7 +179,7 @@ def decision_of(algorithm: Algorithm, step: Step) -> Decision:
     return Decision(algorithm, allowed, remaining, wait, reset, None)
 
 
-def carry(writer: Algorithm, state: State, algorithm: Algorithm, now: i64, cost: i64) -> Step:
+def step_after_limit_change(writer: Algorithm, state: State, algorithm: Algorithm, now: i64, cost: i64) -> Step:
     """A step on a counter that another limit wrote: the whole units used under that limit count as charged now.
 
     Nothing is written until a request is admitted, so the units continue to recover under the old limit, and the waits
@@ -181,16 +188,16 @@ def carry(writer: Algorithm, state: State, algorithm: Algorithm, now: i64, cost:
     units = writer.used(state, now)
     capacity = algorithm.capacity
     if cost and units + cost > capacity:
-        retry = writer.frees(state, now, capacity - cost) - now
-        reset = writer.frees(state, now, 0) - now
+        retry = writer.available_at(state, now, capacity - cost) - now
+        reset = writer.available_at(state, now, 0) - now
         return False, state.time, state.a, state.b, max(capacity - units, 0), retry, reset
-    new = fresh(algorithm, now, units + cost)
-    reset = (algorithm.frees(new, now, 0) if cost else writer.frees(state, now, 0)) - now
-    queued = fresh(algorithm, now, units).a if algorithm.queues else 0
+    new = new_state_with_usage(algorithm, now, units + cost)
+    reset = (algorithm.available_at(new, now, 0) if cost else writer.available_at(state, now, 0)) - now
+    queued = new_state_with_usage(algorithm, now, units).a if algorithm.queues else 0
     return True, new.time, new.a, new.b, max(capacity - units - cost, 0), queued, reset
 
 
-def fresh(algorithm: Algorithm, now: i64, units: i64) -> State:
+def new_state_with_usage(algorithm: Algorithm, now: i64, units: i64) -> State:
     """A new state with `units` charged now."""
     time, a, b = algorithm.charge(EMPTY, now, units)
     return _new_state(algorithm, time, a, b)

@@ -13,7 +13,7 @@ from crestgate.runtime.clock import Clock
 from crestgate.runtime.redis_url import REDIS_SCHEMES
 from crestgate.runtime.url_options import SQL_SCHEMES, Options, redact_url
 from crestgate.stores.port import LocalStore
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["is_store_scheme", "open_store"]
 

@@ -84,11 +84,11 @@ class LruTable:
         entry.newer = recent
         recent.older = entry
 
-    def make_room(self, wanted: i64, now: i64, inline: bool) -> None:
+    def make_room(self, new_keys: i64, now: i64, inline: bool) -> None:
         """Evict until so many entries can be added, and sweep a few that have expired. `inline`: one of them is of an
         inline limit. StoreError when there is no room for such an entry."""
-        self.sweep(now, SWEEP_PER_INSERT * wanted, SWEEP_PER_INSERT * wanted)
-        while self.size and self.size + wanted > self.max_keys:
+        self.sweep(now, SWEEP_PER_INSERT * new_keys, SWEEP_PER_INSERT * new_keys)
+        while self.size and self.size + new_keys > self.max_keys:
             if self.sweep(now, SWEEP_WHEN_FULL, 1):
                 continue
             if self.inline_recent.newer is not self.inline_recent:
@@ -151,7 +151,7 @@ class LruTable:
     def schedule(self, entry: TableEntry, now: i64) -> None:
         """Put an entry into the due ring of its expiry."""
         algorithm = entry.algorithm
-        expiry = algorithm.frees(entry, now, 0)
+        expiry = algorithm.available_at(entry, now, 0)
         width = (algorithm.recovery_us >> 6) + 1
         time = (expiry // width + 1) * width
         root = self.due.get(time)
@@ -188,7 +188,7 @@ class LruTable:
                 continue
             entry = root.due_after
             max_checks -= 1
-            if entry.algorithm.frees(entry, now, 0) <= now:
+            if entry.algorithm.available_at(entry, now, 0) <= now:
                 self.remove(entry)
                 removed += 1
             else:

@@ -25,7 +25,7 @@ from crestgate.runtime.fork_safety import fork_safe_lock, renew_after_fork
 from crestgate.stores.breaker import Breaker
 from crestgate.stores.multi_node import Round, decide_by_node
 from crestgate.stores.port import BatchCallback, BatchOutcomes, LocalStore, Member, Request
-from crestgate.stores.remote_port import PROBE, RemoteStore
+from crestgate.stores.remote_store import PROBE, RemoteStore
 
 __all__ = ["ShardedStore"]
 
@@ -51,7 +51,9 @@ class ShardedStore(RemoteStore):
         self.title = f"{len(self.stores)} stores"
         self.clock = self.stores[0].clock
         self.timeout = max(store.timeout for store in self.stores) or 0.1
-        self.lanes = max((store.lanes for store in self.stores if isinstance(store, RemoteStore)), default=1)
+        self.max_concurrent_batches = max(
+            (store.max_concurrent_batches for store in self.stores if isinstance(store, RemoteStore)), default=1
+        )
         self._lock = fork_safe_lock()
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
@@ -147,7 +149,7 @@ class ShardedStore(RemoteStore):
         with self._lock:
             self._check_open()
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(self.lanes * len(self.stores), "crestgate-shards")
+                self._threads = ThreadPoolExecutor(self.max_concurrent_batches * len(self.stores), "crestgate-shards")
             return self._threads
 
     def _check_open(self) -> None:

@@ -17,7 +17,7 @@ from crestgate.errors import StoreClosedError, StoreError
 from crestgate.runtime.fork_safety import fork_safe_lock, renew_after_fork
 from crestgate.stores.idempotency import check_record_size
 from crestgate.stores.port import BatchCallback, BatchOutcomes, Request
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["ThreadedStore"]
 
@@ -29,7 +29,7 @@ class ThreadedStore(RemoteStore):
         self.threads = _Threads(title)
 
     async def connect_async(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self.threads.pool(self.lanes), self.connect)
+        await asyncio.get_running_loop().run_in_executor(self.threads.pool(self.max_concurrent_batches), self.connect)
 
     def begin(self, batch: Sequence[Request], deadline: float, done: BatchCallback) -> None:
         check_record_size(batch)  # here, where the caller gets the ValueError
@@ -51,7 +51,7 @@ class ThreadedStore(RemoteStore):
             pending.set_result(result)
 
         try:
-            self.threads.pool(self.lanes).submit(work)
+            self.threads.pool(self.max_concurrent_batches).submit(work)
         except StoreClosedError as error:
             pending.set_result(error)
         except RuntimeError as error:  # the interpreter is shutting down

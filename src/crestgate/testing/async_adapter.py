@@ -9,7 +9,7 @@ from threading import Thread
 
 from crestgate.errors import StoreError
 from crestgate.stores.port import BatchOutcomes, Request
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["AsyncStoreAdapter"]
 

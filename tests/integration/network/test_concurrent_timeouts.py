@@ -19,7 +19,7 @@ import pytest
 from crestgate import AsyncLimiter
 from crestgate.limiter.coalescer import MAX_WAITING
 from crestgate.stores.port import Op, Request
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 from integration.network.history import Check
 from integration.network.policy_limiters import Threads
 from integration.network.proxied_server import DEADLINE, LIMIT, ProxiedServer
@@ -139,7 +139,7 @@ def test_queue_is_bounded(site: ProxiedServer) -> None:
             await wait_until_connected(limiter)
             store = limiter.store
             assert isinstance(store, RemoteStore)
-            room = MAX_WAITING + store.lanes * store.max_members
+            room = MAX_WAITING + store.max_concurrent_batches * store.max_members
             site.server.pause()
             try:
                 checks = await run_checks(limiter, room + 1000)

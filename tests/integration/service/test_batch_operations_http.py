@@ -12,7 +12,7 @@ import pytest
 
 from conformance.service_here import ServiceHere
 from crestgate import AsyncLimiter, Limiter, RequestContext, StoreError
-from crestgate.core.failure_modes import OnStoreError
+from crestgate.core.failure_policies import OnStoreError
 from flaky_store import Flaky
 from integration.service.api_helpers import problem
 

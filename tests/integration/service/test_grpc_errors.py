@@ -14,7 +14,7 @@ import pytest
 from crestgate import Limit
 from crestgate.config.server import Address
 from crestgate.protobuf import messages
-from crestgate.service.grpc.transport.listener import Listener
+from crestgate.service.grpc.transport.listener import GrpcListener
 from flaky_store import Flaky
 from slow_store import SlowStore
 from unit.service.worker import ADMIN, MESSAGES, Worker
@@ -57,7 +57,7 @@ def run_with_client() -> Iterator[Callable[..., Any]]:
 
     async def serve_and_run(worker: Worker, scenario: Callable[[Client], Awaitable[Any]]) -> Any:
         server_socket = socket.create_server(("127.0.0.1", 0))
-        listener = Listener(worker.methods)
+        listener = GrpcListener(worker.methods)
         await listener.start(server_socket)
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{server_socket.getsockname()[1]}") as channel:

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crestgate.core.redaction import client_of_api_key, digest
+from crestgate.core.redaction import client_id_from_api_key, digest
 from crestgate.history.factory import open_history
 from crestgate.service.observability.usage import short_subject
 from integration.child_process import wait_until
@@ -111,7 +111,7 @@ class Traffic:
 
     def read_snapshots(self, folder: Path) -> bool:
         self.snapshot_bytes = b"".join(file.read_bytes() for file in folder.rglob("worker-*.*") if file.is_file())
-        return client_of_api_key(CONFIGURED).encode() in self.snapshot_bytes
+        return client_id_from_api_key(CONFIGURED).encode() in self.snapshot_bytes
 
 
 @pytest.fixture(scope="module", params=["hashed", "plain"])
@@ -186,8 +186,8 @@ def test_usage_is_counted_by_rule(traffic_case: tuple[str, Traffic]) -> None:
 def test_top_subjects(traffic_case: tuple[str, Traffic]) -> None:
     _, traffic = traffic_case
     assert traffic.top == {
-        f"client:{client_of_api_key(API_KEY)}": (3, 0),
-        f"client:{client_of_api_key(CONFIGURED)}": (1, 2),
+        f"client:{client_id_from_api_key(API_KEY)}": (3, 0),
+        f"client:{client_id_from_api_key(CONFIGURED)}": (1, 2),
         f"client:{CLIENT}": (1, 1),
         f"user:{USER}": (1, 1),
         f"key:{POLICY}": (1, 1),
@@ -197,7 +197,7 @@ def test_top_subjects(traffic_case: tuple[str, Traffic]) -> None:
 
 def test_log_lines_of_one_client_share_a_key(traffic_case: tuple[str, Traffic]) -> None:
     keys, traffic = traffic_case
-    key = FORMATS[keys](f"client:{client_of_api_key(CONFIGURED)}")
+    key = FORMATS[keys](f"client:{client_id_from_api_key(CONFIGURED)}")
     assert sum(line["event"] == "check" and line.get("key") == key for line in traffic.lines) == 3
     assert any(line["event"] == "pressure" and line["key"] == key for line in traffic.lines)
     assert any(event["key"] == key for event in traffic.events)

@@ -16,7 +16,7 @@ from crestgate.config.environment import NESTED_FIELDS
 from crestgate.config.envoy import Envoy
 from crestgate.config.observability import Logs, Metrics, Tracing
 from crestgate.config.section import field_names
-from crestgate.config.server import Address, Server, ServerLimits, Tls
+from crestgate.config.server import Address, ServerLimits, ServerSettings, Tls
 from crestgate.config.settings import Settings, load_settings
 from crestgate.errors import ValidationError
 from crestgate.http.client_address import TrustedProxies
@@ -64,7 +64,7 @@ def messages_for(environ: dict[str, str]) -> list[str]:
 
 def test_service_defaults() -> None:
     settings = load_settings(None, {})
-    assert settings.server == Server(
+    assert settings.server == ServerSettings(
         http=Address("127.0.0.1", 8080),
         grpc=Address("127.0.0.1", 8081),
         workers=1,
@@ -92,7 +92,7 @@ def test_service_defaults() -> None:
 
 def test_everything(tmp_path: Path) -> None:
     settings = loaded(EVERYTHING, tmp_path)
-    assert settings.server == Server(
+    assert settings.server == ServerSettings(
         http=Address("0.0.0.0", 80),
         grpc=Address("::1", 0),
         workers=4,
@@ -186,7 +186,7 @@ def test_each_variable_changes_its_own_field_alone(tmp_path: Path) -> None:
 
 def test_every_field_of_a_section_has_a_variable() -> None:
     sections = {
-        ("server",): Server,
+        ("server",): ServerSettings,
         ("server", "tls"): Tls,
         ("server", "limits"): ServerLimits,
         ("headers",): HeaderStyle,

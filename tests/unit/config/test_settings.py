@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from crestgate.config.environment import OTHER_VARIABLES
-from crestgate.config.settings import Address, Server, Settings, load_settings
+from crestgate.config.settings import Address, ServerSettings, Settings, load_settings
 from crestgate.errors import ValidationError
 from crestgate.rules.storage.file_sections import SECTIONS
 from crestgate.rules.storage.rule_files import SETTINGS
@@ -52,7 +52,7 @@ def test_defaults() -> None:
         on_store_error="open",
         refresh_seconds=1.0,
         mode="service",
-        server=Server(Address("127.0.0.1", 8080), Address("127.0.0.1", 8081)),
+        server=ServerSettings(Address("127.0.0.1", 8080), Address("127.0.0.1", 8081)),
     )
     assert (settings.records, settings.include) == ((), ())
 
@@ -94,7 +94,7 @@ def test_everything(write: Write) -> None:
         "embedded",
     )
     assert settings.refresh_seconds == 2.0
-    assert settings.server == Server(Address("0.0.0.0", 80), Address("::1", 0))
+    assert settings.server == ServerSettings(Address("0.0.0.0", 80), Address("::1", 0))
     assert (str(settings.server.http), str(settings.server.grpc)) == ("0.0.0.0:80", "[::1]:0")
     assert settings.include == ("more",)
     assert (ids(settings), ids(settings, "plan"), ids(settings, "tier")) == (
@@ -174,7 +174,7 @@ def test_environment_overrides_the_file(write: Write) -> None:
     assert settings.store == "redis+sentinel://h1:7000,h2:7001/m/0"
     assert settings.rules_store == "postgresql://u:p@h/db"
     assert (settings.on_store_error, settings.refresh_seconds, settings.mode) == ("local", 0.5, "service")
-    assert settings.server == Server(Address("0.0.0.0", 80), Address("::", 9000))
+    assert settings.server == ServerSettings(Address("0.0.0.0", 80), Address("::", 9000))
     bodies = {(record.kind, record.id): record.body for record in settings.records}
     assert bodies["plan", "gold"] == {"limits": ["7/second"]}
     assert bodies["plan", "new"] == {"limits": ["1/second", "5/minute"]}

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from crestgate.core.limit import Limit
-from crestgate.core.redaction import may_contain_url, redact_text
+from crestgate.core.redaction import may_contain_secret, redact_text
 from crestgate.errors import ConfigError
 
 ADDRESSES = [
@@ -32,7 +32,7 @@ ADDRESSES = [
 @pytest.mark.parametrize(("written", "redacted"), ADDRESSES, ids=[written for written, _ in ADDRESSES])
 def test_passwords_are_redacted(written: str, redacted: str) -> None:
     assert redact_text(written) == redacted
-    assert may_contain_url(written)
+    assert may_contain_secret(written)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crestgate.core.bounds import MAX_KEY_BYTES
-from crestgate.envoy.descriptor_tree import Node, add_node, domain_node, path_of
+from crestgate.envoy.descriptor_tree import DescriptorNode, add_node, domain_node, path_of
 from crestgate.envoy.files import read_descriptor_files
 from crestgate.envoy.matcher import Domains
 from crestgate.envoy.rate_limit import DescriptorLimit
@@ -113,7 +113,7 @@ def test_overrides_shorten_keys_the_same() -> None:
 
 
 def test_long_domain_is_shortened() -> None:
-    root: Node = domain_node("d" * 1024)
+    root: DescriptorNode = domain_node("d" * 1024)
     add_node(root, "k", "", False, False, False).limit = DescriptorLimit(None, "d")
     found = Domains({"d" * 1024: root}).match("d" * 1024, [("k", "v")])
     assert found is not None

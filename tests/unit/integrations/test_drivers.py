@@ -10,7 +10,7 @@ import pytest
 
 from crestgate import AsyncLimiter, Limiter
 from crestgate.http.header_options import HeaderStyle
-from crestgate.integrations.drivers import Admission, check_async, check_sync, settle, settle_async
+from crestgate.integrations.drivers import LayerResult, check_async, check_sync, settle, settle_async
 from crestgate.integrations.layer import LimitLayer
 from crestgate.integrations.request import Response
 from crestgate.integrations.request_state import RequestState
@@ -34,18 +34,18 @@ class Layer:
 
     def check_sync(
         self, request_state: RequestState | None = None, route: str | None = None, **fields: Any
-    ) -> Admission[Any] | None:
+    ) -> LayerResult[Any] | None:
         request, request_state = layer_request(self.layer, **fields), request_state or RequestState()
         if self.sync:
             return check_sync(self.layer, request, request_state, route)
         return self.runner.run(check_async(self.layer, request, request_state, route))
 
-    def entered(self, request_state: RequestState | None = None, **fields: Any) -> Admission[Any]:
+    def entered(self, request_state: RequestState | None = None, **fields: Any) -> LayerResult[Any]:
         admission = self.check_sync(request_state, **fields)
         assert admission is not None
         return admission
 
-    def settle(self, admission: Admission[Any], status: int) -> None:
+    def settle(self, admission: LayerResult[Any], status: int) -> None:
         if self.sync:
             settle(admission, Response(status))
         else:
@@ -75,7 +75,7 @@ def only_401(response: Response) -> bool:
     return response.status == 401
 
 
-def headers_of(admission: Admission[Any]) -> dict[str, str]:
+def headers_of(admission: LayerResult[Any]) -> dict[str, str]:
     headers = admission.request_state.headers(HeaderStyle(), admission.layer.limiter.clock.ticks())
     return {name.decode(): value.decode() for name, value in headers}
 

@@ -10,7 +10,7 @@ import pytest
 
 from crestgate import AsyncLimiter, Limiter, RequestContext
 from crestgate.http.header_options import HeaderStyle
-from crestgate.integrations.drivers import Admission, check_sync, settle
+from crestgate.integrations.drivers import LayerResult, check_sync, settle
 from crestgate.integrations.layer import LimitLayer
 from crestgate.integrations.request import Response
 from crestgate.integrations.request_state import RequestState
@@ -50,7 +50,7 @@ def passes(layer: LimitLayer[Limiter], times: int, path: str = "/", **fields: An
     return admits(layer, times, lambda: layer_request(layer, path, **fields))
 
 
-def admission_of(layer: LimitLayer[Limiter], path: str = "/", **fields: Any) -> Admission[Limiter]:
+def admission_of(layer: LimitLayer[Limiter], path: str = "/", **fields: Any) -> LayerResult[Limiter]:
     admission = check_sync(layer, layer_request(layer, path, **fields), RequestState())
     assert admission is not None
     return admission

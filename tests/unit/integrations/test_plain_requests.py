@@ -6,12 +6,12 @@ import pytest
 
 from crestgate.http.client_address import TrustedProxies
 from crestgate.integrations import Response
-from crestgate.integrations.request import Headers, Identity, Request
+from crestgate.integrations.request import HeaderMap, Identity, Request
 from unit.integrations.plain import CLIENT, plain
 
 
 def test_headers_are_case_insensitive() -> None:
-    headers = Headers([(b"Content-Type", b"text/plain"), (b"x-tenant", b"blue")])
+    headers = HeaderMap([(b"Content-Type", b"text/plain"), (b"x-tenant", b"blue")])
     assert headers["content-type"] == headers["CONTENT-TYPE"] == "text/plain"
     assert "X-Tenant" in headers
     assert headers.get("X-Other") is None
@@ -22,20 +22,20 @@ def test_headers_are_case_insensitive() -> None:
 
 
 def test_several_headers_of_one_name_are_joined() -> None:
-    headers = Headers([(b"Accept", b"a"), (b"host", b"h"), (b"accept", b"b")])
+    headers = HeaderMap([(b"Accept", b"a"), (b"host", b"h"), (b"accept", b"b")])
     assert headers["accept"] == "a, b"
     assert list(headers) == ["accept", "host"]
     assert len(headers) == 2
 
 
 def test_headers_may_have_any_bytes() -> None:
-    headers = Headers([(b"x-name", b"gr\xf6\xdfer")])
+    headers = HeaderMap([(b"x-name", b"gr\xf6\xdfer")])
     assert headers["x-name"] == "größer"
     assert headers.get("größe\N{SNOWMAN}") is None
 
 
 def test_no_headers() -> None:
-    assert (len(Headers([])), list(Headers([])), Headers([]).get("a")) == (0, [], None)
+    assert (len(HeaderMap([])), list(HeaderMap([])), HeaderMap([]).get("a")) == (0, [], None)
 
 
 def test_other_attributes_are_those_of_the_framework() -> None:

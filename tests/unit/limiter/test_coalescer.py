@@ -100,7 +100,7 @@ def test_batch_size_is_bounded() -> None:
 
 
 def test_calls_use_several_lanes() -> None:
-    store = SlowStore(lanes=3)
+    store = SlowStore(max_concurrent_batches=3)
     limiter = Limiter(store)
     threads = [start(limiter, f"key{number}") for number in range(3)]
     for _ in range(3):
@@ -232,14 +232,14 @@ async def store_reached(store: SlowStore, calls: int = 1) -> None:
 
 def test_waiting_tasks_are_sent_when_a_lane_is_free() -> None:
     async def scenario() -> None:
-        store = SlowStore(lanes=2, max_members=3)
+        store = SlowStore(max_concurrent_batches=2, max_members=3)
         limiter = AsyncLimiter(store)
         tasks = []
         for n in range(9):
             tasks.append(asyncio.create_task(limiter.check(f"key{n}", "5/hour")))
             for _ in range(10):
                 await asyncio.sleep(0)
-        assert store.batches == [["key0"], ["key1"]], "two lanes, and both are busy"
+        assert store.batches == [["key0"], ["key1"]], "two max_concurrent_batches, and both are busy"
         await store.answer_all()
         await asyncio.gather(*tasks)
         assert store.batches[2:] == [["key2", "key3", "key4"], ["key5", "key6", "key7"], ["key8"]]

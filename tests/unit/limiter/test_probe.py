@@ -11,7 +11,7 @@ from crestgate import AsyncLimiter, Limit, StoreError
 from crestgate.stores.breaker import FAILURES
 from crestgate.stores.redis.cluster import ClusterTopology
 from crestgate.stores.redis.protocol import ServerAddress
-from crestgate.stores.remote_port import PROBE
+from crestgate.stores.remote_store import PROBE
 from crestgate.stores.sharded import ShardedStore
 from flaky_store import Flaky
 from servers.process import GivenServer

@@ -381,25 +381,25 @@ HOUR_US = 3600 * 1_000_000
 def test_seen_clients_are_bounded_and_the_least_recent_is_evicted() -> None:
     clients = SeenClients(capacity=3)
     for now_us, client in enumerate(["a", "b", "c", "a", "d"]):
-        clients.see(client, now_us)
+        clients.record(client, now_us)
     assert [clients.last_us(client) for client in "abcd"] == [3, None, 2, 4]
     assert len(clients) == 3
 
 
 def test_idle_clients_are_forgotten() -> None:
     clients = SeenClients()
-    clients.see("a", 0)
-    clients.see("b", 1)
-    clients.see("c", HOUR_US)
+    clients.record("a", 0)
+    clients.record("b", 1)
+    clients.record("c", HOUR_US)
     assert len(clients) == 3, "an hour is not longer than an hour"
-    clients.see("c", HOUR_US + 1)
+    clients.record("c", HOUR_US + 1)
     assert [clients.last_us(client) for client in "abc"] == [None, 1, HOUR_US + 1]
 
 
 def test_clock_step_back_forgets_no_client() -> None:
     clients = SeenClients()
-    clients.see("a", HOUR_US * 5)
-    clients.see("b", 0)
+    clients.record("a", HOUR_US * 5)
+    clients.record("b", 0)
     assert len(clients) == 2
 
 

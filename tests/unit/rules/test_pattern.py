@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crestgate.errors import ConfigError
-from crestgate.rules.matching.patterns import ONE, Pattern, parse_pattern
+from crestgate.rules.matching.patterns import ANY_SEGMENT, Pattern, parse_pattern
 
 READ = [
     ("*", Pattern("*", None)),
@@ -22,12 +22,12 @@ READ = [
     ("/orders/*", Pattern("/orders/*", ("orders",), True)),
     ("/orders/**", Pattern("/orders/*", ("orders",), True)),
     ("/orders/*/", Pattern("/orders/*", ("orders",), True)),
-    ("/orders/{id}", Pattern("/orders/{}", ("orders", ONE))),
-    ("/orders/{}", Pattern("/orders/{}", ("orders", ONE))),
-    ("/orders/{order id}", Pattern("/orders/{}", ("orders", ONE))),
-    ("/users/*/orders", Pattern("/users/{}/orders", ("users", ONE, "orders"))),
-    ("/users/{id}/*", Pattern("/users/{}/*", ("users", ONE), True)),
-    ("/*/*/*", Pattern("/{}/{}/*", (ONE, ONE), True)),
+    ("/orders/{id}", Pattern("/orders/{}", ("orders", ANY_SEGMENT))),
+    ("/orders/{}", Pattern("/orders/{}", ("orders", ANY_SEGMENT))),
+    ("/orders/{order id}", Pattern("/orders/{}", ("orders", ANY_SEGMENT))),
+    ("/users/*/orders", Pattern("/users/{}/orders", ("users", ANY_SEGMENT, "orders"))),
+    ("/users/{id}/*", Pattern("/users/{}/*", ("users", ANY_SEGMENT), True)),
+    ("/*/*/*", Pattern("/{}/{}/*", (ANY_SEGMENT, ANY_SEGMENT), True)),
     ("//orders/./x/../%37", Pattern("/orders/7", ("orders", "7"))),
     ("orders%2F7", Pattern("/orders/7", ("orders", "7"))),
     ("orders/7", Pattern("/orders/7", ("orders", "7"))),
@@ -73,4 +73,4 @@ def test_any_text_is_a_pattern_or_an_error(text: str) -> None:
     assert parse_pattern(pattern.key) == pattern
     if pattern.segments is not None:
         assert pattern.key[0] == "/"
-        assert all(segment == ONE or not set("*{}") & set(segment) for segment in pattern.segments)
+        assert all(segment == ANY_SEGMENT or not set("*{}") & set(segment) for segment in pattern.segments)

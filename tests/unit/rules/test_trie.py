@@ -115,7 +115,7 @@ def test_work_grows_with_the_path_and_not_with_the_rules() -> None:
 
         def watch(node: object) -> None:
             children = node.children  # type: ignore[attr-defined]  # of a node, whose type is private
-            for child in [*children.values(), node.one]:  # type: ignore[attr-defined]  # as above
+            for child in [*children.values(), node.wildcard_child]:  # type: ignore[attr-defined]  # as above
                 if child is not None:
                     watch(child)
             node.children = Counting(children)  # type: ignore[attr-defined]  # as above

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crestgate.config.settings import Address, Server, load_settings
+from crestgate.config.settings import Address, ServerSettings, load_settings
 from crestgate.errors import ConfigError
 from crestgate.service.main import serve
 from crestgate.service.node import address_of, listen
@@ -50,13 +50,13 @@ def test_first_socket_is_closed_if_the_second_address_is_in_use() -> None:
         addresses = [Address("127.0.0.1", one.getsockname()[1]) for one in (found, taken)]
         found.close()
         with pytest.raises(ConfigError, match=r"server\.grpc"):
-            listen(Server(http=addresses[0], grpc=addresses[1]))
+            listen(ServerSettings(http=addresses[0], grpc=addresses[1]))
         socket.create_server(("127.0.0.1", addresses[0].port)).close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_port_zero_is_resolved(host: str) -> None:
-    with closing(listen(Server(http=Address(host, 0), grpc=Address(host, 0)))) as listening:
+    with closing(listen(ServerSettings(http=Address(host, 0), grpc=Address(host, 0)))) as listening:
         http, grpc = address_of(listening.http), address_of(listening.grpc)
         assert (http.host, grpc.host) == (host, host)
         assert 0 not in (http.port, grpc.port)

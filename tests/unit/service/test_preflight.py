@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crestgate.config.settings import Address, Server, Settings, Tls
+from crestgate.config.settings import Address, ServerSettings, Settings, Tls
 from crestgate.errors import ConfigError
 from crestgate.service.preflight import PreflightReport, complete_settings, run_preflight
 
@@ -17,12 +17,12 @@ PAIR = Tls("server.pem", "server.key")
 OPEN = "are open: no key is needed"
 
 
-def printed(server: Server, report: PreflightReport = REPORT) -> list[str]:
+def printed(server: ServerSettings, report: PreflightReport = REPORT) -> list[str]:
     return list(report.lines(HTTP, GRPC, server))
 
 
 def test_both_addresses_are_printed() -> None:
-    assert printed(Server()) == [
+    assert printed(ServerSettings()) == [
         "Crestgate listens on http://127.0.0.1:8080 with 1 worker.",
         "  gRPC       [::1]:8081",
         "  counters   here",
@@ -35,7 +35,7 @@ def test_both_addresses_are_printed() -> None:
 
 def test_descriptor_limits_are_printed() -> None:
     report = replace(REPORT, descriptors="envoy.d: 2 limits in mail, 1 limit in shop")
-    assert "  envoy      envoy.d: 2 limits in mail, 1 limit in shop" in printed(Server(), report)
+    assert "  envoy      envoy.d: 2 limits in mail, 1 limit in shop" in printed(ServerSettings(), report)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_descriptor_limits_are_printed() -> None:
     ],
 )
 def test_tls_is_printed_for_both(tls: Tls, grpc: str) -> None:
-    lines = printed(Server(workers=2, tls=tls))
+    lines = printed(ServerSettings(workers=2, tls=tls))
     assert lines[0] == "Crestgate listens on https://127.0.0.1:8080 with 2 workers."
     assert lines[1] == f"  gRPC       {grpc}"
     assert lines[-1] == "  API        https://127.0.0.1:8080/docs"
@@ -62,7 +62,9 @@ def test_tls_is_printed_for_both(tls: Tls, grpc: str) -> None:
     ],
 )
 def test_check_scope_is_printed_for_both(http: bool, grpc: bool, text: str) -> None:
-    assert f"  checks     {text}" in printed(Server(), replace(REPORT, http_needs_key=http, grpc_needs_key=grpc))
+    assert f"  checks     {text}" in printed(
+        ServerSettings(), replace(REPORT, http_needs_key=http, grpc_needs_key=grpc)
+    )
 
 
 @pytest.fixture
@@ -77,12 +79,15 @@ EVERYWHERE = Address("0.0.0.0", 9000)
 @pytest.mark.parametrize(
     ("server", "where"),
     [
-        (Server(http=EVERYWHERE), "server.http: 0.0.0.0:9000 is"),
-        (Server(grpc=EVERYWHERE), "server.grpc: 0.0.0.0:9000 is"),
-        (Server(http=EVERYWHERE, grpc=Address("::", 9001)), "server.http: 0.0.0.0:9000 and server.grpc: [::]:9001 are"),
+        (ServerSettings(http=EVERYWHERE), "server.http: 0.0.0.0:9000 is"),
+        (ServerSettings(grpc=EVERYWHERE), "server.grpc: 0.0.0.0:9000 is"),
+        (
+            ServerSettings(http=EVERYWHERE, grpc=Address("::", 9001)),
+            "server.http: 0.0.0.0:9000 and server.grpc: [::]:9001 are",
+        ),
     ],
 )
-def test_other_machines_need_a_key_on_either_address(server: Server, where: str, settings: Settings) -> None:
+def test_other_machines_need_a_key_on_either_address(server: ServerSettings, where: str, settings: Settings) -> None:
     settings = replace(settings, server=server)
     with pytest.raises(ConfigError) as raised:
         run_preflight(settings, {})

@@ -6,8 +6,8 @@ import signal
 
 import uvicorn
 
-from crestgate.service.grpc.transport.listener import Listener
-from crestgate.service.worker import Server
+from crestgate.service.grpc.transport.listener import GrpcListener
+from crestgate.service.worker import UvicornServer
 
 
 async def unused_app(scope: object, receive: object, send: object) -> None:
@@ -16,7 +16,7 @@ async def unused_app(scope: object, receive: object, send: object) -> None:
 
 def test_readiness_reports_the_shutdown_immediately() -> None:
     events: list[str] = []
-    server = Server(uvicorn.Config(unused_app), Listener({}), 10, lambda: events.append("stopping"))
+    server = UvicornServer(uvicorn.Config(unused_app), GrpcListener({}), 10, lambda: events.append("stopping"))
     server.handle_exit(signal.SIGTERM, None)
     assert events == ["stopping"]
     assert server.should_exit

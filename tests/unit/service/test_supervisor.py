@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from crestgate.config.settings import Server, Settings
-from crestgate.service.node import ListenSockets, Node
+from crestgate.config.settings import ServerSettings, Settings
+from crestgate.service.node import ListenSockets, NodeDirectory
 from crestgate.service.supervisor import MAX_BACKOFF_SECONDS, Supervisor, _signal_name
 
 
@@ -31,9 +31,9 @@ class FailingProcess:
 def test_failed_process_start_is_retried_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = replace(Settings(), server=Server(workers=2))
+    settings = replace(Settings(), server=ServerSettings(workers=2))
     with socket.socket() as http, socket.socket() as grpc:
-        supervisor = Supervisor(settings, Node("nowhere"), ListenSockets(http, grpc))
+        supervisor = Supervisor(settings, NodeDirectory("nowhere"), ListenSockets(http, grpc))
         monkeypatch.setattr(supervisor._context, "Process", FailingProcess)
         supervisor._check(100.0)
     assert [slot.process for slot in supervisor._slots] == [None, None]

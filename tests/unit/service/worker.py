@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crestgate import AsyncLimiter, Limiter
-from crestgate.config.server import Server, ServerLimits
+from crestgate.config.server import ServerLimits, ServerSettings
 from crestgate.config.settings import Logs, Settings
 from crestgate.protobuf import messages
 from crestgate.rules.catalog import Catalog
@@ -21,7 +21,7 @@ from crestgate.service.context import CallContext
 from crestgate.service.dependencies import Dependencies
 from crestgate.service.grpc.services.registry import build_methods
 from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError
-from crestgate.service.http.asgi import Response
+from crestgate.service.http.asgi import HttpResponse
 from crestgate.service.http.router import Router
 from crestgate.service.observability.health import Health
 from crestgate.service.observability.request_log import RequestLog
@@ -65,7 +65,9 @@ class Worker:
         self.repository = MemoryRepository(self.clock)
         self.repository.write([Edit(kind, name, dict(body)) for (kind, name), body in (records or {}).items()], ALICE)  # type: ignore[arg-type]
         self.catalog = Catalog([self.repository], 3600)
-        settings = Settings(server=Server(**(server or {}), limits=ServerLimits(**(limits or {}))), logs=logs or Logs())
+        settings = Settings(
+            server=ServerSettings(**(server or {}), limits=ServerLimits(**(limits or {}))), logs=logs or Logs()
+        )
         limiter = AsyncLimiter(MemoryStore(clock=self.clock) if store is None else store, catalog=self.catalog)
         nothing: Any = None
         self.metrics = WorkerMetrics()
@@ -121,12 +123,12 @@ class Worker:
         assert response[0] == 200, response
         return json.loads(response[2])
 
-    def respond(self, path: str, call: CallContext, body: bytes) -> Response:
+    def respond(self, path: str, call: CallContext, body: bytes) -> HttpResponse:
         """The response of the handler of an HTTP path."""
 
-        async def respond() -> Response:
+        async def respond() -> HttpResponse:
             response = self.http.routes[path].handler(call, body)
-            return response if isinstance(response, Response) else await response
+            return response if isinstance(response, HttpResponse) else await response
 
         return self.runner.run(respond())
 

@@ -19,7 +19,7 @@ from crestgate.runtime.url_options import Options
 from crestgate.stores.factory import open_store
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, Request, Store
-from crestgate.stores.remote_port import RemoteStore
+from crestgate.stores.remote_store import RemoteStore
 from crestgate.stores.sharded import ShardedStore
 from crestgate.testing import FakeClock, StoreConformance, read_vectors, vector_mismatches
 

@@ -121,7 +121,7 @@ def test_batch_that_timed_out_in_the_queue_is_never_sent() -> None:
 
     async def main() -> None:
         store = Blocking(lambda: wait_for(release))
-        store.lanes = 1
+        store.max_concurrent_batches = 1
         await asyncio.gather(results_of(store, 0.02), results_of(store, 0.02))
         release.set()
         store.threads.pool(1).shutdown(wait=True)

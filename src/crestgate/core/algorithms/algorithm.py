@@ -120,7 +120,7 @@ class Algorithm:
         """Whole requests used at `now`, rounded up."""
         raise NotImplementedError
 
-    def frees(self, state: State, now: i64, room: i64) -> i64:
+    def available_at(self, state: State, now: i64, room: i64) -> i64:
         """The first microsecond, not before `now`, at which no more than `room` requests are used."""
         raise NotImplementedError
 

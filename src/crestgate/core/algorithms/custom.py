@@ -87,7 +87,7 @@ class CustomAlgorithm(Algorithm):
     def used(self, state: State, now: i64) -> i64:
         return self.capacity - self.verdict(state, now, 0)[1].remaining
 
-    def frees(self, state: State, now: i64, room: i64) -> i64:
+    def available_at(self, state: State, now: i64, room: i64) -> i64:
         if room == 0:
             return now + self.verdict(state, now, 0)[1].reset_us
         # There is room for that many requests when one of that cost would pass.

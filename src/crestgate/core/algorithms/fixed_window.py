@@ -65,7 +65,7 @@ class FixedWindow(Algorithm):
     def used(self, state: State, now: i64) -> i64:
         return self.count(state, self.instant(state, now))
 
-    def frees(self, state: State, now: i64, room: i64) -> i64:
+    def available_at(self, state: State, now: i64, room: i64) -> i64:
         at = self.instant(state, now)
         if self.count(state, at) <= room:
             return now

@@ -108,7 +108,7 @@ class Level(Algorithm):
     def used(self, state: State, now: i64) -> i64:
         return -(-self.level(state, self.instant(state, now)) // self.unit)
 
-    def frees(self, state: State, now: i64, room: i64) -> i64:
+    def available_at(self, state: State, now: i64, room: i64) -> i64:
         at = self.instant(state, now)
         level = self.level(state, at)
         if -(-level // self.unit) <= room:

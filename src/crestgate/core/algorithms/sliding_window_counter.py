@@ -64,7 +64,7 @@ class SlidingWindowCounter(Algorithm):
                 previous,
                 left if left > 0 else 0,
                 0,
-                self.clears(at, start, current, previous, 0) * tick - now if after else 0,
+                self.drained_at(at, start, current, previous, 0) * tick - now if after else 0,
             )
         left = capacity - used
         return (
@@ -73,8 +73,8 @@ class SlidingWindowCounter(Algorithm):
             current,
             previous,
             left if left > 0 else 0,
-            self.clears(at, start, current, previous, capacity - cost) * tick - now,
-            self.clears(at, start, current, previous, 0) * tick - now if used else 0,
+            self.drained_at(at, start, current, previous, capacity - cost) * tick - now,
+            self.drained_at(at, start, current, previous, 0) * tick - now if used else 0,
         )
 
     def charge(self, state: State, now: i64, cost: i64) -> tuple[i64, i64, i64]:
@@ -91,7 +91,7 @@ class SlidingWindowCounter(Algorithm):
         if windows == 0:
             back = min(amount, current)
             return back, at, current - back, previous
-        if windows == 1 and self.frees(state, now, 0) > now:
+        if windows == 1 and self.available_at(state, now, 0) > now:
             back = min(amount, previous)
             return back, at, current, previous - back
         return 0, at, current, previous
@@ -101,12 +101,12 @@ class SlidingWindowCounter(Algorithm):
         current, previous = self.counts(state, at)
         return current + previous * (self.period - at % self.period) // self.period
 
-    def frees(self, state: State, now: i64, room: i64) -> i64:
+    def available_at(self, state: State, now: i64, room: i64) -> i64:
         if self.used(state, now) <= room:
             return now
         at = self.instant(state, now)
         current, previous = self.counts(state, at)
-        return self.clears(at, at - at % self.period, current, previous, room) * self.tick
+        return self.drained_at(at, at - at % self.period, current, previous, room) * self.tick
 
     def counts(self, state: State, at: i64) -> tuple[i64, i64]:
         """The counts of the window of the tick `at` (a result of `instant`) and of the window before."""
@@ -115,7 +115,7 @@ class SlidingWindowCounter(Algorithm):
             return state.a, state.b
         return 0, state.a if state.time >= start - self.period else 0
 
-    def clears(self, at: i64, start: i64, current: i64, previous: i64, room: i64) -> i64:
+    def drained_at(self, at: i64, start: i64, current: i64, previous: i64, room: i64) -> i64:
         """The first tick, not before `at`, at which no more than `room` is used without further requests.
 
         In this window that is when the weighted previous count is low enough; if that is impossible, in the next
@@ -123,12 +123,12 @@ class SlidingWindowCounter(Algorithm):
         """
         period = self.period
         if current <= room:
-            tick = self.fades(start, previous, room - current)
+            tick = self.previous_window_decayed_at(start, previous, room - current)
             if tick < start + period:
                 return max(tick, at)
-        return self.fades(start + period, current, room)
+        return self.previous_window_decayed_at(start + period, current, room)
 
-    def fades(self, start: i64, previous: i64, room: i64) -> i64:
+    def previous_window_decayed_at(self, start: i64, previous: i64, room: i64) -> i64:
         """The first tick of the window from `start`, or its end, at which floor(previous * (1 - pos)) <= room."""
         if previous <= room:
             return start

@@ -60,7 +60,7 @@ class SlidingWindowLog(Algorithm):
             )
         left = capacity - live
         newest = state.b + at - seen
-        freeing = log.freed(gone + after - capacity) + at - seen if log is not None else at
+        freeing = log.tick_when_freed(gone + after - capacity) + at - seen if log is not None else at
         return (
             False,
             at,
@@ -80,19 +80,19 @@ class SlidingWindowLog(Algorithm):
         log = state.log
         if log is None or at < state.time or tick <= at - self.period:
             return 0, at, state.a, state.b
-        back = min(amount, log.charged(tick))
+        back = min(amount, log.cost_at(tick))
         return back, at, state.a - back, state.b
 
     def used(self, state: State, now: i64) -> i64:
         return self.live(state, self.instant(state, now))
 
-    def frees(self, state: State, now: i64, room: i64) -> i64:
+    def available_at(self, state: State, now: i64, room: i64) -> i64:
         at = self.instant(state, now)
         excess = self.live(state, at) - room
         log: Log | None = state.log
         if excess <= 0 or log is None:
             return now
-        last = state.b if room == 0 else log.freed(state.a - room)
+        last = state.b if room == 0 else log.tick_when_freed(state.a - room)
         return (last + at - max(at, state.time) + self.period) * self.tick
 
     def live(self, state: State, at: i64) -> i64:

@@ -17,7 +17,7 @@ from starlette.responses import Response as StarletteResponse
 from crestgate.errors import RateLimitExceeded
 from crestgate.integrations.asgi.request import Scope
 from crestgate.integrations.asgi.routes import chosen_route
-from crestgate.integrations.drivers import Admission, settle_async
+from crestgate.integrations.drivers import LayerResult, settle_async
 from crestgate.integrations.layer import LimitLayer
 from crestgate.integrations.request import Response
 from crestgate.integrations.request_state import RequestState
@@ -38,7 +38,7 @@ class RouteState:
         self,
         layer: LimitLayer[AsyncLimiter],
         request_state: RequestState,
-        admission: Admission[AsyncLimiter] | None,
+        admission: LayerResult[AsyncLimiter] | None,
         scope: Scope,
         response: StarletteResponse,
     ) -> None:

@@ -33,10 +33,12 @@ _MAX_DEPTH = 100
 
 def routes_of(functions: Iterable[Endpoint]) -> list[Any]:
     """The routes whose endpoint is one of these functions. Searches all objects, which takes tens of milliseconds."""
-    wanted = list(functions)
+    endpoints = list(functions)
     candidates = [one for one in gc.get_objects() if issubclass(type(one), _KINDS)]
     return [
-        route for route in candidates if any(_same(getattr(route, "endpoint", None), function) for function in wanted)
+        route
+        for route in candidates
+        if any(_same(getattr(route, "endpoint", None), function) for function in endpoints)
     ]
 
 

@@ -23,7 +23,7 @@ import flask
 from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
 from crestgate.integrations.denial import Denial
-from crestgate.integrations.drivers import Admission, check_sync, give_back, settle
+from crestgate.integrations.drivers import LayerResult, check_sync, give_back, settle
 from crestgate.integrations.exemptions import Exempt, build_exemption
 from crestgate.integrations.flask.request import Denied, FlaskRequest, FlaskResponse, RateLimited, template_of
 from crestgate.integrations.flask.view_limits import ViewLimit, unwrapped, view_limits_of, wrapped_functions
@@ -78,7 +78,7 @@ class FlaskRequestState:
         self.request_state = request_state
         self.exempt = exempt
         self.checked: set[ViewLimit] = set()
-        self.admissions: list[Admission[Limiter]] = []
+        self.admissions: list[LayerResult[Limiter]] = []
         """To be settled when the response is known."""
         self.writes = request_state.writer is None
         if self.writes:
@@ -186,7 +186,7 @@ class AppLimits:
         flask_state = self.flask_state()
         unchecked = [(view_limit, route) for view_limit, route in limits if view_limit not in flask_state.checked]
         delay = 0.0
-        admitted: list[Admission[Limiter]] = []
+        admitted: list[LayerResult[Limiter]] = []
         for position, (view_limit, route) in enumerate(unchecked, 1):
             flask_state.checked.add(view_limit)
             layer = self.layer(view_limit)

@@ -15,7 +15,7 @@ import grpc
 
 from crestgate.core.decision import Decision
 from crestgate.http.problem import exceeded
-from crestgate.integrations.drivers import Admission
+from crestgate.integrations.drivers import LayerResult
 from crestgate.integrations.layer import L, LimitLayer
 from crestgate.integrations.request import Identity, RawHeaders, Request, Response
 from crestgate.integrations.request_state import RequestState
@@ -26,7 +26,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 DenialStatus = tuple[grpc.StatusCode, str, Metadata]
 """The status of a denied call: code, details, and additional trailing metadata."""
 
-Settlement: TypeAlias = "tuple[Admission[L], RpcResponse]"
+Settlement: TypeAlias = "tuple[LayerResult[L], RpcResponse]"
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -110,7 +110,7 @@ class Rpc(Generic[L]):
         self.request = RpcRequest(native, layer.identity, name)
         self.route = route
         """The method, if limits count per method."""
-        self.admission: Admission[L] | None = None
+        self.admission: LayerResult[L] | None = None
         self._status: object = None
         self._trailing: Metadata = ()
         self.finished = False

@@ -26,7 +26,7 @@ UNITS = {"SEC": 1, "MIN": 60, "HOUR": 3600, "DAY": 86400}
 TYPES = ("DEFAULT", "API", "METHOD")
 GLOBAL = "GLOBAL"
 MAX_REQUESTS = 2**31 - 1
-FOR_ALL = "'*' would be every client: use default_client_limits instead"
+WILDCARD_NOT_ALLOWED = "'*' would be every client: use default_client_limits instead"
 MAX_SEEN = 10_000
 IDLE_US = 3600 * 1_000_000
 
@@ -44,7 +44,7 @@ class ClientLimit:
     def __post_init__(self) -> None:
         check_name("clientId", self.client)
         if self.client == ANY:
-            raise ConfigError(f"clientId {FOR_ALL}")
+            raise ConfigError(f"clientId {WILDCARD_NOT_ALLOWED}")
         check_choice("limitType", self.limit_type, TYPES)
         check_name("limitName", self.limit_name)
         if self.limit_type == "DEFAULT":
@@ -97,7 +97,7 @@ def read_client(data: object, at: str, problems: Problems) -> list[tuple[str, Cl
         return []
     client = fields.text("clientId", required=True)
     if client == ANY:
-        fields.report("clientId", FOR_ALL)
+        fields.report("clientId", WILDCARD_NOT_ALLOWED)
         client = None
     if not fields.has("limits"):
         fields.report("limits", "is missing: write a list of {limitType, limitName, timeIntervalLimit}")
@@ -140,7 +140,7 @@ class SeenClients:
         self._last_us: OrderedDict[str, int] = OrderedDict()
         self._lock = fork_safe_lock()
 
-    def see(self, client: str, now_us: int) -> None:
+    def record(self, client: str, now_us: int) -> None:
         """Record a request of a client that is not configured."""
         with self._lock:
             last = self._last_us

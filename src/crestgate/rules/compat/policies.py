@@ -35,7 +35,7 @@ POLICY_FIELDS = ("key", *NUMBERS)
 POLICY_KEY_PARTS = (*(dimension.name for dimension in IDENTIFIED if dimension.name != "key"), "route")
 """Allowed values of `policy_key`, in the order of the parts of a key."""
 DEFAULT_ID = "default-policy"
-FOR_ALL = "'*' would be every key: use default_policy instead"
+WILDCARD_NOT_ALLOWED = "'*' would be every key: use default_policy instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Policy:
     def rule(self) -> Rule:
         """The rule of this policy."""
         if self.key == ANY:
-            raise ConfigError(f"a policy's key {FOR_ALL}")
+            raise ConfigError(f"a policy's key {WILDCARD_NOT_ALLOWED}")
         return self._rule(self.rule_id, f"policy of {shorten(self.key)}", self.key)
 
     def default_rule(self) -> Rule:
@@ -108,7 +108,7 @@ def read_policy(data: object, at: str, problems: Problems) -> Policy | None:
         return None
     key = fields.text("key", required=True)
     if key == ANY:
-        fields.report("key", FOR_ALL)
+        fields.report("key", WILDCARD_NOT_ALLOWED)
     return _policy(fields, key, before)
 
 

@@ -20,11 +20,11 @@ from functools import lru_cache
 from crestgate.errors import ConfigError
 from crestgate.rules.matching.paths import normalise
 
-__all__ = ["EVERY", "ONE", "REST", "Pattern", "name_pattern", "parse_pattern"]
+__all__ = ["ANY_PATH", "ANY_SEGMENT", "TRAILING_WILDCARD", "Pattern", "name_pattern", "parse_pattern"]
 
-EVERY = "*"
-ONE = "{}"
-REST = "*"
+ANY_PATH = "*"
+ANY_SEGMENT = "{}"
+TRAILING_WILDCARD = "*"
 LITERAL = "="
 _NAMED = re.compile(r"\{[^{}/]*\}")
 _ENCODED_WILDCARD = re.compile(r"(?i)%(?:25)*(?:2A|7B|7D)")
@@ -36,7 +36,7 @@ class Pattern:
 
     key: str
     segments: tuple[str, ...] | None
-    """The text of each segment, or `ONE` for any; None if it is not a path but `*` or a name."""
+    """The text of each segment, or `ANY_SEGMENT` for any; None if it is not a path but `*` or a name."""
     rest: bool = False
     """Whether it also matches all paths below: a final `*`."""
 
@@ -48,8 +48,8 @@ def parse_pattern(text: str) -> Pattern:
     >>> parse_pattern("/users/{id}/orders/").key, parse_pattern("/users/*").key
     ('/users/{}/orders', '/users/*')
     """
-    if text in (EVERY, "**"):
-        return Pattern(EVERY, None)
+    if text in (ANY_PATH, "**"):
+        return Pattern(ANY_PATH, None)
     if text.startswith(LITERAL) and len(text) > 1:
         return Pattern(name_pattern(text[1:]), None)
     path = normalise(text)
@@ -67,12 +67,12 @@ def parse_pattern(text: str) -> Pattern:
     rest = segments[-1] in ("*", "**")
     if rest:
         segments.pop()
-    found = [ONE if part == "*" or _NAMED.fullmatch(part) else part for part in segments if part]
+    found = [ANY_SEGMENT if part == "*" or _NAMED.fullmatch(part) else part for part in segments if part]
     for part in found:
-        if part != ONE and any(character in part for character in "*{}"):
+        if part != ANY_SEGMENT and any(character in part for character in "*{}"):
             where = "'**' is only allowed at the end" if part == "**" else "'*' and '{name}' must be a whole segment"
             raise ConfigError(f"{text!r} has the segment {part!r}: {where}, as in '/users/{{id}}/*'")
-    return Pattern("/" + "/".join([*found, REST] if rest else found), tuple(found), rest)
+    return Pattern("/" + "/".join([*found, TRAILING_WILDCARD] if rest else found), tuple(found), rest)
 
 
 def name_pattern(name: str) -> str:

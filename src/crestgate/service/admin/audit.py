@@ -41,9 +41,9 @@ class EntriesQuery(Query):
 def read_audit(context: ContextDep, query: Annotated[EntriesQuery, QueryParameters()]) -> Response:
     """Every write and reset of the last 90 days, the newest first: actor, action, before, after, time, address."""
     when = parse_timestamps({"since": query.since, "until": query.until})
-    wanted = AuditQuery(query.actor, query.subject, when["since"], when["until"], query.before, query.limit + 1)
+    audit_query = AuditQuery(query.actor, query.subject, when["since"], when["until"], query.before, query.limit + 1)
     with naming_fields():
-        found = context.dependencies.repository.audit(wanted)
+        found = context.dependencies.repository.audit(audit_query)
     shown = found[: query.limit]
     next_after = shown[-1].id if len(found) > query.limit else None
     return json_response({"entries": [_entry_data(entry) for entry in shown], "next": next_after})

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from crestgate.service.admin.models import Model
 from crestgate.service.admin.responses import ref
-from crestgate.service.checks.schemas import Answer, BatchBody, CheckBody, Counter, Counters, VerifyBody
+from crestgate.service.checks.schemas import BatchBody, CheckBody, Counter, Counters, DecisionBody, VerifyBody
 
 __all__ = ["CHECK_MODELS", "check_schemas"]
 
@@ -75,10 +75,10 @@ CHECK_MODELS: tuple[type[BaseModel], ...] = (Liveness, Readiness, ResetResponse,
 
 def check_schemas() -> dict[str, Schema]:
     """The components of check bodies and decisions, by name."""
-    structures = [Answer, BatchBody, CheckBody, Counter, Counters, VerifyBody]
+    structures = [DecisionBody, BatchBody, CheckBody, Counter, Counters, VerifyBody]
     _, found = msgspec.json.schema_components(structures, ref_template="#/components/schemas/{name}")
     given = {NAMES.get(name, name): _renamed(schema) for name, schema in found.items()}
-    check, answer = given.pop("CheckBody"), given.pop("Answer")
+    check, answer = given.pop("CheckBody"), given.pop("DecisionBody")
     given["CheckContext"]["properties"].pop("key")  # KeyCheck has it
     forms = {
         "SubjectCheck": (
@@ -143,5 +143,5 @@ def _renamed(schema: Any) -> Any:
         return schema
     name = str(schema.get("$ref", "")).rpartition("/")[2]
     if name:
-        return ref("DecisionPart" if name == "Answer" else NAMES.get(name, name))
+        return ref("DecisionPart" if name == "DecisionBody" else NAMES.get(name, name))
     return {key: _renamed(value) for key, value in schema.items()}

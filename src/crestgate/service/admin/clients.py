@@ -11,7 +11,7 @@ from fastapi import Query as QueryParameters
 from pydantic import Field
 from starlette.responses import Response
 
-from crestgate.core.redaction import client_of_api_key
+from crestgate.core.redaction import client_id_from_api_key
 from crestgate.errors import NotFoundError, ReadOnlyError
 from crestgate.loader.fields import Fields, Problems
 from crestgate.rules.compat.clients import GLOBAL, TYPES, UNITS, ClientLimit, client_limit_of, read_client
@@ -127,7 +127,7 @@ def _last_seen(
     parts = context.dependencies
     parts.last_uses.note(mine)
     seen = (parts.metrics.clients.last_us, parts.worker_snapshots.seen().clients)
-    known = any(name in clients for clients in seen for name in (client, client_of_api_key(client)))
+    known = any(name in clients for clients in seen for name in (client, client_id_from_api_key(client)))
     return parts.last_uses.find(counters), known
 
 

@@ -70,12 +70,12 @@ async def check_path(request: Request) -> None:
 
 
 def page(
-    names: Iterable[str], query: PageQuery, wanted: Callable[[str], bool] | None = None
+    names: Iterable[str], query: PageQuery, matches: Callable[[str], bool] | None = None
 ) -> tuple[list[str], str | None]:
     """The names of a page, sorted, and the last of them if there are more."""
     after = query.after
     left = sorted(name for name in names if name > after)
-    found = list(islice((name for name in left if wanted is None or wanted(name)), query.limit + 1))
+    found = list(islice((name for name in left if matches is None or matches(name)), query.limit + 1))
     more = len(found) > query.limit
     return found[: query.limit], found[query.limit - 1] if more else None
 

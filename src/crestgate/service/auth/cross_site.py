@@ -32,7 +32,7 @@ from crestgate.service.context import CallContext
 from crestgate.service.errors import ApiError
 
 if TYPE_CHECKING:
-    from crestgate.config.server import Server
+    from crestgate.config.server import ServerSettings
 
 __all__ = ["CrossSiteGuard"]
 
@@ -59,7 +59,7 @@ MAX_QUOTED: Final = 100
 class CrossSiteGuard:
     """Checks `Host`, `Origin` and `Sec-Fetch-Site` of the requests of one worker."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerSettings) -> None:
         self._loopback = is_loopback(server.http.host)
         self._restricted = self._loopback or bool(server.allowed_hosts)
         self._names = {name for name in server.allowed_hosts if not name.startswith(ANY_LABEL)}

@@ -20,7 +20,7 @@ that store is down.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from math import ceil
@@ -33,14 +33,13 @@ from crestgate.http.field_values import header_text
 from crestgate.limiter.limiter import Limiter
 from crestgate.rules.address import subject_address
 from crestgate.service.auth.keys import ApiKeys, Caller, Scope, includes
+from crestgate.service.context import Headers
 
 if TYPE_CHECKING:
-    from crestgate.config.server import Address, Server
+    from crestgate.config.server import Address, ServerSettings
 
-__all__ = ["CheckCeiling", "Guard", "Headers", "Refusal", "required_check_scope"]
+__all__ = ["CheckCeiling", "Guard", "Refusal", "required_check_scope"]
 
-Headers = Sequence[tuple[bytes, bytes]]
-"""As ASGI has them: names in lower case."""
 CHALLENGE = b"Bearer"
 INVALID_TOKEN = b'Bearer error="invalid_token"'
 MAX_LEASE = 1000
@@ -63,7 +62,7 @@ class Guard:
     def __init__(
         self,
         keys: ApiKeys,
-        server: Server,
+        server: ServerSettings,
         node: Limiter,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
@@ -163,7 +162,7 @@ class CheckCeiling:
         return _too_many("too many checks on this node", self._limit, decision)
 
 
-def required_check_scope(server: Server, address: Address) -> Scope | None:
+def required_check_scope(server: ServerSettings, address: Address) -> Scope | None:
     """The scope that checks need on a listen address; None if they need no key.
 
     By default they need none on loopback, and with `server.insecure`.
@@ -191,9 +190,9 @@ def _token(headers: Headers) -> str:
     return (token.strip() if scheme.lower() == "bearer" else "") or _header(headers, b"x-api-key")
 
 
-def _header(headers: Headers, wanted: bytes) -> str:
+def _header(headers: Headers, header_name: bytes) -> str:
     for name, value in headers:
-        if name == wanted:
+        if name == header_name:
             return header_text(value) or ""
     return ""
 

@@ -131,7 +131,7 @@ class EnvoyService:
         response = encode_response(check, decisions, over, headers)
         if check.message is not None:
             response += metadata_field(check, decisions)
-        metrics.observe_duration(perf_counter() - call.started)
+        metrics.durations.observe(perf_counter() - call.started)
         return response
 
     def _count_all(

@@ -29,7 +29,7 @@ from crestgate.http.field_values import trimmed_bytes
 from crestgate.limiter.pending_check import PendingCheck, combine_parts
 from crestgate.service.checks.forms import cost_of
 from crestgate.service.checks.responses import answer_of
-from crestgate.service.checks.schemas import Answer, CheckBody
+from crestgate.service.checks.schemas import CheckBody, DecisionBody
 from crestgate.service.checks.slices import ENTRIES_PER_COUNTER, work_of
 from crestgate.service.context import CallContext, Fields
 from crestgate.service.errors import ApiError
@@ -99,7 +99,7 @@ def build_record(
     return IdempotencyRecord(name, _fingerprint(checks, batch), note)
 
 
-def replay(record: IdempotencyRecord, stored: Replay) -> list[Answer]:
+def replay(record: IdempotencyRecord, stored: Replay) -> list[DecisionBody]:
     """The answers to the first request with this key; ApiError if that had another body."""
     if stored.fingerprint != record.fingerprint:
         raise ApiError(422, "this idempotency key was used with another body: take a new key for a new request")

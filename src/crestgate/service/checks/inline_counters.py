@@ -215,29 +215,29 @@ def _algorithm(counter: CounterBody, inline: bool) -> Algorithm:
         raise InvalidRequestError(
             "limit", "is missing: write a limit such as 100/minute, or the name of a plan as plan"
         )
-    given = counter.name
-    if not inline and given is None:
+    counter_name = counter.name
+    if not inline and counter_name is None:
         raise InvalidRequestError("name", "is missing: send key, name and limit as the answer to the take has them")
-    if given is not None and not 0 < len(given) <= MAX_NAME:
-        raise InvalidRequestError("name", f"has {len(given)} characters: write 1 to {MAX_NAME:,}, or leave it out")
-    name = given or ""
+    if counter_name is not None and not 0 < len(counter_name) <= MAX_NAME:
+        raise InvalidRequestError("name", f"has {len(counter_name)} characters: write 1 to {MAX_NAME:,}, or omit it")
+    name = counter_name or ""
     if inline:
         name = INLINE_PREFIX + name
     elif name.startswith(INLINE_PREFIX):
         raise InvalidRequestError("name", f"begins with {INLINE_PREFIX!r}, as no counter of a rule or a plan does")
-    known = _algorithms.get((inline, name, text))
-    if known is not None:
-        return known
+    cached_limit = _algorithms.get((inline, name, text))
+    if cached_limit is not None:
+        return cached_limit
     if len(text) > MAX_LIMIT:
         raise InvalidRequestError("limit", f"has {len(text)} characters; the maximum is {MAX_LIMIT}")
     try:
         limit = Limit.parse(text)
-        known = build(limit, f"{INLINE_PREFIX}{limit}" if given is None else name, INLINE)
-        known.inline = inline
+        cached_limit = build(limit, f"{INLINE_PREFIX}{limit}" if counter_name is None else name, INLINE)
+        cached_limit.inline = inline
     except ConfigError as error:
         raise InvalidRequestError("limit", str(error)) from None
-    _algorithms[inline, name, text] = known
-    return known
+    _algorithms[inline, name, text] = cached_limit
+    return cached_limit
 
 
 def _refuse_other_fields(check: CheckBody) -> None:

@@ -107,12 +107,14 @@ def _validation_error(text: str, forms: str) -> InvalidRequestError:
     expected = _EXPECTED.match(message)
     if expected is None:
         return InvalidRequestError(at, message[0].lower() + message[1:].replace("`", ""))
-    wanted = [_TYPES.get(kind, kind) for kind in expected[1].split(" | ") if kind != "null"]
+    expected_types = [_TYPES.get(kind, kind) for kind in expected[1].split(" | ") if kind != "null"]
     given = (
-        "a fraction" if wanted == [_TYPES["int"]] and expected[2] == "float" else _TYPES.get(expected[2], expected[2])
+        "a fraction"
+        if expected_types == [_TYPES["int"]] and expected[2] == "float"
+        else _TYPES.get(expected[2], expected[2])
     )
-    hint = ': write "42", in quotes' if wanted == [_TYPES["str"]] and expected[2] == "int" else ""
-    return InvalidRequestError(at, f"must be {' or '.join(wanted)}, not {given}{hint}")
+    hint = ': write "42", in quotes' if expected_types == [_TYPES["str"]] and expected[2] == "int" else ""
+    return InvalidRequestError(at, f"must be {' or '.join(expected_types)}, not {given}{hint}")
 
 
 def join_path(at: str, name: str) -> str:

@@ -24,7 +24,7 @@ from crestgate.service.checks.forms import MAX_COUNTERS
 from crestgate.service.checks.idempotency import idempotency_key
 from crestgate.service.checks.inline_counters import SettlementAuthorization, op_of, prepare_counters
 from crestgate.service.checks.responses import answer_of, encode, join_decisions
-from crestgate.service.checks.schemas import Answer, BatchBody, CheckBody, Counter, Counters, Failure
+from crestgate.service.checks.schemas import BatchBody, CheckBody, Counter, Counters, DecisionBody, Failure
 from crestgate.service.checks.service import MAX_MEMBERS, CheckService
 from crestgate.service.checks.slices import (
     LOCAL_SLICE,
@@ -45,7 +45,7 @@ from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, Member, Op, 
 
 __all__ = ["Operation", "Operations", "is_plain"]
 
-SETTLED: Final = bytes(16)
+EMPTY_FINGERPRINT: Final = bytes(16)
 """The fingerprint of the record of a take that was settled: there is nothing to compare."""
 ERROR_WORK: Final = 4
 """The work of preparing an invalid check, in counters: an invalid limit takes longer to parse than a valid one."""
@@ -193,7 +193,7 @@ class Operations:
             if one.request is not None and one.proof.take is not None and one.proof.missing is None:
                 # Whoever gives back twice would be given what somebody else took.
                 since_us = one.proof.issued * 1_000_000 if one.op is Op.GIVE_BACK else None
-                record = IdempotencyRecord(f"settled:{one.proof.take}", SETTLED, b"", since_us)
+                record = IdempotencyRecord(f"settled:{one.proof.take}", EMPTY_FINGERPRINT, b"", since_us)
                 one.request = Request(one.op, one.request.members, record)
 
     def _permit(self, call: CallContext, one: Operation, exact: bool, weight: int) -> None:
@@ -261,7 +261,7 @@ class Operations:
         checks = self.checks
         now_us = checks.clock.ticks()
         checks.metrics.set_time(now_us)
-        answers: list[Answer | Counters | Failure] = []
+        answers: list[DecisionBody | Counters | Failure] = []
         for one in operations:
             error = one.error
             if error is not None:

@@ -10,7 +10,7 @@ import msgspec
 
 from crestgate.core.decision import Decision
 from crestgate.core.pressure import NORMAL
-from crestgate.service.checks.schemas import Answer
+from crestgate.service.checks.schemas import DecisionBody
 from crestgate.service.checks.slices import next_turn
 
 __all__ = ["answer_of", "encode", "encode_batch", "join_decisions"]
@@ -21,7 +21,7 @@ ENCODE_SLICE: Final = 128
 encode: Final = msgspec.json.Encoder().encode
 
 
-def answer_of(decision: Decision, now_us: int) -> Answer:
+def answer_of(decision: Decision, now_us: int) -> DecisionBody:
     """The answer to a check that was decided at this time."""
     answer = _numbers(decision, now_us)
     detail = decision.detail
@@ -34,7 +34,7 @@ def answer_of(decision: Decision, now_us: int) -> Answer:
     return answer
 
 
-def _numbers(decision: Decision, now_us: int) -> Answer:
+def _numbers(decision: Decision, now_us: int) -> DecisionBody:
     algorithm = decision.algorithm
     detail = decision.detail
     remaining = decision.remaining
@@ -42,7 +42,7 @@ def _numbers(decision: Decision, now_us: int) -> Answer:
     limit = algorithm.capacity
     reset_us = decision.reset_us
     reason = "ok" if allowed and detail is None else decision.reason
-    answer = Answer(
+    answer = DecisionBody(
         allowed,
         limit,
         remaining,

@@ -15,13 +15,13 @@ from msgspec import UNSET, UnsetType
 from crestgate.core.bounds import MAX_COST
 
 __all__ = [
-    "Answer",
     "BatchBody",
     "CheckBody",
     "ContextBody",
     "Counter",
     "CounterBody",
     "Counters",
+    "DecisionBody",
     "DescriptorEntries",
     "EntryBody",
     "Failure",
@@ -134,7 +134,7 @@ class VerifyBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     methodName: Name | None = None  # noqa: N815
 
 
-class Answer(msgspec.Struct, gc=False):
+class DecisionBody(msgspec.Struct, gc=False):
     """The numbers of one decision, or of one of its parts."""
 
     allowed: bool
@@ -149,8 +149,8 @@ class Answer(msgspec.Struct, gc=False):
     state: Annotated[str, documented(enum=["normal", "warning", "throttled"])]
     delay: Annotated[float, documented("Seconds an admitted request should wait (leaky bucket).", minimum=0)]
     queue_position: Annotated[int | UnsetType, documented("Of leaky buckets only.", minimum=0, default=0)] = UNSET
-    parts: Annotated[list[Answer] | UnsetType, documented("When several limits applied, in order.")] = UNSET
-    shadows: Annotated[list[Answer] | UnsetType, documented("What shadow rules would have said.")] = UNSET
+    parts: Annotated[list[DecisionBody] | UnsetType, documented("When several limits applied, in order.")] = UNSET
+    shadows: Annotated[list[DecisionBody] | UnsetType, documented("What shadow rules would have said.")] = UNSET
 
 
 class Counter(msgspec.Struct, omit_defaults=True, gc=False):

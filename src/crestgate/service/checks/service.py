@@ -27,7 +27,7 @@ from crestgate.service.checks.deferred import Deferred
 from crestgate.service.checks.forms import prepare_check
 from crestgate.service.checks.idempotency import build_record, idempotency_key, replay
 from crestgate.service.checks.responses import answer_of
-from crestgate.service.checks.schemas import Answer, CheckBody
+from crestgate.service.checks.schemas import CheckBody, DecisionBody
 from crestgate.service.checks.slices import (
     LOCAL_SLICE,
     MAX_SYNC_BYTES,
@@ -79,7 +79,7 @@ class CheckService:
 
     def check(
         self, call: CallContext, checks: Sequence[CheckBody], batch: bool, size: int = 0
-    ) -> list[Answer] | Deferred[list[Answer]]:
+    ) -> list[DecisionBody] | Deferred[list[DecisionBody]]:
         """Decide checks, each for itself. Errors name the check if they are a `batch`; `size` is that of its body."""
         weight = 1 if not batch and checks[0].plans is None else weigh(checks)
         refusal = self.ceiling.admit(weight)
@@ -99,11 +99,11 @@ class CheckService:
                     answers = self.finish(call, checks, pending, decisions, now_us)
                     if batch:
                         self.metrics.observe_batch(len(checks))
-                    self.metrics.observe_duration(perf_counter() - call.started)
+                    self.metrics.durations.observe(perf_counter() - call.started)
                     return answers
         return Deferred(partial(self._check_later, call, checks, pending, batch, weight), partial(self.refund, weight))
 
-    def peek(self, check: CheckBody) -> Answer | Deferred[Answer]:
+    def peek(self, check: CheckBody) -> DecisionBody | Deferred[DecisionBody]:
         """What `check` would answer now; consumes nothing."""
         self.admit(1)
         now_us = self.clock.ticks()
@@ -113,13 +113,13 @@ class CheckService:
             return answer_of(decisions[0], now_us)
         return Deferred(partial(self._peek, pending, now_us))
 
-    async def _peek(self, pending: Sequence[PendingCheck], now_us: int) -> Answer:
+    async def _peek(self, pending: Sequence[PendingCheck], now_us: int) -> DecisionBody:
         return answer_of((await self.limiter.decide(pending))[0], now_us)
 
     def decide(
         self, call: CallContext, name: str, pending: PendingCheck, secret: str | None = None
     ) -> Decision | Deferred[Decision]:
-        """One decision for endpoints with other responses than an Answer.
+        """One decision for endpoints with other responses than an DecisionBody.
 
         `secret` is the API key that names the client, if it does. Rules and counters go by it; metrics and logs show
         a digest.
@@ -145,7 +145,7 @@ class CheckService:
     def _count_one(self, call: CallContext, pending: PendingCheck, decision: Decision, secret: str | None) -> Decision:
         self.metrics.set_time(self.clock.ticks())
         self.count(call, pending, decision, secret)
-        self.metrics.observe_duration(perf_counter() - call.started)
+        self.metrics.durations.observe(perf_counter() - call.started)
         return decision
 
     async def reset(self, call: CallContext, pending: PendingCheck) -> Sequence[Member]:
@@ -195,7 +195,7 @@ class CheckService:
             raise error.inside(f"checks[{len(pending)}]") from None
         return members
 
-    async def _check_slices(self, call: CallContext, checks: Sequence[CheckBody], weight: int) -> list[Answer]:
+    async def _check_slices(self, call: CallContext, checks: Sequence[CheckBody], weight: int) -> list[DecisionBody]:
         """Prepare and decide a large batch. All of it is prepared first: an error in one check refuses the batch, and
         then nothing may have been counted."""
         pending: list[PendingCheck] = []
@@ -214,9 +214,9 @@ class CheckService:
         pending: Sequence[PendingCheck],
         batch: bool,
         weight: int,
-    ) -> list[Answer]:
+    ) -> list[DecisionBody]:
         """Decide prepared checks in slices, or in one step if they have an idempotency key."""
-        answers: list[Answer] = []
+        answers: list[DecisionBody] = []
         key = idempotency_key(call.fields)
         with self.span(call, "batch" if batch else "check") as span:
             if key is not None:
@@ -242,7 +242,7 @@ class CheckService:
         weight: int,
         key: bytes,
         span: Span | None,
-    ) -> list[Answer]:
+    ) -> list[DecisionBody]:
         """Decide checks that carry an idempotency key, or replay the first answers."""
         now_us = self.clock.ticks()
         try:
@@ -258,7 +258,7 @@ class CheckService:
         self.metrics.count_cache_lookup("idempotency", False)
         if span is not None and not batch:
             describe(span, decisions[0])
-        answers: list[Answer] = []
+        answers: list[DecisionBody] = []
         for start, end in groups(pending, MEMBER_SLICE):
             if start:
                 await next_turn()
@@ -290,11 +290,11 @@ class CheckService:
         pending: Sequence[PendingCheck],
         decisions: Sequence[Decision],
         now_us: int,
-    ) -> list[Answer]:
+    ) -> list[DecisionBody]:
         """Count decisions, and build their answers. `now_us` is from before they were made: what is counted from it
         ends at whole seconds, and would else be reported a second late."""
         self.metrics.set_time(now_us)
-        answers: list[Answer] = []
+        answers: list[DecisionBody] = []
         for i in range(len(checks)):
             self.count(call, pending[i], decisions[i])
             self.record_names(checks[i], now_us)
@@ -334,23 +334,23 @@ class CheckService:
     def record_names(self, check: CheckBody, now_us: int) -> None:
         """Note the key or client that a check names, for the admin lists; and the clock skew of its sender."""
         if check.key is not None:
-            self.metrics.record_key(check.key, now_us)
+            self.metrics.keys.record(check.key, now_us)
         elif check.context is not None:
             if check.context.client is not None:
-                self.metrics.record_client(check.context.client, now_us)
+                self.metrics.clients.record(check.context.client, now_us)
         elif check.dimension is not None and check.identifier is not None:
             dimension = DIMENSION_SPELLINGS.get(check.dimension) or parse_dimension(check.dimension)
             if dimension == "client":
-                self.metrics.record_client(check.identifier, now_us)
+                self.metrics.clients.record(check.identifier, now_us)
             elif dimension == "key":
-                self.metrics.record_key(check.identifier, now_us)
+                self.metrics.keys.record(check.identifier, now_us)
         if check.timestamp is not None:
             self.metrics.observe_clock_skew(check.timestamp - now_us / 1_000_000)
 
     def observe(self, call: CallContext, checks: int, batch: bool) -> None:
         if batch:
             self.metrics.observe_batch(checks)
-        self.metrics.observe_duration(perf_counter() - call.started)
+        self.metrics.durations.observe(perf_counter() - call.started)
 
     def span(self, call: CallContext, name: str) -> AbstractContextManager[Span | None]:
         if self.tracer is None:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from crestgate.runtime.connection_budget import MAX_CONNECTIONS, ConnectionBudget
 
-__all__ = ["NEVER_SERVED", "SERVED", "UNREAD", "Admission", "AdmittedConnection"]
+__all__ = ["NEVER_SERVED", "SERVED", "UNREAD", "AdmittedConnection", "ConnectionAdmission"]
 
 NEVER_SERVED = 0
 """Eviction rank of a connection that has not sent a whole request. The lowest rank is closed first."""
@@ -51,7 +51,7 @@ class AdmittedConnection(Protocol):
     def eviction_rank(self) -> int:
         """NEVER_SERVED, SERVED or UNREAD."""
 
-    def idle_time(self) -> float | None:
+    def inactive_since(self) -> float | None:
         """Since when (`time.monotonic`) it waits for its client to send or to read; None while it does not."""
 
     def evict(self) -> None:
@@ -65,7 +65,7 @@ _Idle = tuple[int, float, AdmittedConnection]
 """Eviction rank, since when it is idle, and the connection."""
 
 
-class Admission:
+class ConnectionAdmission:
     """Admits the HTTP connections of one worker."""
 
     def __init__(self, budget: ConnectionBudget | None = None) -> None:
@@ -122,7 +122,7 @@ class Admission:
             self._idle = _idle_connections(self.open, now)
         while self._idle:
             _, since, connection = self._idle.pop()
-            if connection.admitted and connection.idle_time() == since:  # and nothing has come since the scan
+            if connection.admitted and connection.inactive_since() == since:  # and nothing has come since the scan
                 self.release(connection)
                 connection.evict()
                 return True
@@ -145,7 +145,7 @@ def _idle_connections(connections: Iterable[AdmittedConnection], now: float) -> 
     min_idle = (MIN_IDLE, MIN_IDLE_SERVED, MIN_UNREAD)
     idle: list[_Idle] = []
     for connection in connections:
-        since = connection.idle_time()
+        since = connection.inactive_since()
         if since is not None:
             rank = connection.eviction_rank
             if now - since >= min_idle[rank]:

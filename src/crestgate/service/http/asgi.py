@@ -16,8 +16,8 @@ __all__ = [
     "PROBLEM",
     "App",
     "ClientGoneError",
+    "HttpResponse",
     "Receive",
-    "Response",
     "Send",
     "check_length",
     "problem_response",
@@ -38,7 +38,7 @@ class ClientGoneError(Exception):
     """The client went away before its request was complete."""
 
 
-class Response(NamedTuple):
+class HttpResponse(NamedTuple):
     """An HTTP response."""
 
     status: int
@@ -47,7 +47,7 @@ class Response(NamedTuple):
     content_type: tuple[bytes, bytes] = JSON
 
 
-GONE = Response(499, b"")
+GONE = HttpResponse(499, b"")
 """No response, since the client is gone; the status that logs and metrics have for it."""
 
 
@@ -81,12 +81,12 @@ def too_large() -> ApiError:
     return ApiError(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes: send less at once")
 
 
-def problem_response(status: int, detail: str, headers: Headers = (), **more: Any) -> Response:
+def problem_response(status: int, detail: str, headers: Headers = (), **more: Any) -> HttpResponse:
     """An error response: problem+json."""
-    return Response(status, encode_problem(problem(status, detail, **more)), headers, PROBLEM)
+    return HttpResponse(status, encode_problem(problem(status, detail, **more)), headers, PROBLEM)
 
 
-def response_messages(response: Response, headers: Headers, method: str) -> list[dict[str, Any]]:
+def response_messages(response: HttpResponse, headers: Headers, method: str) -> list[dict[str, Any]]:
     """The ASGI messages of a response with further headers; to a HEAD without its body."""
     length = (b"content-length", b"%d" % len(response.body))
     return [

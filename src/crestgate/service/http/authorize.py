@@ -20,7 +20,7 @@ from urllib.parse import parse_qs
 
 from crestgate.core.context import RequestContext
 from crestgate.core.decision import Decision
-from crestgate.core.redaction import client_of_api_key
+from crestgate.core.redaction import client_id_from_api_key
 from crestgate.errors import InvalidRequestError
 from crestgate.http.client_address import TrustedProxies
 from crestgate.http.field_values import header_text, trimmed_bytes
@@ -31,7 +31,7 @@ from crestgate.rules.matching.paths import MAX_PATH
 from crestgate.service.checks.service import CheckService
 from crestgate.service.context import CallContext, Headers
 from crestgate.service.errors import ApiError
-from crestgate.service.http.asgi import PROBLEM, Response
+from crestgate.service.http.asgi import PROBLEM, HttpResponse
 from crestgate.service.http.endpoints import Later
 from crestgate.stores.port import Op
 
@@ -50,7 +50,7 @@ class Authorize:
         self.proxies = proxies
         self.style = style
 
-    def __call__(self, call: CallContext, body: bytes) -> Response | Later:
+    def __call__(self, call: CallContext, body: bytes) -> HttpResponse | Later:
         checks = self.checks
         status = deny_status(call.scope["query_string"])
         refuse_conflicting(call.scope["headers"])
@@ -62,17 +62,17 @@ class Authorize:
         now_us = checks.clock.ticks()
         secret = context.api_key if context.client == context.api_key else None
         if context.client is not None:
-            checks.metrics.record_client(context.client if secret is None else client_of_api_key(secret), now_us)
+            checks.metrics.clients.record(context.client if secret is None else client_id_from_api_key(secret), now_us)
         decision = checks.decide(call, "authorize", pending, secret)
         if isinstance(decision, Decision):
             return self._respond(status, now_us, decision)
         return decision.then(partial(self._respond, status, now_us))
 
-    def _respond(self, denied_status: int, now_us: int, decision: Decision) -> Response:
+    def _respond(self, denied_status: int, now_us: int, decision: Decision) -> HttpResponse:
         headers: Headers = rate_limit_headers(decision, self.style, now_us)
         if decision.allowed:
-            return Response(200, b"", headers)
-        return Response(denied_status, encode_problem(exceeded(decision, denied_status)), headers, PROBLEM)
+            return HttpResponse(200, b"", headers)
+        return HttpResponse(denied_status, encode_problem(exceeded(decision, denied_status)), headers, PROBLEM)
 
     def context(self, address: str | None, fields: Mapping[bytes, bytes], trusted: bool) -> RequestContext:
         """The request that a proxy asks about."""

@@ -19,16 +19,16 @@ from crestgate.service.checks.forms import (
 )
 from crestgate.service.checks.operations import Operations, is_plain
 from crestgate.service.checks.responses import encode, encode_batch
-from crestgate.service.checks.schemas import Answer
+from crestgate.service.checks.schemas import DecisionBody
 from crestgate.service.checks.service import CheckService
 from crestgate.service.context import CallContext, Headers
-from crestgate.service.http.asgi import Response
+from crestgate.service.http.asgi import HttpResponse
 from crestgate.service.http.envoy_json import encode_response, read_rate_limit
 from crestgate.stores.port import Op
 
 __all__ = ["CheckEndpoints", "Later"]
 
-Later = Deferred[Response]
+Later = Deferred[HttpResponse]
 STATE_HEADERS: Final = {state: [(b"x-ratelimit-state", state.encode())] for state in ("warning", "throttled")}
 
 
@@ -43,15 +43,15 @@ class CheckEndpoints:
         x_ratelimit = checks.dependencies.settings.headers.x_ratelimit
         self.state_headers: Mapping[str, Headers] = STATE_HEADERS if x_ratelimit else {}
 
-    def check(self, call: CallContext, body: bytes) -> Response | Later:
+    def check(self, call: CallContext, body: bytes) -> HttpResponse | Later:
         """`POST /api/v1/check`: one decision, always 200."""
         answers = self.checks.check(call, [read_check(body)], False)
         return self._check(answers) if isinstance(answers, list) else answers.then(self._check)
 
-    def _check(self, answers: list[Answer]) -> Response:
-        return Response(200, encode(answers[0]), self.state_headers.get(answers[0].state, ()))
+    def _check(self, answers: list[DecisionBody]) -> HttpResponse:
+        return HttpResponse(200, encode(answers[0]), self.state_headers.get(answers[0].state, ()))
 
-    def batch(self, call: CallContext, body: bytes) -> Response | Later:
+    def batch(self, call: CallContext, body: bytes) -> HttpResponse | Later:
         """`POST /api/v1/check/batch`: independent decisions, in one call of the store."""
         batch = read_batch(body)
         if not is_plain(batch):
@@ -59,26 +59,26 @@ class CheckEndpoints:
             return ok(encoded) if isinstance(encoded, bytes) else encoded.then(ok)
         answers = self.checks.check(call, batch.checks, True, len(body))
         if isinstance(answers, list):
-            return Response(200, encode({"decisions": answers}))
+            return HttpResponse(200, encode({"decisions": answers}))
         return answers.then_await(_encode_batch)
 
-    def quota(self, call: CallContext, body: bytes) -> Response | Later:
+    def quota(self, call: CallContext, body: bytes) -> HttpResponse | Later:
         """`POST /api/v1/quota`: what a check would be answered; consumes nothing."""
         answer = self.checks.peek(read_check(body))
-        return self._quota(answer) if isinstance(answer, Answer) else answer.then(self._quota)
+        return self._quota(answer) if isinstance(answer, DecisionBody) else answer.then(self._quota)
 
-    def _quota(self, answer: Answer) -> Response:
-        return Response(200, encode(answer), self.state_headers.get(answer.state, ()))
+    def _quota(self, answer: DecisionBody) -> HttpResponse:
+        return HttpResponse(200, encode(answer), self.state_headers.get(answer.state, ()))
 
-    def verify(self, call: CallContext, body: bytes) -> Response | Later:
+    def verify(self, call: CallContext, body: bytes) -> HttpResponse | Later:
         """`POST /ratelimiter/verify-api-limit`: a check of a client and an API."""
         checks = self.checks
         verify = read_verify(body)
-        checks.metrics.record_client(verify.clientId, checks.clock.ticks())
+        checks.metrics.clients.record(verify.clientId, checks.clock.ticks())
         decision = checks.decide(call, "verify", prepare_verify(checks.limiter, verify))
         return _verified(decision) if isinstance(decision, Decision) else decision.then(_verified)
 
-    async def reset(self, call: CallContext, body: bytes) -> Response:
+    async def reset(self, call: CallContext, body: bytes) -> HttpResponse:
         """`POST /api/v1/reset`: forget the counters that a check would use, or those of Envoy descriptors. It is in the
         audit log."""
         reset = read_reset(body)
@@ -87,25 +87,25 @@ class CheckEndpoints:
         else:
             pending = self.envoy.prepare_reset(reset.domain, reset.descriptors)
         members = await self.checks.reset(call, pending)
-        return Response(200, encode({"reset": [{"key": m.key, "rule": m.algorithm.label} for m in members]}))
+        return HttpResponse(200, encode({"reset": [{"key": m.key, "rule": m.algorithm.label} for m in members]}))
 
-    def rate_limit(self, call: CallContext, body: bytes) -> Response | Later:
+    def rate_limit(self, call: CallContext, body: bytes) -> HttpResponse | Later:
         """`POST /json`: what ShouldRateLimit would answer, 429 when it is OVER_LIMIT."""
         message = self.envoy.decide(call, read_rate_limit(body))
         return encode_response(message) if isinstance(message, bytes) else message.then(encode_response)
 
 
-def ok(body: bytes) -> Response:
-    return Response(200, body)
+def ok(body: bytes) -> HttpResponse:
+    return HttpResponse(200, body)
 
 
-async def _encode_batch(answers: list[Answer]) -> Response:
-    return Response(200, await encode_batch(answers))
+async def _encode_batch(answers: list[DecisionBody]) -> HttpResponse:
+    return HttpResponse(200, await encode_batch(answers))
 
 
-def _verified(decision: Decision) -> Response:
+def _verified(decision: Decision) -> HttpResponse:
     if decision.allowed:
-        return Response(200, encode({"status": "SUCCESS", "message": "Request allowed"}))
+        return HttpResponse(200, encode({"status": "SUCCESS", "message": "Request allowed"}))
     wait = decision.retry_after
     headers = () if wait is None else [(b"retry-after", b"%d" % -(-wait // 1))]
-    return Response(429, encode({"status": "FAILURE", "message": "Rate limit exceeded"}), headers)
+    return HttpResponse(429, encode({"status": "FAILURE", "message": "Rate limit exceeded"}), headers)

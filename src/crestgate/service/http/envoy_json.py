@@ -17,7 +17,7 @@ from crestgate.errors import InvalidRequestError
 from crestgate.protobuf.messages import POOL, RateLimitRequest, RateLimitResponse
 from crestgate.service.checks.json_body import decode_json, join_path
 from crestgate.service.checks.schemas import EntryBody
-from crestgate.service.http.asgi import Response
+from crestgate.service.http.asgi import HttpResponse
 
 __all__ = ["DescriptorBody", "encode_response", "read_rate_limit"]
 
@@ -70,14 +70,14 @@ def read_rate_limit(body: bytes) -> Any:
     return message
 
 
-def encode_response(data: bytes) -> Response:
+def encode_response(data: bytes) -> HttpResponse:
     """A RateLimitResponse as JSON: 200 when it is OK, 429 when it is OVER_LIMIT."""
     message: Any = RateLimitResponse.FromString(data)
     body = json_format.MessageToJson(message, indent=None, ensure_ascii=False).encode()
     if message.overall_code != OVER_LIMIT:
-        return Response(200, body)
+        return HttpResponse(200, body)
     headers = [(b"retry-after", h.value.encode()) for h in message.response_headers_to_add if h.key == RETRY_AFTER]
-    return Response(429, body, headers)
+    return HttpResponse(429, body, headers)
 
 
 def _fill(message: Any, body: DescriptorBody, at: str) -> None:

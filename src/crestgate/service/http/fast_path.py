@@ -16,7 +16,7 @@ from typing import cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from crestgate.service.http.protocol import DROPPED_TRAILERS, UNBOUNDED, HttpConnection
-from crestgate.service.http.router import PENDING, PendingResponse, Router
+from crestgate.service.http.router import PENDING, DeferredResponse, Router
 
 __all__ = ["FastConnection"]
 
@@ -92,7 +92,7 @@ class FastConnection(HttpConnection):
             self.body = bytearray(self.body) if isinstance(self.body, bytes) else self.body
             self.body += body
         if len(self.body) > MAX_HELD:
-            self.let_go()
+            self.hand_over_to_asgi()
 
     def on_message_complete(self) -> None:
         held = self.held
@@ -105,10 +105,10 @@ class FastConnection(HttpConnection):
                 self.waiting_since = None
                 self.respond(*result)
                 return
-            self.let_go(result)
+            self.hand_over_to_asgi(result)
         super().on_message_complete()
 
-    def let_go(self, pending: PendingResponse | None = None) -> None:
+    def hand_over_to_asgi(self, pending: DeferredResponse | None = None) -> None:
         """Handle the request that is held, and what follows of it, through ASGI."""
         held, self.held = self.held, None
         assert held is not None
@@ -118,7 +118,7 @@ class FastConnection(HttpConnection):
         if self.body:
             super().on_body(bytes(self.body))
 
-    def start_asgi(self, headers: list[tuple[bytes, bytes]], pending: PendingResponse | None = None) -> None:
+    def start_asgi(self, headers: list[tuple[bytes, bytes]], pending: DeferredResponse | None = None) -> None:
         """Create the scope, and what else was left out."""
         url, expects, since = self.url, self.expect_100_continue, self.waiting_since
         parsed, received = self.parsed, self.received

@@ -20,7 +20,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from crestgate.service.http.admission import NEVER_SERVED, SERVED, UNREAD, Admission, AdmittedConnection
+from crestgate.service.http.admission import NEVER_SERVED, SERVED, UNREAD, AdmittedConnection, ConnectionAdmission
 from crestgate.service.http.asgi import MAX_BODY_BYTES
 
 __all__ = ["MIN_COUNTED", "PIECE", "SMALL_PIECE", "Flow", "PacedConnection"]
@@ -89,10 +89,10 @@ class PacedConnection(HttpToolsProtocol):
     counted = 0
     """Bytes that the budget counts as held by this connection."""
 
-    def __init__(self, *args: Any, admission: Admission | None = None, **options: Any) -> None:
+    def __init__(self, *args: Any, admission: ConnectionAdmission | None = None, **options: Any) -> None:
         """Without `admission` it is counted by itself."""
         super().__init__(*args, **options)
-        self.admission = admission if admission is not None else Admission()
+        self.admission = admission if admission is not None else ConnectionAdmission()
         self.budget = self.admission.budget
 
     def take(self, piece: bytes) -> None:
@@ -289,7 +289,7 @@ class PacedConnection(HttpToolsProtocol):
             return UNREAD
         return NEVER_SERVED if self.cycle is None and self.idle_since is None else SERVED
 
-    def idle_time(self) -> float | None:
+    def inactive_since(self) -> float | None:
         """Since when it waits for its client to send or to read; None while the client waits for it."""
         if self.unread_since is not None:
             return self.unread_since

@@ -14,7 +14,7 @@ from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY, socket
 from time import monotonic
 
-from crestgate.service.http.admission import NEVER_SERVED, Admission
+from crestgate.service.http.admission import NEVER_SERVED, ConnectionAdmission
 from crestgate.service.http.protocol import HttpConnection
 
 __all__ = ["TlsListener"]
@@ -32,7 +32,11 @@ class TlsListener:
     """Accepts connections from a socket until it is closed, as the servers of an event loop do."""
 
     def __init__(
-        self, listening: socket, create: Callable[[], HttpConnection], context: ssl.SSLContext, admission: Admission
+        self,
+        listening: socket,
+        create: Callable[[], HttpConnection],
+        context: ssl.SSLContext,
+        admission: ConnectionAdmission,
     ) -> None:
         """`create` makes the connection that takes over after a handshake."""
         self._loop = asyncio.get_running_loop()
@@ -116,7 +120,7 @@ class Handshake:
         self.task: asyncio.Task[None] | None = None
         self._since = monotonic()
 
-    def idle_time(self) -> float | None:
+    def inactive_since(self) -> float | None:
         return self._since
 
     def refuse_to_hold(self) -> None:

@@ -6,7 +6,7 @@ import time
 
 from crestgate.service.checks.responses import encode
 from crestgate.service.context import CallContext
-from crestgate.service.http.asgi import Response, problem_response
+from crestgate.service.http.asgi import HttpResponse, problem_response
 from crestgate.service.observability.health import Health
 from crestgate.service.observability.publisher import Publisher
 
@@ -22,19 +22,19 @@ class Probes:
         self._health = health
         self._publisher = publisher
 
-    async def health(self, call: CallContext, body: bytes) -> Response:
+    async def health(self, call: CallContext, body: bytes) -> HttpResponse:
         """`GET /healthz`."""
-        return Response(200, encode(self._health.alive()), NO_STORE)
+        return HttpResponse(200, encode(self._health.alive()), NO_STORE)
 
-    async def readiness(self, call: CallContext, body: bytes) -> Response:
+    async def readiness(self, call: CallContext, body: bytes) -> HttpResponse:
         """`GET /readyz`."""
         readiness = await self._health.readiness()
         if readiness.ready:
-            return Response(200, encode({"status": "ready", "checks": readiness.checks}), NO_STORE)
+            return HttpResponse(200, encode({"status": "ready", "checks": readiness.checks}), NO_STORE)
         return problem_response(503, f"not ready: {readiness.problem()}", NO_STORE, checks=readiness.checks)
 
-    async def metrics(self, call: CallContext, body: bytes) -> Response:
+    async def metrics(self, call: CallContext, body: bytes) -> HttpResponse:
         """`GET /metrics`: of all workers of this node."""
         accept = call.fields.get(b"accept", b"").decode("latin-1")
         text, content_type = await self._publisher.exposition(time.time_ns() // 1000, accept)
-        return Response(200, text, NO_STORE, (b"content-type", content_type.encode()))
+        return HttpResponse(200, text, NO_STORE, (b"content-type", content_type.encode()))

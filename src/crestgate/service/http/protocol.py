@@ -199,9 +199,9 @@ class ConnectionTimeouts:
         """Until it is cancelled."""
         while True:
             await asyncio.sleep(self._interval)
-            self.look(monotonic())
+            self.close_timed_out(monotonic())
 
-    def look(self, now: float) -> None:
+    def close_timed_out(self, now: float) -> None:
         for connection in list(self._connections):
             since = getattr(connection, "waiting_since", None)
             if since is not None and now - since > self._max_seconds:

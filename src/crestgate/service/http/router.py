@@ -28,8 +28,8 @@ from crestgate.service.http.asgi import (
     GONE,
     App,
     ClientGoneError,
+    HttpResponse,
     Receive,
-    Response,
     Send,
     check_length,
     problem_response,
@@ -42,16 +42,16 @@ from crestgate.service.http.endpoints import CheckEndpoints
 from crestgate.service.observability.request_ids import RequestIds
 from crestgate.service.observability.request_log import RequestLog
 
-__all__ = ["PENDING", "Handler", "PendingResponse", "Router"]
+__all__ = ["PENDING", "DeferredResponse", "Handler", "Router"]
 
-Handler = Callable[[CallContext, bytes], "Response | Awaitable[Response]"]
+Handler = Callable[[CallContext, bytes], "HttpResponse | Awaitable[HttpResponse]"]
 READS: Final = ("GET", "HEAD")
 POST: Final = ("POST",)
 FAST_PATHS: Final = ("/api/v1/check", "/api/v1/check/batch")
 OPEN_PAGES: Final = ("/", "/docs", "/openapi.json")
 """Pages of the admin API that need no key: they describe the API, and have no data."""
 PENDING: Final = "crestgate.pending"
-"""The key of a PendingResponse in an ASGI scope."""
+"""The key of a DeferredResponse in an ASGI scope."""
 MAX_PATH: Final = 100
 """Characters of a path in an error."""
 
@@ -83,10 +83,10 @@ class Route:
 
 
 @final
-class PendingResponse:
+class DeferredResponse:
     """A call on the fast path whose store is busy: its response is awaited as any other's."""
 
-    def __init__(self, call: CallContext, response: Awaitable[Response]) -> None:
+    def __init__(self, call: CallContext, response: Awaitable[HttpResponse]) -> None:
         self.call = call
         self.response = response
 
@@ -148,7 +148,7 @@ class Router:
 
     def respond(
         self, url: bytes, headers: Headers, client: tuple[str, int] | None, body: bytes
-    ) -> tuple[int, bytes, bytes] | PendingResponse | None:
+    ) -> tuple[int, bytes, bytes] | DeferredResponse | None:
         """The response to a POST to one of `fast_paths`: its status, the lines of its headers, and its body. None for
         a request that ASGI has to handle."""
         fields: Fields = dict(headers)
@@ -164,8 +164,8 @@ class Router:
             if route.scope is not None or b"authorization" in fields or b"x-api-key" in fields:
                 self._authenticate(call, route.scope, False, False)
             result = route.handler(call, body)
-            if not isinstance(result, Response):
-                return PendingResponse(call, result)
+            if not isinstance(result, HttpResponse):
+                return DeferredResponse(call, result)
             response = result
         except Exception as error:  # noqa: BLE001 - the client gets a response in any case
             response = self._error(call, error)
@@ -183,7 +183,7 @@ class Router:
             await send({"type": "websocket.close", "code": 1000})  # there are none here
             return
         started = perf_counter()
-        pending: PendingResponse | None = scope.pop(PENDING, None)
+        pending: DeferredResponse | None = scope.pop(PENDING, None)
         if pending is not None:
             call = pending.call
             started = call.started
@@ -209,7 +209,7 @@ class Router:
                         body = await read_rest(message, receive)
                 call.started = perf_counter()
                 result = route.handler(call, body)
-                response = result if isinstance(result, Response) else await result
+                response = result if isinstance(result, HttpResponse) else await result
         except Exception as error:  # noqa: BLE001 - the client gets a response in any case
             response = self._error(call, error)
         if response is not GONE:
@@ -219,7 +219,7 @@ class Router:
         if self.log.checks:
             self.log.check(call, response.status, perf_counter() - started)
 
-    def _error(self, call: CallContext, error: Exception) -> Response:
+    def _error(self, call: CallContext, error: Exception) -> HttpResponse:
         """The response to a request that failed."""
         if isinstance(error, ClientGoneError):
             return GONE

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from crestgate.limiter.async_limiter import AsyncLimiter
     from crestgate.rules.port import Repository
 
-__all__ = ["Health", "Readiness"]
+__all__ = ["Health", "ReadinessResult"]
 
 OK = "ok"
 CACHE_SECONDS = 1.0
@@ -35,7 +35,7 @@ PROBE_ID = "crestgate-probe"
 
 
 @dataclass(frozen=True, slots=True)
-class Readiness:
+class ReadinessResult:
     """Whether the service is ready, and the result of each probe."""
 
     ready: bool
@@ -54,19 +54,19 @@ class Health:
         """Set when the worker is about to stop: it is not ready then, so that it gets no new requests."""
         self._limiter = limiter
         self._repository = repository
-        self._result: Readiness | None = None
+        self._result: ReadinessResult | None = None
         self._probed_at = 0.0
-        self._probing: asyncio.Task[Readiness] | None = None
+        self._probing: asyncio.Task[ReadinessResult] | None = None
         self._reading: asyncio.Future[object] | None = None
 
     def alive(self) -> dict[str, str]:
         """The response of /healthz."""
         return {"status": "alive", "version": __version__}
 
-    async def readiness(self) -> Readiness:
+    async def readiness(self) -> ReadinessResult:
         """The response of /readyz, at most a second old. Concurrent requests share one result."""
         if self.stopping:
-            return Readiness(False, {"service": "is stopping"})
+            return ReadinessResult(False, {"service": "is stopping"})
         loop = asyncio.get_running_loop()
         if self._result is not None and loop.time() - self._probed_at < CACHE_SECONDS:
             return self._result
@@ -74,13 +74,13 @@ class Health:
             self._probing = loop.create_task(self._probe())
         return await asyncio.shield(self._probing)
 
-    async def _probe(self) -> Readiness:
+    async def _probe(self) -> ReadinessResult:
         try:
             counters, database = await asyncio.gather(
                 _run_probe(self._limiter.probe, "the store"), _run_probe(self._read, "the rule database")
             )
             checks = {"counters": counters, "rule_database": database, "rules": self._rules()}
-            self._result = Readiness(counters == database == OK, checks)
+            self._result = ReadinessResult(counters == database == OK, checks)
             self._probed_at = asyncio.get_running_loop().time()
             return self._result
         finally:

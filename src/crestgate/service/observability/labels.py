@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Literal
 
-from crestgate.core.redaction import digest, redact_api_key, redact_client
+from crestgate.core.redaction import digest, digest_api_key, redact_client
 from crestgate.http.headers import general_name
 
 __all__ = ["CLIENT_KEY", "NO_RULE", "KeyFormat", "key_label", "rule_label"]
@@ -36,7 +36,7 @@ def key_label(key: str, keys: KeyFormat) -> str:
     secret = CLIENT_KEY.get()
     if secret is not None:
         key = redact_client(key, secret)
-    return redact_api_key(key) if keys == "plain" else digest(key)
+    return digest_api_key(key) if keys == "plain" else digest(key)
 
 
 def rule_label(name: str) -> str:

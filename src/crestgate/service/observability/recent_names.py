@@ -31,7 +31,7 @@ class RecentNames:
         self._max_characters = max_characters
         self._characters = 0
 
-    def see(self, name: str, now_us: int) -> None:
+    def record(self, name: str, now_us: int) -> None:
         last = self.last_us
         if name not in last:
             if not is_text(name):
@@ -45,7 +45,7 @@ class RecentNames:
     def restore(self, last_us: dict[str, int]) -> None:
         """Continue from the table of another worker."""
         for name, at_us in last_us.items():
-            self.see(name, at_us)
+            self.record(name, at_us)
 
     def _shrink(self, needed: int) -> None:
         """Keep the later half, or less if even that leaves no room for `needed` characters."""
@@ -71,7 +71,7 @@ class RemainingQuotas:
         self._rows: dict[tuple[str, str], tuple[int, int]] = {}
         self._full_until_us = 0
 
-    def see(self, rule: str, subject: str, remaining: int, now_us: int) -> None:
+    def record(self, rule: str, subject: str, remaining: int, now_us: int) -> None:
         counter = (rule, subject)
         if counter in self._rows or self._has_room(rule + subject, now_us):
             self._rows[counter] = (remaining, now_us)

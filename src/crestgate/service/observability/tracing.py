@@ -9,12 +9,13 @@ Spans name the rule and the decision, never the subject.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from crestgate import __version__
 from crestgate.errors import ConfigError, install_hint
+from crestgate.service.context import Headers
 from crestgate.service.observability.labels import rule_label
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Tracer", "create_tracer", "describe"]
 
-Headers = Sequence[tuple[bytes, bytes]]
 """As in ASGI: names in lower case."""
 Value = str | bool | int | float
 

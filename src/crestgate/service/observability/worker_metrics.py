@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, final
 
 from crestgate.core.bounded_cache import BoundedCache
-from crestgate.core.redaction import redact_api_key
+from crestgate.core.redaction import digest_api_key
 from crestgate.service.observability.labels import rule_label
 from crestgate.service.observability.metrics import METRICS, Labels
 from crestgate.service.observability.recent_names import RecentNames, RemainingQuotas, is_text
@@ -85,7 +85,8 @@ class WorkerMetrics:
             for metric in METRICS
             if metric.kind == "histogram"
         }
-        self._durations = self._histograms["check_duration_seconds"]
+        self.durations = self._histograms["check_duration_seconds"]
+        """Seconds of checks and batches."""
         self._requests: dict[tuple[str, int], int] = {
             (labels[0], int(labels[1])): count for labels, count in self._counters["requests"].items()
         }
@@ -141,10 +142,6 @@ class WorkerMetrics:
             counts = self._add_rule(rule, dimension)
         counts[2] += 1
 
-    def observe_duration(self, seconds: float) -> None:
-        """Duration of a check or a batch."""
-        self._durations.observe(seconds)
-
     def observe_batch(self, size: int) -> None:
         self.observe("batch_size", size)
 
@@ -177,15 +174,9 @@ class WorkerMetrics:
         """A counter entered this pressure state."""
         self.count("pressure_transitions", (state,))
 
-    def record_key(self, key: str, now_us: int) -> None:
-        self.keys.see(key, now_us)
-
-    def record_client(self, client: str, now_us: int) -> None:
-        self.clients.see(client, now_us)
-
     def record_use(self, name: str, key: str, now_us: int) -> None:
         """A request was charged to the counter of this name and key, under a client limit."""
-        self._uses.see(counter_name(name, key), now_us)
+        self._uses.record(counter_name(name, key), now_us)
 
     def take_uses(self) -> dict[str, int]:
         """The counters used since the last call, and when."""
@@ -196,7 +187,7 @@ class WorkerMetrics:
 
     def set_remaining(self, rule: str, subject: str, remaining: int, now_us: int) -> None:
         """The remaining quota of a subject, where that metric is enabled."""
-        self.remaining.see(rule_label(rule), subject, remaining, now_us)
+        self.remaining.record(rule_label(rule), subject, remaining, now_us)
 
     def snapshot(
         self, now_us: int, totals: Mapping[str, int], gauges: Mapping[str, Mapping[Labels, int]] | None = None
@@ -214,7 +205,7 @@ class WorkerMetrics:
         counters["shadow_blocked"] = {labels: n[2] for labels, n in decisions.items() if n[2]}
         counters["requests"] = {(plane, str(status)): count for (plane, status), count in self._requests.items()}
         # Rules are a cache of the rule database, and every check reads it. A miss is a reload.
-        counters["cache_hits"]["rules",] = sum(self._durations.counts)
+        counters["cache_hits"]["rules",] = sum(self.durations.counts)
         values = {name: {labels: (n, now_us) for labels, n in rows.items()} for name, rows in (gauges or {}).items()}
         return Snapshot(
             at_us=now_us,
@@ -249,7 +240,7 @@ class WorkerMetrics:
                 )
         if rules:
             top = top_subjects({name: (n[0], n[1]) for name, n in self._subjects.items()}, MAX_RECORDED_SUBJECTS)
-            subjects = {short_subject(redact_api_key(name)): n for name, n in top.items() if is_text(name)}
+            subjects = {short_subject(digest_api_key(name)): n for name, n in top.items() if is_text(name)}
             minute_us = self._minute_us if self._minute_us else now_us - now_us % MINUTE_US
             self._pending.add(Usage(minute_us, rules, subjects))
             self._recorded = counts

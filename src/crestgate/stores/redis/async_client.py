@@ -324,8 +324,8 @@ class _RunningExchange(Generic[T]):
             self.set_result(number, CallFailure(breaker.refusal(), False))
             return
         if call.share < 1.0:
-            left = max(self.deadline - time.monotonic(), 0.0)
-            self.client.loop.call_later(left * call.share, self.expire_call, self.round, number)
+            remaining_seconds = max(self.deadline - time.monotonic(), 0.0)
+            self.client.loop.call_later(remaining_seconds * call.share, self.expire_call, self.round, number)
         connection = self.client.take(call.address)
         if connection is not None:
             self.send(number, call, connection, breaker)

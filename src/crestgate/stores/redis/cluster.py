@@ -49,7 +49,7 @@ class ClusterTopology(Topology):
         self.names = [b"%d" % tag for tag in range(tags)]
         self.slots = [crc_hqx(name, 0) % SLOTS for name in self.names]
         self.owners: list[ServerAddress | None] = [None] * SLOTS
-        self.informed: list[ServerAddress] = []  # the target of the last MOVED: it knows the latest changes
+        self.last_moved_targets: list[ServerAddress] = []  # the target of the last MOVED: it knows the latest changes
         self.stale = True
 
     def tag(self, subject: bytes) -> int:
@@ -64,7 +64,7 @@ class ClusterTopology(Topology):
 
     def moved(self, slot: int, address: ServerAddress) -> None:
         self.owners[slot] = address
-        self.informed = [address]
+        self.last_moved_targets = [address]
         self.stale = True  # other slots have probably moved, too
 
     def can_change(self) -> bool:
@@ -87,8 +87,8 @@ class ClusterTopology(Topology):
     def discover(self) -> Exchange[None]:
         reasons = []
         known = [address for address in self.masters() if address not in self.seeds]
-        informed, self.informed = self.informed, []
-        nodes = [*informed, *self.seeds, *known]
+        last_moved_targets, self.last_moved_targets = self.last_moved_targets, []
+        nodes = [*last_moved_targets, *self.seeds, *known]
         for node in nodes:
             share = DISCOVERY_SHARE if node is not nodes[-1] else 1.0
             (result,) = yield [

@@ -20,7 +20,7 @@ from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER, Algorithm
 from crestgate.core.algorithms.level import Level
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.core.decision import Decision
-from crestgate.core.redaction import redact_key
+from crestgate.core.redaction import mask_api_key
 from crestgate.errors import StoreError
 from crestgate.stores.idempotency import group_by_record
 from crestgate.stores.idempotency_codec import decode_record, encode_claim, encode_header
@@ -273,7 +273,7 @@ def _set_replay(record: IdempotencyRecord, value: bytes) -> StoreError | bool:
     try:
         record.replay = decode_record(value)
     except StoreError as error:
-        return StoreError(f"the Redis key of the idempotency record {redact_key(record.name)!r}: {error}")
+        return StoreError(f"the Redis key of the idempotency record {mask_api_key(record.name)!r}: {error}")
     record.pending = record.replay is None
     return True
 
@@ -305,6 +305,6 @@ def _outcome_or_error(member: Member, now: int, record: tuple[int, int, int, int
     version = record[1]
     what = f"a counter of layout version {version}" if version else "something that is not a counter"
     return StoreError(
-        f"the Redis key of {redact_key(member.key)!r} under {member.algorithm.name!r} holds {what}, and version 1 is "
+        f"the Redis key of {mask_api_key(member.key)!r} under {member.algorithm.name!r} holds {what}, and version 1 is "
         "read here: use another prefix, or reset it"
     )

@@ -12,7 +12,7 @@ from crestgate.stores.redis.protocol import ServerAddress, Topology
 from crestgate.stores.redis.sentinel import SentinelTopology
 from crestgate.stores.redis.settings import RedisSettings
 from crestgate.stores.redis.store import RedisStore
-from crestgate.stores.remote_port import DEFAULT_TIMEOUT_MS
+from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS
 
 __all__ = ["open_redis"]
 

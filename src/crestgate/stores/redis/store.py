@@ -47,7 +47,7 @@ from crestgate.stores.redis.reply import NOT_REDIS
 from crestgate.stores.redis.script import SCRIPT_SHA
 from crestgate.stores.redis.settings import RedisSettings
 from crestgate.stores.redis.sync_client import MAX_SERVERS, SyncClient
-from crestgate.stores.remote_port import DEFAULT_TIMEOUT_MS, PROBE, RemoteStore
+from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS, PROBE, RemoteStore
 from crestgate.stores.virtual_expiry import VirtualExpiry
 
 __all__ = ["RedisStore"]
@@ -75,7 +75,7 @@ class RedisStore(RemoteStore):
         clock: Clock | None = None,
     ) -> None:
         self.timeout = timeout_ms / 1000
-        self.lanes = self.pool_size = pool_size or self.lanes
+        self.max_concurrent_batches = self.pool_size = pool_size or self.max_concurrent_batches
         self.clock = clock or MachineClock(wall_minus_monotonic())
         self._virtual_expiry = VirtualExpiry(clock) if clock is not None else None
         self._topology = topology

@@ -104,9 +104,9 @@ class SyncConnection:
         reader = self.reader
         while True:
             try:
-                left = deadline - time.monotonic()
-                if left > 0:
-                    self.set_timeout(left)
+                remaining_seconds = deadline - time.monotonic()
+                if remaining_seconds > 0:
+                    self.set_timeout(remaining_seconds)
                     data = self.socket.recv(65536)
                 elif self.tls:  # past the deadline, only what has been received already
                     self.socket.settimeout(0.0)
@@ -141,12 +141,12 @@ class SyncConnection:
 
 
 def open_socket(address: ServerAddress, deadline: float) -> socket.socket:
-    left = time_left(deadline)
+    remaining_seconds = time_left(deadline)
     if address.path is None:
         return connect(address.host, address.port, deadline)
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        opened.settimeout(left)
+        opened.settimeout(remaining_seconds)
         opened.connect(address.path)
     except OSError:
         opened.close()
@@ -155,10 +155,10 @@ def open_socket(address: ServerAddress, deadline: float) -> socket.socket:
 
 
 def time_left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
+    remaining_seconds = deadline - time.monotonic()
+    if remaining_seconds <= 0:
         raise TimeoutError
-    return left
+    return remaining_seconds
 
 
 @final

@@ -8,7 +8,7 @@ from crestgate.runtime.clock import Clock
 from crestgate.runtime.url_options import Options
 from crestgate.stores.remote.http_connection import ServiceAddress
 from crestgate.stores.remote.store import ServiceStore
-from crestgate.stores.remote_port import DEFAULT_TIMEOUT_MS
+from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS
 
 __all__ = ["DEFAULT_PORT", "open_service_store"]
 

@@ -164,9 +164,9 @@ class ConnectionPool:
 
     def post(self, path: str, body: bytes, deadline: float, max_bytes: int) -> ServiceResponse:
         """The response to one POST, which is sent at most once. RequestError if there is none by the deadline."""
-        left = deadline - self._now()
+        remaining_seconds = deadline - self._now()
         try:
-            connection = self._free.get(timeout=left) if left > 0 else self._free.get_nowait()
+            connection = self._free.get(timeout=remaining_seconds) if remaining_seconds > 0 else self._free.get_nowait()
         except Empty:
             raise RequestError("all connections are busy", busy=True) from None
         reusable: ServiceConnection | None = None
@@ -217,10 +217,10 @@ class ConnectionPool:
 
 def _left(deadline: float) -> float:
     """Seconds until the deadline; TimeoutError past it."""
-    left = deadline - time.monotonic()
-    if left <= 0:
+    remaining_seconds = deadline - time.monotonic()
+    if remaining_seconds <= 0:
         raise TimeoutError
-    return left
+    return remaining_seconds
 
 
 def _describe(error: Exception) -> str:

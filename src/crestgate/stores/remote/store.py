@@ -31,7 +31,7 @@ from crestgate.stores.remote.codec import (
     parse_problem,
 )
 from crestgate.stores.remote.http_connection import ConnectionPool, RequestError, ServiceAddress, ServiceResponse
-from crestgate.stores.remote_port import DEFAULT_TIMEOUT_MS, PROBE
+from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS, PROBE
 from crestgate.stores.server_side_limits import RejectedRequestError, placeholder
 from crestgate.stores.thread_adapter import ThreadedStore
 
@@ -66,9 +66,9 @@ class ServiceStore(ThreadedStore):
         self.title = address.title
         self.clock = MachineClock(wall_minus_monotonic())
         self.timeout = timeout_ms / 1000
-        self.lanes = pool_size or self.lanes
+        self.max_concurrent_batches = pool_size or self.max_concurrent_batches
         self.address = address
-        self.connections = ConnectionPool(address, self.lanes)
+        self.connections = ConnectionPool(address, self.max_concurrent_batches)
         self.breaker = Breaker()
         self.closed = False
 

@@ -47,10 +47,10 @@ __all__ = [
     "Geometry",
     "boot_id",
     "create_file",
+    "load_or_reset_clock_offset",
     "open_file",
     "open_regular",
     "same_boot",
-    "set_anchor",
 ]
 
 MAGIC = b"CRSTGATE"
@@ -271,7 +271,7 @@ def same_boot(memory: mmap) -> bool:
     return bool(_ANCHOR.unpack_from(memory, _ANCHOR_AT)[1] == boot_id())
 
 
-def set_anchor(memory: mmap) -> int:
+def load_or_reset_clock_offset(memory: mmap) -> int:
     """The microseconds that all processes add to their monotonic clock. Set again after a reboot, and when it is
     corrupt and gives an impossible time.
 

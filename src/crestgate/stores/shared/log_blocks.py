@@ -193,7 +193,7 @@ class BlockLog(Log):
             raise self.owner.reset_corrupt("the entries of a log do not add up")
         return total
 
-    def freed(self, amount: i64) -> i64:
+    def tick_when_freed(self, amount: i64) -> i64:
         tick: i64 = 0
         before: i64 = -MAX_SAFE_INTEGER
         position = self.head
@@ -211,7 +211,7 @@ class BlockLog(Log):
             raise self.owner.reset_corrupt("the entries of a log do not add up")
         return tick + self.moved
 
-    def charged(self, tick: i64) -> i64:
+    def cost_at(self, tick: i64) -> i64:
         stored = tick - self.moved
         total: i64 = 0
         for position in self.positions():

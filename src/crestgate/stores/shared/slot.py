@@ -143,7 +143,7 @@ class SlotCounter(LogOwner):
             # The process that changed the entries was killed: they are right, their sum may not be.
             total = log.total()
             self.state.a = total
-            self.state.b = log.freed(total)
+            self.state.b = log.tick_when_freed(total)
             self.changed()
         elif not log.has_valid_end():
             raise self.reset_corrupt("a log's newest entry does not match its state")
@@ -220,7 +220,7 @@ class SlotCounter(LogOwner):
             log.newest = state.b
         # Expiry first: one that is too late only keeps a slot longer, one that is too early would lose a counter.
         meta = table.meta_at(self.stripe, self.slot) >> 3
-        table.words[meta] = writer.frees(state, self.now, 0)
+        table.words[meta] = writer.available_at(state, self.now, 0)
         table.words[meta + 1] = self.used
         if self.chain is not None:
             self.chain.before_commit(self, self.is_new)

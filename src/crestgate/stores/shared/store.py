@@ -33,7 +33,7 @@ from crestgate.stores.shared.idempotency import SharedRecords
 from crestgate.stores.shared.idempotency_file import RECORD_STRIPES
 from crestgate.stores.shared.idempotent_batch import apply_idempotent
 from crestgate.stores.shared.journal import Journals
-from crestgate.stores.shared.layout import OTHER_LOCKS, open_file, same_boot, set_anchor
+from crestgate.stores.shared.layout import OTHER_LOCKS, load_or_reset_clock_offset, open_file, same_boot
 from crestgate.stores.shared.locks import FIRST_STRIPE, HEADER, LockBusyError, StripeLocks
 from crestgate.stores.shared.slot import SlotCounter
 from crestgate.stores.shared.slot_table import SlotTable
@@ -85,7 +85,7 @@ class SharedStore(LocalStore):
         try:
             if not same_boot(memory):
                 self.table.clear_after_restart(time.time_ns() // 1000)
-            anchor = set_anchor(memory)
+            anchor = load_or_reset_clock_offset(memory)
         finally:
             self.locks.release(HEADER)
         # As in the memory store: the time is anchor + nanoseconds() // 1000, without a call of the clock object.

@@ -134,7 +134,7 @@ class RowCounter(StoredCounter):
             return EMPTY_ROW._replace(dropped=self.dropped)
         limit = writer.limit
         log = self.log()
-        steps = -(-min(writer.frees(state, self.now, 0), MAX_SAFE_INTEGER) // EXPIRY_STEP)
+        steps = -(-min(writer.available_at(state, self.now, 0), MAX_SAFE_INTEGER) // EXPIRY_STEP)
         return CounterRow(
             limit.algorithm,
             limit.count,

@@ -52,7 +52,7 @@ class Dialect(NamedTuple):
     """Now in microseconds since the epoch, read when the statement runs; '' if this machine's clock is used."""
     limits_deletes: bool
     """Whether a DELETE may have a LIMIT."""
-    unites: bool
+    supports_ordered_union: bool
     """Whether selects with an ORDER BY of their own can be united."""
     updates_values: bool
     """Whether to update many rows with UPDATE ... FROM (VALUES ...) (PostgreSQL: four times faster) rather than with
@@ -112,7 +112,7 @@ class Dialect(NamedTuple):
 
     def combine(self, selects: Sequence[str]) -> list[str]:
         """Combine many small selects into few statements, where a statement costs more than a part of a UNION."""
-        if not self.unites:
+        if not self.supports_ordered_union:
             return list(selects)
         batches = [selects[i : i + MAX_SELECTS] for i in range(0, len(selects), MAX_SELECTS)]
         return [" UNION ALL ".join([f"({select})" for select in batch]) for batch in batches]
@@ -214,7 +214,7 @@ MYSQL = Dialect(
     # NOW() is the start of the statement, before it waits for locks; SYSDATE() is evaluated when it is reached.
     clock="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))",
     limits_deletes=True,
-    unites=True,
+    supports_ordered_union=True,
     updates_values=False,
 )
 
@@ -234,7 +234,7 @@ POSTGRES = Dialect(
     # now() is the start of the transaction.
     clock="(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     limits_deletes=False,
-    unites=True,
+    supports_ordered_union=True,
     updates_values=True,
 )
 
@@ -253,6 +253,6 @@ SQLITE = Dialect(
     by_key="",
     clock="",
     limits_deletes=False,
-    unites=False,
+    supports_ordered_union=False,
     updates_values=False,
 )

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from crestgate.runtime.clock import Clock
 from crestgate.runtime.url_options import Options, redact_url
-from crestgate.stores.remote_port import DEFAULT_TIMEOUT_MS
+from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS
 from crestgate.stores.sql.session import DatabaseAddress, Driver
 from crestgate.stores.sql.store import SqlStore
 

@@ -162,16 +162,16 @@ class MysqlDriver(Driver):
         }
 
     def open(self, deadline: float) -> Session:
-        left = max(deadline - time.monotonic(), 0.001)
+        remaining_seconds = max(deadline - time.monotonic(), 0.001)
         try:
-            connection = _Connection(**self.parameters(), connect_timeout=left, defer_connect=True)
+            connection = _Connection(**self.parameters(), connect_timeout=remaining_seconds, defer_connect=True)
             connection.deadline = deadline
             connection.connect(None if connection.unix_socket else _connect(self.address, deadline))
             session = MysqlSession(connection)
         except pymysql.MySQLError as error:
             problem = _translate(error, deadline)
             if isinstance(problem, DatabaseConnectionError) and problem.timed_out:
-                problem = self.no_answer(left)
+                problem = self.no_answer(remaining_seconds)
             raise problem from None
         except (OSError, RuntimeError, ValueError, AttributeError, IndexError) as error:
             # RuntimeError: an authentication method that needs the package `cryptography`.

@@ -95,7 +95,7 @@ class PartialLog(Log):
             total += cost
         return total
 
-    def freed(self, amount: i64) -> i64:
+    def tick_when_freed(self, amount: i64) -> i64:
         last: i64 = 0
         for tick, cost in self.front:
             last = tick
@@ -113,7 +113,7 @@ class PartialLog(Log):
                     break
         return last + self.moved
 
-    def charged(self, tick: i64) -> i64:
+    def cost_at(self, tick: i64) -> i64:
         stored = tick - self.moved
         if stored <= self.dropped:
             return 0
@@ -165,7 +165,7 @@ class PartialLog(Log):
 
     def take_back(self, tick: i64, amount: i64) -> None:
         stored = tick - self.moved
-        left: i64 = self.charged(tick) - amount
+        left: i64 = self.cost_at(tick) - amount
         self.changes[stored] = left
         if self.is_hidden(stored):
             self.hidden -= amount

@@ -57,9 +57,9 @@ class SessionPool:
             raise
 
     def take_slot(self, deadline: float) -> tuple[Session, bool]:
-        left = deadline - time.monotonic()
+        remaining_seconds = deadline - time.monotonic()
         try:
-            slot = self.slots.get(timeout=left) if left > 0 else self.slots.get_nowait()
+            slot = self.slots.get(timeout=remaining_seconds) if remaining_seconds > 0 else self.slots.get_nowait()
         except Empty:
             raise _busy_error() from None
         if slot is not None:

@@ -101,9 +101,9 @@ def _wait(file: int, events: int, deadline: float) -> int:
     """Wait for events of a file by the deadline. (poll, because select is limited to 1,024 descriptors.)"""
     poll = select.poll()
     poll.register(file, events)
-    left = deadline - time.monotonic()
+    remaining_seconds = deadline - time.monotonic()
     # Rounded up to a millisecond, the unit of poll, or the last one would be a busy loop.
-    ready = poll.poll(int(left * 1000) + 1) if left > 0 else []
+    ready = poll.poll(int(remaining_seconds * 1000) + 1) if remaining_seconds > 0 else []
     if not ready:
         raise DatabaseConnectionError("no answer in time", timed_out=True)
     return ready[0][1]
@@ -144,7 +144,7 @@ class PostgresDriver(Driver):
 
     def open(self, deadline: float) -> Session:
         connection = pq.PGconn.connect_start(self.conninfo().encode())
-        left = deadline - time.monotonic()
+        remaining_seconds = deadline - time.monotonic()
         try:
             _connect(connection, deadline)
             connection.nonblocking = 1
@@ -153,7 +153,7 @@ class PostgresDriver(Driver):
         except (DatabaseConnectionError, StatementError) as problem:
             connection.finish()
             if isinstance(problem, DatabaseConnectionError) and problem.timed_out:
-                raise self.no_answer(left) from None
+                raise self.no_answer(remaining_seconds) from None
             raise
         except psycopg.Error as error:
             connection.finish()

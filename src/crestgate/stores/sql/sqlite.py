@@ -81,10 +81,10 @@ class SqliteSession(Session):
                 if code not in _BUSY:
                     raise StatementError(str(error), missing_table="no such table" in str(error)) from None
             # A statement that found the file locked has done nothing.
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining_seconds = deadline - time.monotonic()
+            if remaining_seconds <= 0:
                 raise DatabaseConnectionError("database is locked by another process", timed_out=True)
-            time.sleep(min(random.random() * MAX_NAP, left))  # noqa: S311 - jitter, no secret
+            time.sleep(min(random.random() * MAX_NAP, remaining_seconds))  # noqa: S311 - jitter, no secret
 
     def close(self) -> None:
         self.connection.close()

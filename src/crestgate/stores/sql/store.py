@@ -22,7 +22,7 @@ from crestgate.stores.breaker import Breaker
 from crestgate.stores.idempotency import check_record_size
 from crestgate.stores.multi_node import failed_outcomes
 from crestgate.stores.port import BatchOutcomes, Outcome, PartialStoreError, Request
-from crestgate.stores.remote_port import DEFAULT_TIMEOUT_MS
+from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS
 from crestgate.stores.sql.batch_plan import BatchPlan, CounterIds
 from crestgate.stores.sql.counter_row import RowWriters
 from crestgate.stores.sql.pool import PoolBusyError, SessionPool
@@ -64,9 +64,9 @@ class SqlStore(ThreadedStore):
     ) -> None:
         super().__init__(driver.name)
         self.timeout = timeout_ms / 1000
-        self.lanes = min(pool_size or self.lanes, driver.max_sessions or 10_000)
+        self.max_concurrent_batches = min(pool_size or self.max_concurrent_batches, driver.max_sessions or 10_000)
         self.driver = driver
-        self.pool = SessionPool(driver, self.lanes)
+        self.pool = SessionPool(driver, self.max_concurrent_batches)
         self.breaker = Breaker()
         self.counter_ids = CounterIds(prefix)
         self.known: set[str] = set()
@@ -95,7 +95,7 @@ class SqlStore(ThreadedStore):
         deadline = time.monotonic() + CONNECT_SECONDS
         with self.preparing:
             self._prepare(deadline)
-        self.pool.warm(min(self.lanes, MAX_WARM), deadline)
+        self.pool.warm(min(self.max_concurrent_batches, MAX_WARM), deadline)
 
     def call(self, batch: Sequence[Request], deadline: float) -> BatchOutcomes:
         self._check_open()

@@ -167,8 +167,8 @@ class _BatchReader:
         for counter, part_of in zip(logs, parts, strict=True):
             front, costs = sorted(part_of["f"]), dict(part_of["m"])
             moved = self.rows.get(counter.hex_id, EMPTY_ROW).moved
-            wanted = [tick - moved for tick in counter.ticks]
-            middle = [(tick, costs.get(tick, 0)) for tick in wanted]
+            ticks = [tick - moved for tick in counter.ticks]
+            middle = [(tick, costs.get(tick, 0)) for tick in ticks]
             is_whole = whole or len(front) < _front_entries(counter)
             self.ends[counter.hex_id] = LogEnds(front, sorted(part_of["b"]), middle, is_whole)
 

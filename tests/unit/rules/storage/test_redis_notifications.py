@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from crestgate.databases.redis_client import open_client
-from crestgate.rules.storage.redis.notifications import Listener
+from crestgate.rules.storage.redis.notifications import RedisChangeListener
 from crestgate.runtime.url_options import Options
 from servers.machine import until
 from servers.proxy import CuttingProxy
@@ -45,7 +45,7 @@ def test_listener_reconnects() -> None:
 def test_unresponsive_server_is_abandoned(redis_server: RedisServer) -> None:
     with CuttingProxy(Options(redis_server.url).servers(6379)[0][1]) as proxy:
         options, counter = Options(f"redis://127.0.0.1:{proxy.port}/0"), NotificationCounter()
-        listener = Listener(lambda: open_client(options, 5.0), "{quiet}:rules", quiet_steps=1)
+        listener = RedisChangeListener(lambda: open_client(options, 5.0), "{quiet}:rules", quiet_steps=1)
         with closing(listener):
             listener.add(counter.notify)
             assert counter.wait()

@@ -49,7 +49,7 @@ def test_documented_example(control: Control) -> None:
 def test_last_request_time_of_each_limit(control: Control) -> None:
     control.post("/ratelimiter/configure-client", EXAMPLE)
     assert last_requests(control) == {"API": None, "DEFAULT": None, "METHOD": None}
-    control.parts.metrics.record_client("client123", 1_900_000_000_000_000)
+    control.parts.metrics.clients.record("client123", 1_900_000_000_000_000)
     assert last_requests(control) == {"API": None, "DEFAULT": None, "METHOD": None}, (
         "the client was seen, but no limit was used"
     )
@@ -141,7 +141,7 @@ def test_client_is_deleted(control: Control) -> None:
 
 def test_unconfigured_client_has_the_default_limits(control_with: Callable[..., Control]) -> None:
     control = control_with("default_client_limits: [5/minute, 7 per 90 seconds]")
-    control.parts.metrics.record_client("new", 2_000)
+    control.parts.metrics.clients.record("new", 2_000)
     control.check(client="new")
     for entry in control.parts.catalog.current.default_clients:
         control.parts.metrics.record_use(entry.counter, "client:new", 2_000)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from crestgate.core.algorithms import ALGORITHMS
 from crestgate.core.dimensions import DIMENSION_NAMES
-from crestgate.core.failure_modes import POLICIES
+from crestgate.core.failure_policies import FAILURE_POLICIES
 from crestgate.rules.compat import clients, policies
 from crestgate.rules.rule import ALIASES, MODES
 from crestgate.service.admin import compat_models, models
@@ -95,7 +95,7 @@ def test_enums_match_the_rules() -> None:
     written = models.RuleBody.model_json_schema()["properties"]
     assert written["dimension"]["enum"] == [*DIMENSION_NAMES]
     assert written["mode"]["anyOf"][0]["enum"] == [*MODES]
-    assert written["on_store_error"]["anyOf"][0]["enum"] == [*POLICIES]
+    assert written["on_store_error"]["anyOf"][0]["enum"] == [*FAILURE_POLICIES]
     assert written["algorithm"]["anyOf"][0]["enum"] == [*ALGORITHMS, *ALIASES]
     assert get_args(compat_models.PolicyType) == policies.TYPES
     assert get_args(compat_models.LimitType) == clients.TYPES

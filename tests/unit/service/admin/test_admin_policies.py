@@ -163,7 +163,7 @@ def test_key_matched_by_another_rule(control: Control) -> None:
 
 def test_metrics_list_keys_with_a_policy_or_recently_used(control: Control) -> None:
     control.post("/admin/policies", {**POLICY, "key": "b"})
-    control.parts.metrics.record_key("c", control.clock.ticks())
+    control.parts.metrics.keys.record("c", control.clock.ticks())
     control.parts.worker_snapshots.publish_seen(LastSeen({"a": 1}, {}))
     control.check(key="c")
     body = control.get("/admin/metrics").json()

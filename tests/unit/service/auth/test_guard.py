@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crestgate import Limit, Limiter
-from crestgate.config.server import Address, Server, ServerLimits
+from crestgate.config.server import Address, ServerLimits, ServerSettings
 from crestgate.rules.port import Actor
 from crestgate.service.auth.guard import Guard, Refusal, required_check_scope
 from crestgate.service.auth.keys import ApiKeys, Caller, Scope, create_key, revoke_key
@@ -29,7 +29,7 @@ class GuardHarness:
         self.repository = MemoryRepository(self.clock)
         self.node = Limiter("memory://", clock=self.clock)
         keys = ApiKeys(self.bodies, FIRST)
-        self.guard = Guard(keys, Server(**server), self.node, self.clock.ticks)
+        self.guard = Guard(keys, ServerSettings(**server), self.node, self.clock.ticks)
 
     def bodies(self) -> Mapping[str, Mapping[str, Any]]:
         return {record.id: record.body for record in self.repository.list("key")}
@@ -217,7 +217,7 @@ def test_zero_limit_has_no_retry_after() -> None:
 def test_guards_of_one_node_share_counters() -> None:
     harness = GuardHarness(limits=ServerLimits(reads=Limit(2, 60)))
     other = Guard(
-        ApiKeys(dict, FIRST), Server(limits=ServerLimits(reads=Limit(2, 60))), harness.node, harness.clock.ticks
+        ApiKeys(dict, FIRST), ServerSettings(limits=ServerLimits(reads=Limit(2, 60))), harness.node, harness.clock.ticks
     )
     headers = [(b"x-api-key", FIRST.encode())]
     assert harness.guard.admit("read", headers, HERE) == other.admit("read", headers, HERE) == ADMIN
@@ -253,25 +253,25 @@ def test_failed_logins_are_grouped_by_ipv6_network() -> None:
 @pytest.mark.parametrize(
     ("server", "host", "need"),
     [
-        (Server(), "127.0.0.1", None),
-        (Server(), "127.9.9.9", None),
-        (Server(), "::1", None),
-        (Server(), "localhost", None),
-        (Server(), "0.0.0.0", "check"),
-        (Server(), "::", "check"),
-        (Server(), "10.0.0.1", "check"),
-        (Server(), "example.org", "check"),
-        (Server(insecure=True), "10.0.0.1", None),
-        (Server(checks="open"), "10.0.0.1", None),
-        (Server(checks="key"), "127.0.0.1", "check"),
-        (Server(checks="key", insecure=True), "10.0.0.1", "check"),
+        (ServerSettings(), "127.0.0.1", None),
+        (ServerSettings(), "127.9.9.9", None),
+        (ServerSettings(), "::1", None),
+        (ServerSettings(), "localhost", None),
+        (ServerSettings(), "0.0.0.0", "check"),
+        (ServerSettings(), "::", "check"),
+        (ServerSettings(), "10.0.0.1", "check"),
+        (ServerSettings(), "example.org", "check"),
+        (ServerSettings(insecure=True), "10.0.0.1", None),
+        (ServerSettings(checks="open"), "10.0.0.1", None),
+        (ServerSettings(checks="key"), "127.0.0.1", "check"),
+        (ServerSettings(checks="key", insecure=True), "10.0.0.1", "check"),
     ],
 )
-def test_required_check_scope(server: Server, host: str, need: Scope | None) -> None:
+def test_required_check_scope(server: ServerSettings, host: str, need: Scope | None) -> None:
     assert required_check_scope(server, Address(host, 8080)) == need
 
 
 def test_default_clock_is_the_system_clock() -> None:
     keys = ApiKeys(dict, FIRST)
-    guard: Callable[..., Any] = Guard(keys, Server(), Limiter("memory://")).admit
+    guard: Callable[..., Any] = Guard(keys, ServerSettings(), Limiter("memory://")).admit
     assert guard("read", [(b"x-api-key", FIRST.encode())], None) == ADMIN

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from crestgate import AsyncLimiter, Limiter
 from crestgate.config.envoy import Envoy as EnvoySettings
-from crestgate.config.server import Server, ServerLimits
+from crestgate.config.server import ServerLimits, ServerSettings
 from crestgate.config.settings import Settings
-from crestgate.core.failure_modes import OnStoreError
+from crestgate.core.failure_policies import OnStoreError
 from crestgate.core.limit import Limit
 from crestgate.envoy.files import read_descriptor_files
 from crestgate.envoy.matcher import Domains
@@ -88,7 +88,7 @@ class Proxy:
         limits = ServerLimits(checks=Limit.parse(checks))
         limited = style.x_ratelimit if x_ratelimit is None else x_ratelimit
         envoy = EnvoySettings(negative_hits=True, x_ratelimit=limited)
-        settings = Settings(server=Server(limits=limits), headers=style, envoy=envoy)
+        settings = Settings(server=ServerSettings(limits=limits), headers=style, envoy=envoy)
         self.limiter = AsyncLimiter(self.store, on_store_error=on_store_error)
         self.metrics = WorkerMetrics()
         nothing: Any = None

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from crestgate.core.failure_modes import OnStoreError
+from crestgate.core.failure_policies import OnStoreError
 from crestgate.errors import StoreError
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.port import Op, Outcome, Request

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from crestgate import AsyncLimiter, Limiter, StoreError
-from crestgate.config.server import Server
+from crestgate.config.server import ServerSettings
 from crestgate.config.settings import Settings
 from crestgate.envoy.evaluator import MAX_VALUE_LABELS
 from crestgate.protobuf import messages
@@ -27,7 +27,7 @@ from crestgate.service.checks.envoy import EnvoyService
 from crestgate.service.checks.service import CheckService
 from crestgate.service.dependencies import Dependencies
 from crestgate.service.grpc.services.registry import build_methods
-from crestgate.service.grpc.transport.call import RpcCall, RpcError, Status
+from crestgate.service.grpc.transport.call import RpcCall, RpcError, RpcStatus
 from crestgate.service.http.router import Router
 from crestgate.service.observability.health import Health
 from crestgate.service.observability.request_log import RequestLog
@@ -67,7 +67,7 @@ class Worker:
         self.clock = FakeClock(START)
         self.repository = MemoryRepository(self.clock)
         self.catalog = Catalog([self.repository], 3600)
-        settings = Settings(server=Server(checks=cast(Any, checks)))
+        settings = Settings(server=ServerSettings(checks=cast(Any, checks)))
         limiter = AsyncLimiter(store or MemoryStore(clock=self.clock), catalog=self.catalog)
         nothing: Any = None
         descriptors: Any = None if domains is None else Current(domains)
@@ -161,7 +161,7 @@ def test_negative_hits_need_scope_write(worker: Worker) -> None:
     message = messages.RateLimitRequest(domain="edge", descriptors=[back])
     with pytest.raises(RpcError) as refused:
         worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
-    assert refused.value.status is Status.PERMISSION_DENIED
+    assert refused.value.status is RpcStatus.PERMISSION_DENIED
     assert worker.post("/json", REQUEST).status_code == 429, "nothing was given back"
     assert worker.post("/json", request, WRITE).status_code == 200
     assert worker.post("/json", REQUEST).status_code == 200
@@ -231,7 +231,7 @@ def test_json_needs_post_and_the_scope_of_checks(domains: Any) -> None:
     message = messages.RateLimitRequest(domain="edge", descriptors=[descriptor("user=a")])
     with pytest.raises(RpcError) as refused:
         worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
-    assert refused.value.status is Status.UNAUTHENTICATED
+    assert refused.value.status is RpcStatus.UNAUTHENTICATED
     worker.close()
 
 
@@ -244,7 +244,7 @@ def test_missing_configuration_names_the_setting() -> None:
     message = messages.RateLimitRequest(domain="edge", descriptors=[descriptor("user=a")])
     with pytest.raises(RpcError) as refused:
         worker.rpc("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", message)
-    assert refused.value.status is Status.FAILED_PRECONDITION
+    assert refused.value.status is RpcStatus.FAILED_PRECONDITION
     assert "envoy.config" in refused.value.message
     worker.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crestgate.core.failure_modes import OnStoreError
+from crestgate.core.failure_policies import OnStoreError
 from crestgate.errors import InvalidRequestError
 from crestgate.http.header_options import HeaderStyle
 from crestgate.protobuf import messages

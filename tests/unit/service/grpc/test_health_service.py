@@ -10,7 +10,7 @@ import pytest
 
 from crestgate.protobuf import messages
 from crestgate.service.grpc.services.health import WATCHERS_PER_TURN, HealthService
-from crestgate.service.grpc.transport.call import RpcCall, RpcError, Status
+from crestgate.service.grpc.transport.call import RpcCall, RpcError, RpcStatus
 from crestgate.service.observability import health as service_health
 from flaky_store import Flaky
 from unit.service.worker import Worker, status_of
@@ -104,7 +104,7 @@ def test_watch_sends_changes_until_the_worker_stops(worker: Worker, store: Flaky
 
     statuses, error = watch(worker, "crestgate.v1.RateLimiter", [break_store, heal_store, stop_worker])
     assert statuses == [SERVING, NOT_SERVING, SERVING, NOT_SERVING]
-    assert error.status is Status.UNAVAILABLE
+    assert error.status is RpcStatus.UNAVAILABLE
 
 
 def test_unknown_service_can_be_watched(worker: Worker) -> None:
@@ -125,7 +125,7 @@ def test_watch_without_request_is_refused_and_cancelled_watch_ends(worker: Worke
     async def run_watch() -> None:
         with pytest.raises(RpcError) as caught:
             await method(RpcCall(b"", (), None, None), send_requests(), send)
-        assert caught.value.status is Status.INVALID_ARGUMENT
+        assert caught.value.status is RpcStatus.INVALID_ARGUMENT
         task = asyncio.ensure_future(
             method(RpcCall(b"", (), None, None), send_requests(messages.HealthCheckRequest()), send)
         )
@@ -136,7 +136,7 @@ def test_watch_without_request_is_refused_and_cancelled_watch_ends(worker: Worke
             await task
 
     worker.runner.run(run_watch())
-    assert worker.requests() == {int(Status.INVALID_ARGUMENT): 1, int(Status.CANCELLED): 1}
+    assert worker.requests() == {int(RpcStatus.INVALID_ARGUMENT): 1, int(RpcStatus.CANCELLED): 1}
 
 
 class CountingHealth:

@@ -18,7 +18,7 @@ from crestgate.service.context import CallContext
 from crestgate.service.errors import ApiError
 from crestgate.service.grpc.services import method
 from crestgate.service.grpc.services.method import MAX_MESSAGE, GrpcMethod, GrpcMethods
-from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError, Status
+from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError, RpcStatus
 from flaky_store import Flaky
 from slow_store import SlowStore
 from unit.service.snapshots import decision_counts
@@ -130,7 +130,7 @@ def test_resets_come_from_admin_networks(start: Callable[..., Worker]) -> None:
     for far in ("198.51.100.1", "::1", None):
         with pytest.raises(RpcError) as caught:
             worker.call("ResetLimit", RESET, [*bearer(ADMIN), (b"x-forwarded-for", b"192.0.2.7")], far)
-        assert caught.value.status is Status.PERMISSION_DENIED
+        assert caught.value.status is RpcStatus.PERMISSION_DENIED
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_rate_limited_caller_gets_retry_after(
         worker.call(name, message, metadata)
     with pytest.raises(RpcError) as caught:
         worker.call(name, message, metadata)
-    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert caught.value.status is RpcStatus.RESOURCE_EXHAUSTED
     assert list(caught.value.trailers) == [(b"retry-after", b"30")]
     worker.clock.advance(30)
     worker.call(name, message, metadata)
@@ -238,25 +238,25 @@ def test_malformed_message_is_invalid_argument(start: Callable[..., Worker], nam
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (ApiError(400, "no"), Status.INVALID_ARGUMENT),
-        (ApiError(401, "no"), Status.UNAUTHENTICATED),
-        (ApiError(403, "no"), Status.PERMISSION_DENIED),
-        (ApiError(404, "no"), Status.NOT_FOUND),
-        (ApiError(409, "no"), Status.ABORTED),
-        (ApiError(413, "no"), Status.RESOURCE_EXHAUSTED),
-        (ApiError(422, "no"), Status.INVALID_ARGUMENT),
-        (ApiError(429, "no"), Status.RESOURCE_EXHAUSTED),
-        (ApiError(503, "no"), Status.UNAVAILABLE),
-        (RpcError(Status.NOT_FOUND, "no"), Status.NOT_FOUND),
-        (StoreError("no"), Status.UNAVAILABLE),
-        (NotFoundError("no"), Status.NOT_FOUND),
-        (ConflictError("no"), Status.ABORTED),
-        (ReadOnlyError("no"), Status.ABORTED),
-        (StaleVersionError("no"), Status.FAILED_PRECONDITION),
+        (ApiError(400, "no"), RpcStatus.INVALID_ARGUMENT),
+        (ApiError(401, "no"), RpcStatus.UNAUTHENTICATED),
+        (ApiError(403, "no"), RpcStatus.PERMISSION_DENIED),
+        (ApiError(404, "no"), RpcStatus.NOT_FOUND),
+        (ApiError(409, "no"), RpcStatus.ABORTED),
+        (ApiError(413, "no"), RpcStatus.RESOURCE_EXHAUSTED),
+        (ApiError(422, "no"), RpcStatus.INVALID_ARGUMENT),
+        (ApiError(429, "no"), RpcStatus.RESOURCE_EXHAUSTED),
+        (ApiError(503, "no"), RpcStatus.UNAVAILABLE),
+        (RpcError(RpcStatus.NOT_FOUND, "no"), RpcStatus.NOT_FOUND),
+        (StoreError("no"), RpcStatus.UNAVAILABLE),
+        (NotFoundError("no"), RpcStatus.NOT_FOUND),
+        (ConflictError("no"), RpcStatus.ABORTED),
+        (ReadOnlyError("no"), RpcStatus.ABORTED),
+        (StaleVersionError("no"), RpcStatus.FAILED_PRECONDITION),
     ],
     ids=repr,
 )
-def test_errors_map_to_grpc_statuses(start: Callable[..., Worker], error: Exception, status: Status) -> None:
+def test_errors_map_to_grpc_statuses(start: Callable[..., Worker], error: Exception, status: RpcStatus) -> None:
     worker = start()
     with structlog.testing.capture_logs() as lines:
         raised = raised_error(failing_method(worker, error))
@@ -270,7 +270,7 @@ def test_internal_error_is_logged_and_not_revealed(start: Callable[..., Worker])
     with structlog.testing.capture_logs() as lines:
         error = raised_error(failing_method(worker, ZeroDivisionError("secret")))
     assert (error.status, error.message) == (
-        Status.INTERNAL,
+        RpcStatus.INTERNAL,
         "internal error: the log has it under this request id",
     )
     assert [(line["event"], repr(line["exc_info"])) for line in lines] == [
@@ -304,8 +304,8 @@ def test_unreachable_store_is_unavailable(start: Callable[..., Worker]) -> None:
     assert status_of(worker, "ResetLimit", RESET, bearer(ADMIN))[0] == "UNAVAILABLE"
 
 
-@pytest.mark.parametrize(("deadline", "status"), [(0.0, Status.DEADLINE_EXCEEDED), (None, Status.CANCELLED)])
-def test_cancelled_call_is_counted(start: Callable[..., Worker], deadline: float | None, status: Status) -> None:
+@pytest.mark.parametrize(("deadline", "status"), [(0.0, RpcStatus.DEADLINE_EXCEEDED), (None, RpcStatus.CANCELLED)])
+def test_cancelled_call_is_counted(start: Callable[..., Worker], deadline: float | None, status: RpcStatus) -> None:
     store = SlowStore()
     worker = start(store=store)
 
@@ -324,9 +324,9 @@ def test_cancelled_call_is_counted(start: Callable[..., Worker], deadline: float
     assert worker.requests() == {int(status): 1}
 
 
-@pytest.mark.parametrize(("deadline", "status"), [(0.0, Status.DEADLINE_EXCEEDED), (None, Status.CANCELLED)])
+@pytest.mark.parametrize(("deadline", "status"), [(0.0, RpcStatus.DEADLINE_EXCEEDED), (None, RpcStatus.CANCELLED)])
 def test_call_that_ends_before_it_is_awaited_is_counted(
-    start: Callable[..., Worker], deadline: float | None, status: Status
+    start: Callable[..., Worker], deadline: float | None, status: RpcStatus
 ) -> None:
     """A deadline may pass, or the client reset the stream, before the task of the call has started."""
     worker = start(store=SlowStore())

@@ -10,11 +10,11 @@ from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from crestgate.protobuf import messages
-from crestgate.service.grpc.transport.call import RpcCall, Status
+from crestgate.service.grpc.transport.call import RpcCall, RpcStatus
 from unit.service.worker import Worker
 
 VERSIONS = ("v1", "v1alpha")
-NOT_FOUND = int(Status.NOT_FOUND)
+NOT_FOUND = int(RpcStatus.NOT_FOUND)
 LIMITER = "crestgate/v1/rate_limiter.proto"
 ENVOY = "envoy/service/ratelimit/v3/rls.proto"
 
@@ -120,7 +120,7 @@ def test_every_service_can_be_built_from_reflection(worker: Worker) -> None:
         ({"file_containing_symbol": ""}, NOT_FOUND),
         ({"file_containing_extension": {"containing_type": "crestgate.v1.CheckRequest"}}, NOT_FOUND),
         ({"all_extension_numbers_of_type": "crestgate.v1.CheckRequest"}, NOT_FOUND),
-        ({}, int(Status.INVALID_ARGUMENT)),
+        ({}, int(RpcStatus.INVALID_ARGUMENT)),
     ],
 )
 def test_unknown_symbol_is_an_error_and_the_stream_continues(worker: Worker, query: dict[str, Any], code: int) -> None:

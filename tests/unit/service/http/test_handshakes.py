@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 
 from crestgate.runtime.connection_budget import ConnectionBudget
 from crestgate.service.http import admission, handshakes
-from crestgate.service.http.admission import Admission
+from crestgate.service.http.admission import ConnectionAdmission
 from crestgate.service.http.handshakes import TlsListener
 from crestgate.service.http.protocol import HttpConnection
 from servers.redis import self_signed
@@ -27,7 +27,7 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 class ListenerHarness:
     """A listener in this process."""
 
-    def __init__(self, port: int, room: Admission, trust: ssl.SSLContext) -> None:
+    def __init__(self, port: int, room: ConnectionAdmission, trust: ssl.SSLContext) -> None:
         self.port = port
         self.admission = room
         self.trust = trust
@@ -64,7 +64,7 @@ def run(certificate: Path, room: int, test: Callable[[ListenerHarness], Awaitabl
     async def whole() -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, certificate.with_suffix(".key"))
-        admission = Admission(ConnectionBudget(room))
+        admission = ConnectionAdmission(ConnectionBudget(room))
         config = uvicorn.Config(app, lifespan="off", interface="asgi3", log_config=None, proxy_headers=False, ws="none")
         config.load()
         state = ServerState()

@@ -42,7 +42,7 @@ class ServerHarness:
 
     def look(self, later: float) -> None:
         """Check the timeouts as if `later` seconds had passed."""
-        self.timeouts.look(monotonic() + later)
+        self.timeouts.close_timed_out(monotonic() + later)
 
 
 class Application:

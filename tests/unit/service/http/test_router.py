@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from crestgate.service.admin.api import ADMIN_PATHS
-from crestgate.service.http.router import PENDING, PendingResponse
+from crestgate.service.http.router import PENDING, DeferredResponse
 from unit.service.admin.admin_client import Control
 from unit.service.worker import Worker
 
@@ -46,7 +46,7 @@ def test_pending_response_of_the_fast_path_is_sent_through_asgi() -> None:
     headers = [(b"host", b"localhost"), (b"x-request-id", b"same")]
     body = b'{"key": "user:42", "plans": ["gold"]}'
     pending = worker.http.respond(b"/api/v1/check", headers, ("192.0.2.1", 1), body)
-    assert isinstance(pending, PendingResponse)
+    assert isinstance(pending, DeferredResponse)
     sent: list[Any] = []
 
     async def never() -> Any:

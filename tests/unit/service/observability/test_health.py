@@ -17,7 +17,7 @@ from crestgate.rules.port import Repository
 from crestgate.rules.storage.factory import open_repository
 from crestgate.rules.storage.files import FileRepository
 from crestgate.service.observability import health
-from crestgate.service.observability.health import Health, Readiness
+from crestgate.service.observability.health import Health, ReadinessResult
 from flaky_store import Flaky
 
 
@@ -62,7 +62,7 @@ def harness(tmp_path: Path) -> Iterator[HealthHarness]:
     made.repository.close()
 
 
-def ready(health: Health) -> Readiness:
+def ready(health: Health) -> ReadinessResult:
     return asyncio.run(health.readiness())
 
 

@@ -78,8 +78,8 @@ def test_every_metric_has_its_value() -> None:
     metrics.count_decision("orders", "user", "user:1", True)
     metrics.count_decision("orders", "user", "user:1", False)
     metrics.count_shadowed("strict", "ip")
-    metrics.observe_duration(0.0004)
-    metrics.observe_duration(9.0)
+    metrics.durations.observe(0.0004)
+    metrics.durations.observe(9.0)
     metrics.observe_batch(100)
     metrics.observe_clock_skew(-4.0)
     metrics.count_replay()
@@ -249,9 +249,9 @@ def test_key_labels_of_metrics_follow_the_log_configuration(node: Node, keys: Ke
 
 def test_seen_keys_of_all_workers(node: Node) -> None:
     (first, publisher), (second, other) = node.worker(0), node.worker(1)
-    first.record_key("user:1", NOW)
-    first.record_client("acme", NOW + 1)
-    second.record_key("user:2", NOW + 2)
+    first.keys.record("user:1", NOW)
+    first.clients.record("acme", NOW + 1)
+    second.keys.record("user:2", NOW + 2)
     for one in (publisher, other):
         asyncio.run(one.publish(NOW + 3))
     last_seen = WorkerSnapshots(node.folder / "snapshots", 0).seen()
@@ -262,7 +262,7 @@ def test_seen_names_are_written_at_an_interval(node: Node) -> None:
     metrics, publisher = node.worker(0)
     written = []
     for second in range(5):
-        metrics.record_key(f"user:{second}", NOW)
+        metrics.keys.record(f"user:{second}", NOW)
         asyncio.run(publisher.publish(NOW + second * 1_000_000))
         written.append(len(WorkerSnapshots(node.folder / "snapshots", 1).seen().keys))
     assert written == [1, 1, 3, 3, 5]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from crestgate import Limiter, RequestContext
-from crestgate.core.redaction import client_of_api_key
+from crestgate.core.redaction import client_id_from_api_key
 from crestgate.errors import ConfigError
 from crestgate.service.observability.labels import CLIENT_KEY
 from crestgate.service.observability.pressure import LINES_PER_SECOND, PressureWatch
@@ -224,7 +224,10 @@ def test_api_key_as_client_name_is_hashed(receiver: Receiver, hooks: list[Webhoo
         CLIENT_KEY.reset(before)
         limiter.check_request(RequestContext(client="acme"))
     receiver.wait(2)
-    assert [event["key"] for event in receiver.events] == [f"client:{client_of_api_key('sk-secret')}", "client:acme"]
+    assert [event["key"] for event in receiver.events] == [
+        f"client:{client_id_from_api_key('sk-secret')}",
+        "client:acme",
+    ]
 
 
 def test_keys_are_plain_if_configured(receiver: Receiver, hooks: list[Webhook]) -> None:

@@ -226,7 +226,7 @@ def test_pending_usage_is_bounded_to_an_hour() -> None:
 def test_durations_fall_into_their_buckets() -> None:
     metrics = WorkerMetrics()
     for seconds in (0.0, 0.00005, 0.000051, 5.0, 60.0):
-        metrics.observe_duration(seconds)
+        metrics.durations.observe(seconds)
     durations = metrics.snapshot(START, {}).histograms[DURATION]
     assert durations.counts == [2, 1, *[0] * (len(DURATION_BUCKETS) - 3), 1, 1]
     assert durations.total == pytest.approx(65.000101)
@@ -247,7 +247,7 @@ def everything(metrics: WorkerMetrics) -> None:
     metrics.count_decision("orders", "user", "user:1", True)
     metrics.count_decision("orders", "user", "user:1", False)
     metrics.count_shadowed("strict", "user")
-    metrics.observe_duration(0.001)
+    metrics.durations.observe(0.001)
     metrics.observe_batch(7)
     metrics.observe_clock_skew(2.0)
     metrics.count_replay()
@@ -279,7 +279,7 @@ def test_successor_continues_the_counters() -> None:
 
 def test_histogram_with_other_buckets_is_not_continued() -> None:
     first = WorkerMetrics()
-    first.observe_duration(1.0)
+    first.durations.observe(1.0)
     before = first.snapshot(START, {})
     before.histograms[DURATION].counts.append(0)
     durations = WorkerMetrics(before).snapshot(START, {}).histograms[DURATION]

@@ -24,7 +24,7 @@ def counted(times: int) -> WorkerMetrics:
     metrics = WorkerMetrics()
     for _ in range(times):
         metrics.count_decision("orders", "user", "user:1", True)
-        metrics.observe_duration(0.001)
+        metrics.durations.observe(0.001)
     return metrics
 
 

@@ -37,9 +37,9 @@ def test_address_and_key(url: str, host: str, port: int, key: str | None, title:
 
 def test_common_options() -> None:
     store = opened("crestgate://limits?timeout_ms=40&pool_size=7")
-    assert (store.timeout, store.lanes, store.connections.size) == (0.04, 7, 7)
+    assert (store.timeout, store.max_concurrent_batches, store.connections.size) == (0.04, 7, 7)
     default = opened("crestgate://limits")
-    assert (default.timeout, default.lanes) == (0.1, 4)
+    assert (default.timeout, default.max_concurrent_batches) == (0.1, 4)
 
 
 def test_crestgates_scheme_uses_tls() -> None:

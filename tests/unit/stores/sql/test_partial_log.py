@@ -39,15 +39,15 @@ def ask(log: ListLog | PartialLog, total: int, question: tuple[str, int, int]) -
     if kind == "expired":
         return log.expired(number), total
     if kind == "freed" and total:
-        return log.freed(1 + number % total), total
+        return log.tick_when_freed(1 + number % total), total
     if kind == "charged":
-        return log.charged(number), total
+        return log.cost_at(number), total
     if kind == "drop":
         dropped = log.expired(number)
         log.drop(dropped)
         return dropped, total - dropped
     if kind == "take back":
-        held = log.charged(number)
+        held = log.cost_at(number)
         back = min(held, cost)
         if back:
             log.take_back(number, back)
@@ -107,7 +107,7 @@ def test_expired_entries_are_read_as_a_sum() -> None:
     log = PartialLog("ab", 198, 0, 0, ends)
     assert log.expired(50) == 100
     assert log.expired(52) == 104
-    assert log.freed(101) == 51
+    assert log.tick_when_freed(101) == 51
     log.drop(104)
     assert (log.dropped, log.oldest) == (52, 53)
 
@@ -121,7 +121,12 @@ def test_long_log_expires_without_being_read() -> None:
 
 def test_unread_log_needs_more_entries() -> None:
     log = PartialLog("ab", 7, 0, 0, UNREAD)
-    for question in (lambda: log.expired(5), lambda: log.freed(1), lambda: log.charged(5), lambda: log.append(9, 1)):
+    for question in (
+        lambda: log.expired(5),
+        lambda: log.tick_when_freed(1),
+        lambda: log.cost_at(5),
+        lambda: log.append(9, 1),
+    ):
         with pytest.raises(NeedMoreEntriesError):
             question()
 

@@ -58,8 +58,13 @@ def test_unix_socket_in_url() -> None:
 
 def test_common_options() -> None:
     store = open_sql(Options("mysql://u@h/db?prefix=app&timeout_ms=250&pool_size=7"), None)
-    assert (store.counter_ids.prefix, store.timeout, store.lanes, store.pool.size) == (b"app", 0.25, 7, 7)
-    assert open_sql(Options("sqlite:///x?pool_size=7"), None).lanes == 1
+    assert (store.counter_ids.prefix, store.timeout, store.max_concurrent_batches, store.pool.size) == (
+        b"app",
+        0.25,
+        7,
+        7,
+    )
+    assert open_sql(Options("sqlite:///x?pool_size=7"), None).max_concurrent_batches == 1
 
 
 @pytest.mark.parametrize(

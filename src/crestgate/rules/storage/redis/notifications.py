@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as LostError
 from crestgate.databases.shared_redis_client import OpenClient
 from crestgate.runtime.fork_safety import renew_after_fork
 
-__all__ = ["Listener"]
+__all__ = ["RedisChangeListener"]
 
 STEP = 0.2
 """Seconds between two checks of whether the thread is to stop."""
@@ -30,7 +30,7 @@ CLOSE_TIMEOUT = 1.0
 _log = logging.getLogger("crestgate")
 
 
-class Listener:
+class RedisChangeListener:
     """Calls every `wake` callback after a change. The thread starts with the first callback, also in a forked child."""
 
     def __init__(self, open_client: OpenClient, channel: str, *, quiet_steps: int = QUIET_STEPS) -> None:

@@ -40,8 +40,8 @@ from crestgate.rules.storage.redis.layout import (
     read_record,
     split_name,
 )
-from crestgate.rules.storage.redis.notifications import Listener
-from crestgate.rules.storage.redis.scripts import CHANGES, LIST, NOTE
+from crestgate.rules.storage.redis.notifications import RedisChangeListener
+from crestgate.rules.storage.redis.scripts import APPEND_AUDIT_SCRIPT, CHANGES, LIST
 from crestgate.rules.storage.redis.transaction import AUDIT_MS, Writer
 from crestgate.runtime.backoff import poll
 from crestgate.runtime.fork_safety import fork_safe_lock
@@ -82,7 +82,7 @@ class RedisRepository:
     ) -> None:
         self.keys = Keys.of(prefix)
         self._redis = SharedRedisClient(open_client, timeout=timeout, max_connections=pool_size)
-        self._listener = Listener(open_client, self.keys.channel)
+        self._listener = RedisChangeListener(open_client, self.keys.channel)
         self._writer = Writer(self._redis, self.keys, max_changes=max_changes)
         self._seen: dict[int, bytes] = {}
         self._seen_lock = fork_safe_lock()
@@ -180,7 +180,7 @@ class RedisRepository:
             fields = audit_fields(AuditEntry(0, actor.name, actor.address, action, subject))
             del fields["at_us"]  # set by the script
             words += [word for pair in fields.items() for word in pair]
-        self._script(NOTE, AUDIT_MS // 1000, len(subjects), *words, writes=True)
+        self._script(APPEND_AUDIT_SCRIPT, AUDIT_MS // 1000, len(subjects), *words, writes=True)
 
     # -- both ---------------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
-"""Lua scripts that read in one step, so that no reader sees half of a write. Only NOTE writes.
+"""Lua scripts that read in one step, so that no reader sees half of a write. Only APPEND_AUDIT_SCRIPT writes.
 
 All get the keys of layout.Keys, in their order.
 """
 
 from __future__ import annotations
 
-__all__ = ["CHANGES", "FIND", "LIST", "NOTE"]
+__all__ = ["APPEND_AUDIT_SCRIPT", "CHANGES", "FIND", "LIST"]
 
 CHANGES = """
 local since, seen = tonumber(ARGV[1]), ARGV[2]
@@ -79,7 +79,7 @@ claims of those that have one.
 
 Keys of another type are refused here: a transaction would skip the commands that fail, and execute the others."""
 
-NOTE = """
+APPEND_AUDIT_SCRIPT = """
 local kind = redis.call('TYPE', KEYS[9]).ok
 if kind ~= 'none' and kind ~= 'stream' then
   return redis.error_reply('WRONGTYPE ' .. KEYS[9] .. ' is a ' .. kind .. ' and not a stream')

@@ -21,7 +21,7 @@ from crestgate.stores.sql.session import DatabaseConnectionError, Driver, Statem
 if TYPE_CHECKING:
     from crestgate.stores.sql.postgres import PostgresSession
 
-__all__ = ["Listener"]
+__all__ = ["PostgresChangeListener"]
 
 MIN_BACKOFF = 0.1
 MAX_BACKOFF = 5.0
@@ -30,7 +30,7 @@ HEARTBEAT = 15.0
 _log = logging.getLogger("crestgate")
 
 
-class Listener:
+class PostgresChangeListener:
     """Listens on one channel of a PostgreSQL database, from the first `add` on until `close`."""
 
     def __init__(self, driver: Driver, channel: str, timeout: float) -> None:
@@ -72,7 +72,7 @@ class Listener:
 class _ListenerThread:
     """The thread, its pipe and its connection, from its start until it is stopped or left behind by a fork."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: PostgresChangeListener) -> None:
         self.listener = listener
         self.session: PostgresSession | None = None
         self.wake_reader, self.wake_writer = os.pipe()

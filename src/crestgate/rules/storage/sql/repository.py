@@ -23,7 +23,7 @@ from crestgate.databases.transactions import SqlConflictError, Transactions
 from crestgate.errors import ConfigError, StoreClosedError
 from crestgate.rules.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
 from crestgate.rules.storage.sql import retention
-from crestgate.rules.storage.sql.notifications import Listener
+from crestgate.rules.storage.sql.notifications import PostgresChangeListener
 from crestgate.rules.storage.sql.rows import (
     audit_row,
     bytes_of,
@@ -82,10 +82,10 @@ class SqlRepository:
         self.clock = clock_of(self.engine)
         self.channel: str | None = None
         self._transactions = Transactions(self.engine, self.title, timeout)
-        self._listener: Listener | None = None
+        self._listener: PostgresChangeListener | None = None
         if self.engine.dialect.name == "postgresql":
             self.channel = f"crestgate_{sha256(self.prefix).hexdigest()[:32]}"
-            self._listener = Listener(driver, self.channel, timeout)
+            self._listener = PostgresChangeListener(driver, self.channel, timeout)
         self._closed = False
         renew_after_fork(self)
 
@@ -110,19 +110,19 @@ class SqlRepository:
         return self._read(lambda connection: self._changes(connection, since))
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
-        wanted = select(audit).where(audit.c.prefix == self.prefix)
+        statement = select(audit).where(audit.c.prefix == self.prefix)
         if query.actor is not None:
-            wanted = wanted.where(audit.c.actor == cut(query.actor, MAX_NAME_BYTES))
+            statement = statement.where(audit.c.actor == cut(query.actor, MAX_NAME_BYTES))
         if query.subject is not None:
-            wanted = wanted.where(audit.c.subject == cut(query.subject, MAX_SUBJECT_BYTES))
+            statement = statement.where(audit.c.subject == cut(query.subject, MAX_SUBJECT_BYTES))
         if query.since_us is not None:
-            wanted = wanted.where(audit.c.at_us >= _clamp(query.since_us))
+            statement = statement.where(audit.c.at_us >= _clamp(query.since_us))
         if query.until_us is not None:
-            wanted = wanted.where(audit.c.at_us < _clamp(query.until_us))
+            statement = statement.where(audit.c.at_us < _clamp(query.until_us))
         if query.before is not None:
-            wanted = wanted.where(audit.c.id < _audit_id(query.before))
-        wanted = wanted.order_by(audit.c.id.desc()).limit(max(_clamp(query.limit), 0))
-        rows = self._read(lambda connection: connection.execute(wanted).all())
+            statement = statement.where(audit.c.id < _audit_id(query.before))
+        statement = statement.order_by(audit.c.id.desc()).limit(max(_clamp(query.limit), 0))
+        rows = self._read(lambda connection: connection.execute(statement).all())
         return [entry_of(row, self.title) for row in rows]
 
     # -- writing ----------------------------------------------------------------------------------------------------

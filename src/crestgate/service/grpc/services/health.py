@@ -9,7 +9,7 @@ from typing import Final, final
 from crestgate.protobuf.messages import HealthCheckRequest, HealthCheckResponse, HealthListResponse
 from crestgate.service.context import CallContext
 from crestgate.service.grpc.services.method import one_line
-from crestgate.service.grpc.transport.call import RpcError, Send, Status
+from crestgate.service.grpc.transport.call import RpcError, RpcStatus, Send
 from crestgate.service.observability.health import Health
 
 __all__ = ["HealthService"]
@@ -43,7 +43,7 @@ class HealthService:
     async def check(self, call: CallContext, message: bytes) -> bytes:
         service: str = HealthCheckRequest.FromString(message).service
         if service not in self.services:
-            raise RpcError(Status.NOT_FOUND, one_line(f"there is no service {service!r} here"))
+            raise RpcError(RpcStatus.NOT_FOUND, one_line(f"there is no service {service!r} here"))
         return _encode(await self._status())
 
     async def list(self, call: CallContext, message: bytes) -> bytes:
@@ -63,7 +63,7 @@ class HealthService:
             service = HealthCheckRequest.FromString(message).service
             break
         if service is None:
-            raise RpcError(Status.INVALID_ARGUMENT, "nothing says what is to be watched: send a HealthCheckRequest")
+            raise RpcError(RpcStatus.INVALID_ARGUMENT, "nothing says what is to be watched: send a HealthCheckRequest")
         self._watchers += 1
         if self._checking is None:
             self._checking = asyncio.get_running_loop().create_task(self._check_often())
@@ -76,7 +76,7 @@ class HealthService:
                     await send(_encode(status))
                     last = status
                 if stopping:
-                    raise RpcError(Status.UNAVAILABLE, "the service is stopping")
+                    raise RpcError(RpcStatus.UNAVAILABLE, "the service is stopping")
                 if (seen, stopping) == self._seen:  # else it has changed while that was sent
                     await self._change()
         finally:

@@ -18,14 +18,14 @@ from crestgate.service.auth.guard import Guard, Refusal
 from crestgate.service.auth.keys import Scope
 from crestgate.service.context import CallContext
 from crestgate.service.errors import ApiError, error_response
-from crestgate.service.grpc.transport.call import Method, PendingResponse, RpcCall, RpcError, Send, Status
+from crestgate.service.grpc.transport.call import AwaitableResponse, Method, RpcCall, RpcError, RpcStatus, Send
 from crestgate.service.observability.request_ids import RequestIds
 from crestgate.service.observability.request_log import RequestLog
 from crestgate.service.observability.worker_metrics import WorkerMetrics
 
 __all__ = ["GrpcMethod", "GrpcMethods", "Handler", "StreamHandler"]
 
-Handler = Callable[[CallContext, bytes], bytes | PendingResponse]
+Handler = Callable[[CallContext, bytes], bytes | AwaitableResponse]
 StreamHandler = Callable[[CallContext, AsyncIterator[bytes], Send], Awaitable[None]]
 
 PLANE: Final = "grpc"
@@ -38,16 +38,16 @@ MAX_MESSAGE: Final = 500
 """Characters of a status message. It travels in a header, which many clients take up to 8 KiB of."""
 RETRY_AFTER: Final = b"retry-after"
 STATUSES: Final = {
-    400: Status.INVALID_ARGUMENT,
-    401: Status.UNAUTHENTICATED,
-    403: Status.PERMISSION_DENIED,
-    404: Status.NOT_FOUND,
-    409: Status.ABORTED,
-    412: Status.FAILED_PRECONDITION,
-    413: Status.RESOURCE_EXHAUSTED,
-    422: Status.INVALID_ARGUMENT,
-    429: Status.RESOURCE_EXHAUSTED,
-    503: Status.UNAVAILABLE,
+    400: RpcStatus.INVALID_ARGUMENT,
+    401: RpcStatus.UNAUTHENTICATED,
+    403: RpcStatus.PERMISSION_DENIED,
+    404: RpcStatus.NOT_FOUND,
+    409: RpcStatus.ABORTED,
+    412: RpcStatus.FAILED_PRECONDITION,
+    413: RpcStatus.RESOURCE_EXHAUSTED,
+    422: RpcStatus.INVALID_ARGUMENT,
+    429: RpcStatus.RESOURCE_EXHAUSTED,
+    503: RpcStatus.UNAVAILABLE,
 }
 """By HTTP status; any other is INTERNAL."""
 
@@ -98,7 +98,7 @@ class GrpcMethod:
         """It, for the listener."""
         return Method(self.unary) if self.stream_handler is None else Method(streaming=self.streaming)
 
-    def unary(self, rpc: RpcCall, message: bytes) -> bytes | PendingResponse:
+    def unary(self, rpc: RpcCall, message: bytes) -> bytes | AwaitableResponse:
         call = self._context(rpc)
         assert self.handler is not None
         fields = rpc.fields
@@ -113,7 +113,7 @@ class GrpcMethod:
             return reply
         return _PendingReply(self, call, rpc, reply)
 
-    async def wait(self, call: CallContext, rpc: RpcCall, reply: PendingResponse) -> bytes:
+    async def wait(self, call: CallContext, rpc: RpcCall, reply: AwaitableResponse) -> bytes:
         """The reply of a handler that waits."""
         try:
             message = await reply
@@ -172,11 +172,11 @@ class GrpcMethod:
         if isinstance(error, RpcError):
             status = error
         elif isinstance(error, DecodeError):
-            status = RpcError(Status.INVALID_ARGUMENT, UNREADABLE)
+            status = RpcError(RpcStatus.INVALID_ARGUMENT, UNREADABLE)
         else:
             response = error_response(call, error, self.shared.log)
             trailers = [header for header in response.headers if header[0] == RETRY_AFTER]
-            status = RpcError(STATUSES.get(response.status, Status.INTERNAL), one_line(response.detail), trailers)
+            status = RpcError(STATUSES.get(response.status, RpcStatus.INTERNAL), one_line(response.detail), trailers)
         self.finish(call, int(status.status))
         return status
 
@@ -185,7 +185,7 @@ class GrpcMethod:
 class _PendingReply:
     """The reply of a call that waits. A call that ends before its reply is awaited is counted, too."""
 
-    def __init__(self, method: GrpcMethod, call: CallContext, rpc: RpcCall, reply: PendingResponse) -> None:
+    def __init__(self, method: GrpcMethod, call: CallContext, rpc: RpcCall, reply: AwaitableResponse) -> None:
         self.method = method
         self.call = call
         self.rpc = rpc
@@ -216,4 +216,4 @@ def one_line(text: str) -> str:
 def _cancelled(rpc: RpcCall) -> int:
     """The status of a cancelled call: its deadline has passed, or its caller is gone."""
     late = rpc.deadline is not None and asyncio.get_running_loop().time() >= rpc.deadline
-    return int(Status.DEADLINE_EXCEEDED if late else Status.CANCELLED)
+    return int(RpcStatus.DEADLINE_EXCEEDED if late else RpcStatus.CANCELLED)

@@ -24,7 +24,7 @@ from crestgate.protobuf.messages import (
 from crestgate.service.checks.deferred import Deferred
 from crestgate.service.checks.envoy import EnvoyService
 from crestgate.service.checks.forms import MAX_CHECKS, MAX_PLANS, prepare_check
-from crestgate.service.checks.schemas import Answer, CheckBody
+from crestgate.service.checks.schemas import CheckBody, DecisionBody
 from crestgate.service.checks.service import CheckService
 from crestgate.service.checks.slices import LOCAL_SLICE, next_turn
 from crestgate.service.context import CallContext
@@ -85,7 +85,7 @@ class RateLimiter:
         """GetRemainingQuota."""
         check_counts(message, PLANS)
         answer = self.checks.peek(_check_of(_read_quota(message)))
-        return _encode_quota(answer) if isinstance(answer, Answer) else answer.then(_encode_quota)
+        return _encode_quota(answer) if isinstance(answer, DecisionBody) else answer.then(_encode_quota)
 
     async def reset(self, call: CallContext, message: bytes) -> bytes:
         """ResetLimit."""
@@ -141,15 +141,15 @@ def _body_of(request: Any, cost: int, timestamp: float | None) -> CheckBody:
     )
 
 
-def _encode_check(answers: list[Answer]) -> bytes:
+def _encode_check(answers: list[DecisionBody]) -> bytes:
     return _encode(_response(CheckResponse, answers[0]))
 
 
-def _encode_quota(answer: Answer) -> bytes:
+def _encode_quota(answer: DecisionBody) -> bytes:
     return _encode(_response(QuotaResponse, answer))
 
 
-async def _encode_batch(answers: list[Answer]) -> bytes:
+async def _encode_batch(answers: list[DecisionBody]) -> bytes:
     """In several turns of the event loop, where there are many."""
     decisions: list[Any] = []
     for first in range(0, len(answers), LOCAL_SLICE):
@@ -159,7 +159,7 @@ async def _encode_batch(answers: list[Answer]) -> bytes:
     return _encode(CheckBatchResponse(decisions=decisions))
 
 
-def _response(kind: Any, answer: Answer) -> Any:
+def _response(kind: Any, answer: DecisionBody) -> Any:
     """An answer as a CheckResponse or QuotaResponse, with all of its parts."""
     response = _status(kind, answer)
     if isinstance(answer.parts, list):
@@ -169,7 +169,7 @@ def _response(kind: Any, answer: Answer) -> Any:
     return response
 
 
-def _status(kind: Any, answer: Answer) -> Any:
+def _status(kind: Any, answer: DecisionBody) -> Any:
     """The numbers of one decision, or of one of its parts."""
     wait = answer.retry_after
     status = kind(

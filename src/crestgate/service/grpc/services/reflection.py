@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto,
 from crestgate.protobuf.messages import ALL_FILES, ReflectionRequest, ReflectionResponse
 from crestgate.service.context import CallContext
 from crestgate.service.grpc.services.method import one_line
-from crestgate.service.grpc.transport.call import Send, Status
+from crestgate.service.grpc.transport.call import RpcStatus, Send
 
 __all__ = ["Reflection"]
 
@@ -53,13 +53,13 @@ class Reflection:
             symbol: str = request.file_containing_symbol.removeprefix(".")
             self._fill_file(answer, self._files.get(symbol, ""), f"there is no {symbol!r} here")
         elif kind is None:
-            _refuse(answer, Status.INVALID_ARGUMENT, f"nothing is asked for: set {FORMS}")
+            _refuse(answer, RpcStatus.INVALID_ARGUMENT, f"nothing is asked for: set {FORMS}")
         else:
-            _refuse(answer, Status.NOT_FOUND, "there are no extensions here")
+            _refuse(answer, RpcStatus.NOT_FOUND, "there are no extensions here")
 
     def _fill_file(self, answer: Any, name: str, missing: str) -> None:
         if name not in ALL_FILES:
-            _refuse(answer, Status.NOT_FOUND, missing)
+            _refuse(answer, RpcStatus.NOT_FOUND, missing)
             return
         files = dict.fromkeys(self._with_imports(name))
         answer.file_descriptor_response.file_descriptor_proto.extend([ALL_FILES[file] for file in files])
@@ -71,7 +71,7 @@ class Reflection:
             yield from self._with_imports(imported)
 
 
-def _refuse(answer: Any, status: Status, message: str) -> None:
+def _refuse(answer: Any, status: RpcStatus, message: str) -> None:
     answer.error_response.error_code = int(status)
     answer.error_response.error_message = one_line(message)
 

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mappi
 from enum import IntEnum
 from typing import Any, Protocol, final
 
-__all__ = ["Metadata", "Method", "PendingResponse", "RpcCall", "RpcError", "Send", "Status", "Streaming", "Unary"]
+__all__ = ["AwaitableResponse", "Metadata", "Method", "RpcCall", "RpcError", "RpcStatus", "Send", "Streaming", "Unary"]
 
 Metadata = Sequence[tuple[bytes, bytes]]
 """Headers in order; names in lower case, without pseudo-headers."""
 
 
-class Status(IntEnum):
+class RpcStatus(IntEnum):
     """The gRPC status codes that are used here."""
 
     OK = 0
@@ -37,7 +37,7 @@ class Status(IntEnum):
 class RpcError(Exception):
     """Ends a call with a status other than OK, and with these trailers."""
 
-    def __init__(self, status: Status, message: str, trailers: Metadata = ()) -> None:
+    def __init__(self, status: RpcStatus, message: str, trailers: Metadata = ()) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
@@ -71,7 +71,7 @@ class RpcCall:
         """To be set before the first message is sent."""
 
 
-class PendingResponse(Protocol):
+class AwaitableResponse(Protocol):
     """A response to be awaited, such as a coroutine. `close` is called when it will not be awaited any more, and does
     nothing to one that has ended."""
 
@@ -80,7 +80,7 @@ class PendingResponse(Protocol):
     def close(self) -> None: ...
 
 
-Unary = Callable[[RpcCall, bytes], bytes | PendingResponse]
+Unary = Callable[[RpcCall, bytes], bytes | AwaitableResponse]
 """Returns the response message, or one to be awaited."""
 Send = Callable[[bytes], Awaitable[None]]
 Streaming = Callable[[RpcCall, AsyncIterator[bytes], Send], Awaitable[None]]

@@ -21,7 +21,7 @@ from crestgate.service.grpc.transport.scheduler import TASK_WORK
 from crestgate.service.grpc.transport.sender import Sender
 
 if TYPE_CHECKING:
-    from crestgate.service.grpc.transport.listener import Listener
+    from crestgate.service.grpc.transport.listener import GrpcListener
     from crestgate.service.grpc.transport.stream import Stream
 
 __all__ = ["Http2Connection"]
@@ -57,7 +57,7 @@ _log = logging.getLogger("crestgate.grpc")
 class Http2Connection:
     """The asyncio protocol of one connection (not a subclass of asyncio.Protocol, which could not be compiled)."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: GrpcListener) -> None:
         self.opened_at = listener.loop.time()
         self.active_at = self.opened_at
         """When the last call was active, for the idle timeout."""

@@ -21,7 +21,7 @@ from crestgate.service.grpc.transport.connection import IDLE, Http2Connection
 from crestgate.service.grpc.transport.memory import MemoryBudget
 from crestgate.service.grpc.transport.scheduler import Scheduler
 
-__all__ = ["Listener"]
+__all__ = ["GrpcListener"]
 
 BACKLOG = 2048
 CHECK_INTERVAL = 5.0
@@ -49,7 +49,7 @@ WARN_INTERVAL = 60.0
 _log = logging.getLogger("crestgate.grpc")
 
 
-class Listener:
+class GrpcListener:
     """Serves `methods`, by their paths."""
 
     def __init__(

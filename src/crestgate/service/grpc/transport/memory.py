@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from crestgate.service.grpc.transport.call import RpcError, Status
+from crestgate.service.grpc.transport.call import RpcError, RpcStatus
 
 if TYPE_CHECKING:
     from crestgate.runtime.connection_budget import ConnectionBudget
@@ -42,18 +42,18 @@ class HeldBytes:
         """Reserve `size` bytes; RpcError if that exceeds the limit of this connection, or of the worker."""
         if self.size > MAX_HELD_BYTES:
             raise RpcError(
-                Status.RESOURCE_EXHAUSTED,
+                RpcStatus.RESOURCE_EXHAUSTED,
                 f"this connection holds more than {MAX_HELD_BYTES:,} bytes of unfinished calls and unread responses: "
                 "send fewer calls at once, and read the responses",
             )
-        wanted = (self.size - self.reserved + STEP_BYTES - 1) // STEP_BYTES * STEP_BYTES
-        if not self._budget.hold(self, wanted):
+        missing_bytes = (self.size - self.reserved + STEP_BYTES - 1) // STEP_BYTES * STEP_BYTES
+        if not self._budget.hold(self, missing_bytes):
             raise RpcError(
-                Status.RESOURCE_EXHAUSTED,
+                RpcStatus.RESOURCE_EXHAUSTED,
                 "all connections together hold too many bytes of unfinished calls and unread responses: retry later, "
                 "with smaller messages",
             )
-        self.reserved += wanted
+        self.reserved += missing_bytes
 
     def shrink(self) -> None:
         """Release what is reserved and no longer needed."""

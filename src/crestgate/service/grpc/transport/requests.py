@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
 
 from crestgate.service.grpc.transport import frames
-from crestgate.service.grpc.transport.call import Method, PendingResponse, RpcCall, RpcError, Status, Unary
+from crestgate.service.grpc.transport.call import AwaitableResponse, Method, RpcCall, RpcError, RpcStatus, Unary
 from crestgate.service.grpc.transport.frames import Http2ConnectionError, Http2StreamError, frame
 from crestgate.service.grpc.transport.headers import MAX_HEADER_BYTES, HeaderDecoder, RequestHeaders
 from crestgate.service.grpc.transport.memory import HeldBytes
@@ -189,11 +189,11 @@ class RequestReceiver:
             return
         if method is None:
             path = repr(headers.path[:MAX_PATH_IN_ERROR].decode("latin-1"))
-            self._sender.send_error(stream, RpcError(Status.UNIMPLEMENTED, f"unknown method {path}"))
+            self._sender.send_error(stream, RpcError(RpcStatus.UNIMPLEMENTED, f"unknown method {path}"))
             return
         if method.streaming is not None:
             if not connection.admit_streaming(stream):
-                self._sender.send_error(stream, RpcError(Status.RESOURCE_EXHAUSTED, TOO_MANY_STREAMING_CALLS))
+                self._sender.send_error(stream, RpcError(RpcStatus.RESOURCE_EXHAUSTED, TOO_MANY_STREAMING_CALLS))
                 return
             self._receiver.work += TASK_WORK
             self._sender.start_streaming(stream)
@@ -249,7 +249,7 @@ class RequestReceiver:
             self._sender.send_error(stream, error)
         except Exception:  # noqa: BLE001 - the client gets a status, and no internals
             _log.exception("unhandled error in gRPC call")
-            self._sender.send_error(stream, RpcError(Status.INTERNAL, INTERNAL_ERROR))
+            self._sender.send_error(stream, RpcError(RpcStatus.INTERNAL, INTERNAL_ERROR))
         else:
             if isinstance(response, bytes):
                 self._sender.send_response(stream, response)
@@ -257,7 +257,7 @@ class RequestReceiver:
                 self._receiver.work += TASK_WORK
                 self._sender.start_unary(stream, response)
 
-    def _call(self, unary: Unary, call: RpcCall, message: bytes) -> bytes | PendingResponse:
+    def _call(self, unary: Unary, call: RpcCall, message: bytes) -> bytes | AwaitableResponse:
         """Call a handler. One with a long message is counted by the clock: most of the message may have come in earlier
         reads, and the last frame may be a small one."""
         if len(message) <= CLOCKED_MESSAGE:

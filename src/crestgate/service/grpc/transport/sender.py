@@ -11,7 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from crestgate.service.grpc.transport.call import PendingResponse, RpcError, Status
+from crestgate.service.grpc.transport.call import AwaitableResponse, RpcError, RpcStatus
 from crestgate.service.grpc.transport.frames import (
     DATA,
     DEFAULT_FRAME_SIZE,
@@ -97,7 +97,7 @@ class Sender:
             self.discard(stream)
             self._finish(stream, error_trailers(error.status, error.message, error.trailers))
 
-    def start_unary(self, stream: Stream, response: PendingResponse) -> None:
+    def start_unary(self, stream: Stream, response: AwaitableResponse) -> None:
         """Send the response of a unary call when it is there."""
         if self._start_deadline(stream):
             stream.task = self._loop.create_task(self._run_unary(stream, response))
@@ -158,7 +158,7 @@ class Sender:
 
     def deadline_exceeded(self, stream: Stream) -> None:
         """End a call whose deadline has passed."""
-        self.send_error(stream, RpcError(Status.DEADLINE_EXCEEDED, "deadline exceeded"))
+        self.send_error(stream, RpcError(RpcStatus.DEADLINE_EXCEEDED, "deadline exceeded"))
         self._connection.flush()
 
     async def send(self, stream: Stream, message: bytes) -> None:
@@ -256,14 +256,14 @@ class Sender:
         stream.timer = self._loop.call_at(deadline, self.deadline_exceeded, stream)
         return True
 
-    async def _run_unary(self, stream: Stream, response: PendingResponse) -> None:
+    async def _run_unary(self, stream: Stream, response: AwaitableResponse) -> None:
         try:
             message = await response
         except RpcError as error:
             self._fail(stream, error)
         except Exception:  # noqa: BLE001 - the client gets a status, and no internals
             _log.exception("unhandled error in gRPC call")
-            self._fail(stream, RpcError(Status.INTERNAL, INTERNAL_ERROR))
+            self._fail(stream, RpcError(RpcStatus.INTERNAL, INTERNAL_ERROR))
         else:
             stream.task = None
             if not stream.ended:
@@ -279,7 +279,7 @@ class Sender:
             self._fail(stream, error)
         except Exception:  # noqa: BLE001 - as above
             _log.exception("unhandled error in gRPC call")
-            self._fail(stream, RpcError(Status.INTERNAL, INTERNAL_ERROR))
+            self._fail(stream, RpcError(RpcStatus.INTERNAL, INTERNAL_ERROR))
         else:
             stream.task = None
             if not stream.ended:
@@ -294,7 +294,7 @@ class Sender:
         self._connection.flush_soon()
 
 
-def _close(response: PendingResponse, _: asyncio.Task[None]) -> None:
+def _close(response: AwaitableResponse, _: asyncio.Task[None]) -> None:
     """Close a response whose task was cancelled before it started. One that has ended is closed already."""
     response.close()
 

@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from typing import Final, final
 
-from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError, Status
+from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError, RpcStatus
 from crestgate.service.grpc.transport.memory import FREE_BYTES, HeldBytes
 
 __all__ = ["MAX_MESSAGE_BYTES", "STREAM_WINDOW", "Stream"]
@@ -117,7 +117,7 @@ class Stream:
     def only_message(self) -> bytes:
         """The message of a complete unary call."""
         if len(self._messages) != 1 or self._partial is not None:
-            raise RpcError(Status.INVALID_ARGUMENT, "a unary call must have exactly one complete message")
+            raise RpcError(RpcStatus.INVALID_ARGUMENT, "a unary call must have exactly one complete message")
         return self._messages[0]
 
     async def next_message(self) -> bytes | None:
@@ -158,11 +158,11 @@ class Stream:
 def _message_error(compressed: bool, size: int) -> RpcError:
     if compressed:
         return RpcError(
-            Status.UNIMPLEMENTED,
+            RpcStatus.UNIMPLEMENTED,
             "compressed messages are not supported: send them uncompressed",
             ((b"grpc-accept-encoding", b"identity"),),
         )
     return RpcError(
-        Status.RESOURCE_EXHAUSTED,
+        RpcStatus.RESOURCE_EXHAUSTED,
         f"the message has {size:,} bytes, and the limit is {MAX_MESSAGE_BYTES:,}: send smaller messages",
     )

@@ -12,9 +12,9 @@ from typing import Any
 
 import uvloop
 
-from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError, Send, Status
+from crestgate.service.grpc.transport.call import Method, RpcCall, RpcError, RpcStatus, Send
 from crestgate.service.grpc.transport.connection import Http2Connection
-from crestgate.service.grpc.transport.listener import Listener
+from crestgate.service.grpc.transport.listener import GrpcListener
 from crestgate.service.grpc.transport.memory import FREE_BYTES
 
 __all__ = ["Handlers", "ListenerHarness", "open_listener", "run", "unreleased", "until"]
@@ -97,7 +97,7 @@ class Handlers:
             raise
 
     def refuses(self, call: RpcCall, message: bytes) -> bytes:
-        raise RpcError(Status.ABORTED, message.decode(), ((b"retry-after", b"7\r\n\0"),))
+        raise RpcError(RpcStatus.ABORTED, message.decode(), ((b"retry-after", b"7\r\n\0"),))
 
     def fails(self, call: RpcCall, message: bytes) -> bytes:
         raise ZeroDivisionError(message.decode())
@@ -130,10 +130,10 @@ class Handlers:
         """Echoes all messages, and then fails."""
         async for message in messages:
             await send(message)
-        raise RpcError(Status.ABORTED, "after all")
+        raise RpcError(RpcStatus.ABORTED, "after all")
 
 
-class ListenerHarness(Listener):
+class ListenerHarness(GrpcListener):
     """A listener that keeps all its connections."""
 
     def __init__(self, handlers: Handlers, tls: ssl.SSLContext | None = None) -> None:

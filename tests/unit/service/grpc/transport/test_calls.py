@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from crestgate.service.grpc.transport import frames
-from crestgate.service.grpc.transport.call import Status
+from crestgate.service.grpc.transport.call import RpcStatus
 from crestgate.service.grpc.transport.frames import frame
 from crestgate.service.grpc.transport.listener import PREFACE_TIMEOUT, STALL_TIMEOUT
 from crestgate.service.grpc.transport.requests import MAX_STREAMS
@@ -47,17 +47,17 @@ def test_invalid_calls_fail_with_a_reason() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
             response = await raw.response(raw.call(b"/no/Where", b""))
-            assert (response.status, response.message) == (Status.UNIMPLEMENTED, "unknown method '/no/Where'")
+            assert (response.status, response.message) == (RpcStatus.UNIMPLEMENTED, "unknown method '/no/Where'")
             response = await raw.response(raw.call(b"/t.T/Refuses", "ätsch 100%".encode()))
-            assert (response.status, response.message) == (Status.ABORTED, "ätsch 100%")
+            assert (response.status, response.message) == (RpcStatus.ABORTED, "ätsch 100%")
             assert response.headers[b"retry-after"] == b"7   "
             for body, status in [
-                (b"", Status.INVALID_ARGUMENT),
-                (message(b"a") + message(b"b"), Status.INVALID_ARGUMENT),
-                (message(b"abc")[:-1], Status.INVALID_ARGUMENT),
-                (b"\x01" + message(b"a")[1:], Status.UNIMPLEMENTED),
-                (b"\0" + (MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"), Status.RESOURCE_EXHAUSTED),
-                (b"\0\xff\xff\xff\xff" + b"x" * 9000, Status.RESOURCE_EXHAUSTED),
+                (b"", RpcStatus.INVALID_ARGUMENT),
+                (message(b"a") + message(b"b"), RpcStatus.INVALID_ARGUMENT),
+                (message(b"abc")[:-1], RpcStatus.INVALID_ARGUMENT),
+                (b"\x01" + message(b"a")[1:], RpcStatus.UNIMPLEMENTED),
+                (b"\0" + (MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"), RpcStatus.RESOURCE_EXHAUSTED),
+                (b"\0\xff\xff\xff\xff" + b"x" * 9000, RpcStatus.RESOURCE_EXHAUSTED),
             ]:
                 number, head = raw.headers(b"/t.T/Sync")
                 raw.send(head, frame(frames.DATA, END_STREAM, number, body))
@@ -75,7 +75,7 @@ def test_call_without_data() -> None:
     async def test() -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
-            for path, status in [(b"/t.T/Sync", Status.INVALID_ARGUMENT), (b"/t.T/Stream", OK), (b"/t.T/First", OK)]:
+            for path, status in [(b"/t.T/Sync", RpcStatus.INVALID_ARGUMENT), (b"/t.T/Stream", OK), (b"/t.T/First", OK)]:
                 number, head = raw.headers(path, flags=frames.END_HEADERS | END_STREAM)
                 raw.send(head)
                 assert (await raw.response(number))[:2] == (status, b"")
@@ -128,7 +128,7 @@ def test_unhandled_error_is_logged_and_hidden_from_the_client(caplog: pytest.Log
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
             response = await raw.response(raw.call(b"/t.T/Fails", b"secret"))
-            assert (response.status, "secret" in response.message) == (Status.INTERNAL, False)
+            assert (response.status, "secret" in response.message) == (RpcStatus.INTERNAL, False)
             assert (await raw.response(raw.call(b"/t.T/Sync", b"on"))).status == OK
             assert listener.log.lines.pop() == "unhandled error in gRPC call"
 
@@ -142,7 +142,7 @@ def test_deadline_cancels_the_handler(path: bytes) -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
             response = await raw.response(raw.call(path, b"a", [(b"grpc-timeout", b"200m")]))
-            assert response.status == Status.DEADLINE_EXCEEDED
+            assert response.status == RpcStatus.DEADLINE_EXCEEDED
             await until(lambda: listener.handlers.cancelled == 1)
 
     run(test)
@@ -154,7 +154,7 @@ def test_expired_deadline_skips_the_handler(path: bytes) -> None:
         async with open_listener() as listener:
             raw = await RawClient.open(listener.port)
             number = raw.call(path, b"a", [(b"grpc-timeout", b"0n")])
-            assert (await raw.response(number))[:2] == (Status.DEADLINE_EXCEEDED, b"")
+            assert (await raw.response(number))[:2] == (RpcStatus.DEADLINE_EXCEEDED, b"")
             assert listener.handlers.calls == []
 
     run(test)
@@ -218,7 +218,7 @@ def test_sent_messages_precede_the_error() -> None:
             raw.send(frames.window_update(number, 100))
             response = await raw.response(number)
             assert (response.status, response.data, response.message) == (
-                Status.ABORTED,
+                RpcStatus.ABORTED,
                 message(b"heard"),
                 "after all",
             )

@@ -6,7 +6,7 @@ import asyncio
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET, socket
 
 from crestgate.service.grpc.transport import frames
-from crestgate.service.grpc.transport.call import Status
+from crestgate.service.grpc.transport.call import RpcStatus
 from crestgate.service.grpc.transport.frames import frame
 from crestgate.service.grpc.transport.listener import STALL_TIMEOUT
 from crestgate.service.grpc.transport.memory import MAX_HELD_BYTES
@@ -146,7 +146,7 @@ def test_deadline_discards_pending_data() -> None:
             connection = listener.all_connections[0]
             connection.sender.deadline_exceeded(connection.streams[number])
             response = await raw.response(number)
-            assert (response.status, len(response.data)) == (Status.DEADLINE_EXCEEDED, 65_535)
+            assert (response.status, len(response.data)) == (RpcStatus.DEADLINE_EXCEEDED, 65_535)
             raw.send(frames.window_update(0, 10**6), frames.window_update(number, 10**6))
             assert await raw.sync() == []
 
@@ -159,7 +159,7 @@ def test_pending_responses_are_bounded() -> None:
             raw = await RawClient.open(listener.port, preface_with_window(0))
             streams = [raw.call(b"/t.T/Large", b"1048000") for _ in range(32)]
             response = await raw.response(streams[-1])
-            assert (response.status, response.data) == (Status.RESOURCE_EXHAUSTED, b"")
+            assert (response.status, response.data) == (RpcStatus.RESOURCE_EXHAUSTED, b"")
             connection = listener.all_connections[0]
             assert len(connection.streams) == 31
             listener.check_connections(listener.loop.time() + STALL_TIMEOUT + 1)
@@ -181,7 +181,7 @@ def test_incomplete_requests_are_bounded() -> None:
                 raw.send(head, frame(frames.DATA, 0, number, message(b"x" * MAX_MESSAGE_BYTES)[:9000]))
                 raw.send(*[frame(frames.DATA, 0, number, data) for data in part])
             response = await raw.response(streams[-1])
-            assert response.status == Status.RESOURCE_EXHAUSTED
+            assert response.status == RpcStatus.RESOURCE_EXHAUSTED
             assert listener.all_connections[0].held.size <= MAX_HELD_BYTES
             raw.send(frames.rst_stream(streams[0], frames.CANCEL))
             assert (await raw.response(raw.call(b"/t.T/Sync", b"again"))).data == message(b"again")

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from crestgate.service.grpc.transport.call import Status
+from crestgate.service.grpc.transport.call import RpcStatus
 from crestgate.service.grpc.transport.tls import create_tls_context
 from unit.service.grpc.transport.listener_harness import ListenerHarness, open_listener, run, until
 from unit.service.grpc.transport.raw_client import CLIENT_PREFACE
@@ -53,7 +53,7 @@ def call_all(port: int, certificate: bytes) -> None:
         call = channel.unary_unary("/t.T/Sync")
         with pytest.raises(grpc.RpcError) as compressed:
             call(b"x" * 1000, timeout=20, compression=grpc.Compression.Gzip)
-        assert compressed.value.code().value[0] == Status.UNIMPLEMENTED
+        assert compressed.value.code().value[0] == RpcStatus.UNIMPLEMENTED
 
 
 async def attempt_handshake(listener: ListenerHarness, context: ssl.SSLContext) -> None:

@@ -10,7 +10,7 @@ from hpack import Encoder
 
 from crestgate.runtime.connection_budget import ConnectionBudget
 from crestgate.service.grpc.transport import frames, requests
-from crestgate.service.grpc.transport.call import Method, RpcCall, Status
+from crestgate.service.grpc.transport.call import Method, RpcCall, RpcStatus
 from crestgate.service.grpc.transport.connection import IDLE, MAX_USELESS_FRAMES, TOO_MANY_CONNECTIONS, Http2Connection
 from crestgate.service.grpc.transport.frames import frame
 from crestgate.service.grpc.transport.listener import (
@@ -204,7 +204,7 @@ def test_memory_limit_fails_large_calls_and_not_small_ones() -> None:
                     await greedy.sync()
                 if pieces == 8:
                     response = await greedy.response(number)
-                    assert response.status == Status.RESOURCE_EXHAUSTED
+                    assert response.status == RpcStatus.RESOURCE_EXHAUSTED
                     assert "all connections together hold too many bytes" in response.message
             assert listener.budget.held_bytes > 40_000
             assert (await small.response(small.call(b"/t.T/Sync", b"a"))).status == 0

@@ -6,14 +6,14 @@ import asyncio
 from itertools import pairwise
 
 from crestgate.service.grpc.transport import connection, frames
-from crestgate.service.grpc.transport.call import Status
+from crestgate.service.grpc.transport.call import RpcStatus
 from crestgate.service.grpc.transport.connection import MAX_STREAMING_CALLS
 from crestgate.service.grpc.transport.scheduler import CANCELLED_PER_TURN, Scheduler
 from unit.service.grpc.transport.listener_harness import open_listener, run, until
 from unit.service.grpc.transport.raw_client import RawClient
 
 OK = 0
-EXHAUSTED = int(Status.RESOURCE_EXHAUSTED)
+EXHAUSTED = int(RpcStatus.RESOURCE_EXHAUSTED)
 
 
 def test_streaming_calls_of_a_connection_are_bounded() -> None:

@@ -33,10 +33,10 @@ class RemoteStore:
     clock: Clock
     timeout: float
     """Seconds that a check may take, time in the queue included."""
-    lanes: int = 4
-    """Maximum number of concurrent batches."""
+    max_concurrent_batches: int = 4
+    """Batches in flight at once; further requests wait for the next one."""
     min_shared_batch: int = 500
-    """Requests up to this number are sent as one batch rather than divided among free lanes."""
+    """Requests up to this number are sent as one batch rather than divided among several."""
     max_members: int = 500
     """Maximum members of one call; a larger batch is split."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-__all__ = ["DEFAULT_POLICY", "POLICIES", "OnStoreError"]
+__all__ = ["DEFAULT_FAILURE_POLICY", "FAILURE_POLICIES", "OnStoreError"]
 
 OnStoreError = Literal["open", "closed", "local"]
-POLICIES = get_args(OnStoreError)
-DEFAULT_POLICY: OnStoreError = "open"
+FAILURE_POLICIES = get_args(OnStoreError)
+DEFAULT_FAILURE_POLICY: OnStoreError = "open"
