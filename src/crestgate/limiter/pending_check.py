@@ -49,7 +49,10 @@ class PendingCheck(Request):
         server_side: bool = False,
         on_shadows: Callable[[list[Decision]], None] | None = None,
     ) -> None:
-        super().__init__(op, members)
+        # As Request's constructor does, without that call: every check has one.
+        self.op = op
+        self.members = members
+        self.record = None
         self.applies = bool(members)
         """False when no rule applies: then there is nothing to send."""
         self.pressure = pressure
