@@ -1,0 +1,1 @@
+"""What the Makefile calls. Standard library only: these programs install the rest."""
