@@ -21,7 +21,7 @@ from tools.environment import ROOT, pip_command
 from tools.progress import StepError, run_step
 from tools.system_packages import missing_for_compiling, sentence
 
-__all__ = ["compile_into", "is_fresh"]
+__all__ = ["STAMP", "compile_into", "is_fresh", "source_digest"]
 
 STAMP = ".compiled"
 SOURCES = ("src", "setup.py", "pyproject.toml", "README.md", "LICENSE")
@@ -31,10 +31,11 @@ BUILT = ("__pycache__", "*.egg-info", "*.so")
 def is_fresh(environment: Path) -> bool:
     """Whether the compiled build there was made of the source as it is now."""
     stamp = environment / STAMP
-    return stamp.exists() and stamp.read_text() == _digest()
+    return stamp.exists() and stamp.read_text() == source_digest()
 
 
-def _digest() -> str:
+def source_digest() -> str:
+    """Tells whether the source is the same: by what it says, since switching branches changes the times of files."""
     digest = hashlib.sha256((ROOT / "setup.py").read_bytes())
     for path in sorted((ROOT / "src").rglob("*")):
         if path.suffix in (".py", ".lua"):
@@ -51,7 +52,7 @@ def compile_into(environment: Path, for_tests: bool) -> None:
         sys.exit(sentence("The hot modules cannot be compiled. What a C compiler needs is", missing))
     python = environment / "bin" / "python"
     (environment / STAMP).unlink(missing_ok=True)
-    digest = _digest()
+    digest = source_digest()
     with tempfile.TemporaryDirectory(prefix="crestgate-") as temporary:
         for name in SOURCES:
             if (ROOT / name).is_dir():

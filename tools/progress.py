@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 __all__ = ["StepError", "minutes", "run_step"]
 
-HEARTBEAT_SECONDS = 10.0
+HEARTBEAT_SECONDS = 15.0
 
 
 class StepError(Exception):

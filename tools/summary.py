@@ -27,6 +27,10 @@ COMMANDS = {
 """How to run one failed test again, in the parts that have tests."""
 
 PYTHON = ".venv/bin/python"
+TARGETS = {"compile": "compile-for-tests"}
+"""The target of the Makefile, where it is not called as the part."""
+
+TAIL_LINES = 5
 
 
 @dataclass
@@ -37,6 +41,7 @@ class Outcome:
     has_totals: bool = False  # pytest came to its end
     failures: list[tuple[str, str]] = field(default_factory=list)  # the test, and the reason in a few words
     figures: list[str] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)  # the last lines, for parts that name no test
 
 
 @dataclass
@@ -69,7 +74,7 @@ class Result:
 
 def read_log(text: str) -> Outcome:
     """Read what pytest wrote, and whatever was written around it."""
-    outcome = Outcome()
+    outcome = Outcome(tail=[line for line in text.splitlines() if line.strip()][-TAIL_LINES:])
     section = ""
     for line in text.splitlines():
         if rule := RULE.match(line):
@@ -134,4 +139,5 @@ def _failures(result: Result, logs: str) -> Iterator[str]:
     else:
         yield f"  {part:9} {result.reason or f'exit code {result.exit_code}'}"
         if result.exit_code is not None:
-            yield f"            log: {logs}/{part}    again: make {part}"
+            yield from (f"            | {line}" for line in result.outcome.tail)
+            yield f"            make {TARGETS.get(part, part)}    (log: {logs}/{part})"
