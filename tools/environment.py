@@ -33,6 +33,9 @@ SIZES = {"server": 70, "test": 560}
 PIP_INDEX_SETTINGS = ("index-url", "no-index", "proxy")
 """Settings of pip that uv does not read, and without which it would ask somebody else."""
 
+UV_SETTINGS = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
+"""uv trusts what the machine trusts, as pip does; the second is the name of older versions."""
+
 
 def requirements(kind: str, name: str) -> list[str]:
     """The requirements of an extra or a dependency group, with those that it refers to."""
@@ -112,7 +115,7 @@ def install(folder: Path, wanted: list[str], title: str) -> None:
         uv = shutil.which("uv") or _fetch_uv(python, Path(temporary))
         if uv:
             try:
-                run_step(f"{title} with uv", [uv, "pip", "install", "--python", str(python), *wanted])
+                run_step(f"{title} with uv", [uv, "pip", "install", "--python", str(python), *wanted], UV_SETTINGS)
                 return
             except StepError as error:
                 print(f"uv could not: {str(error).splitlines()[-1]}")
