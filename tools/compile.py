@@ -64,7 +64,7 @@ def compile_into(environment: Path, for_tests: bool) -> None:
         install = [uv, "pip", "install", "--python", str(python)] if uv else [*pip_command(python), "install"]
         level = {"CRESTGATE_OPT_LEVEL": "0"} if for_tests else {}
         try:
-            run_step("Compiling the hot modules, which takes some minutes", [*install, *options], level)
+            run_step("Compiling the hot modules, which takes minutes", [*install, *options], level)
         except StepError as error:
             sys.exit(f"{error}\nThe hot modules could not be compiled.")
     # From where no source is: that would be imported in place of what was installed.
