@@ -104,10 +104,12 @@ def announce(venv: Path, wanted: list[str], packages: list[str], compiling: list
     size = SIZES["test"]
     current = is_current(venv, wanted)
     print(f"  Python packages  {'are installed' if current else f'about {size} MB will be installed'} in {venv}")
-    if packages and system_packages.can_install():
-        print(f"  Debian packages  will be installed with apt-get: {', '.join(packages)}")
-    elif not packages:
-        print("  Debian packages  none are missing, and nothing needs root")
+    names = ", ".join(packages)
+    if packages:
+        verb = "will be installed with apt-get" if system_packages.can_install() else "are missing"
+        print(f"  Debian packages  {verb}: {names}")
+    else:
+        print("  Debian packages  none are missing, and root is not needed")
     if without_compiled:
         print("  C compiler       not needed: COMPILED=no")
     elif compiling and not system_packages.can_install():
