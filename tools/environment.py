@@ -23,13 +23,24 @@ from typing import Any
 
 from tools.progress import StepError, run_step
 
-__all__ = ["ROOT", "install", "is_current", "missing_installer", "pip_command", "prepare", "requirements"]
+__all__ = [
+    "ROOT",
+    "SIZES",
+    "TESTS",
+    "install",
+    "is_current",
+    "missing_installer",
+    "pip_command",
+    "prepare",
+    "requirements",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = ".ready"
-SIZES = {"server": 70, "test": 560}
+SIZES = {"server": 70, "test": 450}
 """Megabytes that the packages of an extra or group take, roughly, to say so before they are installed."""
 
+TESTS = "what the tests need"
 PIP_INDEX_SETTINGS = ("index-url", "no-index", "proxy")
 """Settings of pip that uv does not read, and without which it would ask somebody else."""
 
@@ -93,7 +104,7 @@ def prepare(folder: Path, wanted: list[str], purpose: str, megabytes: int) -> No
         # Without pip: to install that takes longer than to install everything else with uv.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (folder / STAMP).unlink(missing_ok=True)
-    title = f"Installing what {purpose} needs into {folder.name} (about {megabytes} MB)"
+    title = f"Installing {purpose} into {folder.name} (about {megabytes} MB)"
     install(folder, wanted, title)
     (folder / STAMP).write_text(_stamp_text(wanted))
 
@@ -160,7 +171,7 @@ def main() -> None:
     which.add_argument("--group", help="the packages of a dependency group of pyproject.toml")
     arguments = parser.parse_args()
     kind, name = ("extra", arguments.extra) if arguments.extra else ("group", arguments.group)
-    purpose = {"server": "the service", "test": "the tests"}.get(name, name)
+    purpose = {"server": "what the service needs", "test": TESTS}.get(name, name)
     prepare(arguments.folder, requirements(kind, name), purpose, SIZES.get(name, 100))
 
 

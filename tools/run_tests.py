@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tools import system_packages
-from tools.environment import SIZES, is_current, missing_installer, prepare, requirements
+from tools.environment import SIZES, TESTS, is_current, missing_installer, prepare, requirements
 from tools.progress import minutes
 from tools.summary import Outcome, Result, read_log, summary
 
@@ -184,7 +184,7 @@ def main() -> None:
     if missing := missing_installer():
         sys.exit(f"{missing}\nmake test FAILED: not started.")
     install_packages([*servers, *compiling], servers)
-    prepare(venv, wanted, "the tests", SIZES["test"])
+    prepare(venv, wanted, TESTS, SIZES["test"])
     runner = Runner(arguments.make, venv)
     runner.logs.mkdir(exist_ok=True)
     for log in runner.logs.iterdir():
