@@ -32,7 +32,7 @@ compile: $(SERVE_VENV)/.ready
 # Everything, on both builds: check, doctest and source beside the compiler, then compiled. COMPILED=no is for machines
 # without a C compiler: everything from the source.
 test: python
-	+@$(PYTHON) -m tools.run_tests "$(MAKE)" $(VENV) $(if $(filter no,$(COMPILED)),--without-compiled)
+	@$(PYTHON) -m tools.run_tests $(MAKE_COMMAND) $(VENV) $(if $(filter no,$(COMPILED)),--without-compiled)
 
 # The fast loop: lint, types and the unit tests from the source, without servers.
 quick: $(VENV)/.ready

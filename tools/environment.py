@@ -27,6 +27,7 @@ __all__ = [
     "ROOT",
     "SIZES",
     "TESTS",
+    "fetch_uv",
     "install",
     "is_current",
     "missing_installer",
@@ -123,7 +124,7 @@ def install(folder: Path, wanted: list[str], title: str) -> None:
     """Install requirements into the environment, with uv if it can be had."""
     python = _python(folder)
     with tempfile.TemporaryDirectory(prefix="crestgate-") as temporary:
-        uv = shutil.which("uv") or _fetch_uv(python, Path(temporary))
+        uv = shutil.which("uv") or fetch_uv(python, Path(temporary))
         if uv:
             try:
                 run_step(f"{title} with uv", [uv, "pip", "install", "--python", str(python), *wanted], UV_SETTINGS)
@@ -146,7 +147,7 @@ def pip_command(python: Path) -> list[str]:
     return [str(python), "-m", "pip"]
 
 
-def _fetch_uv(python: Path, folder: Path) -> str | None:
+def fetch_uv(python: Path, folder: Path) -> str | None:
     """uv from the package index, in a temporary folder; None if pip is to install everything."""
     pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else pip_command(python)
     settings = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=False).stdout

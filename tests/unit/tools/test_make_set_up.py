@@ -156,3 +156,24 @@ def test_service_runs_compiled_only_if_the_source_has_not_changed(
     line, _, variables = serve.command(tmp_path)
     assert line.startswith("Running from the source, which has changed since it was compiled.")
     assert variables == {"PYTHONPATH": str(source / "src")}
+
+
+def test_pip_installs_what_uv_could_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub(tmp_path / "path", "uv", "echo no route to host; exit 1")
+    stub(tmp_path / "bin", "python", f'[ "$1" = -c ] || echo "$@" > {tmp_path}/called')
+    monkeypatch.setenv("PATH", f"{tmp_path}/path:{os.environ['PATH']}")
+    environment.install(tmp_path, ["fastapi>=0.121"], "Installing")
+    assert (tmp_path / "called").read_text() == "-m pip install --prefer-binary fastapi>=0.121\n"
+    output = capsys.readouterr().out
+    assert "uv could not: no route to host" in output
+    assert "Installing with pip … done" in output
+
+
+def test_uv_is_not_fetched_where_pip_has_an_index_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    assert environment.fetch_uv(Path(sys.executable), tmp_path) is None
+    assert capsys.readouterr().out == ""
