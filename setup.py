@@ -1,4 +1,5 @@
 """Compiles the hot modules with mypyc when a C compiler is there; the same source runs uncompiled when not.
+tools/build_backend.py tells which.
 
 A module is compiled if its first line is `# mypyc: compile`.
 
@@ -10,13 +11,13 @@ which compile often and measure nothing.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import sysconfig
-import tempfile
 from pathlib import Path
 
 from setuptools import setup
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))  # also without the build backend, which is there
+from build_backend import reason_for_pure_build
 
 MARKER = "# mypyc: compile"
 """The first line of each module that is compiled."""
@@ -44,41 +45,17 @@ def opt_level() -> str:
     return level
 
 
-def can_compile() -> bool:
-    """Whether a module that includes Python.h compiles here: better to find out before than in the middle."""
-    from setuptools._distutils.ccompiler import new_compiler
-    from setuptools._distutils.sysconfig import customize_compiler
-
-    folder = Path(tempfile.mkdtemp())
-    try:
-        source = folder / "probe.c"
-        source.write_text("#include <Python.h>\nint main(void) { return 0; }\n")
-        compiler = new_compiler()
-        customize_compiler(compiler)
-        compiler.add_include_dir(sysconfig.get_paths()["include"])
-        compiler.compile([str(source)], output_dir=str(folder))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the answer is no
-        print(f"crestgate: no working C compiler ({type(error).__name__}: {error})", file=sys.stderr)
-        return False
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return True
-
-
 def extensions() -> list[object]:
-    if {"egg_info", "dist_info"} & set(sys.argv):
-        return []  # only asked for the metadata: nothing to compile yet
-    if os.environ.get("CRESTGATE_PURE", "") not in ("", "0"):
-        print("crestgate: pure Python build, as CRESTGATE_PURE asks", file=sys.stderr)
+    if {"egg_info", "dist_info", "sdist"} & set(sys.argv):
+        return []  # only asked for the metadata or the source: nothing to compile yet
+    if reason := reason_for_pure_build():
+        print(f"crestgate: pure Python build, slower and with the same decisions: {reason}", file=sys.stderr)
         return []
-    if not can_compile():
-        print("crestgate: pure Python build; it is slower and decides the same", file=sys.stderr)
-        return []
-    from mypyc.build import mypycify
-
     level = opt_level()
     print(f"crestgate: compiling the hot modules with mypyc and -O{level}", file=sys.stderr)
     try:
+        from mypyc.build import mypycify
+
         arguments = [*LENIENT, *marked()]
         return list(mypycify(arguments, opt_level=level, debug_level="0", strip_asserts=False, multi_file=True))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - mypyc leaves when it finds a mistake
