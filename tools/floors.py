@@ -52,7 +52,11 @@ APP_SERVERS = ("uvicorn", "werkzeug")
 """What runs the applications of the suite."""
 
 GROUPS = {
-    "cli": Group(("config", "cli"), ("tests/unit/config", "tests/unit/loader", "tests/unit/cli")),
+    "cli": Group(
+        ("config", "cli"),
+        ("tests/unit/config", "tests/unit/loader", "tests/unit/cli"),
+        also=("redis[hiredis]", "SQLAlchemy", "alembic", "PyMySQL", "psycopg[binary]"),
+    ),
     "sql": Group(
         ("sqlite", "mysql", "postgres"),
         (
