@@ -18,7 +18,7 @@ COMPILED := yes
 # Hundreds of processes are started: without their bytecode on disk, each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve compile test quick check doctest source compiled compile-for-tests servers bench h2spec clean python FORCE
+.PHONY: serve compile test quick check doctest source compiled compile-for-tests servers bench h2spec package clean python FORCE
 
 # The service on loopback, until Ctrl-C: from the source at once, or compiled if `make compile` was run since the last
 # change. Its environment has what the service needs and nothing else. Its counters and rules stay in .crestgate, which
@@ -101,6 +101,12 @@ $(BIN)/h2spec: | $(VENV)/.ready
 	@$(PYTHON) -m tools.system_packages go
 	GOBIN=$(abspath $(BIN)) go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
 
+# What a release uploads, built and checked as far as this machine can; then the tests of each extra on the oldest versions
+# that it allows. Takes long. PACKAGE="--only pure" runs one part.
+package: python
+	@$(PYTHON) -m tools.environment .package-venv --group package
+	.package-venv/bin/python -m tools.package $(PACKAGE)
+
 # Before anything is created.
 python:
 	@tools/check_python "$(PYTHON)" "$(MAKECMDGOALS)"
@@ -116,4 +122,4 @@ compile-for-tests: $(VENV)/.ready
 	@$(PYTHON) -m tools.compile $(VENV) --for-tests
 
 clean:
-	rm -rf $(VENV) $(SERVE_VENV) .bench-venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SERVE_VENV) .bench-venv .package-venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
