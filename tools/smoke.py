@@ -89,7 +89,7 @@ def check_http(folder: Path) -> None:
 
 
 def _first_answer(url: str, service: subprocess.Popen[bytes], log: Path) -> dict[str, object]:
-    body = json.dumps({"key": "user:42", "limit": "5/minute"}).encode()
+    body = json.dumps({"context": {"ip": "192.0.2.1", "path": "/orders", "method": "GET"}}).encode()
     request = urllib.request.Request(f"{url}/api/v1/check", body, {"Content-Type": "application/json"})
     until = time.monotonic() + PATIENCE
     while True:
