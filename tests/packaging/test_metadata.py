@@ -9,7 +9,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import archives
+import build_backend
+import floors
 import pytest
+import setuptools.build_meta
+import version
+from environments import supported
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -17,13 +23,6 @@ import crestgate
 from unit.test_package import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-sys.path.append(str(ROOT / "tools"))
-
-import archives
-import build_backend
-import floors
-import version
-from environments import supported
 
 
 def test_version_is_written_once() -> None:
@@ -73,7 +72,7 @@ def test_mypy_is_required_only_to_compile(
     variable: str, value: str, requires: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
-    monkeypatch.setattr(build_backend.build_meta, "get_requires_for_build_wheel", lambda settings: [])
+    monkeypatch.setattr(setuptools.build_meta, "get_requires_for_build_wheel", lambda settings: [])
     assert build_backend.get_requires_for_build_wheel() == requires
 
 

@@ -6,18 +6,14 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from environments import supported
 
 from unit.test_package import ROOT
-
-sys.path.append(str(ROOT / "tools"))
-
-from environments import supported
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ACTIONLINT = shutil.which(
