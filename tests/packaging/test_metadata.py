@@ -9,17 +9,17 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import archives
-import build_backend
-import floors
 import pytest
 import setuptools.build_meta
-import version
-from environments import supported
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+import archives
+import build_backend
 import crestgate
+import floors
+import version
+from environments import supported
 from unit.test_package import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

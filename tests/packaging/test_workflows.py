@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from environments import supported
 
+from environments import supported
 from unit.test_package import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
