@@ -48,8 +48,8 @@ class Group:
 FRAMEWORKS = "tests/integration/frameworks"
 BEHAVIOUR = tuple(f"{FRAMEWORKS}/test_behaviour{part}.py" for part in ("", "_bodies", "_callers", "_layers", "_stores"))
 """One suite for all frameworks; the name of the framework is in the name of the test."""
-APP_SERVERS = ("uvicorn", "werkzeug")
-"""What runs the applications of the suite."""
+FRAMEWORK_TOOLS = ("asgiref", "uvicorn", "werkzeug", "redis[hiredis]")
+"""What runs the applications of the suite, and one of the stores behind them."""
 
 GROUPS = {
     "cli": Group(
@@ -95,7 +95,8 @@ GROUPS = {
             "tests/unit/integrations/test_fastapi_old_versions.py",
         ),
         select="fastapi or starlette or asgi",
-        also=APP_SERVERS,
+        also=FRAMEWORK_TOOLS,
+        servers=("redis-server",),
     ),
     "flask": Group(
         ("flask", "config"),
@@ -107,7 +108,8 @@ GROUPS = {
             "tests/unit/integrations/test_flask_limits.py",
         ),
         select="flask",
-        also=APP_SERVERS,
+        also=FRAMEWORK_TOOLS,
+        servers=("redis-server",),
     ),
     "django": Group(
         ("django", "config"),
@@ -121,7 +123,8 @@ GROUPS = {
             "tests/unit/integrations/test_django_settings.py",
         ),
         select="django",
-        also=APP_SERVERS,
+        also=FRAMEWORK_TOOLS,
+        servers=("redis-server",),
     ),
     "grpc": Group(("grpc", "config"), (f"{FRAMEWORKS}/test_grpc_callers.py", f"{FRAMEWORKS}/test_grpc_interceptor.py")),
     "server": Group(
@@ -225,7 +228,7 @@ def run_group(uv: str, name: str, resolution: str = "lowest-direct") -> Result:
                 command, cwd=ROOT, env=environment, stdout=file, stderr=file, timeout=SECONDS, check=False
             )
         lines = log.read_text().splitlines()
-        failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        failed = [line for line in lines if line.startswith(("FAILED tests", "ERROR tests"))]
         for line in failed[:20]:
             print(f"    {line}", flush=True)
         last = lines[-1].strip("= ") if lines else "no output"
