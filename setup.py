@@ -16,8 +16,8 @@ from pathlib import Path
 
 from setuptools import setup
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))  # also without the build backend, which is there
-from build_backend import reason_for_pure_build
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # also without the build backend, which finds it
+from tools.build_backend import reason_for_pure_build
 
 MARKER = "# mypyc: compile"
 """The first line of each module that is compiled."""

@@ -16,6 +16,7 @@ NEEDED_TO_BUILD = (
     "proto/crestgate/v1/rate_limiter.proto",
     "pyproject.toml",
     "setup.py",
+    "tools/__init__.py",
     "tools/build_backend.py",
 )
 """In an sdist, beside every file of src."""

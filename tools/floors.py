@@ -1,8 +1,8 @@
 """Runs the tests of each extra on the oldest versions that pyproject.toml allows: a floor that nobody ran is a guess.
 
-    python tools/floors.py               all extras
-    python tools/floors.py django redis  some
-    python tools/floors.py --newest      the same tests on the newest versions: is it the floor, or the test?
+    python -m tools.floors               all extras
+    python -m tools.floors django redis  some
+    python -m tools.floors --newest      the same tests on the newest versions: is it the floor, or the test?
 
 Each group of extras gets an environment of its own. Its requirements are resolved with `--resolution lowest-direct`;
 what only the tests need (pytest, hypothesis, an HTTP client) is the newest that fits beside them. `make package` runs

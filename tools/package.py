@@ -1,8 +1,8 @@
 """Builds what a release uploads, as far as this machine can, and checks it as a user meets it: `make package`.
 
-    python tools/package.py                  everything
-    python tools/package.py --only pure      the sdist and the pure wheel (also: compiled, floors, workflows)
-    python tools/package.py --release DIR    checks a folder that must have every file of a release
+    python -m tools.package                  everything
+    python -m tools.package --only pure      the sdist and the pure wheel (also: compiled, floors, workflows)
+    python -m tools.package --release DIR    checks a folder that must have every file of a release
 
 Ends with a table of what was built and checked, and of what this machine cannot build, with the reason. The exit code
 is 1 if anything failed. What is built is in dist/; environments and logs are in .package-venv/.
@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import floors
-from archives import release_faults, sdist_faults, wheel_faults
-from environments import (
+from tools import floors
+from tools.archives import release_faults, sdist_faults, wheel_faults
+from tools.environments import (
     CommandError,
     Interpreter,
     copy_tree,

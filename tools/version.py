@@ -1,8 +1,8 @@
 """The version of a release, and what it says: `__version__` in src/crestgate/__init__.py is the only place of it.
 
-python tools/version.py               prints it
-python tools/version.py --tag v1.2.3  fails unless that is its tag, and the changelog has it with a date
-python tools/version.py --notes       prints its part of CHANGELOG.md
+python -m tools.version               prints it
+python -m tools.version --tag v1.2.3  fails unless that is its tag, and the changelog has it with a date
+python -m tools.version --notes       prints its part of CHANGELOG.md
 """
 
 from __future__ import annotations

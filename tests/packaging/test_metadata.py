@@ -13,13 +13,10 @@ import pytest
 import setuptools.build_meta
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from tools import archives, build_backend, floors, version
+from tools.environments import supported
 
-import archives
-import build_backend
 import crestgate
-import floors
-import version
-from environments import supported
 from unit.test_package import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from tools.environments import supported
 
-from environments import supported
 from unit.test_package import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -99,3 +99,5 @@ def test_commands_name_files_that_exist() -> None:
     text = "".join(path.read_text() for path in WORKFLOWS)
     for name in re.findall(r"(?:tools/\w+\.py|\.ci/\w+)", text):
         assert (ROOT / name).is_file(), name
+    for name in re.findall(r"-m tools\.(\w+)", text):
+        assert (ROOT / "tools" / f"{name}.py").is_file(), name
