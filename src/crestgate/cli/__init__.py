@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 
 import crestgate
-from crestgate.core.algorithms import level
-from crestgate.errors import install_hint
 
 __all__ = ["main", "version"]
 
@@ -19,7 +18,9 @@ REQUIRED_PACKAGES = ("typer", "rich")
 
 def version() -> str:
     """The version and how it was built: compiled, or pure Python."""
-    compiled = not (level.__file__ or "").endswith(".py")
+    # Its file says so; importing it would take most of the time of `--version`.
+    spec = PathFinder.find_spec("level", [f"{folder}/core/algorithms" for folder in crestgate.__path__])
+    compiled = spec is not None and not (spec.origin or "").endswith(".py")
     return f"crestgate {crestgate.__version__} ({'compiled' if compiled else 'pure Python'})"
 
 
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in REQUIRED_PACKAGES:
             raise
+        from crestgate.errors import install_hint
+
         sys.stderr.write(f"crestgate: the package {error.name!r} is missing: {install_hint('cli')}\n")
         return 2
     return run(command)

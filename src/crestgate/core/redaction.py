@@ -7,7 +7,6 @@ loses everything before its `@`, well formed or not.
 from __future__ import annotations
 
 import re
-from hashlib import sha256
 
 __all__ = [
     "MASK",
@@ -68,6 +67,8 @@ def digest(key: str) -> str:
     >>> digest("user:42")
     'sha256:ea3fd43be1e5'
     """
+    from hashlib import sha256  # not above: it loads OpenSSL, and programs that limit by plans have no digests
+
     return f"sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:LENGTH]}"
 
 

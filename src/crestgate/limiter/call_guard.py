@@ -8,7 +8,6 @@ With `when`, the result of a call says whether it counts: the cost is taken befo
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import time
@@ -185,7 +184,9 @@ def guarded_async(
             hold = Hold(check, (await apply(requests_of([check])))[0])
             delay = calls.delay(hold.decision)
         if delay:
-            await asyncio.sleep(delay)
+            from asyncio import sleep  # not above: programs without an event loop would pay for it
+
+            await sleep(delay)
         if hold is None:
             return await function(*args, **kwargs)
         try:

@@ -18,19 +18,21 @@ tasks of one event loop.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from crestgate.errors import StoreClosedError, StoreError
 from crestgate.runtime.fork_safety import Renewal, fork_safe_lock
 from crestgate.stores.idempotency import check_record_size
 from crestgate.stores.port import BatchOutcomes, Op, Outcome, PartialStoreError, Request
 from crestgate.stores.remote_store import RemoteStore
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["MAX_WAITING", "LoopCoalescer", "ThreadCoalescer", "WaitingThread"]
 

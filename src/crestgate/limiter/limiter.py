@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -178,10 +177,10 @@ class Limiter(LimiterCore):
 
     async def _check_async(self, bound: Bound, key: str, cost: int) -> Decision:
         """For async functions: a check that waits for a network must not block the event loop."""
-        return bound.check(key, cost) if self.is_local else await asyncio.to_thread(bound.check, key, cost)
+        return bound.check(key, cost) if self.is_local else await _to_thread(bound.check, key, cost)
 
     async def _apply_async(self, batch: Sequence[Request]) -> BatchOutcomes:
-        return self.apply(batch) if self.is_local else await asyncio.to_thread(self.apply, batch)
+        return self.apply(batch) if self.is_local else await _to_thread(self.apply, batch)
 
     def _send(self, request: Request) -> None:
         self.apply([request])
@@ -205,6 +204,13 @@ class Limiter(LimiterCore):
                     step = steps.send(result)
         except StopIteration as done:
             return cast(Decision, done.value)
+
+
+async def _to_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """`asyncio.to_thread`, imported here: programs without an event loop would pay for it at their start."""
+    from asyncio import to_thread
+
+    return await to_thread(function, *args, **kwargs)
 
 
 class ThreadWaiter:

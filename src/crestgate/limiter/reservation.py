@@ -12,7 +12,6 @@ The first of these counts; `settle` or `release` after it is an error.
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
@@ -98,7 +97,11 @@ def is_cancellation(kind: type[BaseException]) -> bool:
     That is whatever is no `Exception`: asyncio's and trio's cancellation, GeneratorExit, KeyboardInterrupt, SystemExit,
     gevent's GreenletExit, and groups with one of them. Only that of threads' futures is an `Exception`.
     """
-    return not issubclass(kind, Exception) or issubclass(kind, concurrent.futures.CancelledError)
+    if not issubclass(kind, Exception):
+        return True
+    from concurrent.futures import CancelledError  # not above: it takes long to import, and few blocks fail
+
+    return issubclass(kind, CancelledError)
 
 
 def is_charged(request: Request, outcomes: Sequence[Outcome]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
@@ -100,7 +99,7 @@ def _shared(options: Options, clock: Clock | None) -> LocalStore:
             raise options.error(
                 "write shared://name (letters, digits, '.', '_', '-') or, with three slashes, shared:///path/to/file"
             )
-        folder = MEMORY_FOLDER if os.path.isdir(MEMORY_FOLDER) else tempfile.gettempdir()
+        folder = MEMORY_FOLDER if os.path.isdir(MEMORY_FOLDER) else _temporary_folder()
         path = os.path.join(folder, f"crestgate-{os.getuid()}-{options.host}")
     elif len(options.path) > 1 and not options.path.endswith("/"):
         path = options.path
@@ -114,6 +113,12 @@ def _shared(options: Options, clock: Clock | None) -> LocalStore:
         clock,
         require_owner=bool(options.host),
     )
+
+
+def _temporary_folder() -> str:
+    from tempfile import gettempdir  # seldom needed, and as slow to import as all of this package
+
+    return gettempdir()
 
 
 def _redis(options: Options, clock: Clock | None) -> RemoteStore:
