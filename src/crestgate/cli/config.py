@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from crestgate.cli.groups import command_group
-from crestgate.cli.locations import DEFAULT_CONFIG, config_path, load_settings_for, open_rules
+from crestgate.cli.locations import config_path, load_settings_for, open_rules
 from crestgate.cli.output import Cell, print_error, print_line
 from crestgate.cli.serve import check_packages
 from crestgate.config.default_folder import default_rules_url, has_default_rules, has_default_store
+from crestgate.config.location import no_config
 from crestgate.config.settings import Settings
 from crestgate.errors import CrestgateError
 from crestgate.rules.catalog import Catalog
@@ -43,7 +44,9 @@ def check(
     `crestgate serve` starts with a valid configuration, if it can reach its stores and bind its addresses. Without
     --connect, nothing is connected to or created.
     """
-    path = config_path(file) or DEFAULT_CONFIG
+    path = config_path(file)
+    if path is None:
+        raise no_config("name the file, as `crestgate config check FILE`, or write one")
     settings = load_settings_for(path)
     if settings.mode == "service":
         check_packages()

@@ -18,6 +18,7 @@ import typer
 
 from crestgate.cli.output import print_error
 from crestgate.config.default_folder import default_rules_url, default_store_url, has_default_rules, make_default_folder
+from crestgate.config.location import find_config
 from crestgate.config.settings import DEFAULT_STORE, Settings, load_settings
 from crestgate.errors import ConfigError
 from crestgate.rules.port import Actor, Repository
@@ -25,7 +26,6 @@ from crestgate.rules.storage.factory import open_repository
 from crestgate.runtime.url_options import Options, redact_url
 
 __all__ = [
-    "DEFAULT_CONFIG",
     "ConfigOption",
     "CountersOption",
     "JsonOption",
@@ -44,8 +44,6 @@ __all__ = [
     "refuse_missing",
     "store_url",
 ]
-
-DEFAULT_CONFIG = "crestgate.yaml"
 
 ConfigOption = Annotated[
     str | None,
@@ -89,10 +87,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def config_path(option: str | None) -> str | None:
     """The file with the settings, or None."""
-    path = option or os.environ.get("CRESTGATE_CONFIG")
-    if path:
-        return path
-    return DEFAULT_CONFIG if os.path.exists(DEFAULT_CONFIG) else None
+    return find_config(option, os.environ)
 
 
 def load_settings_for(option: str | None) -> Settings:

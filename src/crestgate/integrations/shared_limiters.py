@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from crestgate.config.location import find_config
 from crestgate.core.limit import Limit
 from crestgate.errors import ConfigError, StoreError
 from crestgate.limiter.async_limiter import AsyncLimiter
@@ -25,7 +26,8 @@ from crestgate.runtime.url_options import redact_url
 __all__ = ["GivenLimiter", "async_limiter_for", "connect", "sync_limiter_for"]
 
 GivenLimiter: TypeAlias = "Limiter | AsyncLimiter | str | os.PathLike[str] | Sequence[str] | None"
-"""A limiter, the URL of a store (or several URLs), the path of a configuration; None: CRESTGATE_STORE, else memory."""
+"""A limiter, the URL of a store (or several URLs), the path of a configuration. None: the configuration that
+CRESTGATE_CONFIG names, else crestgate.yaml in the working folder, else CRESTGATE_STORE, else memory."""
 
 _log = logging.getLogger("crestgate")
 _lock = fork_safe_lock()
@@ -39,7 +41,7 @@ def async_limiter_for(given: GivenLimiter) -> AsyncLimiter:
     if isinstance(given, Limiter):
         return AsyncLimiter.sharing(given)
     if given is None:
-        given = os.environ.get("CRESTGATE_STORE") or "memory://"
+        given = find_config(None, os.environ) or os.environ.get("CRESTGATE_STORE") or "memory://"
     if isinstance(given, str | os.PathLike):
         name: object = os.fspath(given)
     elif isinstance(given, list | tuple) and given:

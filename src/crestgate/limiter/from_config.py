@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import TypeVar
 
+from crestgate.config.environment import read_environment
+from crestgate.config.location import find_config, no_config
 from crestgate.config.settings import load_settings
 from crestgate.core.plans import Plans
 from crestgate.core.pressure import PressureEvent
@@ -49,7 +51,13 @@ def build_limiter(
     sighup: bool,
 ) -> L:
     """A limiter with the store, rules and plans of a configuration: see `Limiter.from_config`."""
-    settings = load_settings(None if path is None else os.fspath(path), os.environ if environ is None else environ)
+    variables = os.environ if environ is None else environ
+    file = find_config(path, variables)
+    if file is None and read_environment(variables) == ([], []):
+        raise no_config(
+            "write that file, name one as from_config('path.yaml'), or set variables such as CRESTGATE_STORE"
+        )
+    settings = load_settings(file, variables)
     sources: list[Source] = [settings.rule_files()]
     if settings.rules_store is not None:
         sources.append(open_repository(settings.rules_store))

@@ -130,7 +130,9 @@ class LimiterCore:
         sighup: bool = False,
     ) -> Self:
         """A limiter with the store, rules and plans of a configuration file; `CRESTGATE_…` in the environment wins.
-        Without a file, of the environment alone.
+
+        Without a path the file is the one that CRESTGATE_CONFIG names, else crestgate.yaml in the working folder, if
+        there is one; without a file, the environment alone is the configuration. ConfigError when there is neither.
 
         ConfigError, with every mistake, when the configuration is invalid. The file and the rule database are read
         now. Changes to the rules take effect within two seconds, without a restart; with `sighup` they are also read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -70,7 +71,9 @@ def test_every_mistake_has_file_and_line(run: Run, folder: Path, monkeypatch: py
 
 def test_missing_file(run: Run, shell: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = ": there is no such file: correct the path, or create the file\n"
-    assert run("config", "check") == (2, "", f"crestgate.yaml{expected}")
+    none = f"no file is named, CRESTGATE_CONFIG is not set, and there is no crestgate.yaml in {os.getcwd()}"
+    remedy = "name the file, as `crestgate config check FILE`, or write one"
+    assert run("config", "check") == (2, "", f"crestgate: there is no configuration: {none}: {remedy}\n")
     assert shell("config", "check", "x.yaml") == (2, "", f"x.yaml{expected}")
     monkeypatch.setenv("CRESTGATE_CONFIG", "y.yaml")
     assert run("config", "check") == (2, "", f"y.yaml{expected}")

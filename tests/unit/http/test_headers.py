@@ -180,7 +180,7 @@ def test_pressure_header_is_set_unless_normal() -> None:
 
 
 def test_no_headers_without_a_limit() -> None:
-    with Limiter.from_config(environ={}) as limiter:
+    with Limiter.from_config(environ={"CRESTGATE_STORE": "memory://"}) as limiter:
         decision = limiter.check_request(RequestContext(ip="192.0.2.1"))
     assert decision.reason == "no_rule"
     assert rate_limit_headers(decision, ALL, 0) == []
